@@ -17,14 +17,13 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bench.common import figure, flags, interleaved, median_ms
 from bench.parts.serving import served
 from vla_contract import ActionChunk, Observation, Part, Policy, PolicyClient, PolicyInfo, create_app
 from vla_contract.client.transport import Transport
 from vla_contract.protocol.act_json import loads, to_json
-from vla_contract.server import heap
 from vla_contract.server.serving import address, listen
 
 ACTIONS = np.zeros((1, 7), np.float32)
@@ -41,10 +40,16 @@ class NoOpPolicy(Policy):
         return [ActionChunk(ACTIONS) for _ in observations]
 
 
-class Raw:
-    """The floor: reads the body, answers as many bytes as one action has."""
+class WithFloor:
+    """The application, and beside it /raw: it reads the body and answers as many bytes as one action has."""
 
-    async def __call__(self, scope, receive, send) -> None:
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") != "/raw":
+            await self.app(scope, receive, send)
+            return
         parts, more = [], True
         while more:
             message = await receive()
@@ -55,12 +60,9 @@ class Raw:
         await send({"type": "http.response.body", "body": answer})
 
 
-def make_app():
+def make_app() -> WithFloor:
     """Returns the no-op policy's application with the floor beside it."""
-    heap.keep()  # as serve() does
-    app = create_app(NoOpPolicy())
-    app.router.routes.append(Route("/raw", Raw(), methods=["POST"]))
-    return app
+    return WithFloor(create_app(NoOpPolicy()))
 
 
 def variants(url: str, image: np.ndarray) -> dict[str, Callable[[], np.ndarray]]:

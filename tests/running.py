@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvicorn
+from fastapi import FastAPI
 
 from vla_contract.client.client import PolicyClient
 from vla_contract.protocol.types import Policy
-from vla_contract.server.app import PolicyApp, create_app
+from vla_contract.server.app import create_app
 from vla_contract.server.serving import address, listen, uvicorn_config
 
 
@@ -19,7 +20,7 @@ class Running:
     """A service that runs: its address and its application."""
 
     url: str
-    app: PolicyApp
+    app: FastAPI
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import argparse
 from fakes import BrokenLoader, CountingPolicy, DyingPolicy, ForgetfulPolicy, SlowPolicy
 
 from vla_contract import serve
-from vla_contract.server.gate import Limits
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
@@ -14,9 +13,6 @@ if __name__ == "__main__":
     parser.add_argument("seconds", type=float, nargs="?", default=0.0)
     parser.add_argument("--token")
     parser.add_argument("--request-s", type=float, default=30.0)
-    parser.add_argument("--probe")
-    for name, value in vars(Limits()).items():
-        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     given = parser.parse_args()
     policies = {
         "slow": lambda: SlowPolicy(given.seconds),
@@ -26,8 +22,6 @@ if __name__ == "__main__":
         "failing": lambda: DyingPolicy("no reason is given"),
         "broken": BrokenLoader(given.seconds),
     }
-    limits = Limits(**{name: getattr(given, name) for name in vars(Limits())})
-    settings = {"token": given.token, "request_timeout_s": given.request_s, "limits": limits}
-    settings |= {"probes": {given.probe: {}}} if given.probe else {}
+    settings = {"token": given.token, "request_timeout_s": given.request_s}
     linger_s = 4.0 if given.kind == "broken" else 1.0  # it is asked three times after it has failed
     serve(policies[given.kind], port=given.port, linger_s=linger_s, **settings)

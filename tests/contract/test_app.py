@@ -299,9 +299,7 @@ HEAD = b"POST /v1/act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/m
 
 
 def test_a_body_that_comes_too_slowly_is_given_up(service):
-    running = service(EchoPolicy())
-    route = next(route for route in running.app.router.routes if route.path == "/v1/act")
-    route.app.body_timeout_s = 0.3
+    running = service(EchoPolicy(), request_timeout_s=0.3)
     answer = exchange(running.url, HEAD + b"Content-Length: 9000\r\n\r\n", b"abc")
     assert answer.startswith(b"HTTP/1.1 408") and b"slow-request" in answer and b"connection: close" in answer.lower()
     assert post(running.url).status_code == 200

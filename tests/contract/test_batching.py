@@ -1,8 +1,8 @@
 """Requests of many workers become batches; one that fails does not take others along; the queue is bounded."""
 
+import asyncio
 import threading
 import time
-from asyncio import Future
 from collections.abc import Callable
 
 import httpx
@@ -15,7 +15,7 @@ from vla_contract.protocol.codec import MEDIA_TYPE
 from vla_contract.protocol.messages import encode_observation
 from vla_contract.protocol.problems import Problem
 from vla_contract.server.arrivals import MAX_CLIENTS, Arrivals
-from vla_contract.server.batching import BatchQueue, Call, Job
+from vla_contract.server.batching import BatchQueue, Job
 
 
 def together(count: int, act: Callable[[int], object]) -> list:
@@ -167,6 +167,26 @@ def test_resets_take_their_turn_on_the_policy_thread(service, client):
     assert policy.resets == ["warm-up", "a"] and len(policy.threads) == 1
 
 
+def test_a_policy_settles_only_when_no_request_waits(service, client):
+    class Settling(SlowPolicy):
+        def __init__(self):
+            super().__init__(0.05, max_batch=1)
+            self.settled_with: list[int] = []
+
+        def settle(self):
+            self.settled_with.append(len(running.app.state.engine.queue))
+
+    policy = Settling()
+    running = service(policy)
+    c = client(running.url)
+    together(6, lambda i: c.act(observe(f"s{i}")))
+    c.act(observe("last"))
+    end = time.monotonic() + 10
+    while not policy.settled_with and time.monotonic() < end:
+        time.sleep(0.01)
+    assert policy.settled_with and not any(policy.settled_with)
+
+
 def test_a_failing_reset_is_a_problem(service, client):
     class Stubborn(EchoPolicy):
         def reset(self, session):
@@ -237,64 +257,64 @@ class TestQueue:
     def queue(self, infer_s=1.0, **settings):
         queue = BatchQueue(**{"size": 8, "max_wait_s": 0.2, **settings})
         queue.max_batch = 4
-        queue.inferred(infer_s)
+        queue.record_inference(infer_s, [])
         return queue
 
-    def watched(self, queue, comes=None):
+    def take(self, queue, arrives=None):
         """Takes a batch; returns its size and the waits for arrivals: seconds allowed, and whether a job ended it.
 
-        comes: a job that arrives while the first wait goes on.
+        arrives: called during the first wait.
         """
-        waits, wait = [], queue._changed.wait
+        waits, wait = [], queue._wait
 
-        def watch(seconds):
-            if comes and not waits:
-                threading.Thread(target=queue.put, args=[comes]).start()  # gets the lock when the wait gives it up
-            waits.append((seconds, wait(seconds)))
+        async def watch(seconds):
+            if arrives and not waits:
+                asyncio.get_running_loop().call_soon(arrives)
+            waits.append((seconds, await wait(seconds)))
 
-        queue._changed.wait = watch
+        queue._wait = watch
         try:
-            return len(queue.take()), waits
+            return len(asyncio.run(asyncio.wait_for(queue.take(), 10))), waits
         finally:
-            queue._changed.wait = wait
+            queue._wait = wait
 
     def test_a_lone_client_does_not_wait(self):
         queue = self.queue(max_wait_s=5.0)
         queue.put(job("a"))
-        assert self.watched(queue) == (1, [])
+        assert self.take(queue) == (1, [])
 
     def test_a_full_batch_does_not_wait(self):
         queue = self.queue(max_wait_s=5.0)
         for client in "abcdef":
             queue.put(job(client))
-        assert self.watched(queue) == (4, [])
+        assert self.take(queue) == (4, [])
         queue.put(job("g")), queue.put(job("h"))
-        assert self.watched(queue) == (4, []) and len(queue) == 0
+        assert self.take(queue) == (4, []) and len(queue) == 0
 
     def test_the_wait_ends_when_the_last_known_client_asks(self):
         queue = self.queue(max_wait_s=5.0)
         for client in "ab":
             queue.put(job(client))
-        assert len(queue.take()) == 2
+        assert self.take(queue)[0] == 2
         queue.put(job("a"))
-        size, waits = self.watched(queue, comes=job("b"))
+        size, waits = self.take(queue, lambda: queue.put(job("b")))
         assert size == 2 and waits and all(woken for _, woken in waits)
 
     def test_the_wait_is_bounded(self):
         queue = self.queue(max_wait_s=0.3)
-        queue.put(job("a")), queue.put(job("b")), queue.take()
+        queue.put(job("a")), queue.put(job("b")), self.take(queue)
         queue.put(job("a"))
-        size, waits = self.watched(queue)
+        size, waits = self.take(queue)
         assert size == 1 and waits and all(seconds <= 0.3 and not woken for seconds, woken in waits)
 
     def test_the_wait_begins_when_the_policy_is_free(self):
         """Three that asked while an inference ran do not go without the fourth, which has just had its answer."""
         queue, fourth = self.queue(infer_s=2.0, max_wait_s=5.0), job("d")
-        queue.put(fourth), queue.take()
+        queue.put(fourth), self.take(queue)
         for client in "abc":
             queue.put(job(client, queued=time.monotonic() - 2.0))
-        queue.answered([fourth])
-        size, waits = self.watched(queue, comes=job("d"))
+        queue.record_inference(2.0, [fourth])
+        size, waits = self.take(queue, lambda: queue.put(job("d")))
         assert size == 4 and waits and all(woken for _, woken in waits)
 
     def test_who_leaves_the_queue_is_waited_for_no_more(self):
@@ -302,46 +322,21 @@ class TestQueue:
         gone = job("gone")
         queue.put(gone), queue.put(job("a"))
         assert queue.remove(gone) and not queue.remove(gone) and len(queue) == 1
-        assert self.watched(queue) == (1, [])
+        assert self.take(queue) == (1, [])
 
     def test_who_has_no_name_is_not_expected(self):
         queue = self.queue(max_wait_s=5.0)
         queue.put(job("")), queue.put(job("a"))
-        assert len(queue.take()) == 2
+        assert self.take(queue)[0] == 2
         queue.put(job("a"))
-        assert self.watched(queue) == (1, [])
+        assert self.take(queue) == (1, [])
 
     def test_nobody_waits_longer_than_a_fast_policy_is_worth(self):
         queue = self.queue(infer_s=0.0001, max_wait_s=5.0)
-        queue.put(job("a")), queue.put(job("b")), queue.take()
+        queue.put(job("a")), queue.put(job("b")), self.take(queue)
         queue.put(job("a"))
-        size, waits = self.watched(queue)
+        size, waits = self.take(queue)
         assert size == 1 and all(seconds <= 0.0001 for seconds, _ in waits)
-
-    def test_closing_ends_a_wait_for_company(self):
-        queue = self.queue(infer_s=60.0, max_wait_s=60.0)
-        queue.put(job("a")), queue.put(job("b")), queue.take()
-        queue.put(job("a"))
-        left = []
-        threading.Timer(0.1, lambda: left.extend(queue.close())).start()
-        assert queue.take() is None and [item.client for item in left] == ["a"]
-
-    def test_calls_keep_their_place(self):
-        queue = self.queue()
-        call = Call(lambda: None, Future.__new__(Future))
-        queue.put(job("a")), queue.put(call), queue.put(job("b"))
-        assert [len(queue.take()), queue.take(), len(queue.take())] == [1, call, 1]
-
-    def test_what_is_for_leisure_waits_for_everything_else(self):
-        queue, done = self.queue(), []
-        queue.at_leisure(lambda: done.append("first"))
-        queue.at_leisure(lambda: done.append("second"))
-        queue.put(job("a"))
-        assert len(queue.take()) == 1
-        queue.take().function()
-        assert done == ["second"]
-        queue.close()
-        assert queue.take() is None
 
     def test_a_full_queue_says_when_to_come_back(self):
         queue = self.queue(infer_s=3.0, size=8)
@@ -351,14 +346,3 @@ class TestQueue:
             queue.put(job("i"))
         assert caught.value.status == 429
         assert caught.value.extra["retry_after_s"] == 6.0 and caught.value.headers["Retry-After"] == "6"
-
-    def test_closing_wakes_the_taker_and_refuses_more(self):
-        queue = self.queue()
-        taken = []
-        thread = threading.Thread(target=lambda: taken.append(queue.take()))
-        thread.start()
-        queue.close()
-        thread.join(10)
-        assert taken == [None]
-        with pytest.raises(Problem, match="stopping"):
-            queue.put(job("a"))

@@ -10,7 +10,7 @@ from fakes import CountingPolicy, EchoPolicy, observe, picture
 from test_batching import together
 
 from vla_contract import PolicyClient
-from vla_contract.client.retry import RetryRule
+from vla_contract.client.transport import RetryRule
 from vla_contract.server.serving import address, listen
 
 

@@ -15,7 +15,7 @@ from fakes import CountingPolicy, EchoPolicy, SlowPolicy, observe
 
 from tests.ports import refusing
 from vla_contract import PolicyClient, PolicyRefused, PolicyUnavailable, SessionLost
-from vla_contract.client.retry import RetryRule
+from vla_contract.client.transport import RetryRule
 from vla_contract.protocol.messages import encode_chunk
 
 
@@ -315,9 +315,9 @@ def test_the_address_may_have_a_path(scripted, client):
 
 
 def test_endless_answers_are_cut(scripted, client, monkeypatch):
-    import vla_contract.client.response as response
+    import vla_contract.client.transport as transport
 
-    monkeypatch.setattr(response, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(transport, "MAX_ANSWER", 1000)
     with pytest.raises(PolicyUnavailable, match="IncompleteRead"):
         client(scripted((200, {}, b"\x81\xa7actions" + b"\x00" * 5000)), retries=0).act(observe())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vla_contract.server.devices import is_device_error
+from vla_contract.server.engine import is_device_error
 
 
 class OutOfMemoryError(RuntimeError):

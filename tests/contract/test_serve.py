@@ -1,6 +1,5 @@
 """The server as a process of its own: address, signals, failed loading, killed and restarted in mid-stream."""
 
-import ctypes
 import os
 import re
 import signal
@@ -12,7 +11,6 @@ import time
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 from fakes import observe
 
@@ -71,24 +69,6 @@ def process():
     for one in started:
         one.end(signal.SIGKILL)
         one.process.stderr.close()
-
-
-def pages_cleared(pid):
-    """How often the kernel has had to clear a page for a process so far (minor faults)."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
-def test_a_request_finds_the_memory_of_the_one_before(process, client):
-    service = process("forgetful")
-    c, sides = client(service.url), (224, 256, 512, 768)
-    pictures = [np.zeros((side, side, 3), np.uint8) for side in sides]
-    c.wait_ready(30)
-    for step in range(400):
-        if step == 100:  # warm by now
-            before = pages_cleared(service.process.pid)
-        c.act(observe(step=step, images={"agentview": pictures[step % len(sides)]}))
-    assert pages_cleared(service.process.pid) - before < 3000  # 10 a request; the smallest picture is 36
 
 
 def test_the_log_names_the_address_and_sigterm_ends_it(process, client):

@@ -19,8 +19,9 @@ from vlalab.environments import pythons, venvs
 from vlalab.host import owners, paths
 
 ANNA, BERT = 54331, 54332  # the machine does not know them, and they have no home but the one they are told
-CONTRACT = ("anyio", "click", "exceptiongroup", "h11", "httptools", "idna", "msgpack", "numpy", "prometheus-client",
-            "starlette", "typing-extensions", "uvicorn", "uvloop")  # fmt: skip
+CONTRACT = ("annotated-doc", "annotated-types", "anyio", "click", "exceptiongroup", "fastapi", "fastapi-offline",
+            "h11", "idna", "msgpack", "numpy", "opentelemetry-api", "prometheus-client", "pydantic", "pydantic-core",
+            "starlette", "typing-extensions", "typing-inspection", "uvicorn", "uvloop")  # fmt: skip
 FLAGS = ("tyro", "docstring-parser", "typeguard")  # what a policy's program needs beyond the contract
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users; this run is one user's")
 

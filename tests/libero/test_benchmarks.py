@@ -1,9 +1,9 @@
 """That the sides which the benchmarks of the simulator, the evaluator and the wire compare do different things."""
 
+import asyncio
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -26,12 +26,16 @@ from vla_evaluation.config import parse_args
 def test_batching_holds_a_batch_back_for_a_client_on_one_side_only(name, waits, monkeypatch):
     queue = batching.make_app(name, 0.1).state.engine.queue
     queue.max_batch = 2
-    queue.inferred(0.1)
+    queue.record_inference(0.1, [])
+
+    async def take() -> list[str]:
+        return [job.client for job in await queue.take()]
+
     queue.put(Job(Observation({}, None, "bench", "due", 0), None, "due", time.monotonic() + 60))
-    queue.take()
+    asyncio.run(take())
     queue.put(Job(Observation({}, None, "bench", "here", 0), None, "here", time.monotonic() + 60))
-    waited = count_calls(monkeypatch, threading.Condition, "wait")
-    assert [job.client for job in queue.take()] == ["here"]
+    waited = count_calls(monkeypatch, type(queue), "_wait")
+    assert asyncio.run(take()) == ["here"]
     assert bool(waited) == waits
 
 

@@ -20,9 +20,8 @@ from tests.chaos.targets import Target
 from tests.chaos.wire import Answer
 from vla_contract import InvalidObservation, PolicyInfo
 from vla_contract.protocol.act_json import decode_act
-from vla_contract.protocol.messages import decode_observation
+from vla_contract.protocol.messages import check_needs, decode_observation
 from vla_contract.protocol.parts import OSC_POSE as ACTION
-from vla_contract.server.service import check_needs
 from vla_evaluation.store.runstore import RunStore
 
 INFOS = {

@@ -1,49 +1,35 @@
-"""Routes of evaluation's own services: handlers that get the path's and the query's words, and JSON both ways."""
+"""Routes of evaluation's own services: JSON in and out, and the sender's mistakes as 400."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from vla_contract.protocol.errors import shorten
 from vla_contract.protocol.json_body import load_json
 from vla_contract.protocol.problems import Problem
-from vla_contract.server.exchange import Answer, Endpoint, Request
+from vla_contract.server.middleware import read_body
 
 JSON = "application/json"
-Handler = Callable[[Mapping, Mapping, Request], Awaitable[Answer]]
 
 
-class Routed:
-    """An `Endpoint` whose handler gets the path's and the query's words, and whose ValueErrors are the sender's."""
-
-    def __init__(self, handler: Handler, **settings: Any):
-        self.handler, self.settings = handler, settings
-
-    async def __call__(self, scope, receive, send) -> None:
-        query = {name: values[-1] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
-        handler = partial(self.answer, scope.get("path_params", {}), query)
-        await Endpoint(handler=handler, **self.settings)(scope, receive, send)
-
-    async def answer(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        """Returns what the handler answers."""
-        try:
-            return await self.handler(path, query, request)
-        except ValueError as error:
-            raise Problem("bad-request", str(error)) from error
+async def bad_request(request: Request, error: Exception) -> Response:
+    """Raise Problem (400) for the ValueError of a handler: an exception handler of Starlette's."""
+    raise Problem("bad-request", str(error)) from error
 
 
-def told(value: Mapping[str, Any], status: int = 200) -> Answer:
-    """Returns a mapping as a JSON answer."""
-    return Answer(json.dumps(value, ensure_ascii=False).encode(), JSON, status)
+def told(value: Mapping[str, Any], status: int = 200) -> Response:
+    """Return a mapping as a JSON answer."""
+    return Response(json.dumps(value, ensure_ascii=False), status, media_type=JSON)
 
 
-def read(request: Request) -> dict[str, Any]:
-    """Returns the JSON object that was sent. ValueError for anything else."""
-    value = load_json(request.body)
+async def read(request: Request) -> dict[str, Any]:
+    """Return the JSON object that was sent. Raises ValueError for anything else, Problem (415) for another type."""
+    value = load_json(await read_body(request, (JSON,)))
     if not isinstance(value, dict):
         raise ValueError(f"the body is {shorten(value)}; expected a JSON object")
     return value

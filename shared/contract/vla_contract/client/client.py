@@ -7,11 +7,10 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from vla_contract.client.response import Response
-from vla_contract.client.retry import Deadline, RetryRule
-from vla_contract.client.transport import FAULTS, Transport
+from vla_contract.client.transport import FAULTS, Deadline, Response, RetryRule, Transport
 from vla_contract.protocol import codec
 from vla_contract.protocol.errors import PolicyError, PolicyRefused, PolicyUnavailable, SessionLost
 from vla_contract.protocol.info import PolicyInfo
@@ -19,7 +18,6 @@ from vla_contract.protocol.messages import decode_chunk, encode_observation
 from vla_contract.protocol.tokens import check_token
 from vla_contract.protocol.types import ActionChunk, Observation
 
-_PACKED = {"Content-Type": codec.MEDIA_TYPE}
 _AGAIN = frozenset({408, 429, 502, 503, 504})  # the server, or what stands before it, asks to come again
 _FINAL = "load-failed"  # a 503 that waiting will not change
 KNOWN_PROTOCOLS = (
@@ -28,16 +26,16 @@ KNOWN_PROTOCOLS = (
 )
 
 
-class PolicyClient:
+class PolicyClient(AbstractContextManager["PolicyClient"]):
     """Talks to one policy service. Use one per process; safe to share between threads.
 
-    timeout_s    for one try, from connecting to the answer's last byte
-    deadline_s   for one call with all its tries and pauses
-    retries      tries after the first, for 429, 503 and connection errors
+    timeout_s    for one attempt, from connecting to the answer's last byte
+    deadline_s   for one call with all its attempts and pauses
+    retries      attempts after the first, for 429, 503 and connection errors
 
     Raises PolicyUnavailable (an infrastructure fault; SessionLost is one of them) and PolicyRefused (our
-    observation or configuration is wrong). A call that is tried again keeps its X-Request-Id, so that a stateful
-    policy answers a repeat from memory instead of stepping twice.
+    observation or configuration is wrong). All attempts of a call have one X-Request-Id: a stateful policy answers
+    a repeat from memory instead of stepping twice.
     """
 
     def __init__(
@@ -114,21 +112,18 @@ class PolicyClient:
         """Closes the connections."""
         self._transport.close()
 
-    def __enter__(self) -> "PolicyClient":
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _not_ready(self, timeout_s: float) -> str | None:
+        """Return the reason why the policy is not ready, None if it is."""
         try:
             answer = self._transport.request("GET", "/readyz", timeout_s, {})
-        except ConnectionError as error:
-            return _text(error)
-        except http.client.BadStatusLine as error:
-            raise PolicyRefused(f"{self.base_url} does not speak HTTP: {_text(error)}. {KNOWN_PROTOCOLS}") from error
         except FAULTS as error:
-            return _text(error)
+            if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
+                message = f"{self.base_url} does not speak HTTP: {_reason(error)}. {KNOWN_PROTOCOLS}"
+                raise PolicyRefused(message) from error
+            return _reason(error)
         if answer.status == 200:
             return None
         problem = _problem(answer)
@@ -141,58 +136,46 @@ class PolicyClient:
         return str(problem.get("detail") or f"HTTP {answer.status}")
 
     def _call(self, method: str, route: str, body: bytes | None = None) -> Response:
-        deadline = Deadline(self.deadline_s)
-        headers = {
-            "X-Request-Id": f"{self._name}-{os.getpid()}-{next(self._count)}",
-            **self._token,
-            **(_PACKED if body is not None else {}),
-        }
-        attempt = 0
-        while True:
-            answer = self._try(method, route, headers, body, deadline)
-            if isinstance(answer, Response):
-                return answer
-            fault, asked_s = answer
-            wait_s = self._rule.wait_s(attempt, asked_s)
+        """Return the answer, of status 200. Raises a fault that stays, or that the last attempt ended with."""
+        deadline, url = Deadline(self.deadline_s), self.base_url + route
+        headers = {"X-Request-Id": f"{self._name}-{os.getpid()}-{next(self._count)}", **self._token}
+        if body is not None:
+            headers["Content-Type"] = codec.MEDIA_TYPE
+        for attempt in itertools.count():
+            timeout_s, requested_s = min(self.timeout_s, max(deadline.left_s(), 0.001)), None
+            headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # past it the server need not begin
+            try:
+                answer = self._transport.request(method, route, timeout_s, headers, body)
+            except FAULTS as error:
+                fault: PolicyError = PolicyUnavailable(f"{url}: {_reason(error, timeout_s)}")
+            else:
+                if answer.status == 200:
+                    return answer
+                fault = _fault(url, answer)
+                if answer.status not in _AGAIN or str(fault.problem.get("type", "")).endswith(_FINAL):
+                    raise fault
+                requested_s = _seconds(fault.problem.get("retry_after_s", answer.headers.get("Retry-After")))
+            wait_s = self._rule.wait_s(attempt, requested_s)
             if attempt >= self._rule.retries or wait_s >= deadline.left_s():
                 spent = f"{attempt + 1} tries in {self.deadline_s - deadline.left_s():.1f} s"
                 raise PolicyUnavailable(f"{fault} ({spent})", fault.status, fault.problem) from fault
             time.sleep(wait_s)
-            attempt += 1
-
-    def _try(
-        self, method: str, route: str, headers: dict[str, str], body: bytes | None, deadline: Deadline
-    ) -> Response | tuple[PolicyError, float | None]:
-        """Returns the answer, or a fault that may pass and the pause the server asked for; raises one that stays."""
-        timeout_s = min(self.timeout_s, max(deadline.left_s(), 0.001))
-        headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # past it the server need not begin
-        try:
-            answer = self._transport.request(method, route, timeout_s, headers, body)
-        except FAULTS as error:
-            return PolicyUnavailable(f"{self.base_url}{route}: {_why(error, timeout_s)}"), None
-        if answer.status == 200:
-            return answer
-        fault, asked_s = _fault(self.base_url + route, answer)
-        if answer.status not in _AGAIN or str(fault.problem.get("type", "")).endswith(_FINAL):
-            raise fault
-        return fault, asked_s
+        raise AssertionError
 
 
-def _fault(url: str, answer: Response) -> tuple[PolicyError, float | None]:
+def _fault(url: str, answer: Response) -> PolicyError:
     problem, status = _problem(answer), answer.status
     text = f"{url} answered {status}: {problem.get('detail') or problem.get('title') or answer.reason}"
     text += "; set VLALAB_TOKEN here to the token that the service was started with" if status == 401 else ""
     kind = PolicyRefused if 300 <= status < 500 and status not in _AGAIN else PolicyUnavailable
-    asked = problem.get("retry_after_s", answer.headers.get("Retry-After"))
-    return (SessionLost if status == 409 else kind)(text, status, problem), _seconds(asked)
+    return (SessionLost if status == 409 else kind)(text, status, problem)
 
 
 def _problem(answer: Response) -> Mapping[str, Any]:
-    try:
-        members = json.loads(answer.body)
-    except ValueError:
-        members = {}
-    return members if isinstance(members, dict) else {}
+    with suppress(ValueError):
+        if isinstance(members := json.loads(answer.body), dict):
+            return members
+    return {}
 
 
 def _seconds(value: Any) -> float | None:
@@ -202,16 +185,10 @@ def _seconds(value: Any) -> float | None:
         return None  # absent, or an HTTP date, which our servers never send
 
 
-def _why(error: Exception, timeout_s: float) -> str:
-    if not isinstance(error, TimeoutError):
-        return _text(error)
-    if error.errno is None:  # else the kernel's: nothing at the other end acknowledges
-        return f"no answer within {timeout_s:.3g} s"
-    return "the server's machine does not answer any more"
-
-
-def _text(error: Exception) -> str:
-    """Returns a fault in words: the system's own, without its number, where it has some."""
+def _reason(error: Exception, timeout_s: float = 0.0) -> str:
+    """Return a fault's message: the system's own, without its number, where it has one."""
+    if isinstance(error, TimeoutError) and timeout_s:  # with a number it is the kernel's: nothing acknowledges
+        return "the server's machine does not answer any more" if error.errno else f"no answer within {timeout_s:.3g} s"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,69 +1,114 @@
-"""HTTP for the client, on the standard library's connections: keep-alive, timeouts, nothing else.
+"""HTTP for clients, on the standard library's `http.client`: kept connections, deadlines and the rule of retries."""
 
-An evaluator asks once per step, so what a request costs on the client's side is paid by every step.
-"""
-
+import functools
 import http.client
+import io
 import os
+import random
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from vla_contract.client.response import Response, read_response
-
 KEEP_S = 60.0  # an idle connection older than this is not used again; our servers keep theirs for 120 s
-CONNECT_S = 5.0  # three tries of the kernel's; a policy that is there answers the first
+CONNECT_S = 5.0  # three attempts of the kernel's; a policy that is up answers the first
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 10, 5, 3  # a server's machine that answers none of them is gone
-FAULTS = (OSError, http.client.HTTPException)  # whatever can go wrong between here and the server
+MAX_ANSWER = 32 * 2**20  # bytes of a body
+FAULTS = (OSError, http.client.HTTPException)  # whatever can go wrong between client and server
+
+
+@dataclass(frozen=True)
+class RetryRule:
+    """Exponential backoff with full jitter."""
+
+    retries: int = 8  # attempts after the first
+    first_s: float = 0.05
+    longest_s: float = 5.0
+    jitter: Callable[[float, float], float] = random.uniform
+
+    def __post_init__(self) -> None:
+        if self.retries < 0 or not 0 < self.first_s <= self.longest_s:
+            raise ValueError(f"{self}; expected retries >= 0 and 0 < first_s <= longest_s")
+
+    def wait_s(self, attempt: int, requested_s: float | None) -> float:
+        """Return the pause after failed attempt number `attempt` (from 0), never shorter than the server requests."""
+        return (requested_s or 0.0) + self.jitter(0.0, min(self.longest_s, self.first_s * 2**attempt))
+
+
+class Deadline:
+    """The time by which a call, its retries included, must end."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Return the seconds left; negative after the deadline."""
+        return self._end - time.monotonic()
+
+
+class Response(NamedTuple):
+    """An HTTP response, read to its end."""
+
+    status: int
+    reason: str
+    headers: http.client.HTTPMessage  # names in any case
+    body: bytes
 
 
 class Transport:
     """Requests to one server. Safe to share between threads: each request has a connection to itself.
 
-    Raises ValueError for an address that is no http or https URL. Proxies in the environment are not asked: a
-    proxy has no business between the machines of one lab.
+    Raises ValueError for an address that is not an http or https URL. Proxies in the environment are not used.
     """
 
     def __init__(self, base_url: str):
         url = _split(base_url)
-        assert url.hostname is not None
-        self.base_url = base_url.rstrip("/")
-        self._path = url.path.rstrip("/")
-        self._host, self._port = url.hostname, url.port
-        self._host_header = _host_header(url.hostname, url.port)
-        secure = url.scheme == "https"
-        self._kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self.base_url, self._path = base_url.rstrip("/"), url.path.rstrip("/")
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        self._new_connection = functools.partial(kind, url.hostname or "", url.port)
         self._idle: deque[tuple[http.client.HTTPConnection, float]] = deque()
         self._owner = os.getpid()
 
     def request(
         self, method: str, route: str, timeout_s: float, headers: Mapping[str, str], body: bytes | None = None
     ) -> Response:
-        """Returns the server's answer, of whatever status.
+        """Return the server's answer, of any status.
 
-        timeout_s is for all of it, from connecting to the answer's last byte; connecting alone may take CONNECT_S.
-        Raises one of FAULTS. A kept connection that the server has closed meanwhile is replaced by a new one at once.
+        timeout_s covers all of it, from connecting to the answer's last byte; connecting alone may take CONNECT_S.
+        Raises one of FAULTS. A kept connection that the server has closed since is replaced by a new one at once.
         """
-        end, kept = time.monotonic() + timeout_s, self._kept()
+        deadline, kept = Deadline(timeout_s), self._pop_kept()
         if kept is not None:
             try:
-                return self._exchange(kept, end, method, route, headers, body)
+                return self._exchange(kept, deadline, method, route, headers, body)
             except (ConnectionError, http.client.BadStatusLine):
                 self.close()  # what happened to one has happened to all
-        return self._exchange(self._open(end), end, method, route, headers, body)
+        return self._exchange(self._open(deadline), deadline, method, route, headers, body)
 
     def close(self) -> None:
-        """Closes the idle connections."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop()[0].close()
 
-    def _open(self, end: float) -> http.client.HTTPConnection:
-        """Returns a new connection. Raises ConnectionError where nobody takes it up in time."""
-        within_s = min(CONNECT_S, _left_s(end))
-        connection = self._kind(self._host, self._port, timeout=within_s)
+    def _pop_kept(self) -> http.client.HTTPConnection | None:
+        if self._owner != os.getpid():  # after a fork both processes hold the same sockets
+            self._idle, self._owner = deque(), os.getpid()
+        with suppress(IndexError):  # none is left
+            while True:
+                connection, since = self._idle.pop()  # the one used last: the least likely to be closed
+                if time.monotonic() - since < KEEP_S:
+                    return connection
+                connection.close()
+        return None
+
+    def _open(self, deadline: Deadline) -> http.client.HTTPConnection:
+        within_s = min(CONNECT_S, _left_s(deadline))
+        connection = self._new_connection(timeout=within_s)
         try:
             connection.connect()
         except TimeoutError as error:
@@ -71,29 +116,19 @@ class Transport:
         probe(connection.sock)
         return connection
 
-    def _kept(self) -> http.client.HTTPConnection | None:
-        if self._owner != os.getpid():  # after a fork both processes hold the same sockets
-            self._idle, self._owner = deque(), os.getpid()
-        while self._idle:
-            try:
-                connection, since = self._idle.pop()  # the one used last: the least likely to be closed
-            except IndexError:  # another thread took it
-                return None
-            if time.monotonic() - since < KEEP_S:
-                return connection
-            connection.close()
-        return None
-
     def _exchange(
-        self, connection: http.client.HTTPConnection, end: float,
+        self, connection: http.client.HTTPConnection, deadline: Deadline,
         method: str, route: str, headers: Mapping[str, str], body: bytes | None,
     ) -> Response:  # fmt: skip
         try:
-            connection.sock.settimeout(_left_s(end))
+            connection.sock.settimeout(_left_s(deadline))
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that refuses a body closes early, and may have said why before
-                connection.sock.sendall(self._message(method, route, headers, body))
-            response, keep = read_response(connection.sock, end)
+                connection.request(method, self._path + route, body, headers)
+            connection.response_class = functools.partial(_open_response, deadline)  # type: ignore[assignment]
+            with connection.getresponse() as answer:
+                response = Response(answer.status, answer.reason, answer.headers, _read_body(answer))
+                keep = not answer.will_close
         except BaseException:
             connection.close()
             raise
@@ -103,20 +138,50 @@ class Transport:
             connection.close()
         return response
 
-    def _message(self, method: str, route: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-        """Returns head and body in one piece: in two, the server wakes for the head and waits for the body."""
-        lines = [f"{method} {self._path}{route} HTTP/1.1", f"Host: {self._host_header}", "Accept-Encoding: identity"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if body is not None:
-            lines.append(f"Content-Length: {len(body)}")
-        return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
+
+def _open_response(deadline: Deadline, sock: socket.socket, method: str) -> http.client.HTTPResponse:
+    return http.client.HTTPResponse(_Reader(sock, deadline), method=method)  # type: ignore[arg-type]
+
+
+class _Reader(io.RawIOBase):
+    """The socket as `HTTPResponse` reads it; each wait ends at the deadline of the whole answer."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline):
+        self._sock, self._deadline = sock, deadline
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self, 65536)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(_left_s(self._deadline))
+        return self._sock.recv_into(buffer)
+
+
+def _read_body(answer: http.client.HTTPResponse) -> bytes:
+    """Return the body. Raises HTTPException where its end is unknown, or it is longer than MAX_ANSWER."""
+    lengths = answer.headers.get_all("Content-Length", [])
+    # Without a length, a body that was cut off looks whole; with two, nobody knows which is right.
+    if len(lengths) + answer.chunked > 1 or (answer.length is None and not answer.chunked):
+        raise http.client.IncompleteRead(b"")
+    if answer.length is not None and answer.length > MAX_ANSWER:
+        raise http.client.IncompleteRead(b"", answer.length)
+    try:
+        body = answer.read(MAX_ANSWER + 1) if answer.chunked else answer.read()
+    except ValueError as error:
+        raise http.client.HTTPException(f"the answer is not HTTP: {error}") from error
+    if len(body) > MAX_ANSWER:
+        raise http.client.IncompleteRead(b"", len(body))
+    return body
 
 
 def probe(sock: socket.socket) -> None:
-    """Makes the kernel ask whether the other machine is still there while nothing is sent.
+    """Have the kernel test whether the other machine still answers while nothing is sent.
 
-    A container that is killed, or a machine that loses power, closes no connection: without these an answer would be
-    waited for as long as a slow policy may take.
+    A container that is killed, or a machine that loses power, closes no connection: a client would wait for its
+    answer as long as for a slow policy.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_S)
@@ -126,23 +191,17 @@ def probe(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * gone_s)  # the same for what was sent
 
 
-def _left_s(end: float) -> float:
-    if (left_s := end - time.monotonic()) <= 0:
+def _left_s(deadline: Deadline) -> float:
+    if (left_s := deadline.left_s()) <= 0:
         raise TimeoutError("timed out")
     return left_s
-
-
-def _host_header(name: str, port: int | None) -> str:
-    host = name.encode("idna").decode()
-    host = f"[{host}]" if ":" in host else host
-    return f"{host}:{port}" if port else host
 
 
 def _split(text: str) -> SplitResult:
     try:
         url = urlsplit(text)
         known = url.scheme in ("http", "https") and url.hostname and url.hostname.encode("idna") and url.port != 0
-    except (ValueError, TypeError, AttributeError):  # a port that is no number, a host that is no name, no text
+    except (ValueError, TypeError, AttributeError):  # a port that is not a number, a bad host name, not a text
         known = False
     if not known or url.username is not None or url.query or url.fragment or not text.isprintable() or " " in text:
         raise ValueError(f"policy address {text!r} is no URL of a service; expected for example http://127.0.0.1:8001")

@@ -1,4 +1,4 @@
-"""The bodies of `/v1/act` and `/v1/reset`: types to message and back."""
+"""The bodies of `/v1/act` and `/v1/reset`: types to message and back, and whether a policy can work with them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -9,6 +9,9 @@ import numpy as np
 
 from vla_contract.protocol.codec import encode_special, pack, unpack
 from vla_contract.protocol.errors import InvalidObservation, did_you_mean
+from vla_contract.protocol.info import PolicyInfo
+from vla_contract.protocol.parts import in_words
+from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import MAX_SESSION, ActionChunk, Observation
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Observation))
@@ -74,3 +77,32 @@ def _mapping(tree: Any, what: str) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise InvalidObservation(f"the body holds a {type(tree).__name__}; expected a map with the fields of {what}")
     return tree
+
+
+def check_needs(observation: Observation, info: PolicyInfo) -> None:
+    """Raise InvalidObservation, or Problem with the known keys, where the policy cannot work with this."""
+    for camera in info.cameras:
+        if camera not in observation.images:
+            sent = ", ".join(sorted(observation.images)) or "none"
+            raise InvalidObservation(f"no picture of camera {camera!r} (sent: {sent}); policy {info.name!r} needs it")
+        size = observation.images[camera].shape[:2]
+        if info.image_hw is not None and size != info.image_hw:
+            raise InvalidObservation(
+                f"images[{camera!r}] is {size[0]}x{size[1]}; policy {info.name!r} takes "
+                f"{info.image_hw[0]}x{info.image_hw[1]} (height x width)"
+            )
+    state = observation.state
+    if info.needs_state and (state is None or len(state) != info.state_size):
+        received = "missing" if state is None else f"{len(state)} numbers"
+        raise InvalidObservation(
+            f"state is {received}; policy {info.name!r} needs {info.state_size} as float32: {in_words(info.state)}"
+        )
+    if info.needs_privileged and observation.privileged is None:
+        raise InvalidObservation(f"privileged is missing; policy {info.name!r} works from the simulator's state")
+    key, keys = observation.unnorm_key, list(info.unnorm_keys)
+    if key is None and len(keys) > 1:
+        detail = f"unnorm_key is missing; policy {info.name!r} has several, choose one of {', '.join(keys)}"
+        raise Problem("invalid-observation", detail, unnorm_keys=keys)
+    if key is not None and key not in keys:
+        detail = f"unknown unnorm_key {key!r:.202}{did_you_mean(key, keys)}"
+        raise Problem("invalid-observation", detail, unnorm_keys=keys)

@@ -23,7 +23,6 @@ KINDS = {
     "wrong-type": (415, "The request's body has the wrong type"),
     "invalid-observation": (422, "The observation is invalid"),
     "queue-full": (429, "The queue is full"),
-    "large-head": (431, "The request's head is too large"),
     "policy-failed": (500, "The policy failed"),
     "invalid-action": (500, "The policy's output is no valid action"),
     "internal": (500, "The server failed"),

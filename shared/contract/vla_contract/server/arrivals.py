@@ -21,9 +21,9 @@ class _Client:
 
 
 class Arrivals:
-    """The clients seen lately. Not safe for threads by itself: the queue's lock guards it."""
+    """The clients seen lately. Used on the event loop only."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._clients: dict[str, _Client] = {}
 
     def asks(self, name: str, now: float) -> None:

@@ -1,11 +1,10 @@
-"""The bounded queue between the event loop and the policy's thread, and how batches are cut from it."""
+"""The bounded queue of requests, and how batches are cut from it. Used on the event loop only."""
 
-import threading
+import asyncio
 import time
-from asyncio import Future
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation
@@ -16,150 +15,92 @@ WAIT_SHARE = 0.5  # never wait longer for others than this share of one inferenc
 
 @dataclass(eq=False)
 class Job:
-    """One request for inference. `future` belongs to the event loop; `client` tells requests' senders apart.
-
-    An empty `client` is one that is not expected to ask again.
-    """
+    """One request for inference. `client` names its sender; an empty one is not expected to send another."""
 
     observation: Observation
-    future: Future
+    future: "asyncio.Future[Any]"
     client: str
     expires: float  # time.monotonic() after which nobody waits for the answer
     queued: float = field(default_factory=time.monotonic)
 
 
-@dataclass(eq=False)
-class Call:
-    """Something else to be done on the policy's thread, in turn: a reset. Not counted against the bound.
-
-    Without a future, nobody waits for it.
-    """
-
-    function: Callable[[], object]
-    future: Future | None = None
-
-
 class BatchQueue:
     """A FIFO of jobs, cut into batches of at most `max_batch`.
 
-    A batch is cut when it is full, when every client that is expected is in it, or when the policy's thread has waited
-    for `max_wait_s` or half the time of one inference: waiting longer would cost more than a batch gains. The wait
-    begins when that thread is free: while it computes, nothing is lost by a job that waits.
+    A batch is cut when it is full, when every client that is expected is in it, or when the policy has been free for
+    `max_wait_s` or half the time of one inference: waiting longer would cost more than a batch gains. The wait
+    begins when the policy is free: while it computes, nothing is lost by a job that waits.
     """
 
     def __init__(self, size: int, max_wait_s: float):
         self.size, self.max_wait_s = size, max_wait_s
         self.max_batch = 1
-        self._items: deque[Job | Call] = deque()
-        self._jobs = 0
+        self.arrivals = Arrivals()
+        self._jobs: deque[Job] = deque()
         self._infer_s = 0.0  # running mean of one inference's time
-        self._arrivals = Arrivals()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._at_leisure: Call | None = None
+        self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        return self._jobs
+        return len(self._jobs)
 
-    def put(self, item: Job | Call) -> None:
-        """Adds an item. Raises Problem (429) when as many jobs wait as may, (503) when the service stops."""
-        with self._changed:
-            if self._closed:
-                raise Problem.retry_after("stopping", "the service is stopping; ask again once it is back", 1.0)
-            if isinstance(item, Job):
-                self.require_room()
-                self._jobs += 1
-                if item.client:
-                    self._arrivals.asks(item.client, item.queued)
-            self._items.append(item)
-            self._changed.notify()
+    def put(self, job: Job) -> None:
+        """Add a job. Raises Problem (429) when the queue is full."""
+        self.require_room()
+        if job.client:
+            self.arrivals.asks(job.client, job.queued)
+        self._jobs.append(job)
+        self._changed.set()
 
     def require_room(self) -> None:
-        """Raises Problem (429) when as many jobs wait as may."""
-        if self._jobs >= self.size:
-            raise self._full()
+        """Raise Problem (429) when the queue is full."""
+        if len(self._jobs) >= self.size:
+            seconds = self._infer_s * (self.size / self.max_batch)
+            detail = f"the queue is full, {self.size} requests are waiting; ask again in {seconds:.2g} s"
+            raise Problem.retry_after("queue-full", f"{detail} or start fewer workers", seconds, queue_size=self.size)
 
     def remove(self, job: Job) -> bool:
-        """Takes a job out. Returns False where it no longer waits."""
-        with self._changed:
-            if job not in self._items:
-                return False
-            self._items.remove(job)
-            self._arrivals.forget(job.client)
-            self._jobs -= 1
-            return True
+        """Remove a job. Return False where it no longer waits."""
+        if job not in self._jobs:
+            return False
+        self._jobs.remove(job)
+        self.arrivals.forget(job.client)
+        self._changed.set()
+        return True
 
-    def answered(self, jobs: list[Job]) -> None:
-        """Notes that these get their answers now."""
-        with self._changed:
-            now = time.monotonic()
-            for job in jobs:
-                self._arrivals.answered(job.client, now)
+    def clear(self) -> list[Job]:
+        """Remove all jobs and return them."""
+        jobs = list(self._jobs)
+        self._jobs.clear()
+        return jobs
 
-    def forget(self, client: str) -> None:
-        """Expects a client no more."""
-        with self._changed:
-            self._arrivals.forget(client)
-
-    def at_leisure(self, function: Callable[[], object]) -> None:
-        """Has `take` return a call of `function` once nothing else waits; a second one before that replaces it."""
-        with self._changed:
-            self._at_leisure = Call(function)
-            self._changed.notify()
-
-    def take(self) -> list[Job] | Call | None:
-        """Returns the next batch or call, waiting for one; None once the queue is closed and empty."""
-        with self._changed:
-            while True:
-                while not self._items:
-                    if self._closed:
-                        return None
-                    if self._at_leisure is not None:
-                        call, self._at_leisure = self._at_leisure, None
-                        return call
-                    self._changed.wait()
-                if isinstance(self._items[0], Call):
-                    return self._items.popleft()
-                self._wait_for_others()
-                if batch := self._cut():  # else the queue was closed meanwhile, or its jobs were taken back
-                    return batch
-
-    def inferred(self, seconds: float) -> None:
-        """Notes how long an inference took."""
+    def record_inference(self, seconds: float, jobs: list[Job]) -> None:
+        """Record the time of an inference and the clients that get its answers now."""
         self._infer_s = seconds if not self._infer_s else 0.8 * self._infer_s + 0.2 * seconds
+        for job in jobs:
+            self.arrivals.answered(job.client, time.monotonic())
 
-    def close(self) -> list[Job | Call]:
-        """Refuses new items, wakes the taker and returns what was still waiting."""
-        with self._changed:
-            self._closed = True
-            left, self._jobs = list(self._items), 0
-            self._items.clear()
-            self._changed.notify_all()
-            return left
-
-    def _wait_for_others(self) -> None:
+    async def take(self) -> list[Job]:
+        """Return the next batch, waiting for one."""
+        while not self._jobs:
+            await self._wait(None)
         now, limit_s = time.monotonic(), min(self.max_wait_s, WAIT_SHARE * self._infer_s)
         end = now + limit_s
-        while 0 < self._jobs < self.max_batch and not self._closed:
-            left = self._arrivals.due(now, end, self._infer_s) - now
-            if left <= 0:
-                return
-            self._changed.wait(min(left, limit_s))
+        while 0 < len(self._jobs) < self.max_batch:
+            left_s = self.arrivals.due(now, end, self._infer_s) - now
+            if left_s <= 0:
+                break
+            await self._wait(min(left_s, limit_s))
             now = time.monotonic()
+        batch = [self._jobs.popleft() for _ in range(min(self.max_batch, len(self._jobs)))]
+        for job in batch:
+            self.arrivals.leaves_queue(job.client)
+        return batch or await self.take()  # empty where the senders have disconnected meanwhile
 
-    def _cut(self) -> list[Job]:
-        batch: list[Job] = []
-        while self._items and len(batch) < self.max_batch and isinstance(self._items[0], Job):
-            batch.append(self._items.popleft())
-            self._arrivals.leaves_queue(batch[-1].client)
-        self._jobs -= len(batch)
-        return batch
-
-    def _full(self) -> Problem:
-        seconds = self._infer_s * (self._jobs / self.max_batch)
-        return Problem.retry_after(
-            "queue-full",
-            f"{self._jobs} requests are waiting, as many as may; ask again in {seconds:.2g} s or start fewer workers",
-            seconds,
-            queue_size=self.size,
-        )
+    async def _wait(self, timeout_s: float | None) -> bool:
+        """Wait for a change of the queue. Return False where none comes in time."""
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True

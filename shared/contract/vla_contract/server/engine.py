@@ -1,33 +1,38 @@
-"""The policy's thread: it loads, warms, and answers batches; the event loop only waits (unless `inline`)."""
+"""The policy's thread: it loads, warms up and runs batches, which a task of the event loop takes from the queue."""
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
 
 from vla_contract.protocol.errors import ContractError, PolicyLost
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation, Policy
-from vla_contract.server.batching import BatchQueue, Call, Job
-from vla_contract.server.devices import is_device_error
+from vla_contract.server.batching import BatchQueue, Job
 from vla_contract.server.metrics import Metrics
-from vla_contract.server.outcomes import Outcome, run_batch
-from vla_contract.server.warm import warm_up
+from vla_contract.server.outcomes import Outcome, run_batch, warm_up
 
 log = logging.getLogger("vla_contract")
 LOADING, READY, FAILED, STOPPED = "loading", "ready", "failed", "stopped"
 FAILURES = 10  # requests in a row that the policy failed; a device's own error is enough by itself
 STUCK_S = 120.0  # an inference that takes longer has met a dead device or a deadlock
+_DEVICE_ERROR = re.compile(  # by names and texts: torch is not in this environment
+    r"CUDA error|CUDA driver|cudaError|cuBLAS|cuDNN|cuSOLVER|cuSPARSE|cuFFT|NVRTC|NVML|HIP error|Triton Error \[",
+    re.IGNORECASE,
+)
 
 
 @dataclass(eq=False)
 class Engine:
-    """Owns the policy. `start` and `submit` are called on the event loop, all policy calls on one thread.
+    """Owns the policy. Its methods are called on the event loop; the policy's on one thread.
 
-    inline: that thread only loads, warms and closes; the event loop itself calls a policy that never keeps it waiting.
+    inline: that thread only loads, warms up and closes; the event loop itself calls a policy that never blocks.
     """
 
     load: Callable[[], Policy]
@@ -35,146 +40,99 @@ class Engine:
     metrics: Metrics
     max_batch: int | None = None
     inline: bool = False
-    on_failure: Callable[[], None] | None = None  # called once when the policy is of no more use, from its thread
+    on_failure: Callable[[], None] | None = None  # called once when the policy cannot be used any more
+    stuck_s: float = STUCK_S
     state: str = LOADING
     reason: str = "the policy's weights are being loaded"
-    info: PolicyInfo | None = None
-    policy: Policy | None = None
-    _loop: asyncio.AbstractEventLoop | None = None
-    _thread: threading.Thread | None = None
+    info: PolicyInfo = field(init=False)  # once it is loaded
+    policy: Policy = field(init=False)
+    _calls: "SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]" = field(default_factory=SimpleQueue)
     _started: float = field(default_factory=time.monotonic)
     _busy_since: float | None = None
-    stuck_s: float = STUCK_S
     _failures: int = 0  # in a row
-    _in_doubt: bool = False
-    _settles: bool = False  # the policy has something to do once answers are given
-    _kind: str = "load-failed"  # of problem, once it failed
+    _failure_kind: str = "load-failed"  # of problem
+    _settling: "asyncio.Future[None] | None" = None
 
     def start(self) -> None:
-        """Starts loading in the background."""
+        """Start loading in the background."""
         self.metrics.queue_length.set_function(self.queue.__len__)
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="policy", daemon=True)
+        self._thread = threading.Thread(target=self._run_calls, name="policy", daemon=True)
         self._thread.start()
+        self._task = self._loop.create_task(self._run())
 
     def stop(self, timeout_s: float = 3.0) -> None:
-        """Fails what still waits, lets the inference that runs finish, and closes the policy."""
-        for item in self.queue.close():
-            _settle([(item.future, _stopping())])
-        if self._thread is not None:
-            self._thread.join(timeout_s if self.state == READY else 0.1)  # loading cannot be interrupted
-        self.state = STOPPED
+        """Fail what still waits, let the running inference finish, and close the policy."""
+        was_ready, self.state = self.state == READY, STOPPED
+        self._task.cancel()
+        self._fail_jobs()
+        self._calls.put(None)
+        self._thread.join(timeout_s if was_ready else 0.1)  # loading cannot be interrupted
 
     def require_ready(self) -> PolicyInfo:
-        """Returns the policy's info. Raises Problem (503) saying why not, while it is not ready."""
+        """Return the policy's info. Raises Problem (503) with the reason while it is not ready."""
         if self.state == READY:
             return self.info
-        if self.state == FAILED:
-            raise self._failed()
-        if self.state == STOPPED:
-            raise _stopping()
-        seconds = time.monotonic() - self._started
-        raise Problem.retry_after("loading", f"{self.reason}, for {seconds:.0f} s so far; wait for /readyz", 1.0)
+        raise self._problem()
 
     def require_alive(self) -> PolicyInfo:
-        """Returns the policy's info; Problem (503) too while one inference has been running for very long."""
+        """Return the policy's info; Problem (503) too while one inference has been running for very long."""
         info, since = self.require_ready(), self._busy_since
         if since is not None and (seconds := time.monotonic() - since) > self.stuck_s:
-            raise Problem(
-                "stuck", f"one inference has been running for {seconds:.0f} s; look at the device and restart"
-            )
+            detail = f"one inference has been running for {seconds:.0f} s; look at the device and restart"
+            raise Problem("stuck", detail)
         return info
 
     def admit(self) -> None:
-        """Raises Problem where a request cannot be taken now: 503 while not ready, 429 with a full queue."""
+        """Raise Problem where a request cannot be taken now: 503 while not ready, 429 with a full queue."""
         self.require_ready()
-        if not self.inline:
-            self.queue.require_room()
+        self.queue.require_room()
 
     def submit(self, observation: Observation, client: str, timeout_s: float) -> Job:
-        """Returns the job; its future becomes the outcome. Raises Problem (429) when the queue is full."""
-        future = self._loop.create_future()
-        job = Job(observation, future, client, time.monotonic() + timeout_s)
-        if self.inline:
-            _settle(self._answers([job]))
-        else:
-            self.queue.put(job)
+        """Return the job; its future becomes the outcome. Raises Problem (429) when the queue is full."""
+        self.require_ready()
+        job = Job(observation, self._loop.create_future(), client, time.monotonic() + timeout_s)
+        self.queue.put(job)
         return job
 
     def give_up(self, job: Job) -> None:
-        """Takes back a job whose sender has gone; one that is being computed goes on."""
-        if not job.future.done() and self.queue.remove(job):
-            job.future.set_exception(_expired())
+        """Take back a job whose sender has disconnected; one that is being computed continues."""
+        if self.queue.remove(job):
+            _resolve(job.future, error=_expired())
 
-    def answered(self) -> None:
-        """Lets the policy prepare for what comes next. To be called once an answer is sent, on the event loop.
-
-        Not earlier: two threads of one Python would get in each other's way, and the answer would wait.
-        """
-        if self._settles:
-            self._settle_policy() if self.inline else self.queue.at_leisure(self._settle_policy)
-
-    def call(self, function: Callable[[], object]) -> asyncio.Future:
-        """Returns a future of what `function` returns where the policy runs."""
-        call = Call(function, self._loop.create_future())
-        if self.inline:
-            _settle(self._answers([call]))
+    def call(self, function: Callable[[], Any]) -> "asyncio.Future[Any]":
+        """Return a future of what `function` returns on the policy's thread, after what was called before."""
+        future = self._loop.create_future()
+        if self.inline and self.state == READY:
+            _resolve(future, *_attempt(function))
         else:
-            self.queue.put(call)
-        return call.future
+            self._calls.put((function, future))
+        return future
 
-    def _run(self) -> None:
+    async def reset(self, sessions: list[str]) -> None:
+        """Have the policy forget sessions. Raises Problem (500) where it fails."""
+        self.require_ready()
+        for session in sessions:
+            self.queue.arrivals.forget(session)
+
+        def reset() -> None:
+            for session in sessions:
+                self.policy.reset(session)
+
         try:
-            self._prepare()
-        except BaseException as error:
-            if _is_told(error):
-                log.error("the policy could not be loaded: %s", error)
-                self._fail(f"the policy could not be loaded: {error}")
-                return
-            log.exception("the policy could not be loaded")
-            self._fail(f"the policy could not be loaded: {_one_line(error)}; the service's log has the traceback")
-            return
-        while (item := self.queue.take()) is not None:
-            if isinstance(item, Call) and item.future is None:
-                item.function()
-            else:
-                self._hand_over(self._answers([item] if isinstance(item, Call) else item))
-                if self._in_doubt:
-                    self._look_again()
-        self.policy.close()
+            await self.call(reset)
+        except Exception as error:
+            log.exception("a reset failed")
+            raise Problem("policy-failed", "the policy could not reset the session; see its log") from error
 
-    def _prepare(self) -> None:
-        self.policy = self.load()
-        if not isinstance(self.policy, Policy):
-            raise TypeError(f"the loader returned a {type(self.policy).__name__}; expected a vla_contract.Policy")
-        self.info = self.policy.info()
-        if not isinstance(self.info, PolicyInfo):
-            raise TypeError(f"info() returned a {type(self.info).__name__}; expected a PolicyInfo")
-        self._settles = type(self.policy).settle is not Policy.settle  # else its thread need not wake for nothing
-        self.metrics.watch(self.policy.counters)
-        limit = self.info.max_batch
-        self.queue.max_batch = min(limit, self.max_batch or limit)
-        self.reason = "the weights are loaded and a first inference is running"
-        start = time.monotonic()
-        warm_up(self.policy, self.info)
-        self.queue.inferred(time.monotonic() - start)
-        self.state = READY
-        self.metrics.ready.set(1)
-        log.info("policy %s is ready after %.1f s", self.info.name, time.monotonic() - self._started)
+    def after_response(self) -> None:
+        """Let the policy prepare for the next request, unless others wait. Called after an answer is sent.
 
-    def _answers(self, items: list) -> list[tuple]:
-        try:
-            return [self._called(items[0])] if isinstance(items[0], Call) else self._inferred(items)
-        except BaseException as error:  # the thread must not die with requests waiting on it
-            log.exception("answering a batch failed")
-            failure = Problem("internal", f"the server failed with {type(error).__name__}; see the service's log")
-            return [(item.future, failure) for item in items]
-
-    def _hand_over(self, results: list[tuple]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(_settle, results)
-        except RuntimeError:
-            log.info("the event loop was gone before %d answers were given", len(results))
+        Not earlier: two threads of one Python would slow each other down, and the answer would wait.
+        """
+        is_idle = self._busy_since is None and not len(self.queue) and (self._settling is None or self._settling.done())
+        if is_idle and self.state == READY and type(self.policy).settle is not Policy.settle:
+            self._settling = self.call(self._settle_policy)
 
     def _settle_policy(self) -> None:
         try:
@@ -182,81 +140,150 @@ class Engine:
         except Exception:
             log.exception("the policy's settle failed")
 
-    def _called(self, call: Call) -> tuple:
-        try:
-            return call.future, call.function()
-        except Exception:
-            log.exception("the policy's reset failed")
-            return call.future, Problem("policy-failed", "the policy could not reset the session; see its log")
+    def _run_calls(self) -> None:
+        """Run the policy's thread."""
+        while (item := self._calls.get()) is not None:
+            function, future = item
+            try:
+                self._loop.call_soon_threadsafe(_resolve, future, *_attempt(function))
+            except RuntimeError:
+                log.info("the event loop was closed before an answer was given")
+        if hasattr(self, "policy"):
+            self.policy.close()
 
-    def _inferred(self, jobs: list[Job]) -> list[tuple]:
+    async def _run(self) -> None:
+        """Load the policy and run batches until it fails."""
+        try:
+            await self.call(self._prepare)
+        except Exception as error:
+            expected = isinstance(error, ContractError) and not isinstance(error, Problem)  # not a fault of the code
+            text = str(error) if expected else f"{_one_line(error)}; the service's log has the traceback"
+            log.error("the policy could not be loaded: %s", error, exc_info=None if expected else error)
+            self._fail("load-failed", f"the policy could not be loaded: {text}")
+            return
+        self.state = READY
+        self.metrics.ready.set(1)
+        log.info("policy %s is ready after %.1f s", self.info.name, time.monotonic() - self._started)
+        while self.state == READY:
+            await self._infer(await self.queue.take())
+
+    def _prepare(self) -> None:
+        policy = self.load()
+        if not isinstance(policy, Policy):
+            raise TypeError(f"the loader returned a {type(policy).__name__}; expected a vla_contract.Policy")
+        self.policy, self.info = policy, policy.info()
+        if not isinstance(self.info, PolicyInfo):
+            raise TypeError(f"info() returned a {type(self.info).__name__}; expected a PolicyInfo")
+        self.metrics.watch(self.policy.counters)
+        self.queue.max_batch = 1 if self.inline else min(self.info.max_batch, self.max_batch or self.info.max_batch)
+        self.reason = "the weights are loaded and a first inference is running"
+        start = time.monotonic()
+        warm_up(self.policy, self.info)
+        self.queue.record_inference(time.monotonic() - start, [])
+
+    async def _infer(self, jobs: list[Job]) -> None:
+        """Run a batch, and hand each job its outcome."""
         now = time.monotonic()
-        live = [job for job in jobs if job.expires > now]
-        gone = [(job.future, _expired()) for job in jobs if job.expires <= now]
-        if not live:
-            return gone
+        for job in jobs:
+            if job.expires <= now:
+                _resolve(job.future, error=_expired())
+        jobs = [job for job in jobs if job.expires > now]
+        if not jobs:
+            return
+
+        def run() -> tuple[float, list[Outcome | Problem], float]:
+            start = time.monotonic()
+            outcomes = run_batch(self.policy, self.info, [job.observation for job in jobs])
+            return start, outcomes, time.monotonic() - start
+
         self._busy_since = now
         try:
-            outcomes = run_batch(self.policy, self.info, [job.observation for job in live])
-            self._count_failures(outcomes)
+            start, outcomes, infer_s = await self.call(run)
+            self.queue.record_inference(infer_s, jobs)
+        except Exception as error:
+            log.exception("a batch failed")
+            detail = f"the server failed with {type(error).__name__}; see the service's log"
+            start, outcomes, infer_s = now, [Problem("internal", detail)] * len(jobs), 0.0
         finally:
             self._busy_since = None
-        infer_s = time.monotonic() - now
-        self.queue.inferred(infer_s)
-        self.queue.answered(live)
-        size = len(live)
-        for job, outcome in zip(live, outcomes, strict=True):
+        for index, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
             if isinstance(outcome, Outcome):
-                outcome.queue_s, outcome.infer_s, outcome.batch, size = now - job.queued, infer_s, size, 0
-        return gone + [(job.future, outcome) for job, outcome in zip(live, outcomes, strict=True)]
+                outcome.queue_s, outcome.infer_s = start - job.queued, infer_s
+                outcome.batch = len(jobs) if index == 0 else 0
+                _resolve(job.future, outcome)
+            else:
+                _resolve(job.future, error=outcome)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, Problem) and outcome.status >= 500]
+        self._failures = self._failures + len(failed) if len(failed) == len(outcomes) else 0
+        causes = [problem.__cause__ for problem in failed]
+        is_lost = any(isinstance(cause, PolicyLost) or is_device_error(cause) for cause in causes)
+        if is_lost or self._failures >= FAILURES:
+            await self._test_again()
 
-    def _count_failures(self, outcomes: list[Outcome | Problem]) -> None:
-        problems = [one for one in outcomes if isinstance(one, Problem) and one.status >= 500]
-        self._failures = self._failures + len(problems) if len(problems) == len(outcomes) else 0
-        self._in_doubt = self._failures >= FAILURES or any(_is_lost(one.__cause__) for one in problems)
-
-    def _look_again(self) -> None:
-        """Asks the policy for its first inference once more: if that fails too, it is not the requests that are bad."""
-        self._in_doubt, self._failures, self._busy_since = False, 0, time.monotonic()
+    async def _test_again(self) -> None:
+        """Do the first inference once more: if that fails too, the fault is not in the requests."""
+        self._failures, self._busy_since = 0, time.monotonic()
         try:
-            warm_up(self.policy, self.info)
-        except BaseException as error:
-            log.exception("the policy does not answer any more; ending, to be started anew")
-            self._kind = "policy-lost"
-            self._fail(f"the policy does not answer any more: {_one_line(error)}; the service ends, to be started anew")
+            await self.call(lambda: warm_up(self.policy, self.info))
+        except Exception as error:
+            log.exception("the policy does not answer any more; the service ends and is to be started again")
+            reason = f"the policy does not answer any more: {_one_line(error)}; the service ends and starts again"
+            self._fail("policy-lost", reason)
         finally:
             self._busy_since = None
 
-    def _fail(self, reason: str) -> None:
-        self.reason, self.state = reason, FAILED
+    def _fail(self, kind: str, reason: str) -> None:
+        self._failure_kind, self.reason, self.state = kind, reason, FAILED
         self.metrics.ready.set(0)
-        self._hand_over([(item.future, self._failed()) for item in self.queue.close()])
+        self._fail_jobs()
         if self.on_failure:
             self.on_failure()
 
-    def _failed(self) -> Problem:
-        if self._kind == "policy-lost":
-            return Problem.retry_after(self._kind, self.reason, 2.0)
-        return Problem(self._kind, self.reason)
+    def _fail_jobs(self) -> None:
+        for job in self.queue.clear():
+            _resolve(job.future, error=self._problem())
+
+    def _problem(self) -> Problem:
+        """Return the answer to requests in a state other than READY."""
+        if self.state == STOPPED:
+            return Problem.retry_after("stopping", "the service is stopping; ask again once it is back", 1.0)
+        if self.state == LOADING:
+            seconds = time.monotonic() - self._started
+            return Problem.retry_after("loading", f"{self.reason}, for {seconds:.0f} s so far; wait for /readyz", 1.0)
+        if self._failure_kind == "policy-lost":
+            return Problem.retry_after(self._failure_kind, self.reason, 2.0)
+        return Problem(self._failure_kind, self.reason)
 
 
-def _settle(results: list[tuple]) -> None:
-    for future, result in results:
-        if not future.done():
-            future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
+def is_device_error(error: BaseException | None) -> bool:
+    """Return whether this, or its cause, is an error of a device or of one of its libraries; a full GPU is not.
+
+    This is a suspicion only: some errors of CUDA pass with the request that made them.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        kinds, text = {kind.__name__ for kind in type(error).__mro__}, str(error)
+        is_full = "OutOfMemoryError" in kinds or "error: out of memory" in text
+        if not is_full and ("AcceleratorError" in kinds or _DEVICE_ERROR.search(text)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
-def _is_told(error: BaseException) -> bool:
-    """Returns whether its text is all that there is to know, and no line of code is at fault."""
-    return isinstance(error, ContractError) and not isinstance(error, Problem)
+def _attempt(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """Return what a function returns, and the error it raises, one that a future may hold."""
+    try:
+        return function(), None
+    except BaseException as error:  # the thread must not die with requests waiting on it
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return None, error
+        return None, RuntimeError(_one_line(error))
 
 
-def _is_lost(error: BaseException | None) -> bool:
-    return isinstance(error, PolicyLost) or is_device_error(error)
-
-
-def _stopping() -> Problem:
-    return Problem.retry_after("stopping", "the service is stopping; ask again once it is back", 1.0)
+def _resolve(future: "asyncio.Future[Any]", result: Any = None, error: Exception | None = None) -> None:
+    if not future.done():
+        future.set_exception(error) if error else future.set_result(result)
 
 
 def _expired() -> Problem:
@@ -265,6 +292,6 @@ def _expired() -> Problem:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, Problem) and error.__cause__ is not None:
-        error = error.__cause__  # whoever starts a service may read its cause; whoever only asks it may not
+        error = error.__cause__  # the service's log may show a cause that its answers may not
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from vla_contract.protocol.problems import Problem
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from vla_contract.protocol.problems import MEDIA_TYPE, Problem
 from vla_contract.server.auth import in_container, is_loopback
 
 ALLOWED_HOSTS = "VLALAB_ALLOWED_HOSTS"
@@ -18,13 +21,14 @@ _AUTHORITY = re.compile(r"([^\s:/@\[\]]+|\[[0-9a-f:.]+\])(?::\d{1,5})?", re.ASCI
 
 
 class HostCheck:
-    """Checks the headers `Host` and `Origin` of a request against loopback names and `names`.
+    """Checks the headers `Host` and `Origin` of a request against loopback names and $VLALAB_ALLOWED_HOSTS.
 
-    without_dot: allow every name without a dot too. Containers call each other by such names.
+    In a container every name without a dot is allowed too: containers call each other by such names. Raises
+    ValueError for a bad name in the variable.
     """
 
-    def __init__(self, names: Iterable[str], without_dot: bool = False):
-        self._names, self._without_dot = frozenset(name.lower() for name in names), without_dot
+    def __init__(self) -> None:
+        self._names, self._without_dot = frozenset(name.lower() for name in allowed_names()), in_container()
         self._allows = lru_cache(256)(self._is_allowed)
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
@@ -51,12 +55,22 @@ class HostCheck:
         return is_loopback(host) or host.endswith(".localhost") or is_name
 
 
-def host_check(token_required: bool) -> HostCheck | None:
-    """Return the check of a service, None for one whose token keeps other sites' pages out.
+class HostGuard:
+    """ASGI middleware that answers requests of other hosts and sites with 403, for a service without a token."""
 
-    Raises ValueError for a bad name in $VLALAB_ALLOWED_HOSTS.
-    """
-    return None if token_required else HostCheck(allowed_names(), without_dot=in_container())
+    def __init__(self, app: ASGIApp):
+        self.app, self._check = app, HostCheck()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self.app
+        if scope["type"] == "http" and (problem := self._check.refusal(scope["headers"])):
+            app = Response(problem.json(), problem.status, media_type=MEDIA_TYPE)
+        await app(scope, receive, send)
+
+
+def host_check(token_required: bool) -> HostCheck | None:
+    """Return the check of a service, None for one whose token keeps other sites' pages out."""
+    return None if token_required else HostCheck()
 
 
 def allowed_names() -> list[str]:

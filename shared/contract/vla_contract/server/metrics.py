@@ -7,46 +7,30 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-STAGES = ("decode", "queue", "infer", "encode")
 _SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Counts requests by route and status, batches, the queue, and where a request's time goes."""
+    """Requests by route and status, batches, the queue, and the seconds of each stage of a request."""
 
-    def __init__(self):
-        self.registry = CollectorRegistry()
-        self._requests = Counter("vla_requests", "Answered requests", ("route", "status"), registry=self.registry)
-        latency = Histogram(
-            "vla_latency_seconds", "Time per stage of a request", ("stage",), buckets=_SECONDS, registry=self.registry
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("vla_requests", "Answered requests", ("route", "status"), registry=registry)
+        self.stages = Histogram(
+            "vla_latency_seconds", "Time per stage of a request", ("stage",), buckets=_SECONDS, registry=registry
         )
-        self._stages = {stage: latency.labels(stage) for stage in STAGES}
-        self.batch_size = Histogram(
-            "vla_batch_size", "Observations per inference", buckets=_SIZES, registry=self.registry
-        )
-        self.queue_length = Gauge("vla_queue_length", "Requests waiting for inference", registry=self.registry)
-        self.sessions = Gauge("vla_sessions", "Sessions a stateful policy holds", registry=self.registry)
-        self.ready = Gauge("vla_ready", "1 once loaded and warm, else 0", registry=self.registry)
-        self._children = {}
-
-    def request(self, route: str, status: int) -> None:
-        """Counts one answered request."""
-        child = self._children.get((route, status))
-        if child is None:
-            child = self._children[route, status] = self._requests.labels(route, str(status))
-        child.inc()
-
-    def stage(self, stage: str, seconds: float) -> None:
-        """Records how long one stage of one request took."""
-        self._stages[stage].observe(seconds)
+        self.batch_size = Histogram("vla_batch_size", "Observations per inference", buckets=_SIZES, registry=registry)
+        self.queue_length = Gauge("vla_queue_length", "Requests waiting for inference", registry=registry)
+        self.sessions = Gauge("vla_sessions", "Sessions a stateful policy holds", registry=registry)
+        self.ready = Gauge("vla_ready", "1 once loaded and warm, else 0", registry=registry)
 
     def watch(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Shows what a policy counts by itself as `vla_policy_events_total{event="…"}`, read when a scraper asks."""
+        """Export a policy's own counters as `vla_policy_events_total{event="…"}`, read at each scrape."""
         self.registry.register(_Events(counters))
 
     def page(self) -> tuple[bytes, str]:
-        """Returns the text for a scraper and its content type."""
+        """Return the text for a scraper and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 

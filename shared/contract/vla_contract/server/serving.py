@@ -1,23 +1,21 @@
-"""`serve`: a policy on a port, until it is told to stop."""
+"""`serve`: a policy on a port, until SIGINT or SIGTERM."""
 
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from vla_contract.protocol.types import Policy
-from vla_contract.server import heap
-from vla_contract.server.app import create_app
 from vla_contract.server.auth import require_token_beyond_loopback
-from vla_contract.server.gate import Connection, Gate, Limits
-from vla_contract.server.hosts import host_check
+from vla_contract.server.hosts import HostGuard
 
 log = logging.getLogger("vla_contract")
+CONNECTIONS = 900  # a process may have 1,024 files open on many machines
 
 
 def serve(
@@ -27,18 +25,21 @@ def serve(
     *,
     linger_s: float = 3.0,
     log_level: str = "info",
-    limits: Limits | None = None,
-    **settings,
+    **settings: Any,
 ) -> None:
-    """Serves a policy until SIGINT or SIGTERM; `settings` are those of `create_app`.
+    """Serve a policy until SIGINT or SIGTERM; `settings` are those of `create_app`.
 
-    port 0 lets the system choose; the log's first line names the address. limits: what connections may cost. linger_s:
-    how long `/readyz` still says why, after the policy has failed. Raises SystemExit(1) then, OSError where the address
-    cannot be had, and ValueError where the network could reach the service and `settings` hold no token.
+    port 0 selects any free one; the log's first line has the address. linger_s: how long `/readyz` reports the reason
+    after the policy has failed. Raises SystemExit(1) then, OSError for an unusable address, and ValueError where the
+    network reaches the service and `settings` hold no token.
     """
+    from vla_contract.server.app import (
+        create_app,
+    )  # late: FastAPI takes 0.6 s to import, and not every service needs it
+
     require_token_beyond_loopback(host, settings.get("token"))
-    heap.keep()
-    _log_to_stderr(log_level)
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     failed = threading.Event()
 
     def on_failure() -> None:
@@ -48,8 +49,7 @@ def serve(
         timer.start()
 
     app = create_app(policy, on_failure=on_failure, **settings)
-    has_token = settings.get("token") is not None
-    server = uvicorn.Server(uvicorn_config(app, log_level, limits, settings.get("probes", ()), has_token=has_token))
+    server = uvicorn.Server(uvicorn_config(app, log_level, has_token=settings.get("token") is not None))
     listener = listen(host, port)
     log.info("listening on %s", address(listener))
     with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
@@ -58,34 +58,29 @@ def serve(
         raise SystemExit(1)
 
 
-def uvicorn_config(
-    app: Starlette,
-    log_level: str,
-    limits: Limits | None = None,
-    probes: Iterable[str] = (),
-    *,
-    has_token: bool = False,
-) -> uvicorn.Config:
-    """Return the settings that every service is served with.
+def uvicorn_config(app: ASGIApp, log_level: str, *, has_token: bool = False) -> uvicorn.Config:
+    """Return the settings of every service. has_token: whether it requires a token; without one it checks `Host`.
 
-    probes: its further names of /readyz. has_token: whether it asks for a token; without one it checks `Host`.
+    Raises ValueError for a bad name in $VLALAB_ALLOWED_HOSTS.
     """
     return uvicorn.Config(
-        app,
-        http=partial(Connection, gate=Gate(limits or Limits(), probes, host_check(has_token))),
+        app if has_token else HostGuard(app),
+        http="h11",  # unlike httptools it bounds a request's head
+        h11_max_incomplete_event_size=32 * 2**10,
+        limit_concurrency=CONNECTIONS,
         log_level=log_level,
         log_config=None,
         access_log=False,  # the metrics count requests; a line per step would drown everything else
         ws="none",
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=120,  # longer than the client keeps an idle connection, so that the client closes first
+        timeout_keep_alive=120,  # longer than the client keeps an idle connection: the client closes first
         timeout_graceful_shutdown=6,  # with the engine's own wait, less than Compose's 10 s before it kills
     )
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket. Raises OSError with a way out where the address is taken or not ours."""
+    """Return a listening socket. Raises OSError with a way out where the address is taken or not ours."""
     family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -104,11 +99,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listener: socket.socket) -> str:
-    """Returns the URL of a listening socket."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _log_to_stderr(level: str) -> None:
-    if not logging.getLogger().handlers:
-        logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s")

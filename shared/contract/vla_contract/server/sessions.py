@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation
@@ -21,7 +22,7 @@ IDLE_S = 900.0  # an evaluator may wait five minutes for a policy, and a step ta
 class _Session:
     step: int
     request_id: str
-    future: asyncio.Future
+    future: "asyncio.Future[Any]"
     before: "_Session | None" = None
     used: float = field(default_factory=time.monotonic)
 
@@ -40,7 +41,7 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._known)
 
-    def answered(self, observation: Observation, request_id: str) -> asyncio.Future | None:
+    def answered(self, observation: Observation, request_id: str) -> "asyncio.Future[Any] | None":
         """Returns the future of the same request's earlier arrival, or None for a new one.
 
         Raises Problem (409) for a step > 0 of an unknown session, or one that does not go on from the last.
@@ -64,7 +65,7 @@ class SessionTable:
             )
         return None
 
-    def asked(self, observation: Observation, request_id: str, future: asyncio.Future) -> None:
+    def asked(self, observation: Observation, request_id: str, future: "asyncio.Future[Any]") -> None:
         """Notes a request that is on its way to the policy."""
         entry = _Session(observation.step, request_id, future, self._known.get(observation.session))
         self._known[observation.session] = entry

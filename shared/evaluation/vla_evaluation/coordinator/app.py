@@ -15,18 +15,21 @@ from typing import Any
 import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from vla_contract.protocol.problems import Problem
 from vla_contract.server.auth import BIND, TokenCheck, in_container, require_token_beyond_loopback
-from vla_contract.server.exchange import Answer, Request
 from vla_contract.server.metrics import Metrics
+from vla_contract.server.middleware import RequestGuard, read_body
 from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation import hosts
 from vla_evaluation.coordinator import VERSION, calls, schemas
 from vla_evaluation.coordinator.desk import Desk
 from vla_evaluation.coordinator.gauges import Gauges
-from vla_evaluation.routed import JSON, Routed, told
+from vla_evaluation.routed import JSON, bad_request, told
 from vla_evaluation.runs.folders import STORE, explain_os_error
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore
@@ -69,29 +72,35 @@ class Handlers:
         self.of, self.run, self.metrics = of, of.run, metrics
         self.gauges = Gauges(metrics.registry)
 
-    async def about(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+    async def about(self, request: Request) -> Response:
         return told({**self.of.about, "version": VERSION, "invocation": self.run.invocation})
 
-    async def call(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+    async def call(self, request: Request) -> Response:
         """Carries out a call of `calls.CALLS`."""
-        name = path["name"]
+        name = request.path_params["name"]
         if name not in calls.CALLS:
             raise Problem("not-found", f"there is no call {name[:40]!r}; these are: {', '.join(calls.CALLS)}")
         schema, _ = calls.CALLS[name]
+        body = await read_body(request, (JSON,))
+        if len(body) > CALL_BYTES:
+            detail = f"the body has {len(body)} bytes; expected at most {CALL_BYTES}"
+            raise Problem("too-large", detail, max_body_bytes=CALL_BYTES)
         try:
-            call = schema.model_validate_json(request.body)
+            call = schema.model_validate_json(body)
         except ValidationError as error:
             raise Problem("bad-request", schemas.explain(error)) from error
         self._require_current(call.invocation, call.key)
         return told({"value": await self.desk.do(name, call)})
 
-    async def file(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+    async def file(self, request: Request) -> Response:
         """Keeps an episode's file until the call that publishes it; {"held": false} where the lease is gone."""
+        query = request.query_params
         token, kind, digest, invocation = (query.get(name, "") for name in ("token", "kind", "sha256", "invocation"))
         self._require_current(int(invocation) if invocation.isdecimal() else None, query.get("key"))
-        if not re.fullmatch(r"[0-9a-f]{64}", digest) or hashlib.sha256(request.body).hexdigest() != digest:
+        body = await read_body(request, (BINARY,))
+        if not re.fullmatch(r"[0-9a-f]{64}", digest) or hashlib.sha256(body).hexdigest() != digest:
             raise ValueError(f"the file's SHA-256 is not {digest[:70]!r}, as was announced; send it again")
-        held = await asyncio.to_thread(self._keep, token, kind, request.body)
+        held = await asyncio.to_thread(self._keep, token, kind, body)
         return told({"held": held})
 
     def _keep(self, token: str, kind: str, body: bytes) -> bool:
@@ -118,28 +127,17 @@ class Handlers:
         if host and host.heard > -math.inf:
             host.heard = self.run.now()
 
-    async def prometheus(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        return Answer(*await asyncio.to_thread(self._page))
+    async def prometheus(self, request: Request) -> Response:
+        page, media_type = await asyncio.to_thread(self._page)
+        return Response(page, media_type=media_type)
 
     def _page(self) -> tuple[bytes, str]:
         with RunStore(self.run.folder / STORE, readonly=True, check=False) as store:
             self.gauges.fill(store.counts(), self.of.shares(store), len(self.of.hosts_left()))
         return self.metrics.page()
 
-    async def ready(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+    async def ready(self, request: Request) -> Response:
         return told({"status": "ready", "hosts": self.of.hosts_left()})
-
-
-class OfRun(Routed):
-    """As `Routed`; what the store or the disk says is told in words too."""
-
-    async def answer(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        try:
-            return await super().answer(path, query, request)
-        except StoreError as error:
-            raise Problem("internal", str(error)) from error
-        except OSError as error:
-            raise Problem("internal", explain_os_error(error, self.handler.__self__.run.folder)) from error
 
 
 def create_app(of: Coordinator, check: TokenCheck) -> Starlette:
@@ -153,18 +151,22 @@ def create_app(of: Coordinator, check: TokenCheck) -> Starlette:
         yield
         handlers.desk.close()
 
-    routes = []
-    for method, path, handler, guard, types, limit in (
-        ("GET", "/v1/run", handlers.about, check, (), 0),
-        ("POST", "/v1/calls/{name}", handlers.call, check, (JSON,), CALL_BYTES),
-        ("POST", "/v1/files", handlers.file, check, (BINARY,), FILE_BYTES),
-        ("GET", "/metrics", handlers.prometheus, check, (), 0),
-        ("GET", "/livez", handlers.ready, None, (), 0),
-        ("GET", "/readyz", handlers.ready, None, (), 0),
-    ):
-        routed = OfRun(handler, route=path, metrics=metrics, token=guard, media_types=types, max_body_bytes=limit)
-        routes.append(Route(path, routed, methods=[method]))
-    return Starlette(routes=routes, lifespan=lifespan)
+    async def store_failed(request: Request, error: Exception) -> Response:
+        message = explain_os_error(error, of.run.folder) if isinstance(error, OSError) else str(error)
+        raise Problem("internal", message) from error
+
+    routes = [
+        Route("/v1/run", handlers.about),
+        Route("/v1/calls/{name}", handlers.call, methods=["POST"]),
+        Route("/v1/files", handlers.file, methods=["POST"]),
+        Route("/metrics", handlers.prometheus),
+        Route("/livez", handlers.ready),
+        Route("/readyz", handlers.ready),
+    ]
+    budget_bytes = 4 * FILE_BYTES  # of all bodies at once
+    guard = Middleware(RequestGuard, token=check, metrics=metrics, max_body_bytes=FILE_BYTES, budget_bytes=budget_bytes)
+    handled = {ValueError: bad_request, StoreError: store_failed, OSError: store_failed}
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=handled, lifespan=lifespan)
 
 
 @contextmanager

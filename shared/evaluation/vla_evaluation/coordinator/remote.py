@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from vla_contract.client.retry import Deadline, RetryRule
-from vla_contract.client.transport import FAULTS, Transport
+from vla_contract.client.transport import FAULTS, Deadline, RetryRule, Transport
 from vla_contract.protocol.tokens import check_token
 from vla_evaluation.store.records import Fault, Lease, StoreError
 from vla_evaluation.store.runstore import RunStore

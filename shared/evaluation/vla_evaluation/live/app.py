@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from vla_contract import ContractError, PolicyClient
 from vla_contract.protocol.problems import Problem
 from vla_contract.server.auth import TokenCheck
-from vla_contract.server.exchange import Answer, Request
 from vla_contract.server.metrics import Metrics
+from vla_contract.server.middleware import RequestGuard, read_body
 from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.live import controls, opening
 from vla_evaluation.live.session import Session
-from vla_evaluation.routed import JSON, Routed, read, told
+from vla_evaluation.routed import JSON, bad_request, read, told
 
 BINARY, FILM = "application/octet-stream", "video/mp4"
 BODY_BYTES = 16 * 2**10
@@ -138,12 +141,12 @@ class Sessions:
 
 
 class Handlers:
-    """What the routes do: each gets the path's and the query's words, and the request."""
+    """What the routes do."""
 
     def __init__(self, sessions: Sessions):
         self.sessions, self.of = sessions, sessions.benchmark
 
-    async def about(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+    async def about(self, request: Request) -> Response:
         return told(await asyncio.to_thread(self.describe))
 
     def describe(self) -> dict[str, Any]:
@@ -160,7 +163,7 @@ class Handlers:
             "limits": asdict(sessions.limits),
         }
 
-    async def policies(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+    async def policies(self, request: Request) -> Response:
         """Answers which policies are there now, and which of them can be asked for actions."""
         named = self.sessions.policies
         found = await asyncio.gather(*(asyncio.to_thread(self.is_ready, url) for url in named.values()))
@@ -174,20 +177,21 @@ class Handlers:
         except ContractError:
             return False
 
-    async def open(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        session = await self.sessions.open(read(request))
+    async def open(self, request: Request) -> Response:
+        session = await self.sessions.open(await read(request))
         return told({"id": session.id}, 201)
 
-    async def frame(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+    async def frame(self, request: Request) -> Response:
         """Answers with what is newer than number `after`, within NEWS_S, else with what there is."""
-        session = self.sessions.find(path["id"])
-        after, episode, have = (_number(query, name) for name in ("after", "episode", "have"))
+        session = self.sessions.find(request.path_params["id"])
+        after, episode, have = (_number(request.query_params, name) for name in ("after", "episode", "have"))
         await session.news(after, NEWS_S)
         session.used = time.monotonic()
-        return Answer(session.message(episode, have), BINARY)
+        return Response(session.message(episode, have), media_type=BINARY)
 
-    async def do(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        session, asked = self.sessions.find(path["id"]), read(request)
+    async def do(self, request: Request) -> Response:
+        session = self.sessions.find(request.path_params["id"])
+        asked = await read(request)
         command = controls.checked(asked, self.of.action, bool(session.opening.policy))
         if command["do"] == "close":
             await session.end("closed")
@@ -201,21 +205,23 @@ class Handlers:
         session.tell(command)
         return told({"done": command["do"]})
 
-    async def film(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        _, blob = await self.sessions.find(path["id"]).ask("film")
-        return Answer(blob, FILM)
+    async def film(self, request: Request) -> Response:
+        _, blob = await self.sessions.find(request.path_params["id"]).ask("film")
+        return Response(blob, media_type=FILM)
 
-    async def keep(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        answer, _ = await self.sessions.find(path["id"]).ask("keep")
+    async def keep(self, request: Request) -> Response:
+        session = self.sessions.find(request.path_params["id"])
+        await read_body(request, (JSON,))  # another type is what a form of another site's page can send
+        answer, _ = await session.ask("keep")
         return told({"kept": answer["kept"]})
 
-    async def ready(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+    async def ready(self, request: Request) -> Response:
         return told({"status": "ready", "sessions": len(self.sessions.live())})
 
 
 def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
     """Returns the application; its sessions end with it."""
-    handlers, metrics = Handlers(sessions), Metrics()
+    handlers = Handlers(sessions)
 
     @asynccontextmanager
     async def lifespan(app: Starlette):
@@ -224,22 +230,19 @@ def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
         watching.cancel()
         await sessions.close()
 
-    routes = []
-    for method, path, handler, guard in (
-        ("GET", "/v1/simulator", handlers.about, check),
-        ("GET", "/v1/policies", handlers.policies, check),
-        ("POST", "/v1/sessions", handlers.open, check),
-        ("GET", "/v1/sessions/{id}/frame", handlers.frame, check),
-        ("POST", "/v1/sessions/{id}/do", handlers.do, check),
-        ("GET", "/v1/sessions/{id}/film", handlers.film, check),
-        ("POST", "/v1/sessions/{id}/keep", handlers.keep, check),
-        ("GET", "/livez", handlers.ready, None),
-        ("GET", "/readyz", handlers.ready, None),
-    ):
-        types = (JSON,) if method == "POST" else ()
-        routed = Routed(handler, route=path, metrics=metrics, token=guard, media_types=types, max_body_bytes=BODY_BYTES)
-        routes.append(Route(path, routed, methods=[method]))
-    return Starlette(routes=routes, lifespan=lifespan)
+    routes = [
+        Route("/v1/simulator", handlers.about),
+        Route("/v1/policies", handlers.policies),
+        Route("/v1/sessions", handlers.open, methods=["POST"]),
+        Route("/v1/sessions/{id}/frame", handlers.frame),
+        Route("/v1/sessions/{id}/do", handlers.do, methods=["POST"]),
+        Route("/v1/sessions/{id}/film", handlers.film),
+        Route("/v1/sessions/{id}/keep", handlers.keep, methods=["POST"]),
+        Route("/livez", handlers.ready),
+        Route("/readyz", handlers.ready),
+    ]
+    guard = Middleware(RequestGuard, token=check, metrics=Metrics(), max_body_bytes=BODY_BYTES)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={ValueError: bad_request}, lifespan=lifespan)
 
 
 def _number(query: Mapping[str, str], name: str) -> int:
