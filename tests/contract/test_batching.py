@@ -167,6 +167,25 @@ def test_resets_take_their_turn_on_the_policy_thread(service, client):
     assert policy.resets == ["warm-up", "a"] and len(policy.threads) == 1
 
 
+def test_a_request_that_waits_is_given_up_when_its_session_is_reset(service, client):
+    """It belongs to an episode that is over: run after the reset it would be the first step of the next one."""
+    policy, answers = GatedPolicy(), []
+    url = service(policy).url
+    threads = [threading.Thread(target=lambda name=name: answers.append((name, post(url, name)))) for name in "ab"]
+    threads[0].start()
+    assert policy.entered.wait(10)
+    threads[1].start()
+    while "vla_queue_length 1.0" not in httpx.get(url + "/metrics").text:
+        time.sleep(0.01)
+    reset = threading.Thread(target=client(url).reset, args=("b",))
+    reset.start()
+    threads[1].join(10)
+    policy.gate.set()
+    threads[0].join(10), reset.join(10)
+    assert [(name, answer.status_code) for name, answer in answers] == [("b", 504), ("a", 200)]
+    assert [batch[0].session for batch in policy.batches] == ["warm-up", "a"] and policy.resets == ["warm-up", "b"]
+
+
 def test_a_policy_settles_only_when_no_request_waits(service, client):
     class Settling(SlowPolicy):
         def __init__(self):

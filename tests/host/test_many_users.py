@@ -20,8 +20,8 @@ from vlalab.host import owners, paths
 
 ANNA, BERT = 54331, 54332  # the machine does not know them, and they have no home but the one they are told
 CONTRACT = ("annotated-doc", "annotated-types", "anyio", "click", "exceptiongroup", "fastapi", "fastapi-offline",
-            "h11", "idna", "msgpack", "numpy", "opentelemetry-api", "prometheus-client", "pydantic", "pydantic-core",
-            "starlette", "typing-extensions", "typing-inspection", "uvicorn", "uvloop")  # fmt: skip
+            "h11", "httptools", "idna", "msgpack", "numpy", "opentelemetry-api", "prometheus-client", "pydantic",
+            "pydantic-core", "starlette", "typing-extensions", "typing-inspection", "uvicorn", "uvloop")  # fmt: skip
 FLAGS = ("tyro", "docstring-parser", "typeguard")  # what a policy's program needs beyond the contract
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users; this run is one user's")
 

@@ -67,6 +67,10 @@ class BatchQueue:
         self._changed.set()
         return True
 
+    def of_session(self, session: str) -> list[Job]:
+        """Return the jobs of a session that wait."""
+        return [job for job in self._jobs if job.observation.session == session]
+
     def clear(self) -> list[Job]:
         """Remove all jobs and return them."""
         jobs = list(self._jobs)

@@ -28,6 +28,15 @@ _DEVICE_ERROR = re.compile(  # by names and texts: torch is not in this environm
 )
 
 
+@dataclass
+class _Batch:
+    """What a batch's inference returned, when it began (time.monotonic()) and how long it took."""
+
+    outcomes: list[Outcome | Problem]
+    start: float
+    infer_s: float
+
+
 @dataclass(eq=False)
 class Engine:
     """Owns the policy. Its methods are called on the event loop; the policy's on one thread.
@@ -52,6 +61,7 @@ class Engine:
     _failures: int = 0  # in a row
     _failure_kind: str = "load-failed"  # of problem
     _settling: "asyncio.Future[None] | None" = None
+    _testing: "asyncio.Task[None] | None" = None
 
     def start(self) -> None:
         """Start loading in the background."""
@@ -92,7 +102,11 @@ class Engine:
         """Return the job; its future becomes the outcome. Raises Problem (429) when the queue is full."""
         self.require_ready()
         job = Job(observation, self._loop.create_future(), client, time.monotonic() + timeout_s)
-        self.queue.put(job)
+        if self.inline:
+            if self._answer([job], *_attempt(lambda: self._compute([job]))):
+                self._testing = self._loop.create_task(self._test_again())
+        else:
+            self.queue.put(job)
         return job
 
     def give_up(self, job: Job) -> None:
@@ -113,6 +127,8 @@ class Engine:
         """Have the policy forget sessions. Raises Problem (500) where it fails."""
         self.require_ready()
         for session in sessions:
+            for job in self.queue.of_session(session):
+                self.give_up(job)
             self.queue.arrivals.forget(session)
 
         def reset() -> None:
@@ -182,7 +198,7 @@ class Engine:
         self.queue.record_inference(time.monotonic() - start, [])
 
     async def _infer(self, jobs: list[Job]) -> None:
-        """Run a batch, and hand each job its outcome."""
+        """Run a batch on the policy's thread, and hand each job its outcome."""
         now = time.monotonic()
         for job in jobs:
             if job.expires <= now:
@@ -190,35 +206,40 @@ class Engine:
         jobs = [job for job in jobs if job.expires > now]
         if not jobs:
             return
-
-        def run() -> tuple[float, list[Outcome | Problem], float]:
-            start = time.monotonic()
-            outcomes = run_batch(self.policy, self.info, [job.observation for job in jobs])
-            return start, outcomes, time.monotonic() - start
-
-        self._busy_since = now
+        self._busy_since, result, error = now, None, None
         try:
-            start, outcomes, infer_s = await self.call(run)
-            self.queue.record_inference(infer_s, jobs)
-        except Exception as error:
-            log.exception("a batch failed")
+            result = await self.call(lambda: self._compute(jobs))
+        except Exception as raised:
+            error = raised
+        self._busy_since = None
+        if self._answer(jobs, result, error):
+            await self._test_again()
+
+    def _compute(self, jobs: list[Job]) -> "_Batch":
+        start = time.monotonic()
+        outcomes = run_batch(self.policy, self.info, [job.observation for job in jobs])
+        return _Batch(outcomes, start, time.monotonic() - start)
+
+    def _answer(self, jobs: list[Job], batch: "_Batch | None", error: Exception | None) -> bool:
+        """Hand each job its outcome. Return whether the policy may be unable to answer at all."""
+        if batch is None:
+            log.error("a batch failed", exc_info=error)
             detail = f"the server failed with {type(error).__name__}; see the service's log"
-            start, outcomes, infer_s = now, [Problem("internal", detail)] * len(jobs), 0.0
-        finally:
-            self._busy_since = None
-        for index, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+            batch = _Batch([Problem("internal", detail)] * len(jobs), time.monotonic(), 0.0)
+        else:
+            self.queue.record_inference(batch.infer_s, jobs)
+        for index, (job, outcome) in enumerate(zip(jobs, batch.outcomes, strict=True)):
             if isinstance(outcome, Outcome):
-                outcome.queue_s, outcome.infer_s = start - job.queued, infer_s
+                outcome.queue_s, outcome.infer_s = batch.start - job.queued, batch.infer_s
                 outcome.batch = len(jobs) if index == 0 else 0
                 _resolve(job.future, outcome)
             else:
                 _resolve(job.future, error=outcome)
-        failed = [outcome for outcome in outcomes if isinstance(outcome, Problem) and outcome.status >= 500]
-        self._failures = self._failures + len(failed) if len(failed) == len(outcomes) else 0
+        failed = [outcome for outcome in batch.outcomes if isinstance(outcome, Problem) and outcome.status >= 500]
+        self._failures = self._failures + len(failed) if len(failed) == len(jobs) else 0
         causes = [problem.__cause__ for problem in failed]
         is_lost = any(isinstance(cause, PolicyLost) or is_device_error(cause) for cause in causes)
-        if is_lost or self._failures >= FAILURES:
-            await self._test_again()
+        return is_lost or self._failures >= FAILURES
 
     async def _test_again(self) -> None:
         """Do the first inference once more: if that fails too, the fault is not in the requests."""

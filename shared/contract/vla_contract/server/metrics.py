@@ -17,9 +17,10 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("vla_requests", "Answered requests", ("route", "status"), registry=registry)
-        self.stages = Histogram(
+        stages = Histogram(
             "vla_latency_seconds", "Time per stage of a request", ("stage",), buckets=_SECONDS, registry=registry
         )
+        self.stages = {stage: stages.labels(stage) for stage in ("decode", "queue", "infer", "encode")}
         self.batch_size = Histogram("vla_batch_size", "Observations per inference", buckets=_SIZES, registry=registry)
         self.queue_length = Gauge("vla_queue_length", "Requests waiting for inference", registry=registry)
         self.sessions = Gauge("vla_sessions", "Sessions a stateful policy holds", registry=registry)

@@ -114,6 +114,8 @@ class Service:
         if not math.isfinite(timeout_s) or timeout_s <= 0:
             timeout_s = DEFAULT_TIMEOUT_S
         job = self._engine.submit(observation, client, timeout_s)
+        if job.future.done():
+            return job.future
         watch = asyncio.ensure_future(self._give_up_when_disconnected(request, job))
         job.future.add_done_callback(lambda _: watch.cancel())
         return job.future
@@ -133,4 +135,4 @@ class Service:
         if batch:
             self._metrics.batch_size.observe(batch)
         for stage, seconds in stages_s.items():
-            self._metrics.stages.labels(stage).observe(seconds)
+            self._metrics.stages[stage].observe(seconds)

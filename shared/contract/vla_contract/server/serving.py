@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from vla_contract.protocol.types import Policy
 from vla_contract.server.auth import require_token_beyond_loopback
@@ -16,6 +17,27 @@ from vla_contract.server.hosts import HostGuard
 
 log = logging.getLogger("vla_contract")
 CONNECTIONS = 900  # a process may have 1,024 files open on many machines
+HEAD_BYTES = 32 * 2**10  # of a request, before its body
+
+
+class LimitedHeadProtocol(HttpToolsProtocol):
+    """uvicorn's protocol on httptools, with a limit for a request's head: an endless one gets 400."""
+
+    _in_head, _head_bytes = False, 0
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head_bytes += len(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The request's head is longer than {HEAD_BYTES} bytes.")
 
 
 def serve(
@@ -65,8 +87,7 @@ def uvicorn_config(app: ASGIApp, log_level: str, *, has_token: bool = False) -> 
     """
     return uvicorn.Config(
         app if has_token else HostGuard(app),
-        http="h11",  # unlike httptools it bounds a request's head
-        h11_max_incomplete_event_size=32 * 2**10,
+        http=LimitedHeadProtocol,
         limit_concurrency=CONNECTIONS,
         log_level=log_level,
         log_config=None,
