@@ -20,7 +20,7 @@ CONTRACT = PACKAGES["vla_contract"]
 # The distribution of a module whose name differs by more than underscores.
 DISTRIBUTIONS = {"PIL": "pillow", "cv2": "opencv-python-headless", "OpenGL": "pyopengl"}
 # Other packages import these where they are installed: uvicorn, torch.utils.tensorboard.
-NOT_IMPORTED_HERE = {"uvloop", "tensorboard"}
+NOT_IMPORTED_HERE = {"httptools", "uvloop", "tensorboard"}
 # Prints each module that cannot be imported, with what it lacks, and the versions of all installed packages.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
