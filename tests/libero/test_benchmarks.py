@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import batching, nodes, peer, plus, pro, sim, wire
+from bench import batching, peer, plus, pro, sim, wire
 from bench import eval as eval_bench
 from bench.parts.serving import served
 from services.libero.simulator import pro as pro_suites
@@ -99,18 +99,6 @@ def test_eval_runs_one_worker_and_two(recorded, tmp_path):
         with pytest.raises(Exception, match="run.sqlite"):
             eval_bench.measure(tmp_path, "http://127.0.0.1:1", workers, 2, None, 0)
     assert [job_of(words).workers for words, _ in recorded] == [1, 2]
-
-
-def test_nodes_leaves_the_episodes_to_machines_that_join(recorded, tmp_path, monkeypatch):
-    monkeypatch.setattr(nodes, "address", lambda *_: "http://127.0.0.1:2")
-    jobs = []
-    for machines in (0, 1, 2):
-        recorded.clear()
-        with pytest.raises(Exception, match="run.sqlite"):
-            nodes.seconds_per_episode(tmp_path, "run", "http://127.0.0.1:1", machines, 2)
-        first, joined = job_of(recorded[0][0]), [words[3] for words, _ in recorded[1:]]
-        jobs.append((first.workers, bool(first.listen), joined))
-    assert jobs == [(1, False, []), (0, True, ["join"]), (0, True, ["join"] * 2)]
 
 
 def test_peer_runs_vla_evals_harness_on_one_side_and_the_evaluator_on_the_other(recorded, tmp_path):

@@ -1,19 +1,11 @@
 """That the sides which the labs' benchmarks compare compute in different ways."""
 
-import os
-
 import pytest
 import torch
 from torch import nn
 
-from bench import course, diffusion, sharing, transformer
-from bench.parts import practice_lstm, practice_positions, practice_vae
+from bench import course, diffusion, transformer
 from services.ws_mdl.diffusion import train as diffusion_train
-from services.ws_mdl.practice.blocks import POSITIONS
-from services.ws_mdl.practice.gpt import GPT
-from services.ws_mdl.practice.gpt import Config as GPTConfig
-from services.ws_mdl.practice.settings import LSTM_MODELS
-from services.ws_mdl.practice.vae import Config as VAEConfig
 from services.ws_mdl.transformer import model as lab_model
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.train import get_ds
@@ -91,35 +83,6 @@ def test_course_recipes_give_other_batches_and_other_rates(volume, tmp_path):
     assert rows[1] == 8 and tokens[1] == 350 > tokens[0]
     same = ("d_model", "N", "h", "d_ff")
     assert all(getattr(configs["tiny"], name) == getattr(configs["course"], name) for name in same)
-
-
-def test_practice_models_positions_and_collapse_differ():
-    models = {name: practice_lstm._config(name, "reverse") for name in LSTM_MODELS}
-    assert {config.model for config in models.values()} == {"attention", "plain", "transformer"}
-    networks = {}
-    for kind in POSITIONS:
-        config = GPTConfig(positions=kind, seq=practice_positions.SEQ, **practice_positions.SIZE)
-        torch.manual_seed(0)
-        size = {name: getattr(config, name) for name in ("d_model", "N", "h", "d_ff", "positions")}
-        networks[kind] = GPT(40, config.seq, dropout=0.0, **size).eval()
-    tokens = torch.arange(24)[None] % 40
-    with torch.inference_mode():
-        outputs = [network(tokens) for network in networks.values()]
-    assert len(outputs) > 2 and not any(torch.equal(outputs[0], other) for other in outputs[1:])
-    settings = [VAEConfig(device="cpu", **changes) for changes in practice_vae.COLLAPSE.values()]
-    assert len({(one.sigma, one.anneal, one.free_nats) for one in settings}) == len(practice_vae.COLLAPSE)
-
-
-@pytest.mark.outside  # its corpus comes from the package index
-def test_sharing_starts_other_numbers_of_programs_which_compute_in_other_numbers_of_threads():
-    counts = {name: (count, variables.get("OMP_NUM_THREADS")) for name, (count, variables) in sharing.SIDES.items()}
-    assert counts == {"one": (1, None), "four": (4, None), "four, both cores each": (4, "2")}
-    if len(os.sched_getaffinity(0)) < sharing.CORES:
-        pytest.skip("one core")
-    threads, words = sharing.train_side_by_side(1, sharing.ALL, 0.1)
-    assert threads == [2] and words[0] > 0
-    threads, words = sharing.train_side_by_side(2, {"OMP_NUM_THREADS": "1"}, 0.1)
-    assert threads == [1, 1] and min(words) > 0
 
 
 def test_gpu_trains_a_small_minivla(tmp_path):

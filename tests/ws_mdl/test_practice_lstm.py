@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.parts import practice_lstm
 from services.ws_mdl import epochs
 from services.ws_mdl.practice import lengths, lstm, training
 from services.ws_mdl.practice.lstm import AdditiveAttention, Config, Sentences, Seq2Seq, lstm_cell
@@ -242,25 +241,5 @@ def test_gradients_fade_with_distance_and_attentions_do_not():
     assert left["self-attention"] > 0.05
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_the_gradient_is_of_the_letter_that_is_copied(model, given, sentences, tmp_path):
-    run = run_of(tmp_path, model=model)
-    norms = practice_lstm.gradient_to_matching_letter(run.averaged, sentences, 5, 4)
-    assert norms.shape == (5,) and (norms > 0).all()
-
-
 def test_the_exponent_of_a_power_is_found():
     assert lengths.exponent({n: 3e-6 * n**1.5 for n in (64, 128, 256)}) == pytest.approx(1.5)
-
-
-def test_what_a_word_costs_by_length_adds_up_to_what_it_costs(given, tmp_path):
-    run = run_of(tmp_path)
-    lengths = [len(target.split()) for _, target in run.data.held.pairs]
-    found = practice_lstm.loss_by_length(run.averaged, run.data, (1, 5, 7))
-    assert list(found) == ["1 to 4", "5 to 6", "7 and more"]
-    assert [count for count, _ in found.values()] == [
-        sum(least <= length < over for length in lengths) for least, over in ((1, 5), (5, 7), (7, 99))
-    ]
-    words = [sum(n + 1 for n in lengths if least <= n < over) for least, over in ((1, 5), (5, 7), (7, 99))]
-    total = sum(nats * count for (_, nats), count in zip(found.values(), words, strict=True) if count)
-    assert total / sum(words) == pytest.approx(run.measure()["loss"], rel=1e-4)

@@ -5,10 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 
-from bench.parts import practice_words
-from services.ws_mdl.practice import bert, skipgram
 from services.ws_mdl.practice.skipgram import (
     Config,
     SkipGram,
@@ -20,8 +17,7 @@ from services.ws_mdl.practice.skipgram import (
     told_right,
     word_scores,
 )
-from services.ws_mdl.transformer.tokenization import train_tokenizer
-from tests.ws_mdl.practice import SMALL, corpus, machine, stirred
+from tests.ws_mdl.practice import corpus, stirred
 
 PAD = 1
 
@@ -98,74 +94,3 @@ def test_nearest_words_point_the_same_way():
 
 
 # --- the same questions for both ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def both(tmp_path, volume):
-    path = corpus(tmp_path)
-    masked = bert.get_training(
-        bert.Config(**{**SMALL, "corpus": path, "seq": 24, "held_fraction": 0.3, "dropout": 0.0}), machine(), volume
-    )
-    vectors = skipgram.get_training(
-        Config(corpus=path, held_fraction=0.3, d_model=8, epochs=1, device="cpu", precision="fp32"), machine(), volume
-    )
-    return masked, vectors
-
-
-def test_both_are_asked_for_the_same_hidden_words(both):
-    masked, vectors = both
-    mask, held = masked.data.id("[MASK]"), masked.held
-    asked = practice_words.hidden_places(held, mask)
-    assert asked.any() and (held.ids[asked] == mask).all() and (held.labels[asked] >= 0).all()
-    special = [masked.data.id(token) for token in ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "[SOS]", "[EOS]", "[UNK]")]
-    said = masked.averaged(held.ids, held.segments)[0].argmax(-1)
-    share = (said[asked] == held.labels[asked]).double().mean().item()
-    assert practice_words.bert_tells(masked.averaged, held, mask) == pytest.approx(share)
-    torch.nn.init.zeros_(vectors.averaged.beside.weight)  # nothing is learned: the most frequent word, everywhere
-    common = (held.labels[asked] == vectors.data.asked.argmax()).double().mean().item()
-    found = practice_words.skipgram_tells(vectors.averaged, vectors.data, held, special, mask)
-    assert 0 < common == pytest.approx(found)
-
-
-def test_hidden_words_see_neither_special_tokens_nor_another_example(both):
-    masked, vectors = both
-    mask, held = masked.data.id("[MASK]"), masked.held
-    special = [masked.data.id(token) for token in ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "[SOS]", "[EOS]", "[UNK]")]
-    seen = []
-    original = practice_words.told_right
-
-    def spy(model, near, words, counts, trust):
-        seen.append(near)
-        return original(model, near, words, counts, trust)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(practice_words, "told_right", spy)
-        practice_words.skipgram_tells(vectors.averaged, vectors.data, held, special, mask)
-    near = seen[-1]
-    assert not set(near.unique().tolist()) & (set(special) - {PAD}) and near.shape[1] == 2 * vectors.data.window
-
-
-@torch.no_grad()
-def test_a_mean_is_of_every_place_where_a_word_stands(both):
-    masked, _ = both
-    model, tokenizer = masked.averaged, masked.data.tokenizer
-    begin, end = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]"))
-    texts = [tokenizer.encode(text).ids for text in ("the black cat", "me the dog")]
-    found = practice_words.mean_vectors(model, [texts], tokenizer)
-    the = tokenizer.token_to_id("the")
-    rows = [model.encode(ids := torch.tensor([[begin, *one, end]]), torch.zeros_like(ids))[0] for one in texts]
-    torch.testing.assert_close(found[the], (rows[0][1] + rows[1][2]) / 2, rtol=1e-4, atol=1e-5)
-
-
-def test_the_probe_tells_what_vectors_know_and_nothing_of_what_they_do_not():
-    words = [f"w{chr(97 + at // 26)}{chr(97 + at % 26)}" for at in range(120)]
-    tokenizer: Tokenizer = train_tokenizer([*words, *(word + "s" for word in words)] * 2, "word", 2, 0)
-    pairs = practice_words.number_pairs(tokenizer)
-    assert len(pairs) == 120 and all(
-        tokenizer.id_to_token(several) == tokenizer.id_to_token(one) + "s" for one, several in pairs
-    )
-    torch.manual_seed(0)
-    blind = torch.randn(tokenizer.get_vocab_size(), 8)
-    knowing = blind.clone()
-    knowing[[several for _, several in pairs]] += torch.tensor([3.0] + 7 * [0.0])
-    assert practice_words.probe(knowing, pairs) > 0.85 and abs(practice_words.probe(blind, pairs) - 0.5) < 0.12
