@@ -16,11 +16,11 @@ from dataclasses import replace
 import torch
 
 from bench.common import figure, flags
-from services.ws_mdl.minivla import data, train
-from services.ws_mdl.minivla.config import Config
-from services.ws_mdl.minivla.data import Demonstrations, Learned, Scaling
-from services.ws_mdl.minivla.policy import MiniVLAPolicy
-from services.ws_mdl.minivla.robots import LIBERO
+from services.minivla import data, train
+from services.minivla.config import Config
+from services.minivla.data import Demonstrations, Learned, Scaling
+from services.minivla.policy import MiniVLAPolicy
+from services.minivla.robots import LIBERO
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_common.volume import Volume
 from vla_contract import Checkpoint
