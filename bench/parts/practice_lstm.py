@@ -20,7 +20,7 @@ from services.ws_mdl.practice.settings import LSTM_MODELS, PracticeSettings
 from services.ws_mdl.practice.settings import Lstm as Config
 from services.ws_mdl.practice.training import PracticeRun, format_figures
 from services.ws_mdl.transformer.dataset import Example, make_batch
-from services.ws_mdl.transformer.loss import TranslationLoss
+from services.ws_mdl.transformer.model import TranslationLoss
 from vla_common.volume import Volume
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.stopping import StopSignal

@@ -17,8 +17,7 @@ def main() -> None:
     os.sched_setaffinity(0, {int(core) for core in sys.argv[1].split(",")})
 
     from services.ws_mdl.transformer.config import get_config
-    from services.ws_mdl.transformer.train import get_ds
-    from services.ws_mdl.transformer.trainer import Trainer
+    from services.ws_mdl.transformer.train import Trainer, get_ds
     from vla_common.volume import Volume
     from vla_modelkit.training.machine import choose_machine
 

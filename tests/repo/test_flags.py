@@ -25,7 +25,7 @@ PLACES = {
     *(place for one in manifests.benchmarks().values() for place in one.options.values()),
     *map(course.config, course.labs()),
     *(course.module("diffusion", f"options:{name}") for name in ("SampleRequest", "ScoreRequest")),
-    course.module("transformer", "options:TranslateCommand"),
+    course.module("transformer", "config:TranslateCommand"),
     CHECKPOINT_OPTIONS,
 }
 OPTIONS = [(place, one) for place in sorted(PLACES) for one in borrowed.options(place).values()]

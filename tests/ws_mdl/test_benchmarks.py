@@ -16,8 +16,7 @@ from services.ws_mdl.practice.settings import LSTM_MODELS
 from services.ws_mdl.practice.vae import Config as VAEConfig
 from services.ws_mdl.transformer import model as lab_model
 from services.ws_mdl.transformer.config import get_config
-from services.ws_mdl.transformer.train import get_ds
-from services.ws_mdl.transformer.trainer import Trainer
+from services.ws_mdl.transformer.train import Trainer, get_ds
 from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
 from vla_modelkit.training.machine import Machine, choose_machine
