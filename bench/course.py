@@ -29,9 +29,7 @@ from lessons.exercises.book import exercise
 from lessons.exercises.running import LIMIT_S, check
 from lessons.exercises.source import BLANK, blank, definition, file_for
 from services.ws_mdl.transformer.config import get_config
-from services.ws_mdl.transformer.train import get_ds
-from services.ws_mdl.transformer.trainer import Trainer
-from services.ws_mdl.transformer.validation import run_validation
+from services.ws_mdl.transformer.train import Trainer, get_ds, run_validation
 from vla_common.volume import Volume
 from vla_modelkit.training.machine import choose_machine
 

@@ -36,8 +36,7 @@ from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import Batch, Special, causal_mask, make_batch, pad_rows, padding_mask
 from services.ws_mdl.transformer.decode import greedy_decode
 from services.ws_mdl.transformer.model import LayerNormalization, MultiHeadAttentionBlock, Transformer
-from services.ws_mdl.transformer.train import get_ds, train_model
-from services.ws_mdl.transformer.trainer import Data, Trainer, get_model
+from services.ws_mdl.transformer.train import Data, Trainer, get_ds, get_model, train_model
 from vla_common.volume import Volume
 from vla_modelkit.training.machine import Machine, choose_machine
 

@@ -308,8 +308,8 @@ def gr00t_training(plan: Plan) -> None:
 def minivla(plan: Plan) -> None:
     """Training steps per second of mini-VLA, batches of 64."""
     from bench.minivla import made_up
-    from services.ws_mdl.minivla import train
-    from services.ws_mdl.minivla.config import Config
+    from services.minivla import train
+    from services.minivla.config import Config
     from vla_modelkit.training.machine import choose_machine
 
     device, _ = device_and_dtype(plan)

@@ -206,7 +206,7 @@ VLA_EVAL = Profile(
 # The lab's own: pictures as the data sets that `./lab dataset` makes have them, half of a chunk of 16 executed.
 MINIVLA = Profile(
     name="minivla",
-    source="services/ws_mdl/minivla",
+    source="services/minivla",
     max_steps=OPENVLA.max_steps,
     wait_steps=10,
     wait_action=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0),

@@ -30,7 +30,7 @@ LEROBOT = Profile(
 # The lab's own: pictures as the data sets that `./lab dataset` makes have them, half of a chunk of 16 executed.
 MINIVLA = Profile(
     name="minivla",
-    source="services/ws_mdl/minivla",
+    source="services/minivla",
     max_steps=MAX_STEPS,
     trials=10,
     execute=8,

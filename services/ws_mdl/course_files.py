@@ -28,10 +28,9 @@ from services.ws_mdl.diffusion.data import DIGITS, sprite_arrays
 from services.ws_mdl.diffusion.model import ContextUnet
 from services.ws_mdl.diffusion.sprites import CLASSES
 from services.ws_mdl.diffusion.train import PREFIX
-from services.ws_mdl.transformer import checkpoints
 from services.ws_mdl.transformer import config as transformer
+from services.ws_mdl.transformer.model import describe, get_model, load_into
 from services.ws_mdl.transformer.tokenization import fingerprint, load_tokenizer
-from services.ws_mdl.transformer.trainer import get_model
 from vla_common import endings
 from vla_common.volume import Volume, put_whole, require_space, shown
 from vla_modelkit.checkpoint import file_hash
@@ -147,7 +146,7 @@ def _weights(name: str, path: Path) -> Source:
             return _unet(name, path, state)
         if missing := STATE_KEYS - set(state):
             raise ValueError(f"lacks {', '.join(sorted(missing))}: neither the course's Transformer nor its U-Net")
-        shapes = checkpoints.describe(state["model_state_dict"])
+        shapes = describe(state["model_state_dict"])
     except (KeyError, IndexError, AttributeError, TypeError) as error:
         raise ValueError(f"holds no weights of the course's {model} (it lacks {error})") from error
     if not isinstance(state["epoch"], int) or not 0 <= state["epoch"] < 10_000:
@@ -257,14 +256,14 @@ def _transformers(
 
     def write(file: Source, path: Path) -> None:
         state, stored = load_state(file.path), config.stored()
-        checkpoints.load_into(model, Path(file.name), state, stored, "it is no model of the course")
+        load_into(model, Path(file.name), state, stored, "it is no model of the course")
         weights, first = model.state_dict(), state["epoch"] + 1
         own = {"model_state_dict": weights, "config": stored, "tokenizers": fingerprints, "first_epoch": first}
-        checkpoints.files_of(path.parent).save(path, {**state, **own})
+        WeightFiles(path.parent, transformer.PREFIX).save(path, {**state, **own})
 
     directory = transformer.Config.runs_folder(volume) / run
     parts = {f"tokenizer_{file.group}.json": (file, None) for file in pair} | {
-        checkpoints.files_of(directory).path(epoch).name: (file, lambda path, file=file: write(file, path))
+        WeightFiles(directory, transformer.PREFIX).path(epoch).name: (file, lambda path, file=file: write(file, path))
         for epoch, file in files.items()
     }
     line = f"{run}: a Transformer, d_model {config.d_model}, N {config.N}, after {_epochs([*files])}"

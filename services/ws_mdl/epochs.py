@@ -17,6 +17,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from services.ws_mdl.settings import RunSettings
+from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.progress import Progress
@@ -146,6 +148,18 @@ def save(run: EpochRun, files: WeightFiles) -> None:
     if run.machine.is_main:
         path = files.path(run.epoch - 1) if run.batches == 0 else files.path(run.epoch, run.batches)
         files.save(path, state_of(run), run.config.keep)
+
+
+def run_files(kind: type[RunSettings], prefix: str, volume: Volume, name: str | None) -> WeightFiles:
+    """Return the weight files of a lab's run, without a name of the one trained last. Raises ValueError for none."""
+    runs = kind.runs_folder(volume)
+    paths = sorted(runs.glob(f"*/{prefix}_*.pt"), key=lambda path: path.stat().st_mtime)
+    if not paths:
+        raise ValueError(f"{runs} holds no trained run; train one: ./lab train {kind.LAB}")
+    names = sorted({path.parent.name for path in paths})
+    if name is not None and name not in names:
+        raise ValueError(f"run {name!r} not found in {runs}; there are {', '.join(names)}")
+    return WeightFiles(runs / (name or paths[-1].parent.name), prefix)
 
 
 # --- the whole run ------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ PLACES = {
     *(place for one in manifests.benchmarks().values() for place in one.options.values()),
     *map(course.config, course.labs()),
     *(course.module("diffusion", f"options:{name}") for name in ("SampleRequest", "ScoreRequest")),
-    course.module("transformer", "options:TranslateCommand"),
+    course.module("transformer", "config:TranslateCommand"),
     CHECKPOINT_OPTIONS,
 }
 OPTIONS = [(place, one) for place in sorted(PLACES) for one in borrowed.options(place).values()]
@@ -100,7 +100,7 @@ TASKS_OF = {
     "services/gr00t": ("up", "checkpoint", "data", "dataset", "finetune"),
     "services/gr00t/export": ("export",),
     "services/ws_mdl/diffusion": ("train", "sample", "score"),
-    "services/ws_mdl/minivla": ("train", "eval"),
+    "services/minivla": ("train", "eval"),
     "services/ws_mdl/practice": ("train",),
     "services/ws_mdl": ("train", "translate", "up"),
     "lessons": ("check", "checkpoint", "shell"),

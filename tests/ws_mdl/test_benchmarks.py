@@ -8,8 +8,7 @@ from bench import course, diffusion, transformer
 from services.ws_mdl.diffusion import train as diffusion_train
 from services.ws_mdl.transformer import model as lab_model
 from services.ws_mdl.transformer.config import get_config
-from services.ws_mdl.transformer.train import get_ds
-from services.ws_mdl.transformer.trainer import Trainer
+from services.ws_mdl.transformer.train import Trainer, get_ds
 from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
 from vla_modelkit.training.machine import Machine, choose_machine

@@ -11,9 +11,8 @@ from lessons import transformer as lesson
 from services.ws_mdl.transformer import dataset, decode
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.dataset import Example, Special
-from services.ws_mdl.transformer.loss import TranslationLoss
-from services.ws_mdl.transformer.model import build_transformer, sinusoids
-from services.ws_mdl.transformer.trainer import learning_rate
+from services.ws_mdl.transformer.model import TranslationLoss, build_transformer, sinusoids
+from services.ws_mdl.transformer.train import learning_rate
 from tests import forked
 from tests.lesson_shapes import Shapes
 

@@ -11,7 +11,7 @@ from services.ws_mdl.practice import small
 from services.ws_mdl.practice.vit import VisionTransformer
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.model import build_transformer, sinusoids
-from services.ws_mdl.transformer.trainer import learning_rate
+from services.ws_mdl.transformer.train import learning_rate
 from tests.forked import ROOT
 
 

@@ -8,8 +8,7 @@ import torch
 from services.ws_mdl.epochs import put_back, save, state_of
 from services.ws_mdl.practice import vit
 from services.ws_mdl.transformer.config import Config
-from services.ws_mdl.transformer.train import train_model
-from services.ws_mdl.transformer.trainer import Trainer
+from services.ws_mdl.transformer.train import Trainer, train_model
 from tests.ws_mdl.practice import SMALL, machine, trained_to_end
 from vla_modelkit import threads
 from vla_modelkit.training.weights import WeightFiles

@@ -10,20 +10,26 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from services.ws_mdl.transformer import checkpoints
 from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import causal_mask
-from services.ws_mdl.transformer.loss import TranslationLoss
-from services.ws_mdl.transformer.model import build_transformer
-from services.ws_mdl.transformer.train import get_ds, train_model
-from services.ws_mdl.transformer.trainer import MAX_POINTS, Trainer, learning_rate
+from services.ws_mdl.transformer.model import TranslationLoss, build_transformer
+from services.ws_mdl.transformer.train import (
+    MAX_POINTS,
+    Sample,
+    Trainer,
+    get_ds,
+    latest_weights_file_path,
+    learning_rate,
+    scores,
+    train_model,
+)
 from services.ws_mdl.transformer.translate import find_run, load_trained
-from services.ws_mdl.transformer.validation import Sample, scores
 from services.ws_mdl.transformer.visualize import plot_curve
 from tests import forked, several
 from vla_modelkit.devices import choose_device
 from vla_modelkit.training import weights as weight_files
 from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.weights import WeightFiles
 
 MACHINE = Machine(torch.device("cpu"))
 SMALL = {
@@ -222,7 +228,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):
     finally:
         process.kill()  # nothing to one that has ended
     assert process.returncode == 130 and "the same command goes on from there" in rest, rest
-    newest = weight_files.load_state(checkpoints.latest_weights_file_path(volume.root / "checkpoints/transformer/run"))
+    newest = weight_files.load_state(latest_weights_file_path(volume.root / "checkpoints/transformer/run"))
     done = subprocess.run(
         [*command, f"--epochs={newest['epoch'] + 2}"], env=variables, capture_output=True, text=True, timeout=1200
     )
@@ -237,7 +243,7 @@ def test_two_processes_learn_what_one_learns_with_their_batches_together(volume,
     batches = list(one.data.train_dataloader)
     for pair in zip(batches[::2], batches[1::2], strict=False):
         one.step(list(pair))
-    (file,) = checkpoints.files_of(volume.root / "checkpoints/transformer/two").all()
+    (file,) = WeightFiles(volume.root / "checkpoints/transformer/two", "tmodel").all()
     for name, value in weight_files.load_state(file)["model_state_dict"].items():
         torch.testing.assert_close(weights(one)[name], value, atol=2e-4, rtol=0)
 
@@ -263,9 +269,9 @@ def test_the_newest_file_is_the_one_of_the_highest_number(tmp_path):
     write(
         tmp_path, "tmodel_99.pt", "tmodel_100.pt", "tmodel_9.pt", "tmodel_101_000020.pt", "tmodel_101_000003.pt", "x.pt"
     )
-    assert checkpoints.latest_weights_file_path(tmp_path).name == "tmodel_101_000020.pt"
+    assert latest_weights_file_path(tmp_path).name == "tmodel_101_000020.pt"
     write(tmp_path, "tmodel_101.pt")
-    assert checkpoints.latest_weights_file_path(tmp_path).name == "tmodel_101.pt"
+    assert latest_weights_file_path(tmp_path).name == "tmodel_101.pt"
 
 
 def test_old_files_go_and_so_do_parts_of_finished_epochs(make):
@@ -275,7 +281,7 @@ def test_old_files_go_and_so_do_parts_of_finished_epochs(make):
         trainer.save()
         trainer.epoch, trainer.batches = epoch, 0
         trainer.save()
-    assert [path.name for path in checkpoints.files_of(trainer.folder).all()] == ["tmodel_02.pt", "tmodel_03.pt"]
+    assert [path.name for path in WeightFiles(trainer.folder, "tmodel").all()] == ["tmodel_02.pt", "tmodel_03.pt"]
 
 
 def test_a_damaged_newest_file_is_named_and_the_one_before_it_taken(make, capsys):
@@ -364,7 +370,7 @@ def test_a_file_of_the_course_loads_gives_its_outputs_and_trains_on(make):
         run = make(keep=1)
         run.finish_epoch(None)
         run.save()
-    names = [path.name for path in checkpoints.files_of(trainer.folder).all()]
+    names = [path.name for path in WeightFiles(trainer.folder, "tmodel").all()]
     assert names == ["tmodel_05.pt", "tmodel_06.pt", "tmodel_07.pt", "tmodel_10.pt"], "files that were put there stay"
 
 
@@ -421,7 +427,7 @@ def test_the_run_that_was_trained_last_translates(volume, corpus, make):
         trainer.save()
         time.sleep(0.02)  # file times are that coarse
     assert find_run(volume, None).name == "second" and find_run(volume, "first").name == "first"
-    with pytest.raises(ValueError, match="'third' not found; there are first, second"):
+    with pytest.raises(ValueError, match="'third' not found in .*; there are first, second"):
         find_run(volume, "third")
     trained = load_trained(find_run(volume, None), "cpu")
     assert same(trained.model.state_dict(), weights(trainer)) and not trained.model.training

@@ -21,7 +21,7 @@ from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.dataset import Special, padding_mask
 from services.ws_mdl.transformer.decode import beam_search, encode_sources, greedy_decode
 from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
-from services.ws_mdl.transformer.trainer import get_model
+from services.ws_mdl.transformer.train import get_model
 from services.ws_mdl.transformer.translate import Trained
 from services.ws_mdl.transformer.visualize import look
 from tests import browser

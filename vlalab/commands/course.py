@@ -35,8 +35,9 @@ def importer() -> str:
 
 def module(lab: str, program: str) -> str:
     """Return the module of a lab's program: train, sample …; a practice lab is one module."""
-    folder = f"services.{manifests.folder_of(service())}"
-    return f"{folder}.practice.{lab}" if lab in practice() else f"{folder}.{lab}.{program}"
+    if lab in practice():
+        return f"services.{manifests.folder_of(service())}.practice.{lab}"
+    return f"{manifests.services()[service()].labs[lab]}.{program}"
 
 
 def config(lab: str) -> str:

@@ -113,7 +113,7 @@ class Service:
     notebooks: bool = False  # JupyterLab, for the notebooks of its folder
     opened: bool = False  # by a browser alone, as notebooks are: no other service asks it
     draws: bool = False  # headless OpenGL is looked after before it starts
-    labs: tuple[str, ...] = ()  # of the course: folders beside the manifest, each with a config.py
+    labs: Mapping[str, str] = field(default_factory=dict)  # of the course: lab → its package, which has a config.py
     practice: tuple[str, ...] = ()  # one module each in the folder practice, with a class in its settings.py
     recording: str = ""  # the variable that names the run which it plays back
     needs: Mapping[str, str] = field(default_factory=dict)  # variable without which it cannot start → an example of one

@@ -154,7 +154,7 @@ def finetune(
     "translate a sentence",
     lambda: [
         word("sentence", "what to translate"),
-        *program_flags(course.module("transformer", "options:TranslateCommand")),
+        *program_flags(course.module("transformer", "config:TranslateCommand")),
         *(GPU, RUNTIME, DRY_RUN),
     ],
 )

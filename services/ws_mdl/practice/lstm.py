@@ -29,10 +29,9 @@ from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.transformer import dataset
 from services.ws_mdl.transformer.dataset import Example, PairDataset, Special, make_batch
 from services.ws_mdl.transformer.decode import translate
-from services.ws_mdl.transformer.loss import TranslationLoss
-from services.ws_mdl.transformer.model import ProjectionLayer, build_transformer
+from services.ws_mdl.transformer.model import ProjectionLayer, TranslationLoss, build_transformer
 from services.ws_mdl.transformer.tokenization import train_tokenizer
-from services.ws_mdl.transformer.validation import Sample, as_text, run_validation
+from services.ws_mdl.transformer.train import Sample, as_text, run_validation
 from services.ws_mdl.transformer.visualize import plot_attention, save
 from vla_common import endings
 from vla_common.volume import Volume, shown

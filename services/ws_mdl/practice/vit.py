@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from services.ws_mdl.diffusion import data as images
 from services.ws_mdl.epochs import begin
-from services.ws_mdl.minivla.pictures import pictures_of
+from services.ws_mdl.frames import pictures_of
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
 from services.ws_mdl.practice.settings import Vit as Config

@@ -1,4 +1,4 @@
-"""Everything about a training run that can be chosen, with the course's names for what the course has."""
+"""The settings of a training, with the course's names for what the course has, and the options of `translate`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from services.ws_mdl import corpora
-from services.ws_mdl.settings import RunSettings, corpus_option, name_option, pair_option, preload_option
-from vla_common.options import device_option, option
+from services.ws_mdl.settings import (
+    RunSettings,
+    corpus_option,
+    epoch_option,
+    name_option,
+    pair_option,
+    preload_option,
+    trained_option,
+)
+from vla_common.options import Options, device_option, option
+
+PREFIX = "tmodel"  # of a run's weight files
 
 # What a size fills in where nothing else is asked for. "base" is the paper's base model; "course" is that model trained
 # as the course trains it: 8 sentences, all padded to seq, at a constant rate, Adam's own betas, no clipping, every
@@ -156,3 +166,16 @@ class Config(RunSettings):
 def get_config(size: str = "small", **changes: Any) -> Config:
     """Returns the configuration of a size, with changes: get_config("base", epochs=30, corpus="opus_books")."""
     return Config(size=size, **changes)
+
+
+@dataclass
+class TranslateCommand(Options):
+    """Translates sentences with the newest trained run, or the one of that name."""
+
+    sentences: tuple[str, ...] = option(help="what to translate", group="internal")
+    name: str | None = trained_option("transformer")
+    epoch: str | None = epoch_option("translate one after the other")
+    beam: int = option(4, "translations kept at every step; 1 is greedy search", "[1, inf)")
+    penalty: float = option(0.6, "larger values favour longer translations", group="internal")
+    pictures: bool = option(False, "draw where each layer and head looks, as PNG and as a page")
+    device: str = device_option()

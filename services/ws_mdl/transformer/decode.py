@@ -1,20 +1,28 @@
-"""From source ids to a translation: greedy search takes the best word at each step, beam search keeps several.
+"""From source sentences to translations, with a trained model.
 
-Both take a batch of sentences, drop those that have ended, and keep keys and values of earlier words in a cache.
-`use_cache=False` computes everything anew at each step, which is slower and gives the same translations.
+Greedy search takes the best word at each step, beam search keeps several. Both take a batch of sentences, drop those
+that have ended, and keep keys and values of earlier words in a cache. Without it (`use_cache=False`) everything is
+computed again at each step, which is slower and gives the same translations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from services.ws_mdl.epochs import run_files
+from services.ws_mdl.transformer.config import PREFIX, Config
 from services.ws_mdl.transformer.dataset import Special, causal_mask, pad_rows, padding_mask
-from services.ws_mdl.transformer.model import Transformer
-from services.ws_mdl.transformer.tokenization import detokenize
+from services.ws_mdl.transformer.model import Transformer, get_model, load_into
+from services.ws_mdl.transformer.tokenization import detokenize, load_tokenizer
+from vla_common.volume import Volume
+from vla_modelkit.training.machine import choose_machine
+from vla_modelkit.training.weights import WeightFiles
 
 
 class NextWord:
@@ -30,7 +38,7 @@ class NextWord:
         self.never = [special.pad, special.sos]  # these are no words
 
     def logits(self, words: Tensor) -> Tensor:
-        """Returns float [batch, vocabulary], the logits after `words` [batch, words so far]."""
+        """Return float [batch, vocabulary], the logits after `words` [batch, words so far]."""
         if self.cache:
             words, mask = words[:, -1:], None  # the last word may look at all before it
         else:
@@ -41,18 +49,17 @@ class NextWord:
         return logits
 
     def select(self, rows: Tensor) -> None:
-        """Keeps these sentences, in this order."""
+        """Keep these sentences, in this order."""
         self.encoder_output, self.source_mask = self.encoder_output[rows], self.source_mask[rows]
-        for own, cross in self.cache or []:
-            own.select(rows)
-            cross.select(rows)
+        for cache in (one for pair in self.cache or [] for one in pair):
+            cache.select(rows)
 
 
 @torch.inference_mode()
 def greedy_decode(
     model: Transformer, source: Tensor, source_mask: Tensor, special: Special, max_len: int, use_cache: bool = True
 ) -> list[list[int]]:
-    """Returns each sentence's translation as ids, [SOS] and [EOS] left out, at most max_len - 1 long.
+    """Return each sentence's translation as ids, [SOS] and [EOS] left out, at most max_len - 1 long.
 
     source int64 [batch, seq], source_mask bool [batch, 1, 1, seq], special: the target's special tokens.
     """
@@ -67,16 +74,16 @@ def greedy_decode(
         if ended.any():
             for row, ids in zip(row_of[ended].tolist(), words[ended, 1:-1].tolist(), strict=True):
                 translations[row] = ids
-            stays = (~ended).nonzero().squeeze(1)
-            words, row_of = words[stays], row_of[stays]
-            next_word.select(stays)
+            open_rows = (~ended).nonzero().squeeze(1)
+            words, row_of = words[open_rows], row_of[open_rows]
+            next_word.select(open_rows)
     for row, ids in zip(row_of.tolist(), words[:, 1:].tolist(), strict=True):
         translations[row] = ids
     return translations
 
 
 def length_factor(length: Tensor | int, penalty: float) -> Tensor | float:
-    """Returns what a translation's log probability is divided by (Wu et al., 2016); 1 with penalty 0."""
+    """Return what a translation's log probability is divided by (Wu et al., 2016); 1 with penalty 0."""
     return ((5 + length) / 6) ** penalty
 
 
@@ -86,11 +93,11 @@ def beam_search(
     beam: int = 4, penalty: float = 0.6, use_cache: bool = True,
     watch: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> list[list[int]]:  # fmt: skip
-    """Returns each sentence's best translation as ids among `beam` kept at every step; see greedy_decode for the rest.
+    """Return each sentence's best translation as ids among `beam` kept at every step; see greedy_decode for the rest.
 
     penalty: 0 compares log probabilities, which favours short translations; larger values favour longer ones.
-    watch: told at every step, of each that is kept [batch, beam], whose continuation it is, its word, and the log
-    probability of all of it.
+    watch: called at every step with, of each that is kept [batch, beam], whose continuation it is, its word, and the
+    log probability of all of it.
     """
     if beam < 1:
         raise ValueError(f"beam is {beam}; expected at least 1")
@@ -121,16 +128,12 @@ def beam_search(
         next_word.select(rows)
     cut_off = ~ended & ended.any(dim=1, keepdim=True)  # by max_len: they win only where none has ended
     winner = (total / length_factor(length, penalty)).masked_fill(cut_off, float("-inf")).argmax(dim=1)  # (batch)
-    chosen = words.view(batch, beam, -1)[torch.arange(batch, device=device), winner, 1:]
-    return [_before_end(ids, special) for ids in chosen.tolist()]
-
-
-def _before_end(ids: list[int], special: Special) -> list[int]:
-    return ids[: ids.index(special.eos)] if special.eos in ids else ids
+    best_ids = words.view(batch, beam, -1)[torch.arange(batch, device=device), winner, 1:].tolist()
+    return [ids[: ids.index(special.eos)] if special.eos in ids else ids for ids in best_ids]
 
 
 def encode_sources(sentences: list[str], tokenizer_src: Tokenizer, seq: int) -> Tensor:
-    """Returns int64 [sentences, longest]: [SOS] source [EOS] [PAD] …; raises ValueError for one longer than `seq`."""
+    """Return int64 [sentences, longest]: [SOS] source [EOS] [PAD] …; raise ValueError for one longer than `seq`."""
     special = Special.of(tokenizer_src)
     rows = [[special.sos, *encoding.ids, special.eos] for encoding in tokenizer_src.encode_batch(sentences)]
     for sentence, row in zip(sentences, rows, strict=True):
@@ -145,20 +148,57 @@ def translate(
     model: Transformer, sentences: list[str], tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer,
     *, seq: int, beam: int = 1, penalty: float = 0.6, batch: int = 64,
 ) -> list[str]:  # fmt: skip
-    """Returns the translations, in the order of the sentences; beam 1 is greedy search."""
+    """Return the translations, in the order of the sentences; beam 1 is greedy search."""
     device = next(model.parameters()).device
     pad, special = Special.of(tokenizer_src).pad, Special.of(tokenizer_tgt)
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # like lengths together
     translations = [""] * len(sentences)
     for start in range(0, len(order), batch):
-        chosen = order[start : start + batch]
-        source = encode_sources([sentences[i] for i in chosen], tokenizer_src, seq).to(device)
+        numbers = order[start : start + batch]
+        source = encode_sources([sentences[i] for i in numbers], tokenizer_src, seq).to(device)
         max_len = min(seq, 3 * source.shape[1] + 10)  # no real translation is longer; a bad model never ends
         mask = padding_mask(source, pad)
         if beam == 1:
-            found = greedy_decode(model, source, mask, special, max_len)
+            results = greedy_decode(model, source, mask, special, max_len)
         else:
-            found = beam_search(model, source, mask, special, max_len, beam, penalty)
-        for i, ids in zip(chosen, found, strict=True):
+            results = beam_search(model, source, mask, special, max_len, beam, penalty)
+        for i, ids in zip(numbers, results, strict=True):
             translations[i] = detokenize(tokenizer_tgt, ids)
     return translations
+
+
+# --- a trained run ------------------------------------------------------------------------------------------
+
+
+class Trained(NamedTuple):
+    """A model, ready to translate, with all that belongs to it."""
+
+    model: Transformer
+    config: Config
+    tokenizer_src: Tokenizer
+    tokenizer_tgt: Tokenizer
+    path: Path
+
+
+def find_run(volume: Volume, name: str | None) -> Path:
+    """Return the directory of a run with weights, without a name of the one trained last. Raises ValueError."""
+    return run_files(Config, PREFIX, volume, name).folder
+
+
+def load_trained(folder: Path, device: str = "auto", epoch: int | None = None) -> Trained:
+    """Return a run's model after an epoch, else its newest.
+
+    Raises ValueError for weights or tokenizers that are not there, damaged, or do not fit.
+    """
+    machine, files = choose_machine(device), WeightFiles(folder, PREFIX)
+    found = files.load_latest(machine.device) if epoch is None else files.load_epoch(epoch, machine.device)
+    if found is None:
+        raise ValueError(f"{folder} holds no weights")
+    path, state = found
+    if "config" not in state:
+        raise ValueError(f"{path} does not say its configuration; `train` with the same settings takes it over first")
+    config = Config.of(state["config"])
+    source, target = (load_tokenizer(folder / f"tokenizer_{language}.json") for language in config.languages)
+    model = get_model(config, source.get_vocab_size(), target.get_vocab_size()).to(machine.device)
+    load_into(model, path, state, config.stored(), "put back the tokenizers it was trained with")
+    return Trained(model.eval(), config, source, target, path)

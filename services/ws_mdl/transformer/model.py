@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from services.ws_mdl.transformer.config import Config
 
 NORMS = ("pre", "post")
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative")
@@ -64,7 +69,6 @@ class PositionalEncoding(nn.Module):
             self.register_buffer("pe", sinusoids(seq, d_model).unsqueeze(0) if kind == "sinusoidal" else None)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Returns x with the positions from `offset` on. Raises ValueError for more tokens than the table has."""
         end = offset + x.shape[1]
         if end > self.seq:
             raise ValueError(f"a sentence of {end} tokens; the model was built for at most seq = {self.seq}")
@@ -227,19 +231,18 @@ class MultiHeadAttentionBlock(nn.Module):
         query = self.split_heads(self.w_q(q))  # (batch, h, queries, d_k)
         if self.rotary:
             query = self.rotary(query, offset)
-        key, value = self.keys_and_values(k, v, cache)  # (batch, h, keys, d_k)
+        if cache is not None and cache.is_complete:
+            key, value = cache.key, cache.value  # (batch, h, keys, d_k)
+        else:
+            key, value = self.split_heads(self.w_k(k)), self.split_heads(self.w_v(v))
+            if self.rotary:
+                key = self.rotary(key, offset)
+            if cache is not None:
+                key, value = cache.extend(key, value)
         dropout = self.dropout.p if self.training else 0.0
         bias = self.relative(query.shape[-2], key.shape[-2], offset) if self.relative else None
         x, self.attention_scores = attention(query, key, value, mask, dropout, self.need_weights, bias)
         return self.w_o(x.transpose(1, 2).flatten(2))  # (batch, queries, h, d_k) -> (batch, queries, d_model)
-
-    def keys_and_values(self, k: Tensor, v: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
-        if cache is not None and cache.is_complete:
-            return cache.key, cache.value
-        key, value = self.split_heads(self.w_k(k)), self.split_heads(self.w_v(v))
-        if self.rotary:
-            key = self.rotary(key, len(cache) if cache else 0)
-        return (key, value) if cache is None else cache.extend(key, value)
 
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.h, self.d_k)).transpose(1, 2)  # (batch, seq, d_model) -> (batch, h, seq, d_k)
@@ -445,23 +448,30 @@ def build_transformer(
     norm: "pre" or "post". activation: "relu" or "gelu". positions: "sinusoidal", "learned", "rotary" or "relative".
     tied: the target's embedding and the projection share their weights. Raises ValueError for what does not fit.
     """
-    _check(norm, activation, positions, d_model, h)
+    choices = (("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS))
+    for name, value, known in choices:
+        if value not in known:
+            raise ValueError(f"{name} {value!r} is not known; choose {', '.join(known)}")
+    if h < 1 or d_model % h != 0:
+        raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads; choose h that divides d_model")
+    if (d_model if positions != "rotary" else d_model // h) % 2 != 0:
+        raise ValueError(
+            f"positions come in pairs of sine and cosine; d_model {d_model} with h = {h} leaves an odd one"
+        )
     rotary = RotaryEncoding(d_model // h, max(src_seq, tgt_seq)) if positions == "rotary" else None
-
-    def feed_forward() -> FeedForwardBlock:
-        return FeedForwardBlock(d_model, d_ff, dropout, activation)
 
     def self_attention() -> MultiHeadAttentionBlock:
         relative = RelativeBias(h) if positions == "relative" else None  # each block has its own
         return MultiHeadAttentionBlock(d_model, h, dropout, rotary, relative)
 
-    def cross_attention() -> MultiHeadAttentionBlock:
-        return MultiHeadAttentionBlock(d_model, h, dropout)
+    def feed_forward() -> FeedForwardBlock:
+        return FeedForwardBlock(d_model, d_ff, dropout, activation)
 
     encoder_blocks = [EncoderBlock(d_model, self_attention(), feed_forward(), dropout, norm) for _ in range(N)]
-    decoder_blocks = [
-        DecoderBlock(d_model, self_attention(), cross_attention(), feed_forward(), dropout, norm) for _ in range(N)
-    ]
+    decoder_blocks = []
+    for _ in range(N):
+        own, cross = self_attention(), MultiHeadAttentionBlock(d_model, h, dropout)
+        decoder_blocks.append(DecoderBlock(d_model, own, cross, feed_forward(), dropout, norm))
     transformer = Transformer(
         Encoder(d_model, nn.ModuleList(encoder_blocks), norm),
         Decoder(d_model, nn.ModuleList(decoder_blocks), norm),
@@ -473,26 +483,86 @@ def build_transformer(
     )
     if tied:
         transformer.projection_layer.proj.weight = transformer.tgt_embed.embedding.weight
-    _initialize(transformer)
-    return transformer
-
-
-def _check(norm: str, activation: str, positions: str, d_model: int, h: int) -> None:
-    choices = (("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS))
-    for name, value, known in choices:
-        if value not in known:
-            raise ValueError(f"{name} {value!r} is not known; choose {', '.join(known)}")
-    if h < 1 or d_model % h != 0:
-        raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads; choose h that divides d_model")
-    if (d_model if positions != "rotary" else d_model // h) % 2 != 0:
-        raise ValueError(
-            f"positions come in pairs of sine and cosine; d_model {d_model} with h = {h} leaves an odd one"
-        )
-
-
-def _initialize(transformer: Transformer) -> None:
     for name, parameter in transformer.named_parameters():
         if name.endswith("_pos.pe"):
             nn.init.normal_(parameter, std=0.02)
         elif parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)
+    return transformer
+
+
+def get_model(config: Config, vocab_src_len: int, vocab_tgt_len: int) -> Transformer:
+    """Return a new model of the configuration's size; the same seed gives the same weights."""
+    torch.manual_seed(config.seed)
+    return build_transformer(
+        vocab_src_len, vocab_tgt_len, config.seq, config.seq, config.d_model, config.N, config.h, config.dropout,
+        config.d_ff, norm=config.norm, activation=config.activation, positions=config.positions, tied=config.tied,
+    )  # fmt: skip
+
+
+class TranslationLoss(nn.Module):
+    """Cross-entropy with label smoothing, summed over the real words of a batch; a module, to be compiled and shared.
+
+    Only their vectors are projected to the vocabulary: the widest layer does nothing for padding.
+    """
+
+    def __init__(self, model: Transformer, label_smoothing: float = 0.1) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing = label_smoothing
+
+    def forward(
+        self, encoder_input: Tensor, decoder_input: Tensor, label: Tensor, encoder_mask: Tensor,
+        decoder_mask: Tensor, real: Tensor, smoothing: float | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the sum as a float32 scalar; the arguments are a `Batch`'s fields, in their order."""
+        encoder_output = self.model.encode(encoder_input, encoder_mask)  # (batch, src seq, d_model)
+        x = self.model.decode(encoder_output, encoder_mask, decoder_input, decoder_mask)  # (batch, tgt seq, d_model)
+        logits = self.model.project(x.flatten(0, 1)[real])  # (real words, vocabulary)
+        smoothing = self.label_smoothing if smoothing is None else smoothing
+        return F.cross_entropy(logits.float(), label.flatten()[real], label_smoothing=smoothing, reduction="sum")
+
+
+# --- weights of a file --------------------------------------------------------------------------------------
+
+
+def describe(weights: dict[str, Tensor], config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return what the weights' shapes tell about their model, and what only a configuration tells (h, activation)."""
+    positions = weights.get("src_pos.pe")
+    return {
+        "source vocabulary": weights["src_embed.embedding.weight"].shape[0],
+        "target vocabulary": weights["tgt_embed.embedding.weight"].shape[0],
+        "d_model": weights["src_embed.embedding.weight"].shape[1],
+        "N": 1 + max(int(key.split(".")[2]) for key in weights if key.startswith("encoder.layers.")),
+        "d_ff": weights["encoder.layers.0.feed_forward_block.linear_1.weight"].shape[0],
+        "norm": "pre" if "encoder.norm.alpha" in weights else "post",
+        "position table": None if positions is None else positions.shape[1],
+        **{name: (config or {}).get(name) for name in ("h", "activation", "positions")},
+    }
+
+
+def load_into(model: Transformer, path: Path, state: dict[str, Any], config: dict[str, Any], advice: str) -> None:
+    """Load the weights of a training's state, of this lab or of the course, into a model.
+
+    The course divides by the standard deviation over n - 1 numbers, PyTorch and the literature over n: so of a course's
+    file alpha takes the factor √((n - 1) / n). Raises ValueError naming both sides where they do not fit, and `advice`.
+    """
+    weights = state["model_state_dict"]
+    try:
+        theirs = describe(weights, state.get("config"))
+    except (KeyError, ValueError, IndexError) as error:
+        raise ValueError(f"{path} holds no weights of this Transformer (it lacks {error})") from error
+    ours = describe(model.state_dict(), config)
+    # only a configuration knows some of it; that a side has no position table counts
+    differ = [
+        name for name in ours if ours[name] != theirs[name] and (theirs[name] is not None or name == "position table")
+    ]
+    if differ:
+        sides = (", ".join(f"{name} {side[name]}" for name in differ) for side in (theirs, ours))
+        raise ValueError(f"{path} has {next(sides)}; this model has {next(sides)}; {advice}")
+    if "config" not in state:  # the course's
+        weights = {
+            name: value * math.sqrt((value.numel() - 1) / value.numel()) if name.endswith("norm.alpha") else value
+            for name, value in weights.items()
+        }
+    model.load_state_dict(weights)

@@ -9,20 +9,28 @@ batches depends on seed and epoch only, dropout on seed and step.
 from __future__ import annotations
 
 import math
+import os
+import random
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
 import tyro
-from matplotlib.figure import Figure
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from services.ws_mdl import corpora
 from services.ws_mdl.epochs import LONG
 from services.ws_mdl.transformer import visualize
-from services.ws_mdl.transformer.board import Board
-from services.ws_mdl.transformer.config import Config, get_config
+from services.ws_mdl.transformer.config import PREFIX, Config, get_config
 from services.ws_mdl.transformer.dataset import (
+    Batch,
     BucketSampler,
     CountSampler,
     PairDataset,
@@ -30,22 +38,39 @@ from services.ws_mdl.transformer.dataset import (
     get_loader,
     split_pairs,
 )
-from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
-from services.ws_mdl.transformer.trainer import Data, Trainer, get_model, learning_rate
-from services.ws_mdl.transformer.validation import Sample, as_text, run_validation
+from services.ws_mdl.transformer.decode import translate
+from services.ws_mdl.transformer.model import TranslationLoss, get_model, load_into
+from services.ws_mdl.transformer.tokenization import fingerprint, get_or_build_tokenizer, words
 from vla_common import endings
 from vla_common.volume import Volume, shown
+from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine, choose_machine, leave
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
+from vla_modelkit.training.weights import WeightFiles
 
-__all__ = ["get_config", "get_ds", "get_model", "run_validation", "train_model"]
+__all__ = [
+    "Trainer", "get_config", "get_ds", "get_model", "get_weights_file_path", "latest_weights_file_path",
+    "run_validation", "train_model",
+]  # fmt: skip
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
+MAX_POINTS = 2000  # of the curve: more than an image has columns of pixels
+
+# --- data ---------------------------------------------------------------------------------------------------
+
+
+class Data(NamedTuple):
+    """What a run learns from, and the tokenizers that its words come from."""
+
+    train_dataloader: DataLoader
+    val_dataloader: DataLoader
+    tokenizer_src: Tokenizer
+    tokenizer_tgt: Tokenizer
 
 
 def get_ds(config: Config, folder: Path, machine: Machine, volume: Volume) -> Data:
-    """Returns the corpus as batches, and its tokenizers, which are stored in the run's folder the first time."""
+    """Return the corpus as batches, and its tokenizers, which are stored in the run's directory the first time."""
     corpus = corpora.load(config.corpus, config.pair, volume)
     train_pairs, val_pairs = split_pairs(corpus.pairs, config.val_fraction)
     tokenizers = [
@@ -60,25 +85,267 @@ def get_ds(config: Config, folder: Path, machine: Machine, volume: Volume) -> Da
     if machine.is_main:
         print(f"corpus {corpus.name} {corpus.languages}: {len(train_ds):,} pairs to learn, {len(val_ds):,} to check")
         print("first pair: {!r} → {!r}".format(*corpus.pairs[0]))
-        _report_long(train_ds.skipped + val_ds.skipped, train_ds.cut + val_ds.cut, config.seq)
+        for done, count, other in (
+            ("skipped", train_ds.skipped + val_ds.skipped, "--too-long cut shortens"),
+            ("cut", train_ds.cut + val_ds.cut, "--too-long skip leaves out"),
+        ):
+            if count:
+                print(f"{count:,} pairs have more than seq = {config.seq} tokens and are {done}; {other} them")
     specials = [Special.of(tokenizer) for tokenizer in tokenizers]
-    place = {"seed": config.seed, "rank": machine.rank, "world": machine.world}
+    position = {"seed": config.seed, "rank": machine.rank, "world": machine.world}
     if config.batch_size:
-        shuffled, width = CountSampler(train_ds.lengths(), config.batch_size, **place), config.seq
+        shuffled, width = CountSampler(train_ds.lengths(), config.batch_size, **position), config.seq
     else:
-        shuffled, width = BucketSampler(train_ds.lengths(), config.batch_tokens, shuffle=True, **place), None
+        shuffled, width = BucketSampler(train_ds.lengths(), config.batch_tokens, shuffle=True, **position), None
     in_order = BucketSampler(val_ds.lengths(), config.batch_tokens, shuffle=False)
     return Data(get_loader(train_ds, shuffled, *specials, width), get_loader(val_ds, in_order, *specials), *tokenizers)
 
 
-def _report_long(skipped: int, cut: int, seq: int) -> None:
-    if skipped or cut:
-        done, other = ("skipped", "--too-long cut shortens") if skipped else ("cut", "--too-long skip leaves out")
-        print(f"{skipped + cut:,} pairs have more than seq = {seq} tokens and are {done}; {other} them")
+# --- validation ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A source sentence, its reference translation, and the model's."""
+
+    source: str
+    target: str
+    predicted: str
+
+
+@dataclass(frozen=True)
+class Validation:
+    """loss: mean over all validation words, without label smoothing. The rest: over the translated samples, 0 to 1."""
+
+    loss: float
+    bleu: float  # 4-gram, on words, placeholders and punctuation
+    cer: float  # wrong characters per reference character
+    wer: float  # wrong words per reference word
+    exact: float  # share of translations equal to the reference
+    samples: list[Sample]
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers by their names."""
+        return {name: value for name, value in vars(self).items() if name != "samples"}
+
+    def __str__(self) -> str:
+        return (
+            f"validation loss {self.loss:.3f}, BLEU {100 * self.bleu:.1f}, CER {100 * self.cer:.0f} %, "
+            f"WER {100 * self.wer:.0f} %, exact {100 * self.exact:.1f} %"
+        )
+
+
+@torch.inference_mode()
+def run_validation(
+    loss_fn: TranslationLoss, val_dataloader: DataLoader, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer,
+    machine: Machine, seq: int, num_examples: int, beam: int = 1,
+) -> Validation:  # fmt: skip
+    """Return how good `loss_fn.model` is; translates `num_examples` sentences, evenly spread over the data."""
+    was_training = loss_fn.training
+    loss_fn.eval()
+    total, count = torch.zeros((), device=machine.device), 0
+    pairs = val_dataloader.dataset.pairs
+    pairs = pairs[:: max(1, len(pairs) // max(1, num_examples))][:num_examples]
+    for batch in val_dataloader:
+        count += batch.real.numel()
+        with machine.autocast():
+            total += loss_fn(*batch.to(machine.device), smoothing=0.0)
+    with machine.autocast():
+        sources = [source for source, _ in pairs]
+        predicted = translate(loss_fn.model, sources, tokenizer_src, tokenizer_tgt, seq=seq, beam=beam)
+    samples = [Sample(source, target, text) for (source, target), text in zip(pairs, predicted, strict=True)]
+    loss_fn.train(was_training)
+    return Validation(float(total) / count, *scores(samples), samples)
+
+
+def scores(samples: list[Sample]) -> tuple[float, float, float, float]:
+    """Return BLEU, CER, WER and the share of exact translations, all on words joined by single spaces."""
+    if not samples:
+        return 0.0, 1.0, 1.0, 0.0
+    from torchmetrics.functional import text  # takes seconds to import
+
+    predicted = [" ".join(words(sample.predicted)) for sample in samples]
+    expected = [" ".join(words(sample.target)) for sample in samples]
+    exact = sum(p == e for p, e in zip(predicted, expected, strict=True)) / len(samples)
+    bleu = text.bleu_score(predicted, [[line] for line in expected])
+    errors = text.char_error_rate(predicted, expected), text.word_error_rate(predicted, expected)
+    return float(bleu), *map(float, errors), exact
+
+
+def as_text(samples: list[Sample], count: int = 2) -> str:
+    """Return some samples as lines for a terminal."""
+    width = int(os.environ.get("COLUMNS", 100)) - 12
+    rows = [row for sample in samples[:count] for row in vars(sample).items()]
+    return "\n".join(f"{name.upper():>10}: {text[:width]}" for name, text in rows)
+
+
+# --- a run's state ------------------------------------------------------------------------------------------
+
+
+def get_weights_file_path(folder: Path, epoch: int, batches: int = 0) -> Path:
+    """Return the name of the state after an epoch (tmodel_07.pt) or of `batches` into it (tmodel_08_000123.pt)."""
+    return WeightFiles(folder, PREFIX).path(epoch, batches)
+
+
+def latest_weights_file_path(folder: Path) -> Path | None:
+    """Return the newest weights file of a run by its number, or None."""
+    return WeightFiles(folder, PREFIX).latest()
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """Return the rate of a step, the first being 1: constant, or the paper's, which rises and falls (section 5.3)."""
+    if config.schedule == "constant":
+        return config.lr
+    return config.lr_factor * config.d_model**-0.5 * min(step**-0.5, step * config.warmup_steps**-1.5)
+
+
+class Trainer:
+    """A run: model, optimizer, and how far it has come.
+
+    epoch: the last one that is finished, -1 for none. batches: how many of the next one are done. loss_sum and words:
+    of those batches. history: each finished epoch's metrics, with the seconds of training until then. points: of the
+    training loss, from the first step on, each with its step and the seconds until then; the curve is drawn of them.
+    """
+
+    def __init__(self, config: Config, machine: Machine, data: Data, folder: Path) -> None:
+        self.config, self.machine, self.data, self.folder = config, machine, data, folder
+        sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
+        self.model = get_model(config, *sizes).to(machine.device)
+        self.loss_fn = TranslationLoss(self.model, config.label_smoothing)
+        self.wrapped: nn.Module = self.loss_fn
+        if config.compile:
+            self.wrapped = torch.compile(self.wrapped, dynamic=True)  # batches differ in length
+        if machine.world > 1:
+            self.wrapped = nn.parallel.DistributedDataParallel(self.wrapped)
+        # fused: one pass over the weights instead of one per operation
+        self.adam = {"betas": (0.9, config.beta2), "eps": 1e-9, "fused": machine.device.type in ("cpu", "cuda")}
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0, **self.adam)
+        self.epoch, self.batches, self.global_step = -1, 0, 0
+        self.first_epoch = 0  # that this lab trained; those before it are a file's that was put here
+        self.loss_sum, self.words, self.seconds = torch.zeros((), device=machine.device), 0, 0.0
+        self.history: list[dict[str, Any]] = []
+        self.points: list[dict[str, float]] = []
+        self.stopped = False
+
+    def step(self, batches: list[Batch]) -> Tensor:
+        """Learn from some batches as if they were one; return the gradient's norm, a scalar on the device.
+
+        Neither it nor `loss_sum` is read here: a GPU would have to finish its work first.
+        """
+        config, machine = self.config, self.machine
+        self.wrapped.train()
+        self.global_step += 1
+        # dropout depends on seed, step and process only, so a resumed run repeats it
+        torch.manual_seed(random.Random(f"{config.seed} {self.global_step} {machine.rank}").getrandbits(32))
+        words = sum(batch.real.numel() for batch in batches)
+        (all_words,) = machine.sums(words)
+        for batch in batches:
+            exchanges = machine.world == 1 or batch is batches[-1]  # processes exchange gradients once per step
+            with nullcontext() if exchanges else self.wrapped.no_sync():
+                with machine.autocast():
+                    loss = self.wrapped(*batch.to(machine.device))
+                (loss * (machine.world / all_words)).backward()  # gradients of processes are averaged, not summed
+            self.loss_sum += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(config, self.global_step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.batches += len(batches)
+        self.words += words
+        return norm
+
+    def add_point(self, loss: float, seconds: float) -> None:
+        """Keep a point of the training loss; of more than MAX_POINTS, every other one."""
+        self.points.append({"step": self.global_step, "seconds": seconds, "loss": loss})
+        if len(self.points) > MAX_POINTS:
+            self.points = self.points[::2]
+
+    def finish_epoch(self, validation: Validation | None) -> None:
+        """Count the epoch as done, and keep what it came to."""
+        self.epoch += 1
+        if validation:
+            train_loss = float(self.loss_sum) / max(1, self.words)
+            point = {"epoch": self.epoch, "step": self.global_step, "seconds": self.seconds, "train_loss": train_loss}
+            self.history.append({**point, **validation.metrics()})
+        self.batches, self.words = 0, 0
+        self.loss_sum.zero_()
+
+    def save(self) -> Path:
+        """Write all that a run needs to go on with the same bits, and return the file.
+
+        It has the course's keys, and more; nothing of a random generator is among them.
+        """
+        state = {
+            "model_state_dict": self.model.state_dict(),
+            "optimizer_state_dict": self.optimizer.state_dict(),
+            **{name: getattr(self, name) for name in ("epoch", "first_epoch", "global_step", "batches", "words")},
+            **{name: getattr(self, name) for name in ("seconds", "history", "points")},
+            "loss_sum": float(self.loss_sum),
+            "config": self.config.stored(),
+            "tokenizers": self.fingerprints(),
+            "order": self.order(),
+            "threads": self.machine.threads,
+        }
+        path = get_weights_file_path(self.folder, self.epoch + (self.batches > 0), self.batches)
+        WeightFiles(self.folder, PREFIX).save(path, state, self.config.keep)
+        return path
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return what tells the two vocabularies from others."""
+        return {"source": fingerprint(self.data.tokenizer_src), "target": fingerprint(self.data.tokenizer_tgt)}
+
+    def order(self) -> dict[str, int]:
+        """Return what the order of batches depends on; with another one, an epoch cannot go on in its middle."""
+        config = self.config
+        examples = len(self.data.train_dataloader.dataset)
+        size = {"batch_size": config.batch_size} if config.batch_size else {"batch_tokens": config.batch_tokens}
+        return {"sentences": examples, **size, "seed": config.seed, "world": self.machine.world}
+
+    def resume(self) -> Path | None:
+        """Take over the state that the configuration's `preload` names; return its file, or None for a new start.
+
+        Raises ValueError, naming both sides, where it belongs to another model, corpus or vocabulary.
+        """
+        found = WeightFiles(self.folder, PREFIX).load_chosen(self.config.preload, self.machine.device)
+        if found is None:
+            return None
+        path, state = found
+        theirs, ours = state.get("config", {}), self.config.stored()
+        for name in ("corpus", "pair", "tokenizer"):
+            if theirs.get(name, ours[name]) != ours[name]:
+                raise ValueError(
+                    f"{path} was trained with {name} {theirs[name]}, this run has {ours[name]}; give another --name"
+                )
+        vocabularies = state.get("tokenizers", self.fingerprints())
+        if vocabularies != self.fingerprints():
+            raise ValueError(
+                f"{path} has the vocabularies {vocabularies}, the tokenizers beside it are {self.fingerprints()}; "
+                "put back the tokenizer files it was trained with, or give another --name"
+            )
+        self.machine.restore_threads(state.get("threads"))
+        load_into(self.model, path, state, ours, "give the same size and settings, or another --name")
+        for group in state["optimizer_state_dict"]["param_groups"]:
+            group.update(self.adam)  # a file of the course, or of another device, has others
+        self.optimizer.load_state_dict(state["optimizer_state_dict"])
+        self.epoch, self.global_step = state["epoch"], state["global_step"]
+        # the course's files have no configuration
+        self.first_epoch = state.get("first_epoch", 0) if "config" in state else self.epoch + 1
+        self.history, self.seconds = state.get("history", []), state.get("seconds", 0.0)
+        self.points = state.get("points", [])
+        if state.get("order", self.order()) == self.order():
+            self.batches, self.words = state.get("batches", 0), state.get("words", 0)
+            self.loss_sum.fill_(state.get("loss_sum", 0.0))
+        elif state["batches"] and self.machine.is_main:
+            print(f"epoch {self.epoch + 1} begins anew: {path.name} has {state['order']}, this run {self.order()}")
+        return path
+
+
+# --- the whole run ------------------------------------------------------------------------------------------
 
 
 def train_model(config: Config, volume: Volume | None = None) -> Trainer:
-    """Returns the run, trained to `config.epochs`, or saved where Ctrl-C or SIGTERM stopped it (`stopped` says so)."""
+    """Return the run, trained to `config.epochs`, or saved where Ctrl-C or SIGTERM stopped it (`stopped` says so)."""
     volume = volume or Volume()
     machine = choose_machine(config.device, config.precision)
     with machine.main_first():
@@ -86,130 +353,87 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
         data = get_ds(config, folder, machine, volume)
     trainer = Trainer(config, machine, data, folder)
     path = trainer.resume()
-    curves = config.tensorboard_folder(volume) if machine.is_main else None
+    directory = config.tensorboard_folder(volume) if machine.is_main else None
     if machine.is_main:
-        _greet(trainer, path, curves)
-    with (
-        Board(curves, trainer.global_step) as board, StopSignal() as stop,
-        Progress(0, long=LONG, shown=machine.is_main) as progress,
-    ):  # fmt: skip
+        count = sum(parameter.numel() for parameter in trainer.model.parameters())
+        print(f"{config.size} Transformer with {count / 1e6:.1f} million weights on {machine}")
+        print(f"weights in {shown(folder)}, curves in {shown(directory)}")
+        if path:
+            print(f"going on from {path.name}: {trainer.epoch + 1} epochs and {trainer.batches} batches are done")
+        if trainer.epoch + 1 >= config.epochs:
+            print(f"all {config.epochs} epochs are done; --epochs {config.epochs + 10} goes on")
+        sys.stdout.flush()
+    per_epoch = len(data.train_dataloader.batch_sampler)  # others have about as many
+    done = (trainer.epoch + 1) * per_epoch + trainer.batches
+    progress = Progress(config.epochs * per_epoch, done, LONG, shown=machine.is_main)
+    with Curves(directory, trainer.global_step) as curves, StopSignal() as stop, progress:
         while trainer.epoch + 1 < config.epochs and not trainer.stopped:
-            run_epoch(trainer, board, stop, progress)
+            train_epoch(trainer, curves, stop, progress)
     return trainer
 
 
-def run_epoch(trainer: Trainer, board: Board, stop: StopSignal, progress: Progress) -> None:
-    """Trains one epoch, or what is left of it, and validates; saves in any case."""
-    started = time.monotonic()
-    trainer.stopped = not _learn(trainer, board, stop, progress)
-    trainer.seconds += time.monotonic() - started
-    if not trainer.machine.is_main:
-        if not trainer.stopped:
-            trainer.finish_epoch(None)
-        return
-    if not trainer.stopped:
-        _validate(trainer, board)
-    path = trainer.save()
-    if trainer.stopped:
-        print(
-            f"stopped after step {trainer.global_step}; saved {path}\nthe same command goes on from there", flush=True
-        )
-
-
-def _learn(trainer: Trainer, board: Board, stop: StopSignal, progress: Progress) -> bool:
-    """Goes through the epoch's batches; returns False when it was stopped before the end."""
-    config, loader = trainer.config, trainer.data.train_dataloader
+def train_epoch(trainer: Trainer, curves: Curves, stop: StopSignal, progress: Progress) -> None:
+    """Train one epoch, or what is left of it, and validate; save in any case."""
+    config, machine, loader = trainer.config, trainer.machine, trainer.data.train_dataloader
     loader.batch_sampler.set_position(trainer.epoch + 1, trainer.batches)
-    batches = iter(loader)
-    _place(progress, trainer)
-    meter = Meter(trainer)
-    while group := list(islice(batches, config.accumulate)):
+    batches, started = iter(loader), time.monotonic()
+    last = float(trainer.loss_sum), trainer.words, started
+    while not trainer.stopped and (group := list(islice(batches, config.accumulate))):
         norm = trainer.step(group)
-        figures = ()
-        if trainer.global_step == 1 or trainer.global_step % config.log_every == 0:
-            values = {**meter.read(), "gradient_norm": float(norm)}
-            trainer.add_point(values["loss"], meter.seconds())
-            board.scalars("train", values, trainer.global_step)
-            figures = f"loss {values['loss']:.3f}", f"{values['tokens_per_s']:,.0f} tokens/s"
-        progress.advance(f"epoch {trainer.epoch + 1:02d}", *(figures or progress.figures[1:]), steps=len(group))
-        if sum(trainer.machine.sums(int(stop.asked))):
-            return trainer.batches == len(loader.batch_sampler)
-    return True
+        figures = progress.figures[1:]
+        if trainer.global_step == 1 or trainer.global_step % config.log_every == 0:  # only here results are read
+            now = float(trainer.loss_sum), trainer.words, time.monotonic()
+            loss_sum, word_count, seconds = (new - old for new, old in zip(now, last, strict=True))
+            last, loss, rate = now, loss_sum / max(1, word_count), learning_rate(config, trainer.global_step)
+            if not math.isfinite(loss):
+                advice = "try a lower rate: --set lr-factor=0.5, or lr with the constant schedule"
+                raise ValueError(f"the loss is {loss} at step {trainer.global_step}; {advice}")
+            trainer.add_point(loss, trainer.seconds + now[2] - started)
+            values = {"loss": loss, "tokens_per_s": machine.world * word_count / seconds, "learning_rate": rate}
+            curves.scalars("train", {**values, "gradient_norm": float(norm)}, trainer.global_step)
+            figures = f"loss {loss:.3f}", f"{values['tokens_per_s']:,.0f} tokens/s"
+        progress.advance(f"epoch {trainer.epoch + 1:02d}", *figures, steps=len(group))
+        # processes stop after the same batch
+        trainer.stopped = any(machine.sums(int(stop.asked))) and trainer.batches < len(loader.batch_sampler)
+    trainer.seconds += time.monotonic() - started
+    if not trainer.stopped:
+        data, validation = trainer.data, None
+        if machine.is_main:
+            tokenizers = data.tokenizer_src, data.tokenizer_tgt
+            validation = run_validation(
+                trainer.loss_fn, data.val_dataloader, *tokenizers, machine, config.seq, config.val_sentences
+            )
+        trainer.finish_epoch(validation)
+        if validation:
+            report_epoch(trainer, validation, curves)
+    if machine.is_main:
+        path = trainer.save()
+        if trainer.stopped:
+            print(f"stopped after step {trainer.global_step}; saved {path}\nthe same command goes on from there")
+        sys.stdout.flush()
 
 
-def _place(progress: Progress, trainer: Trainer) -> None:
-    """Puts the progress where the trainer is, of all epochs: they have about equally many batches."""
-    per_epoch = len(trainer.data.train_dataloader.batch_sampler)
-    if not progress.total:
-        progress.first = progress.done = (trainer.epoch + 1) * per_epoch + trainer.batches
-    progress.total = trainer.config.epochs * per_epoch
-
-
-class Meter:
-    """The mean loss and speed since it was last read: the only places where a step's results leave the device."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        self.last = float(trainer.loss_sum), trainer.words, time.monotonic()
-        self.begun = self.last[2] - trainer.seconds
-
-    def seconds(self) -> float:
-        """Returns how long the run has trained, those parts of it too that ended before."""
-        return self.last[2] - self.begun
-
-    def read(self) -> dict[str, float]:
-        """Returns loss per word, real target words per second of all processes, and rate.
-
-        Raises ValueError where the loss is no number any more.
-        """
-        trainer = self.trainer
-        now = float(trainer.loss_sum), trainer.words, time.monotonic()
-        loss_sum, words, seconds = (new - old for new, old in zip(now, self.last, strict=True))
-        self.last = now
-        loss = loss_sum / max(1, words)
-        if not math.isfinite(loss):
-            advice = "try a lower rate: --set lr-factor=0.5, or lr with the constant schedule"
-            raise ValueError(f"the loss is {loss} at step {trainer.global_step}; {advice}")
-        rate = learning_rate(trainer.config, trainer.global_step)
-        return {"loss": loss, "tokens_per_s": trainer.machine.world * words / seconds, "learning_rate": rate}
-
-
-def _validate(trainer: Trainer, board: Board) -> None:
-    """Ends an epoch: metrics, sample translations, and a picture of where the last layer looks."""
-    config, data, step = trainer.config, trainer.data, trainer.global_step
-    found = run_validation(
-        trainer.loss_fn, data.val_dataloader, data.tokenizer_src, data.tokenizer_tgt,
-        trainer.machine, config.seq, config.val_sentences,
-    )  # fmt: skip
-    trainer.finish_epoch(found)
-    board.scalars("validation", found.metrics(), step)
-    board.samples(found.samples, step)
-    if found.samples:
-        board.figure("attention/last_layer", _attention_figure(trainer, found.samples[0]), step)
-    visualize.save(visualize.plot_curve(trainer.history, config.name, trainer.points), trainer.folder / "curve.png")
-    print(f"epoch {trainer.epoch:02d}, {trainer.seconds:.0f} s: {found}\n{as_text(found.samples)}", flush=True)
-
-
-def _attention_figure(trainer: Trainer, sample: Sample) -> Figure:
-    data = trainer.data
-    view = visualize.look(trainer.model, sample.source, sample.predicted, data.tokenizer_src, data.tokenizer_tgt)
-    title = "the last layer looks at the source"
-    return visualize.plot_attention(view.maps.cross[-1:], view.target, view.source, title)
-
-
-def _greet(trainer: Trainer, path: Path | None, curves: Path) -> None:
-    count = sum(parameter.numel() for parameter in trainer.model.parameters())
-    print(f"{trainer.config.size} Transformer with {count / 1e6:.1f} million weights on {trainer.machine}")
-    print(f"weights in {shown(trainer.folder)}, curves in {shown(curves)}")
-    if path:
-        print(f"going on from {path.name}: {trainer.epoch + 1} epochs and {trainer.batches} batches are done")
-    if trainer.epoch + 1 >= trainer.config.epochs:
-        print(f"all {trainer.config.epochs} epochs are done; --epochs {trainer.config.epochs + 10} goes on")
-    sys.stdout.flush()
+def report_epoch(trainer: Trainer, validation: Validation, curves: Curves) -> None:
+    """Show metrics, sample translations, where the last layer looks, and the curve so far."""
+    data, step, samples = trainer.data, trainer.global_step, validation.samples
+    curves.scalars("validation", validation.metrics(), step)
+    if samples:
+        cells = ([text.replace("|", "\\|") for text in vars(sample).values()] for sample in samples[:10])
+        rows = ["source | target | predicted", "---|---|---", *map(" | ".join, cells)]
+        curves.writer.add_text("translations", "".join(f"| {row} |\n" for row in rows), step)
+        view = visualize.look(
+            trainer.model, samples[0].source, samples[0].predicted, data.tokenizer_src, data.tokenizer_tgt
+        )
+        title = "the last layer looks at the source"
+        figure = visualize.plot_attention(view.maps.cross[-1:], view.target, view.source, title)
+        curves.writer.add_figure("attention/last_layer", figure, step)
+    curve = visualize.plot_curve(trainer.history, trainer.config.name, trainer.points)
+    visualize.save(curve, trainer.folder / "curve.png")
+    print(f"epoch {trainer.epoch:02d}, {trainer.seconds:.0f} s: {validation}\n{as_text(samples)}", flush=True)
 
 
 def main() -> None:
-    """Trains as the flags say; exits with 130 when it was stopped."""
+    """Train as the flags say; exit with 130 when it was stopped."""
     stopped = train_model(tyro.cli(Config, description=__doc__)).stopped
     leave()
     sys.exit(INTERRUPTED if stopped else 0)

@@ -8,8 +8,7 @@ import torch
 from ipywidgets import Dropdown, IntSlider, VBox
 
 from services.ws_mdl.transformer.dataset import Special, padding_mask
-from services.ws_mdl.transformer.decode import NextWord, beam_search, encode_sources
-from services.ws_mdl.transformer.translate import Trained
+from services.ws_mdl.transformer.decode import NextWord, Trained, beam_search, encode_sources
 from services.ws_mdl.transformer.visualize import View
 from vla_notebooks import drawing
 from vla_notebooks.viewer import viewer
@@ -19,12 +18,7 @@ from vla_notebooks.viewer import viewer
 
 def attention(view: View) -> VBox:
     """Returns lines between words, with the kind of attention, the layer and the head to choose."""
-    kinds = {
-        "cross": (view.maps.cross, view.target, view.source),
-        "encoder": (view.maps.encoder, view.source, view.source),
-        "decoder": (view.maps.decoder, view.target, ["[SOS]", *view.target[:-1]]),
-    }
-    layers, heads = view.maps.cross.shape[:2]
+    kinds, (layers, heads) = view.kinds(), view.maps.cross.shape[:2]
 
     def draw(kind: str, layer: int, head: int) -> str:
         weights, left, right = kinds[kind]
@@ -95,22 +89,16 @@ def beam_steps(run: Trained, sentence: str, beam: int) -> tuple[list[list[Node]]
     mask = padding_mask(source, Special.of(run.tokenizer_src).pad)
     most = min(run.config.seq, 3 * source.shape[1])
     (ids,) = beam_search(run.model, source, mask, special, most, beam, watch=watch)
-    wanted = [run.tokenizer_tgt.id_to_token(one) for one in ids]
-    paths = ([*_path(steps, place)] for place in range(beam))
-    return steps, next(path for path in paths if _words(steps, path) == wanted)
-
-
-def _path(steps: list[list[Node]], place: int) -> list[int]:
-    """Returns the places, first step first, of those that lead to a place of the last step."""
-    path = [place]
-    for nodes in reversed(steps[1:]):
-        path.append(nodes[path[-1]].parent)
-    return path[::-1]
-
-
-def _words(steps: list[list[Node]], path: list[int]) -> list[str]:
-    nodes = [nodes[place] for nodes, place in zip(steps, path, strict=True)]
-    return [node.word for node in nodes if not node.ended and node.word != "[EOS]"]
+    expected = [run.tokenizer_tgt.id_to_token(one) for one in ids]
+    for place in range(beam):
+        path = [place]
+        for nodes in reversed(steps[1:]):
+            path.append(nodes[path[-1]].parent)
+        path.reverse()
+        nodes = [nodes[place] for nodes, place in zip(steps, path, strict=True)]
+        if [node.word for node in nodes if not node.ended and node.word != "[EOS]"] == expected:
+            return steps, path
+    raise AssertionError("the winner is among those kept at the last step")
 
 
 def tree(steps: list[list[Node]], winner: list[int]) -> str:

@@ -65,6 +65,14 @@ class View(NamedTuple):
     source: list[str]
     target: list[str]
 
+    def kinds(self) -> dict[str, tuple[Tensor, list[str], list[str]]]:
+        """Return each kind of attention: its weights, the words that look, and those that are looked at."""
+        return {
+            "cross": (self.maps.cross, self.target, self.source),
+            "encoder": (self.maps.encoder, self.source, self.source),
+            "decoder": (self.maps.decoder, self.target, ["[SOS]", *self.target[:-1]]),
+        }
+
 
 def look(
     model: Transformer, source: str, target: str, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer, limit: int = 40
@@ -140,7 +148,7 @@ def plot_masks(source: Tensor, pad: int, target_len: int) -> Figure:
 
 
 def plot_curve(history: Sequence[dict[str, Any]], title: str, points: Sequence[dict[str, float]] = ()) -> Figure:
-    """Returns a run's losses and BLEU by its minutes of training. history, points: see `trainer.Trainer`.
+    """Returns a run's losses and BLEU by its minutes of training. history, points: see `train.Trainer`.
 
     Without points, which older runs have not kept, the training loss is each epoch's mean.
     """

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from services.ws_mdl.minivla import data, train
-from services.ws_mdl.minivla.config import SIZES, Config
-from services.ws_mdl.minivla.data import Learned, as_input
-from services.ws_mdl.minivla.heads import HEADS, TIMESTEPS
-from services.ws_mdl.minivla.model import Memory, MiniVLA
-from services.ws_mdl.minivla.pictures import small
+from services.minivla import data, train
+from services.minivla.config import SIZES, Config
+from services.minivla.data import Learned, as_input
+from services.minivla.heads import HEADS, TIMESTEPS
+from services.minivla.model import Memory, MiniVLA
+from services.ws_mdl.frames import small
 from vla_common.versions import lock_hash, versions
 from vla_contract import ActionChunk, Checkpoint, Observation, Policy, PolicyInfo
 from vla_modelkit import noise

@@ -1,4 +1,4 @@
-"""Trains mini-VLA on demonstrations: `python -m services.ws_mdl.minivla.train --data goal-oracle --size small`.
+"""Trains mini-VLA on demonstrations: `python -m services.minivla.train --data goal-oracle --size small`.
 
 A run can be stopped at any time and goes on with the same command, bit for bit as if it had not been stopped. Under
 torchrun every process takes its share of each batch; together they take the steps that one process would.
@@ -15,11 +15,11 @@ import tyro
 from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
+from services.minivla.config import SIZES, Config
+from services.minivla.data import Demonstrations, Learned, augmented, load
+from services.minivla.heads import HEADS, Diffusion, Flow, Regression
+from services.minivla.model import MiniVLA, Shape
 from services.ws_mdl.epochs import LONG, EpochRun, average, begin, put_back, rate, train_to_end
-from services.ws_mdl.minivla.config import SIZES, Config
-from services.ws_mdl.minivla.data import Demonstrations, Learned, augmented, load
-from services.ws_mdl.minivla.heads import HEADS, Diffusion, Flow, Regression
-from services.ws_mdl.minivla.model import MiniVLA, Shape
 from vla_common import endings
 from vla_common.counts import plural
 from vla_common.volume import Volume, shown

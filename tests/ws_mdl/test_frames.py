@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
-from services.ws_mdl.minivla import pictures
-from services.ws_mdl.minivla.pictures import of_episode, pictures_of
+from services.ws_mdl import frames
+from services.ws_mdl.frames import of_episode, pictures_of
 from tests import data_sets
 from vla_datasets import films, libero
 from vla_datasets.errors import DatasetError
@@ -30,7 +30,7 @@ def read(found, side: int = 16) -> tuple[torch.Tensor, int]:
 
 
 def kept(volume) -> list[str]:
-    return sorted(path.name for path in (volume.path("datasets") / pictures.FOLDER).glob("*.rgb"))
+    return sorted(path.name for path in (volume.path("datasets") / frames.FOLDER).glob("*.rgb"))
 
 
 @pytest.mark.parametrize("layout", ["lerobot", "hdf5"])
@@ -57,7 +57,7 @@ def test_other_films_sizes_and_episodes_are_decoded_anew(found, volume):
 
 def test_a_file_that_was_cut_off_is_made_again(found, volume):
     first, _ = read(found)
-    [path] = (volume.path("datasets") / pictures.FOLDER).glob("*.rgb")
+    [path] = (volume.path("datasets") / frames.FOLDER).glob("*.rgb")
     path.unlink()  # what is mapped is never written to
     path.write_bytes(b"half")
     again, decoded = read(found)
@@ -67,12 +67,12 @@ def test_a_file_that_was_cut_off_is_made_again(found, volume):
 def test_what_was_used_longest_ago_goes_first(found, volume, monkeypatch):
     for side in (8, 16):
         read(found, side)
-    old, new = (volume.path("datasets") / pictures.FOLDER / name for name in kept(volume))
+    old, new = (volume.path("datasets") / frames.FOLDER / name for name in kept(volume))
     if old.stat().st_size > new.stat().st_size:
         old, new = new, old
     os.utime(new, (1, 1))
     (new.parent / ".interrupted.rgb").write_bytes(b"half")
-    monkeypatch.setattr(pictures, "MOST", STEPS * 2 * 3 * (8 * 8 + 24 * 24))
+    monkeypatch.setattr(frames, "MOST", STEPS * 2 * 3 * (8 * 8 + 24 * 24))
     read(found, 8)  # now it is used
     read(found, 24)
     assert old.exists() and not new.exists() and len(kept(volume)) == 2
@@ -82,12 +82,12 @@ def test_what_was_used_longest_ago_goes_first(found, volume, monkeypatch):
 @pytest.mark.parametrize("when", ["before", "in the middle"])
 def test_without_room_it_is_said_and_training_has_its_pictures(found, volume, monkeypatch, capsys, when):
     if when == "before":
-        monkeypatch.setattr(pictures, "SPARE", 10**18)
+        monkeypatch.setattr(frames, "SPARE", 10**18)
     else:
         monkeypatch.setattr(os, "fsync", full)
     seen, _ = read(found)
     assert len(seen) == STEPS and not kept(volume)
-    assert not list((volume.path("datasets") / pictures.FOLDER).glob(".*"))
+    assert not list((volume.path("datasets") / frames.FOLDER).glob(".*"))
     said = capsys.readouterr().out
     assert "the films are decoded again next time: " in said
     assert ("free some space" if when == "before" else "No space left on device") in said
@@ -98,8 +98,8 @@ def full(descriptor: int) -> None:
 
 
 def test_while_another_process_keeps_them_nobody_waits(found, volume):
-    folder = pictures.make_own_folder(volume.path("datasets") / pictures.FOLDER)
-    with pictures.only_one(folder) as mine:
+    folder = frames.make_own_folder(volume.path("datasets") / frames.FOLDER)
+    with frames.only_one(folder) as mine:
         assert mine
         seen, _ = read(found)
     assert len(seen) == STEPS and not kept(volume)
@@ -120,7 +120,7 @@ def test_a_film_that_is_none_is_said_and_nothing_is_kept(found, volume, how):
         films.write(path, data_sets.pictures(4), 20)
     with pytest.raises(DatasetError, match=NONE[how]):
         read(found)
-    assert not list((volume.path("datasets") / pictures.FOLDER).glob("*.rgb*"))
+    assert not list((volume.path("datasets") / frames.FOLDER).glob("*.rgb*"))
 
 
 def test_a_film_that_is_a_pipe_is_not_opened(found, volume):

@@ -11,10 +11,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from services.ws_mdl.minivla import robots
-from services.ws_mdl.minivla.config import Config
-from services.ws_mdl.minivla.pictures import OnEpisode, pictures_of
-from services.ws_mdl.minivla.robots import LIBERO, Robot
+from services.minivla import robots
+from services.minivla.config import Config
+from services.minivla.robots import LIBERO, Robot
+from services.ws_mdl.frames import OnEpisode, pictures_of
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_contract.protocol.parts import Part, total
 from vla_datasets import libero, marks

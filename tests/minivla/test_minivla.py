@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from services.minivla import data, heads, train
+from services.minivla.config import Config
+from services.minivla.data import Learned, Scaling, as_input, augmented, chosen, load
+from services.minivla.model import MiniVLA
+from services.minivla.policy import PICTURE, MiniVLAPolicy, load_policy, newest
 from services.ws_mdl import epochs
-from services.ws_mdl.minivla import data, heads, train
-from services.ws_mdl.minivla.config import Config
-from services.ws_mdl.minivla.data import Learned, Scaling, as_input, augmented, chosen, load
-from services.ws_mdl.minivla.model import MiniVLA
-from services.ws_mdl.minivla.pictures import small
-from services.ws_mdl.minivla.policy import PICTURE, MiniVLAPolicy, load_policy, newest
+from services.ws_mdl.frames import small
 from tests import data_sets
 from tests.running import running
 from vla_common.volume import Volume

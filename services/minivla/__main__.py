@@ -1,4 +1,4 @@
-"""`python -m services.ws_mdl.minivla --name goal-oracle`: serves a mini-VLA that was trained here."""
+"""`python -m services.minivla --name goal-oracle`: serves a mini-VLA that was trained here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServiceSettings(Serving):
 
 def prepare(settings: ServiceSettings) -> tuple[Callable[[], Policy], dict[str, float]]:
     """Returns what loads the policy. Raises ValueError where nothing was trained."""
-    from services.ws_mdl.minivla.policy import load_policy, newest
+    from services.minivla.policy import load_policy, newest
 
     path, files = newest(Volume().path("checkpoints") / "minivla", settings.name)
     chosen = (settings.device, settings.denoising_steps, settings.max_batch, settings.seed, settings.told)
