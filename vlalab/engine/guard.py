@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from vlalab.engine import docker
 from vlalab.host import paths
@@ -34,7 +35,10 @@ def guarded(*names: str) -> Iterator[None]:
         dismiss(guard)
 
 
-def start(*names: str) -> subprocess.Popen[str]:
+Guard: TypeAlias = "subprocess.Popen[str]"
+
+
+def start(*names: str) -> Guard:
     """Returns a guard that watches over this process, in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "vlalab.engine.guard", *names],
@@ -43,7 +47,7 @@ def start(*names: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def dismiss(guard: subprocess.Popen[str]) -> None:
+def dismiss(guard: Guard) -> None:
     """Tells a guard that there is nothing left to end."""
     guard.communicate(DONE)
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from invoke import Exit
 
-from vlalab.host import endings
+from vlalab.host.borrowed import endings
 
 MAX_LISTED = 30  # known names in one message
 

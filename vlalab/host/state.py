@@ -90,10 +90,10 @@ def _temporary() -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file that nobody else reads, whole or not at all."""
+    """Write a file that only the caller reads, whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(partial, "w", opener=_private_opener) as file:
+        with open(partial, "w", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
             file.write(text)
         partial.replace(path)
     except OSError:
@@ -102,9 +102,10 @@ def write(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> str | None:
-    """Returns what `write` wrote, None where there is nothing. Raises ValueError for no file of the caller's."""
+    """Return what `write` wrote, None where there is nothing. Raise ValueError for what is not the caller's file."""
     try:
-        with open(path, opener=_no_link) as file:
+        # O_NONBLOCK: a pipe in its place must not stop us.
+        with open(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 raise ValueError(f"{path} is no file of yours")
@@ -115,16 +116,11 @@ def read(path: Path) -> str | None:
         raise ValueError(f"{path}: {error.strerror}") from error
 
 
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not stop us
-
-
-def _private_opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
 def _private(base: Path, *names: str, make: bool) -> Path:
-    """Returns a folder below `base`, perhaps made with all of its parents; from `base` on only the caller may write."""
+    """Return a directory below `base`, made if `make`; from `base` on only the caller may write.
+
+    Raises LabError where one on the way is a link, not a directory, another user's, or open to others for writing.
+    """
     steps = list(itertools.accumulate(names, Path.joinpath, initial=base))
     try:
         if make:
@@ -133,24 +129,20 @@ def _private(base: Path, *names: str, make: bool) -> Path:
             if make:
                 step.mkdir(mode=0o700, exist_ok=True)
             elif not os.path.lexists(step):
-                break
-            _check(step)
-        else:
-            steps[-1].chmod(0o700)  # one of an earlier time, perhaps with another mode
+                return steps[-1]
+            status = step.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                wrong = "is a link"
+            elif status.st_uid != os.geteuid():
+                wrong = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
+            elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                wrong = "may be written to by others"
+            else:
+                continue
+            raise LabError(
+                f"{step} {wrong}; the lab's state must lie in directories of yours alone: remove it, or set {VARIABLE}"
+            )
+        steps[-1].chmod(0o700)  # one of an earlier version may have another mode
     except OSError as error:
         raise LabError(f"cannot make {steps[-1]} ({error.strerror}); set {VARIABLE} to a folder of your own") from error
     return steps[-1]
-
-
-def _check(path: Path) -> None:
-    """Raises LabError where a folder is a link, no folder, another's, or open to others for writing."""
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        wrong = "is a link"
-    elif status.st_uid != os.geteuid():
-        wrong = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
-    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        wrong = "may be written to by others"
-    else:
-        return
-    raise LabError(f"{path} {wrong}; the lab's state must lie in folders of yours alone: remove it, or set {VARIABLE}")
