@@ -41,7 +41,7 @@ def take_in() -> None:
 
 
 def known() -> set[str]:
-    """Returns the names of the lab's variables: .env.example's, compose.yaml's, and a base image per environment."""
+    """Return the names of the lab's variables: .env.example's, compose.yaml's, and a base image per environment."""
     texts = (path.read_text(encoding="utf-8") for path in (EXAMPLE, FILE))
     named = [name for text in texts for name in re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]\b", text)]
     return {*named, *(f"{PREFIX}BASE_{name.upper()}" for name in image_names())}

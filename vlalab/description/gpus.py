@@ -42,14 +42,10 @@ SILENT = {
 }
 
 
-class Failure(Exception):
-    """What nvidia-smi said when it failed."""
-
-
 def _ask(query: str, timeout_s: float) -> list[list[str]]:
     """Return the rows of `nvidia-smi --query-…`, each a list of stripped cells; none where it is missing.
 
-    Raises Failure where it is there and fails.
+    Raises OSError, with nvidia-smi's words, where it is installed and fails.
     """
     if shutil.which("nvidia-smi") is None:
         return []
@@ -57,12 +53,10 @@ def _ask(query: str, timeout_s: float) -> list[list[str]]:
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        raise Failure(f"it did not answer within {timeout_s:g} s") from None
-    except OSError as error:
-        raise Failure(str(error)) from None
+        raise OSError(f"it did not answer within {timeout_s:g} s") from None
     words = (asked.stdout + asked.stderr).strip()
     if asked.returncode != 0 and NO_DEVICES not in words:
-        raise Failure(words.splitlines()[0] if words else f"it ended with status {asked.returncode}")
+        raise OSError(words.splitlines()[0] if words else f"it ended with status {asked.returncode}")
     lines = asked.stdout.splitlines() if asked.returncode == 0 else []
     return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
 
@@ -72,8 +66,8 @@ def _devices() -> tuple[dict[str, str], str | None]:
     """Return {number: UUID}, and what nvidia-smi said if it failed."""
     try:
         rows = _ask("gpu=index,uuid", ASK_S)
-    except Failure as failure:
-        return {}, str(failure)
+    except OSError as error:
+        return {}, str(error)
     return {row[0]: row[-1] for row in rows if row[0].isdigit()}, None
 
 
@@ -93,7 +87,7 @@ def memory_by_process() -> dict[int, dict[str, int]]:
     try:
         index = {row[1]: row[0] for row in _ask("gpu=index,uuid", STATUS_S) if len(row) == 2}
         rows = _ask("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
-    except Failure:
+    except OSError:
         return {}
     for row in rows:
         if len(row) == 3 and row[0].isdigit() and row[2].isdigit():

@@ -39,7 +39,7 @@ Guard: TypeAlias = "subprocess.Popen[str]"
 
 
 def start(*names: str) -> Guard:
-    """Returns a guard that watches over this process, in a session of its own."""
+    """Return a guard that watches over this process, in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "vlalab.engine.guard", *names],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -53,7 +53,7 @@ def dismiss(guard: Guard) -> None:
 
 
 def remove(*names: str) -> None:
-    """Removes containers at once; those that are gone already are none of its business."""
+    """Remove containers at once; those that are gone already are none of its business."""
     docker.run(["rm", "--force", "--volumes", *names], check=False)
 
 

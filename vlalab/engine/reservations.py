@@ -34,7 +34,7 @@ def files(service: str, known: Mapping[str, str]) -> list[Path]:
             say(f"'{service}' runs without a GPU: {docker.why_no_gpu()}")
             return []
     names = choice.split(",") if choice else ["0"]
-    by_cdi = not docker.has_nvidia_runtime() and docker.has_nvidia_cdi()
+    by_cdi = not docker.has_nvidia_runtime() and bool(docker.cdi_devices(docker.info()))
     return [_made(service, names, by_cdi) if by_cdi or len(names) > 1 else compose.GPU_FILE]
 
 

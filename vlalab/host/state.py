@@ -26,7 +26,7 @@ MAX_LENGTH = 1_000_000  # characters of a state file: they have some hundred
 
 
 def clone_id(root: Path = paths.ROOT) -> str:
-    """Returns a name for a clone, made from its path: what a person recognises, and what makes it the only one.
+    """Return a name for a clone, made from its path: what a person recognises, and what makes it the only one.
 
     It begins with a letter or digit and holds a-z, 0-9 and "-" only, as the name of a Compose project has to.
     """
@@ -35,7 +35,7 @@ def clone_id(root: Path = paths.ROOT) -> str:
 
 
 def owner() -> str:
-    """Returns a name for this caller in this clone, for engines that several share: "anna-1a2b3c4d".
+    """Return a name for this caller in this clone, for engines that several share: "anna-1a2b3c4d".
 
     It may be part of the name of a Compose project, and with a service and a pid behind it of a host (63 characters).
     """
@@ -48,7 +48,7 @@ def owner() -> str:
 
 
 def folder(*names: str, make: bool = True) -> Path:
-    """Returns the folder of this caller, clone and machine, or one of those names below it; made if missing.
+    """Return the folder of this caller, clone and machine, or one of those names below it; made if missing.
 
     It lies under $VLALAB_STATE, else under vla-lab/<clone> in $XDG_STATE_HOME or ~/.local/state, else (a caller without
     a home) in /tmp. Raises LabError where it cannot be made, or where somebody else might write to it.
@@ -61,7 +61,7 @@ def folder(*names: str, make: bool = True) -> Path:
 
 
 def short_folder(name: str, make: bool = True) -> Path:
-    """Returns a folder as `folder` does, with a path short enough for sockets below it, which end with the machine."""
+    """Return a folder as `folder` does, with a path short enough for sockets below it, which end with the machine."""
     own = hashlib.sha256(os.fsencode(folder(make=False))).hexdigest()[:8]
     return _private(_temporary(), f"{name[:4]}-{own}", make=make)
 
