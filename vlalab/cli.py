@@ -16,7 +16,8 @@ from types import ModuleType
 from invoke import Collection, Exit, ParseError, Program
 
 from vlalab.description import environment_file
-from vlalab.host import borrowed, endings
+from vlalab.host import borrowed
+from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError, require_known
 from vlalab.host.paths import ROOT
 from vlalab.tasks import helping

@@ -69,11 +69,20 @@ class Steward:
         """Return the JSON of a route. Raises Refused."""
         match (method, *path.split("/")[1:]):
             case ("GET", "status"):
-                return self._describe()
+                status, error = self._read_status()
+                with self._lock:
+                    actions = sorted(self._actions.values(), key=lambda action: -action["began"])
+                known = known_secrets() if actions else ()
+                told = [{**action, "output": safe(action["output"], known)} for action in actions]
+                return {"status": status, "error": error, "actions": told}
             case ("GET", "doctor"):
                 return self._doctor
             case ("POST", "doctor"):
-                return self._start_doctor()
+                with self._lock:
+                    if not self._doctor["running"]:
+                        self._doctor = {**self._doctor, "running": True}
+                        threading.Thread(target=self._examine, daemon=True).start()
+                return self._doctor
             case ("GET", "services", name, "log"):
                 output, error = run("logs", known_service(name), "--lines", LOG_LINES, seconds=LOG_S)
                 return {"log": safe(output or error, known_secrets())}
@@ -81,32 +90,17 @@ class Steward:
                 return self._start_action(what, known_service(name))
         raise Refused(404, "there is no such route")
 
-    def _describe(self) -> dict[str, Any]:
-        status, error = self._read_status()
-        with self._lock:
-            actions = sorted(self._actions.values(), key=lambda action: -action["began"])
-        known = known_secrets() if actions else ()
-        told = [{**action, "output": safe(action["output"], known)} for action in actions]
-        return {"status": status, "error": error, "actions": told}
-
-    def _read_status(self, again: bool = False) -> tuple[Any, str]:
+    def _read_status(self) -> tuple[Any, str]:
         """Return what `./lab status` says; concurrent callers wait for one run of it, which is good for some time."""
         with self._status_lock:
-            if again or time.monotonic() > self._status_until:
+            if time.monotonic() > self._status_until:
                 self._status = read_json("status", "--json", seconds=STATUS_S)
                 self._status_until = time.monotonic() + STATUS_FRESH_S
             return self._status
 
-    def _start_doctor(self) -> dict[str, Any]:
-        def examine() -> None:
-            told, error = read_json("doctor", "--json", "--offline", seconds=DOCTOR_S)
-            self._doctor = {"running": False, "at": time.time(), "told": told, "error": error}
-
-        with self._lock:
-            if not self._doctor["running"]:
-                self._doctor = {**self._doctor, "running": True}
-                threading.Thread(target=examine, daemon=True).start()
-        return self._doctor
+    def _examine(self) -> None:
+        told, error = read_json("doctor", "--json", "--offline", seconds=DOCTOR_S)
+        self._doctor = {"running": False, "at": time.time(), "told": told, "error": error}
 
     def _start_action(self, what: str, name: str) -> dict[str, Any]:
         if name == PAGE:
@@ -142,7 +136,8 @@ class Steward:
             action["code"] = process.wait()
         except OSError as error:
             action.update(output=f"./lab cannot be run: {error}\n", code=127)
-        self._read_status(again=True)  # a caller that hears that it has ended sees the service so
+        self._status_until = 0.0
+        self._read_status()  # a caller that hears that it has ended sees the service so
         action["ended"] = time.time()
         say(f"{what} {service} ended with code {action['code']}:\n{safe(action['output'], known_secrets())}")
 
@@ -190,12 +185,9 @@ def read_json(*words: str, seconds: float) -> tuple[Any, str]:
 
 def run(*words: str, seconds: float) -> tuple[str, str]:
     """Return what a command of the lab prints, and its errors, or why it could not be run."""
-    command = f"./lab {' '.join(words)}"
+    command, options = f"./lab {' '.join(words)}", {"cwd": paths.ROOT, "stdin": subprocess.DEVNULL, "timeout": seconds}
     try:
-        done = subprocess.run(
-            [paths.ROOT / "lab", *words], capture_output=True, text=True, errors="replace", cwd=paths.ROOT,
-            stdin=subprocess.DEVNULL, timeout=seconds,
-        )  # fmt: skip
+        done = subprocess.run([paths.ROOT / "lab", *words], capture_output=True, text=True, errors="replace", **options)
     except subprocess.TimeoutExpired:
         return "", f"{command} did not answer within {seconds:g} s"
     except OSError as error:

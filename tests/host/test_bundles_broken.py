@@ -6,10 +6,14 @@ import json
 import os
 import random
 import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from vlalab.bundles import packing, restoring
+from vlalab.environments import venvs
+from vlalab.host import state
 from vlalab.host.console import LabError
 
 FILES = {"checkpoints/a/weights.bin": random.Random(0).randbytes(150_000), "checkpoints/a/config.json": b"{}" * 4000}
@@ -218,24 +222,7 @@ def test_references_that_an_engine_would_take_for_flags_are_refused(tmp_path, vo
     assert "reference" in refused(make(tmp_path / "x", edit=edit), volume)
 
 
-# --- taking back --------------------------------------------------------------------------------------------
-
-
-def test_what_was_placed_is_taken_back_when_a_later_file_cannot_be(tmp_path, volume, monkeypatch):
-    names = ["checkpoints/a/config.json", "checkpoints/new/deep/x", "checkpoints/b"]
-    path = make(tmp_path / "x", files=dict.fromkeys(names, b"new"))
-    placed = []
-
-    def replace(source, target, really=os.replace):
-        if str(source).endswith(".new") and str(target).endswith("checkpoints/b"):
-            assert (volume / "checkpoints/new/deep/x").read_bytes() == b"new"
-            raise OSError(5, "Input/output error")
-        placed.append(target)
-        return really(source, target)
-
-    monkeypatch.setattr(restoring.os, "replace", replace)
-    assert "nothing was restored" in refused(path, volume)
-    assert len(placed) >= 2 and not (volume / "checkpoints/new").exists()
+# --- beside the volume's own files ----------------------------------------------------------------------------
 
 
 def test_what_a_killed_restore_left_is_removed_by_the_next(tmp_path, volume):
@@ -245,11 +232,15 @@ def test_what_a_killed_restore_left_is_removed_by_the_next(tmp_path, volume):
     assert on(volume) == HERE | FILES and not (volume / restoring.STAGING).exists()
 
 
-def test_two_restores_at_once_do_not_mix(tmp_path, volume):
+def test_two_restores_at_once_do_not_mix(tmp_path, volume, capsys):
     path = make(tmp_path / "x")
-    with restoring._staging(volume / restoring.STAGING), pytest.raises(LabError, match="another restore"):
-        restoring.restore(path)
-    assert on(volume) == HERE
+    with ThreadPoolExecutor() as pool, venvs.exclusive(state.folder() / ".restore.lock", ""):
+        second = pool.submit(restoring.restore, path)
+        while "another restore is running" not in capsys.readouterr().err and not second.done():
+            time.sleep(0.05)
+        assert on(volume) == HERE and not second.done()
+    second.result()
+    assert on(volume) == HERE | FILES
 
 
 def test_a_folder_in_the_place_of_a_file_is_told(tmp_path, volume):

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 from tests.screen import Screen
-from vlalab.host import endings, paths
+from vlalab.host import paths
+from vlalab.host.borrowed import endings
 
 SILENT = """
 import sys, threading
@@ -31,7 +32,7 @@ import sys
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from vlalab.host import endings
+from vlalab.host.borrowed import endings
 from vlalab.host.console import say, status
 
 def main():

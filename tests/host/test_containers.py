@@ -25,7 +25,7 @@ from vlalab.host import paths, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import identify
 from vlalab.host.state import folder as state_folder
-from vlalab.runtimes import both, contained, containers
+from vlalab.runtimes import both, containers
 from vlalab.testing import inside
 
 OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "SUDO_")
@@ -273,7 +273,7 @@ def test_what_another_user_or_clone_started_is_none_of_ours(engine, as_caller):
     as_caller("anna-11111111")
     lifecycle.up(["oracle"], "docker")
     as_caller("bert-22222222")
-    assert contained.everything() == [] and lifecycle.down([]) == []
+    assert containers.everything() == [] and lifecycle.down([]) == []
     with pytest.raises(LabError, match="'oracle' is not up"):
         lifecycle.down(["oracle"])
     lifecycle.up(["oracle"], "docker")
@@ -287,18 +287,18 @@ def test_what_another_user_or_clone_started_is_none_of_ours(engine, as_caller):
 def test_anothers_private_policy_is_not_abandoned(engine, as_caller, capsys):
     """Its owner's process id means nothing to us: only our own project is looked at."""
     as_caller("anna-11111111")
-    label = ["--label", f"{contained.OWNER}={os.uname().nodename} 1 1 another-boot"]
+    label = ["--label", f"{containers.OWNER}={os.uname().nodename} 1 1 another-boot"]
     theirs = {compose.PROJECT: compose.project()}
     docker.run(["compose", "run", "--detach", "--name", "theirs", *label, "oracle"], variables=theirs)
     as_caller("bert-22222222")
-    assert contained.everything() == [] and [one["Name"] for one in engine.containers()] == ["/theirs"]
+    assert containers.everything() == [] and [one["Name"] for one in engine.containers()] == ["/theirs"]
 
 
 @pytest.mark.parametrize("variable", ["COMPOSE_PROJECT_NAME", "VLALAB_PROJECT"])
 def test_a_project_that_was_named_is_used_by_all_calls(engine, monkeypatch, variable):
     monkeypatch.setenv(variable, "ours")
     lifecycle.up(["oracle"], "docker")
-    assert [found.container for found in contained.everything()] == ["ours-oracle-1"]
+    assert [found.container for found in containers.everything()] == ["ours-oracle-1"]
     assert engine.calls("up --detach")[0]["variables"]["VLALAB_PROJECT"] == "ours"
 
 
@@ -502,10 +502,10 @@ def test_what_belongs_to_a_call_that_is_gone_is_removed(engine, capsys):
     here = f"{os.uname().nodename} {me.pid} {me.start_ticks} {me.boot_id}"
     other_machine = gone.replace(os.uname().nodename, "another")
     for name, owner in (("a", gone), ("b", here), ("c", other_machine)):
-        label = ["--label", f"{contained.OWNER}={owner}"]
+        label = ["--label", f"{containers.OWNER}={owner}"]
         mine = {compose.PROJECT: compose.project()}
         docker.run(["compose", "run", "--detach", "--name", name, *label, "oracle"], variables=mine)
-    assert [found.name for found in contained.everything()] == ["b", "c"]
+    assert [found.name for found in containers.everything()] == ["b", "c"]
     assert "removing a" in capsys.readouterr().err
     assert [record["Name"] for record in engine.containers()] == ["/b", "/c"]
 

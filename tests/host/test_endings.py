@@ -15,7 +15,8 @@ import pytest
 from tests.host.conftest import with_few_packages
 from tests.screen import Screen
 from vlalab.description import environment_file, ports
-from vlalab.host import endings, owners
+from vlalab.host import owners
+from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError
 
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "VLALAB_PYTHON")}
@@ -260,7 +261,7 @@ def test_a_message_ends_its_lines_between_words_and_leaves_commands_whole():
     body = (
         f"from vlalab.host.console import LabError, say\nsay({sentence * 2 + command!r})\nprint('x' * 9 + ' y' * 50)\n"
     )
-    program = f"from vlalab.host import endings\ndef main():\n    exec({body!r})\nendings.run(main)"
+    program = f"from vlalab.host.borrowed import endings\ndef main():\n    exec({body!r})\nendings.run(main)"
     with Screen([sys.executable, "-c", program], columns=80) as screen:
         assert screen.wait() == 0
     lines = screen.sent.decode().replace("\r\n", "\n").splitlines()

@@ -19,7 +19,7 @@ from vlalab.commands import evaluation, joining
 from vlalab.commands.evaluation import Request, choose_policy, resume_line, why_killed
 from vlalab.description import compose
 from vlalab.environments import venvs
-from vlalab.host import memory, paths, state
+from vlalab.host import paths, processes, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import Identity, command, identify, supervise
 from vlalab.runtimes import local
@@ -31,8 +31,8 @@ def up(service: str, port: int) -> local.Instance:
     nobody = Identity(0, 0, "")
     return local.Instance(
         name=service, service=service, url=f"http://127.0.0.1:{port}", role="policy", attached=False,
-        log_path=Path("log"), check="", check_timeout_s=1, stop_grace_s=1, started_at=0, supervisor=nobody,
-        child=nobody, starts=1, last_exit=None, gpu="", variables={}, placed={},
+        check="", check_timeout_s=1, stop_grace_s=1, started_at=0, supervisor=nobody, child=nobody, starts=1,
+        last_exit=None,
     )  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def test_the_evaluator_does_not_outlive_the_host_tool(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     deadline = time.monotonic() + 60
-    while memory.stat_fields(int(pid_file.read_text()))[:1] not in ([], ["Z"]):
+    while processes.stat_fields(int(pid_file.read_text()))[:1] not in ([], ["Z"]):
         assert time.monotonic() < deadline, "it outlives its caller"
         time.sleep(0.05)
 
@@ -266,7 +266,7 @@ def process_of(module: str, parent: int) -> int:
 
 def ancestors(pid: int) -> list[int]:
     found = []
-    while fields := memory.stat_fields(pid):
+    while fields := processes.stat_fields(pid):
         found.append(pid := int(fields[1]))
     return found
 

@@ -18,7 +18,7 @@ from vlalab.environments import venvs
 from vlalab.host import memory, paths
 from vlalab.host.processes import identify
 from vlalab.runtimes import local
-from vlalab.runtimes.contained import Container
+from vlalab.runtimes.containers import Container
 
 LIBERO = compose.read(variables={})["oracle"]
 
@@ -144,8 +144,8 @@ def test_a_local_instance_has_a_row_too(tmp_path, answering):
     me = identify(os.getpid())
     found = local.Instance(
         name="oracle", service="oracle", url="http://127.0.0.1:8001", role="policy", attached=False,
-        log_path=tmp_path / "log", check=answering(200), check_timeout_s=5, stop_grace_s=1,
-        started_at=time.time(), supervisor=me, child=me, starts=1, last_exit=None, gpu="1", variables={}, placed={},
+        check=answering(200), check_timeout_s=5, stop_grace_s=1, started_at=time.time(), supervisor=me, child=me,
+        starts=1, last_exit=None, gpu="1",
     )  # fmt: skip
     row = overview._row(found, LIBERO, facts(found))
     assert row[:3] == ["local", "up 0 s", "healthy"] and row[4] == "1" and row[6] == found.url

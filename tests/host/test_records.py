@@ -14,16 +14,15 @@ from vlalab.commands import lifecycle, overview
 from vlalab.host import paths, state
 from vlalab.host.processes import Identity, identify
 from vlalab.runtimes import local, supervised
-from vlalab.runtimes.supervised import Record
+from vlalab.runtimes.supervised import Instance
 
 NOBODY = 54321
 
 
-def record(supervisor: Identity, child: Identity | None = None, **other) -> Record:
-    known = Record(
-        name="oracle", service="oracle", attached=False, started_at=1.0, gpu="", variables={},
-        placed={"VLALAB_BIND": "127.0.0.1", "VLALAB_ORACLE_PORT": "8001"}, supervisor=supervisor, child=child,
-        starts=1, last_exit=None,
+def record(supervisor: Identity, child: Identity | None = None, **other) -> Instance:
+    known = Instance(
+        name="oracle", service="oracle", started_at=1.0, url="http://127.0.0.1:8001", supervisor=supervisor,
+        child=child, starts=1, last_exit=None,
     )  # fmt: skip
     return replace(known, **other)
 
@@ -71,35 +70,30 @@ def test_a_process_that_the_lab_did_not_start_is_never_ended(bystander):
     assert local.instance("oracle") is None and bystander.poll() is None
 
 
-@pytest.mark.parametrize(
-    ("module", "file", "is_ours"),
-    [
-        ("older.supervisor", "oracle.json", True),
-        ("older.other", "oracle.json", False),
-        ("older.supervisor", "b", False),
-    ],
-)
-def test_a_service_outlives_a_move_of_the_supervisors_module(tmp_path, module, file, is_ours):
-    (tmp_path / "older").mkdir()
-    (tmp_path / f"{module.replace('.', '/')}.py").write_text("print('up', flush=True)\nimport time; time.sleep(60)\n")
-    path = tmp_path / "oracle.json"
-    command = [sys.executable, "-m", module, str(tmp_path / file)]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"up\n"
-        assert record(identify(process.pid)).runs(path) is is_ours
-        process.kill()
+def test_a_supervisor_of_another_state_file_is_not_this_ones(monkeypatch):
+    mine, other, me = supervised.state_path("oracle"), supervised.state_path("other"), identify(os.getpid())
+    monkeypatch.setattr(supervised, "command", lambda pid: ["python", "-m", supervised.SUPERVISOR, str(mine)])
+    supervised.write(mine, record(me))
+    supervised.write(other, record(me, name="other"))
+    assert supervised.instance("oracle") and supervised.instance("other") is None
 
 
-def test_a_child_that_is_not_the_supervisors_is_never_ended(bystander):
-    path = supervised.state_path("oracle")
-    own = subprocess.Popen(["/bin/sh", "-c", "sleep 60 & wait"], stdout=subprocess.DEVNULL, start_new_session=True)
+def test_a_child_that_is_not_the_supervisors_is_never_ended(bystander, monkeypatch):
+    path, me = supervised.state_path("oracle"), identify(os.getpid())
+    monkeypatch.setattr(supervised, "command", lambda pid: ["python", "-m", supervised.SUPERVISOR, str(path)])
+    own = subprocess.Popen(["sleep", "60"])
+    stranger = subprocess.Popen(["/bin/sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
     try:
-        found = record(identify(own.pid), identify(bystander.pid))
-        supervised.write(path, found)
-        assert found.own_child() is None
+        supervised.write(path, record(me, identify(own.pid)))
+        assert supervised.instance("oracle").child == identify(own.pid)
+        supervised.write(path, record(me, identify(int(stranger.stdout.readline()))))
+        assert supervised.instance("oracle").child is None
     finally:
-        os.killpg(own.pid, signal.SIGKILL)
+        own.kill()
         own.wait()
+        stranger.kill()
+        stranger.wait()
+        stranger.stdout.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root could end another user's process")

@@ -12,7 +12,7 @@ import pytest
 
 from vlalab.description import compose, ports
 from vlalab.environments import venvs
-from vlalab.runtimes import contained, service_state
+from vlalab.runtimes import containers, service_state
 
 TOKEN, OTHER = "the-first-token-0123456789", "another-token-0123456789"
 
@@ -99,20 +99,20 @@ def test_what_a_container_was_started_with_is_held_against_what_is_asked_for():
         "Id": "1", "Name": "/oracle", "Image": "x", "State": {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z"},
         "HostConfig": {},
         "Config": {
-            "Labels": {f"{contained.LABEL}service": "oracle"}, "Cmd": list(described.command),
+            "Labels": {f"{containers.LABEL}service": "oracle"}, "Cmd": list(described.command),
             "Env": ["PATH=/bin", *("=".join(pair) for pair in described.environment.items())],
         },
     }  # fmt: skip
-    found = contained._container(record)
+    found = containers._container(record)
     had = found.started_with()
-    assert service_state.differing(found, had, {}) == []
+    assert service_state.differing("oracle", had, {}) == []
     assert (
         service_state.differing(
-            found, had, {"VLALAB_TOKEN": TOKEN, "VLALAB_BIND": "127.0.0.1", "VLALAB_UI_POLICY": "x"}
+            "oracle", had, {"VLALAB_TOKEN": TOKEN, "VLALAB_BIND": "127.0.0.1", "VLALAB_UI_POLICY": "x"}
         )
         == []
     )
-    assert service_state.differing(found, had, {"VLALAB_TOKEN": OTHER, "VLALAB_BIND": "::1"}) == [
+    assert service_state.differing("oracle", had, {"VLALAB_TOKEN": OTHER, "VLALAB_BIND": "::1"}) == [
         "VLALAB_BIND",
         "VLALAB_TOKEN",
     ]

@@ -16,7 +16,7 @@ import pytest
 
 from tests import browser, ssh_server
 from tests.docker import spent
-from vlalab.host import gl, memory, paths
+from vlalab.host import gl, paths, processes
 from vlalab.host.console import LabError
 from vlalab.testing import inside, parts, programs, results, run
 from vlalab.testing.parts import Options, Part
@@ -199,7 +199,7 @@ def test_what_parts_started_ends_with_their_caller(number, tmp_path):
     caller.send_signal(number)
     caller.wait(60)
     deadline = time.monotonic() + 60
-    while memory.stat_fields(pid)[:1] not in ([], ["Z"]):
+    while processes.stat_fields(pid)[:1] not in ([], ["Z"]):
         assert time.monotonic() < deadline, f"{pid} outlives its caller"
         time.sleep(0.05)
 

@@ -123,6 +123,7 @@ NOT_FOR_USERS = {
     "VLALAB_HERE",  # where the caller stands: programs show paths from there
     "VLALAB_COMMAND",  # `./lab eval` tells the evaluator what was typed
     "VLALAB_COMMIT", "VLALAB_LOCK_HASH", "VLALAB_NUMBA_SEED",  # an image tells about itself
+    "VLALAB_SETTINGS",  # the supervisor of a local service holds what it was started with
     "VLALAB_STEWARD_ACTS",  # the page's steward tells its commands to leave it alone
     "VLALAB_TEST_NIGHTLY",  # ./lab test --nightly tells the tests
     "VLALAB_TEST_RECORD",  # of tests that start tests

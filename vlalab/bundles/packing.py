@@ -18,15 +18,14 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
 
 from vlalab.description import compose, manifests
-from vlalab.engine import building, docker, images, space, volumes
+from vlalab.engine import building, docker, images, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, Status, require_known, say, status, unknown
 
@@ -86,7 +85,15 @@ def default_assets(names: Sequence[str]) -> list[str]:
 
 def bundle(request: Request) -> Path | None:
     """Return the file that was written, None for a dry run. Raise LabError and leave no file behind."""
-    selected = _select_images(request.names)
+    selected = []
+    if request.names:
+        docker.require()
+        available = images.found()
+        for name in request.names:
+            if name != "all" and (problem := images.unusable(name, available.get(name))):
+                raise LabError(problem)
+        selected = [one for one in available.values() if one.name in request.names or "all" in request.names]
+        selected = [image for image in selected if image.fits()]
     files = volume_files(request.checkpoints, request.assets)
     if not selected and not files:
         raise LabError("nothing to bundle: name environments (./lab build makes images), --checkpoints or --assets")
@@ -117,17 +124,6 @@ def bundle(request: Request) -> Path | None:
     volumes.give(request.file)
     say(f"{request.file}: {images.spell_size(request.file.stat().st_size)}; on the other machine: ./lab restore FILE")
     return request.file
-
-
-def _select_images(names: Sequence[str]) -> list[images.Image]:
-    if not names:
-        return []
-    docker.require()
-    available = images.found()
-    for name in names:
-        if name != "all" and (problem := images.unusable(name, available.get(name))):
-            raise LabError(problem)
-    return [image for name, image in available.items() if name in names or ("all" in names and image.fits())]
 
 
 def names_on_volume(directory: str) -> list[str]:
@@ -164,13 +160,6 @@ def _check_target(request: Request, selected: Sequence[images.Image], bytes_of_f
     free = shutil.disk_usage(file.parent).free
     if free < need:
         raise LabError(f"the bundle takes up to {images.spell_size(need)}; {file.parent} has {images.spell_size(free)}")
-    largest = max((image.size for image in selected), default=0)
-    spare = space.free_at_engine() if selected else None
-    if spare is not None and spare < largest:
-        raise LabError(
-            f"the engine needs {images.spell_size(largest)} for a while to save an image, and its disk has "
-            f"{images.spell_size(spare)} free; see what can be freed: ./lab clean"
-        )
 
 
 # --- writing ------------------------------------------------------------------------------------------------
@@ -215,8 +204,7 @@ def _write(
             _add_host(writer)
         for image in selected:
             line.update(image.reference)
-            with _saved(image) as stream:
-                writer.add(f"images/{image.name}.tar.gz", stream)
+            _save(writer, image)
         for path in files:
             name = str(path.relative_to(paths.volume()))
             line.update(name)
@@ -237,16 +225,15 @@ def _write(
         os.fsync(file.fileno())
 
 
-@contextmanager
-def _saved(image: images.Image) -> Iterator[BinaryIO]:
-    """Give the output of `docker save`, as gzip. Raise LabError at the end if it failed."""
+def _save(writer: Writer, image: images.Image) -> None:
+    """Add the output of `docker save`, as gzip."""
     with tempfile.TemporaryFile() as errors:
         save = docker.open_pipe(["save", image.reference], stdout=subprocess.PIPE, stderr=errors)
         compressor = [shutil.which("pigz") or "gzip", f"-{LEVEL}", "-c"]
         with save, subprocess.Popen(compressor, stdin=save.stdout, stdout=subprocess.PIPE) as gzip:
             save.stdout.close()  # so that `docker save` ends with the compressor
             try:
-                yield gzip.stdout
+                writer.add(f"images/{image.name}.tar.gz", gzip.stdout)
             except BaseException:
                 gzip.kill()
                 raise
@@ -257,36 +244,31 @@ def _saved(image: images.Image) -> Iterator[BinaryIO]:
 
 
 def _add_host(writer: Writer) -> None:
-    """Add the repository's files as committed, and the wheels from which the launcher makes .venv without network."""
-    with tempfile.TemporaryDirectory(prefix="vlalab-bundle-") as directory:
-        archive = Path(directory) / "vla-lab.tar.gz"
+    """Add the repository's files as committed, and the wheels from which the launcher makes .venv without network.
+
+    They are the host tool's pinned ones for every Python that it runs on, checked by hash.
+    """
+    with tempfile.TemporaryDirectory(prefix="vlalab-bundle-") as name:
+        directory = Path(name)
+        archive, pins, wheels = directory / "vla-lab.tar.gz", directory / "requirements.lock", directory / "wheels"
+        pins.write_text(without_markers((paths.ROOT / "requirements.lock").read_text()))
+        download = [
+            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+            "--require-hashes", "--only-binary", ":all:", "--dest", str(wheels), "-r", str(pins),
+            *(word for name in WHEELS for word in ("--platform", name)),
+        ]  # fmt: skip
         git = ["git", "-C", str(paths.ROOT), "archive", "--prefix=vla-lab/", "-o", str(archive), "HEAD"]
-        done = subprocess.run(git, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise LabError(f"the lab's own files cannot be added: {done.stderr.strip()}; leave them out: --no-host")
-        for path in [archive, *_download_wheels(Path(directory) / "wheels")]:
+        variables = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
+        for command in (git, *([*download, "--python-version", version] for version in PYTHONS)):
+            done = subprocess.run(command, capture_output=True, text=True, env=variables)
+            if done.returncode != 0:
+                what = "files" if command is git else f"packages for Python {command[-1]}"
+                raise LabError(
+                    f"the lab's own {what} cannot be added; leave them out: --no-host\n{done.stderr.strip()}"
+                )
+        for path in (archive, *sorted(wheels.iterdir())):
             with path.open("rb") as file:
                 writer.add(f"host/{path.relative_to(directory)}", file)
-
-
-def _download_wheels(directory: Path) -> list[Path]:
-    """Download the host tool's pinned wheels for every Python that it runs on, checked by hash."""
-    pins = directory.with_suffix(".lock")
-    pins.write_text(without_markers((paths.ROOT / "requirements.lock").read_text()))
-    for version in PYTHONS:
-        command = [
-            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-            "--require-hashes", "--only-binary", ":all:", "--python-version", version, "--dest", str(directory),
-            *(word for name in WHEELS for word in ("--platform", name)), "-r", str(pins),
-        ]  # fmt: skip
-        variables = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
-        done = subprocess.run(command, capture_output=True, text=True, env=variables)
-        if done.returncode != 0:
-            raise LabError(
-                f"the lab's packages for Python {version} could not be downloaded; leave them out: --no-host\n"
-                f"{done.stderr.strip()}"
-            )
-    return sorted(directory.iterdir())
 
 
 def without_markers(lock: str) -> str:

@@ -1,12 +1,11 @@
 """`./lab restore`: check every part of a bundle, load its images and put its files onto the volume.
 
-All or nothing: files are written next to the volume's own, then images are loaded, then the files are renamed into
-place; an error reverts what came before it. Files that are newer here stay, unless `force`.
+Every part is checked before anything changes. Then files are written next to the volume's own, images are loaded, and
+the files are renamed into place. Files that are newer here stay, unless `force`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +22,8 @@ from pathlib import Path, PurePosixPath
 
 from vlalab.bundles.packing import BLOCK, DIRECTORIES, FORMAT, MANIFEST
 from vlalab.engine import docker, images, space, volumes
-from vlalab.host import paths
+from vlalab.environments.venvs import exclusive
+from vlalab.host import paths, state
 from vlalab.host.console import LabError, say, status
 
 STAGING = ".restoring"  # on the volume; the next restore removes what a killed one left
@@ -68,8 +68,11 @@ class Bundle:
         if {image["member"] for image in self.images} != {name for name in sizes if name.startswith("images/")}:
             raise LabError(f"{path} holds other images than its manifest names{DAMAGED}")
         self.files = {name[7:]: member for name, member in self.members.items() if name.startswith("volume/")}
+        directories = {str(parent) for name in self.files for parent in PurePosixPath(name).parents}
         for name in self.files:
             check_volume_path(name)
+            if name in directories:
+                raise LabError(f"{path} holds {name[:200]!a} as a file and as a directory{DAMAGED}")
         created, commit = datetime.fromisoformat(manifest["created"]), re.sub(r"[^0-9a-z-]", "?", manifest["commit"])
         self.origin = f"made {created} from commit {commit[:12]}"
 
@@ -125,7 +128,7 @@ def check_volume_path(name: str) -> None:
 
 
 def restore(file: Path, force: bool = False, dry_run: bool = False) -> Plan:
-    """Return what was done (for a dry run: what would be). Raise LabError, and then nothing is changed."""
+    """Return what was done (for a dry run: what would be). Raise LabError, and then no file is changed."""
     with open_bundle(file) as bundle:
         try:
             plan = _plan(bundle, force)
@@ -173,13 +176,11 @@ def _plan(bundle: Bundle, force: bool) -> Plan:
 
 def target_of(name: str) -> Path:
     """Return where a bundle's file goes on the volume. Raise LabError where a link leads out of it."""
-    target = paths.volume().resolve() / name
-    try:
-        if target.resolve().is_relative_to(paths.volume().resolve()):
-            return target
-    except (OSError, RuntimeError):  # links in a circle
-        pass
-    raise LabError(f"{target} leads out of the volume by a link; remove the link. Nothing was restored")
+    root = paths.volume().resolve()
+    with suppress(OSError, RuntimeError):  # links in a circle
+        if (root / name).resolve().is_relative_to(root):
+            return root / name
+    raise LabError(f"{root / name} leads out of the volume by a link; remove the link. Nothing was restored")
 
 
 def _check_space(bundle: Bundle, plan: Plan) -> None:
@@ -198,42 +199,32 @@ def _check_space(bundle: Bundle, plan: Plan) -> None:
 
 
 def _carry_out(bundle: Bundle, plan: Plan) -> None:
-    """Write the files next to the volume's own, load the images, rename the files. An error reverts all of it."""
-    with ExitStack() as undo:
-        staging = None
+    """Write the files next to the volume's own, load the images, rename the files into place."""
+    staging = paths.volume() / STAGING
+    with exclusive(state.folder() / ".restore.lock", "another restore is running"):
         if bundle.files:
             volumes.prepare()
-            staging = undo.enter_context(_staging(paths.volume() / STAGING))
-            with status(f"writing {len(plan.write)} files to {paths.volume()}"):
-                for index, name in enumerate(plan.write):
-                    _write(bundle, name, staging / f"{index}.new")
-        with ExitStack() as revert:
+        if os.path.lexists(staging):  # a killed restore left it
+            shutil.rmtree(staging)
+        try:
+            if plan.write:
+                staging.mkdir(mode=0o700)
+                with status(f"writing {len(plan.write)} files to {paths.volume()}"):
+                    for index, name in enumerate(plan.write):
+                        _write(bundle, name, staging / str(index))
+            targets = [target_of(name) for name in plan.write]
+            for target in targets:
+                for directory in reversed([parent for parent in target.parents if not parent.exists()]):
+                    directory.mkdir()
+                    volumes.give(directory)
             for image in plan.load:
                 with status(f"loading {image['reference']}"):
-                    _load(bundle, image, revert)
-            for index, name in enumerate(plan.write):
-                _place(staging / f"{index}.new", target_of(name), revert)
-            revert.pop_all()  # everything is in place
-
-
-@contextmanager
-def _staging(directory: Path) -> Iterator[Path]:
-    """Give an empty directory that one restore at a time has, and remove it."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise LabError(f"another restore uses {directory.parent}; wait for it") from error
-        try:
-            for left in directory.iterdir():
-                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-            yield directory
+                    _load(bundle, image)
+            for index, target in enumerate(targets):
+                os.replace(staging / str(index), target)
+                volumes.give(target)
         finally:
-            shutil.rmtree(directory)
-    finally:
-        os.close(descriptor)
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _write(bundle: Bundle, name: str, path: Path) -> None:
@@ -247,37 +238,13 @@ def _write(bundle: Bundle, name: str, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _place(source: Path, target: Path, revert: ExitStack) -> None:
-    """Rename a file into place."""
-    for directory in reversed([parent for parent in target.parents if not parent.exists()]):
-        directory.mkdir()
-        revert.callback(_quietly, directory.rmdir)
-        volumes.give(directory)
-    if os.path.lexists(target):
-        previous = source.with_suffix(".old")
-        target.rename(previous)
-        revert.callback(_quietly, os.replace, previous, target)
-    else:
-        revert.callback(_quietly, target.unlink, missing_ok=True)
-    os.replace(source, target)
-    volumes.give(target)
-
-
-def _quietly(function, *args, **options) -> None:
-    with suppress(OSError):
-        function(*args, **options)
-
-
 def _inspect(reference: str) -> dict | None:
     done = docker.run(["image", "inspect", reference], check=False)
     return docker.parse_json(done.stdout)[0] if done.returncode == 0 else None
 
 
-def _load(bundle: Bundle, image: dict, revert: ExitStack) -> None:
+def _load(bundle: Bundle, image: dict) -> None:
     """Load an image, and check that the engine then has the one that the bundle names."""
-    before = _inspect(image["reference"])
-    undo = ["tag", before["Id"], image["reference"]] if before else ["image", "rm", image["reference"]]
-    revert.callback(docker.run, undo, check=False)
     with tempfile.TemporaryFile() as output:
         process = docker.open_pipe(["load"], stdin=subprocess.PIPE, stdout=output, stderr=output)
         with process, suppress(BrokenPipeError):  # docker's message is in the output

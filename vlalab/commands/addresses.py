@@ -15,7 +15,7 @@ from vlalab.commands import lifecycle
 from vlalab.description import compose, ports
 from vlalab.host import paths
 from vlalab.host.console import LabError
-from vlalab.runtimes.running import Instance
+from vlalab.runtimes.both import Instance
 
 LOG_LINES = 5000  # a notebook server says its address when it starts, and little afterwards
 PAGES = "ui"  # the service that shows reports

@@ -17,12 +17,13 @@ import subprocess
 import sys
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from vlalab.environments import venvs
 from vlalab.environments.venvs import exclusive
-from vlalab.host import endings, paths, state
+from vlalab.host import paths, state
+from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError, say, status
 from vlalab.runtimes import local, logs, supervised
 from vlalab.runtimes.supervised import Instance
@@ -75,8 +76,7 @@ def _state_path(make: bool = True) -> Path:
 
 def there() -> Instance | None:
     """Return what runs of a cluster on this machine for this caller: a head or a node."""
-    found = supervised.load(_state_path(make=False))
-    return found and replace(found, stop_grace_s=STOP_S)
+    return supervised.load(_state_path(make=False))
 
 
 def member() -> Member | None:
@@ -179,22 +179,10 @@ def _launch(words: list[str], here: Member) -> None:
     link.symlink_to(python.parent.parent)
     own = [f"--temp-dir={_directory()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
     plain = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
-    record = {
-        "name": NAME, "service": NAME, "attached": False, "started_at": time.time(), "gpu": "", "placed": {},
-        "variables": {HEAD: here.head, HOST: here.node},
-    }  # fmt: skip
-    spec = {
-        "command": [str(link / "bin" / python.name), "-m", "ray.scripts.scripts", "start", "--block", *words, *own,
-                    *plain],
-        "environment": variables(here.is_closed),
-        "folder": str(paths.ROOT),
-        "restart": "unless-stopped",
-        "stop_grace_s": STOP_S,
-        "log_path": str(logs.place(NAME, make=True)),
-        "record": record,
-    }  # fmt: skip
+    command = [str(link / "bin" / python.name), "-m", "ray.scripts.scripts", "start", "--block", *words, *own, *plain]
+    facts = {"variables": {HEAD: here.head, HOST: here.node}, "stop_grace_s": STOP_S}
     with status("starting Ray"):
-        found = local.launch(spec, _state_path(), {})
+        found = local.launch(NAME, command, variables(here.is_closed), state_path=_state_path(), **facts)
         end = time.monotonic() + START_S
         try:
             while STARTED not in found.last_words(200):

@@ -22,8 +22,7 @@ from vlalab.engine import volumes
 from vlalab.host import borrowed, paths
 from vlalab.host.console import LabError, say, status, unknown
 from vlalab.runtimes import both, containers
-from vlalab.runtimes.both import Runtime
-from vlalab.runtimes.running import READY_TIMEOUT_S, Instance
+from vlalab.runtimes.both import READY_TIMEOUT_S, Instance, Runtime
 
 CONNECT_S = 2.0  # an address that takes longer is called silent, and is waited for all the same
 WATCH_S = {"local": 0.5, "docker": 5.0}  # asking the engine takes 40 ms of a CPU
@@ -411,7 +410,7 @@ def _ready_policy(
                 name = f"{choice.service}-{os.getpid()}{f'-{number}' if several else ''}"
                 started.append(runtime.start(choice.service, variables, instance_name=name, attached=True))
             for one in started:
-                runtime.wait_ready(one.name, READY_TIMEOUT_S, line.update)
+                both.wait_ready(runtime, one.name, READY_TIMEOUT_S, line.update)
         yield ",".join(map(address, started)), outcome, started
     finally:
         for one in started:

@@ -12,7 +12,7 @@ from vlalab.description import compose, gpus, manifests
 from vlalab.doctor import fixes, output, runner, selftests
 from vlalab.doctor.check import FAIL, Case, Result
 from vlalab.engine import images
-from vlalab.host import endings
+from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError, require_known, say, status
 
 BEFORE_S = 1.8  # what a task waits for its checks

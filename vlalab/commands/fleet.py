@@ -11,7 +11,7 @@ from typing import Any
 
 from vlalab.commands.machines import Machine
 from vlalab.environments import venvs
-from vlalab.host import endings
+from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError, status
 from vlalab.host.paths import ADMIN
 from vlalab.host.processes import die_with_parent

@@ -12,8 +12,8 @@ from vlalab.commands import evaluation
 from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import volumes
 from vlalab.host.console import LabError, status
-from vlalab.runtimes import local
-from vlalab.runtimes.running import READY_TIMEOUT_S
+from vlalab.runtimes import both, local
+from vlalab.runtimes.both import READY_TIMEOUT_S
 
 LOOK_S = 0.5
 
@@ -43,7 +43,7 @@ def up(
     with status(f"starting {name}") as line:
         found = local.start(name, settings, instance_name=f"{name}-{os.getpid()}", attached=True)
         try:
-            local.wait_ready(found.name, READY_TIMEOUT_S, line.update)
+            both.wait_ready(local, found.name, READY_TIMEOUT_S, line.update)
         except BaseException:
             local.close(found, keep_log=True)
             raise

@@ -10,9 +10,9 @@ from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known, say, unknown
-from vlalab.runtimes import both, contained, service_state, steward
+from vlalab.runtimes import both, containers, service_state, steward
 from vlalab.runtimes import logs as kept_logs
-from vlalab.runtimes.running import Instance
+from vlalab.runtimes.both import Instance
 
 Overrides = Mapping[str, service_settings.Settings]  # service → the settings that `up` was given for it
 
@@ -96,7 +96,7 @@ def _current_settings(found: Instance, wanted: Mapping[str, str], restart: bool)
     """Return the settings that a running service keeps; report which others are requested, or stop it for them."""
     current, requested = found.started_with(), compose.environment_variables()
     if wanted == service_settings.kept(found.service):
-        other = service_state.differing(found, current, requested)
+        other = service_state.differing(found.service, current, requested)
         if not other or not restart:
             _report_other(found.service, other)
             return current
@@ -149,7 +149,7 @@ def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
 
 def _chosen(names: Sequence[str]) -> list[Instance]:
     """Return what runs, or ended without being removed, of those names; no names mean all that `up` started."""
-    instances = {found.name: found for found in [*contained.everything(), *both.instances()]}
+    instances = {found.name: found for found in [*containers.everything(), *both.instances()]}
     for name in names:
         if name not in instances:
             raise LabError(f"'{name}' is not up; up: {', '.join(sorted(instances)) or 'nothing'}")
@@ -173,7 +173,7 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
         return []
     previous = {found.service: found.started_with() for found in chosen}
     requested = compose.environment_variables()
-    other = {found.service: service_state.differing(found, previous[found.service], requested) for found in chosen}
+    other = {name: service_state.differing(name, settings, requested) for name, settings in previous.items()}
     if steward.PAGE in kept:
         steward.dismiss()
     for found in chosen:
@@ -193,7 +193,7 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
 
 def logs(name: str, lines: int, follow: bool) -> None:
     """Print the end of a service's log, and what is added to it if `follow`."""
-    found = next((one for one in [*both.instances(), *contained.everything()] if one.name == name), None)
+    found = next((one for one in [*both.instances(), *containers.everything()] if one.name == name), None)
     known = {*long_lived(), *kept_logs.names()}
     if found is None and name not in known:
         raise LabError(unknown("service", name, sorted(known)))

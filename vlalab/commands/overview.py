@@ -16,9 +16,10 @@ from vlalab.doctor.machine import Machine
 from vlalab.engine import building, docker, images
 from vlalab.engine.images import Image
 from vlalab.environments import venvs
-from vlalab.host import endings, memory, paths
-from vlalab.runtimes import contained, local, steward
-from vlalab.runtimes.contained import Container
+from vlalab.host import memory, paths
+from vlalab.host.borrowed import endings
+from vlalab.runtimes import containers, local, steward
+from vlalab.runtimes.containers import Container
 from vlalab.runtimes.local import Instance
 
 COLUMNS = ("service", "runtime", "state", "health", "image or environment", "GPU", "memory", "URL")
@@ -40,7 +41,7 @@ class Snapshot:
 def gather() -> Snapshot:
     """Return the state now. Nothing that is down is asked anything."""
     with ThreadPoolExecutor(max_workers=16) as pool:
-        instances = pool.submit(contained.everything), pool.submit(local.instances)
+        instances = pool.submit(containers.everything), pool.submit(local.instances)
         built = pool.submit(lambda: {} if docker.available() else images.found())
         running = [found for some in instances for found in some.result()]
         used = pool.submit(gpus.memory_by_process if running else dict)

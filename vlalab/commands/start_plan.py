@@ -10,9 +10,8 @@ from vlalab.description import compose, service_settings
 from vlalab.environments.venvs import exclusive
 from vlalab.host import state
 from vlalab.host.console import LabError, say, status
-from vlalab.runtimes import steward
-from vlalab.runtimes.both import Runtime
-from vlalab.runtimes.running import READY_TIMEOUT_S, Instance, failed
+from vlalab.runtimes import both, steward
+from vlalab.runtimes.both import READY_TIMEOUT_S, Instance, Runtime, failed
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> lis
                     if runtime.instance(name) is None:  # it ended while others were waited for
                         raise LabError(failed(name, "ended at once", pending[name]))
                     with status(f"starting {name}") as line:
-                        running[name] = runtime.wait_ready(name, READY_TIMEOUT_S, line.update)
+                        running[name] = both.wait_ready(runtime, name, READY_TIMEOUT_S, line.update)
                     del pending[name]
                 except LabError as error:
                     errors.append(error)

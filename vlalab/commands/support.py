@@ -21,7 +21,7 @@ from vlalab.engine import building, docker
 from vlalab.environments import venvs
 from vlalab.host import paths, secrets
 from vlalab.host.console import LabError, say, status
-from vlalab.runtimes import both, contained, logs
+from vlalab.runtimes import both, containers, logs
 
 MODE = 0o600
 MAX_LOG = 200_000  # characters of a log: its end
@@ -85,7 +85,7 @@ def gather(root: Path) -> dict[str, str]:
         "compose.yaml": services,  # with their variables filled in
         "variables.txt": lambda: variables(root),
         **{f"logs/{name}.log": (lambda name=name: _service_log(name)) for name in logs.names()},
-        **{f"logs/{one.name}-container.log": (lambda one=one: _container_log(one)) for one in contained.everything()},
+        **{f"logs/{one.name}-container.log": (lambda one=one: _container_log(one)) for one in containers.everything()},
     }
     return {name: secrets.removed(_or_reason(make), known) for name, make in parts.items()}
 
@@ -145,7 +145,7 @@ def _service_log(name: str) -> str:
     return _last_lines(path.read_bytes().decode(errors="replace"))
 
 
-def _container_log(container: contained.Container) -> str:
+def _container_log(container: containers.Container) -> str:
     done = docker.run(["logs", "--tail", "2000", container.container], check=False)
     return _last_lines(done.stdout + done.stderr)
 

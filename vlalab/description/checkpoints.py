@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 
 from vlalab.description import compose, manifests, service_settings
 from vlalab.host import paths
@@ -15,21 +15,19 @@ Settings = dict[str, dict[str, str]]
 
 
 def there(service: str) -> list[str]:
-    """Returns the names of the checkpoints on the volume that this service can serve, sorted."""
-    folders = (paths.volume() / "checkpoints").glob("*/config.json")
-    return sorted(path.parent.name for path in folders if _is_whole(path, manifests.models()[service].type))
-
-
-def _is_whole(config: Path, model: str) -> bool:
-    try:
-        told = json.loads(config.read_text())
-        return told.get("model_type") == model and any(config.parent.glob("*.safetensors"))
-    except (OSError, ValueError, AttributeError):  # half written, another user's, or no checkpoint's
-        return False
+    """Return the names of the checkpoints on the volume that this service can serve, sorted."""
+    found = []
+    for path in (paths.volume() / "checkpoints").glob("*/config.json"):
+        # One that cannot be read is half written, another user's, or not a checkpoint's.
+        with suppress(OSError, ValueError, AttributeError):
+            is_of_model = json.loads(path.read_text()).get("model_type") == manifests.models()[service].type
+            if is_of_model and any(path.parent.glob("*.safetensors")):
+                found.append(path.parent.name)
+    return sorted(found)
 
 
 def complete(order: Sequence[str], named: Sequence[str], wanted: Wanted, running: Collection[str] = ()) -> Settings:
-    """Returns the settings of the services to start, in their order, each model with a checkpoint where there is one.
+    """Return the settings of the services to start, in their order, each model with a checkpoint where there is one.
 
     One that nobody chose is the only one on the volume, and said. Where there is none, or more than one, a service that
     another merely needs is left out, with how to get it; `preflight` refuses what was asked for by name. Those that run
@@ -37,25 +35,18 @@ def complete(order: Sequence[str], named: Sequence[str], wanted: Wanted, running
     """
     found: Settings = {}
     for name in order:
-        known = there(name) if name not in running and _has_none(name, wanted[name]) else None
+        variable = service_settings.variable(name, "CHECKPOINT")
+        chosen = {**compose.environment_variables(), **wanted[name]}.get(variable)
+        known = there(name) if name in manifests.models() and name not in running and not chosen else None
         if known is None or (name in named and len(known) != 1):
             found[name] = dict(wanted[name])
         elif len(known) == 1:
             say(f"{name} serves checkpoint {known[0]}, the only one on the volume that it can")
-            found[name] = {**wanted[name], service_settings.variable(name, "CHECKPOINT"): known[0]}
+            found[name] = {**wanted[name], variable: known[0]}
         else:
-            say(f"{', '.join(named)} comes up without {name}, and finds it once it is up: {_how_to_start(name, known)}")
+            suite = manifests.models()[name].example_suite
+            how = f"./lab checkpoint {name} --tiny (or --suite {suite}), then ./lab up {name}"
+            if known:
+                how = f"./lab up {name} --checkpoint {known[0]} (also on the volume: {', '.join(known[1:])})"
+            say(f"{', '.join(named)} comes up without {name}, and finds it once it is up: {how}")
     return found
-
-
-def _has_none(service: str, wanted: Mapping[str, str]) -> bool:
-    """Returns whether a service needs a checkpoint that nobody named."""
-    name = service_settings.variable(service, "CHECKPOINT")
-    return service in manifests.models() and not {**compose.environment_variables(), **wanted}.get(name)
-
-
-def _how_to_start(service: str, known: Sequence[str]) -> str:
-    if known:
-        return f"./lab up {service} --checkpoint {known[0]} (also on the volume: {', '.join(known[1:])})"
-    suite = manifests.models()[service].example_suite
-    return f"./lab checkpoint {service} --tiny (or --suite {suite}), then ./lab up {service}"

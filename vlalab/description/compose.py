@@ -26,6 +26,7 @@ ROLE = "vla-lab.role"  # the label that tells policies from jobs
 BENCHMARK = "vla-lab.benchmark"  # the label of a policy that acts in one benchmark only
 PAGE = "ui"  # it shows the others
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
+UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 ADDRESS = borrowed.module("vla_contract.server.public")
 _TOKENS = borrowed.module("vla_contract.protocol.tokens")
@@ -65,20 +66,22 @@ class Service:
     profiles: tuple[str, ...]
     depends_on: tuple[str, ...]
 
-    def words(self) -> tuple[str, ...]:
-        """Returns its command and the values of its variables: all that may name another service's address."""
-        return (*self.command, *self.environment.values())
+    def mentions(self, service: str) -> int:
+        """Return how often its command and variables name the address of another service."""
+        return sum(f"//{service}:" in word for word in (*self.command, *self.environment.values()))
+
+
+# --- the whole file -----------------------------------------------------------------------------------------
 
 
 def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[str, Service]:
-    """Returns the services of a compose file. `variables` default to the process's own over those of .env.
+    """Return the services of a compose file. `variables` default to the process's own over those of .env.
 
     Raises LabError for what this reader does not know, and for a `${VARIABLE:?text}` that is not set.
     """
     known = environment_variables(path.parent) if variables is None else variables
     known = {**known, **discovered(known, path)}
-    document = _filled(_document(path), known)
-    return {name: _service(name, body, known) for name, body in document["services"].items()}
+    return {name: _service(name, _filled(body, known), known) for name, body in _document(path)["services"].items()}
 
 
 def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str]:
@@ -93,7 +96,7 @@ def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str
         name: f"{name}=http://{name}:{interpolate(str(body['ports'][0]), variables).rpartition(':')[2]}"
         for name, body in bodies.items()
     }
-    labels = {name: _pairs(body.get("labels")) for name, body in bodies.items()}
+    labels = {name: body.get("labels") or {} for name, body in bodies.items()}
     policies = [name for name in addresses if labels[name].get(ROLE) == "policy"]
     general = [name for name in policies if BENCHMARK not in labels[name]]
     lists = {"VLALAB_SERVICES": addresses, "VLALAB_POLICIES": policies, "VLALAB_GENERAL_POLICIES": general}
@@ -104,7 +107,7 @@ def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str
 
 
 def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = None) -> list[str]:
-    """Returns the services that one needs, and those they need, in the order to start them; itself comes last.
+    """Return the services that one needs, and those they need, in the order to start them; itself comes last.
 
     What it depends on but was told to leave alone is not needed: by default the page asks openvla, and with
     VLALAB_UI_POLICY=http://oracle:8001 it does not.
@@ -112,19 +115,95 @@ def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = No
     services, by_default = read(path, variables), read(path, {})
     order: list[str] = []
 
-    def visit(one: str) -> None:
-        for other in services[one].depends_on:
-            if _names(by_default[one], other) <= _names(services[one], other):
+    def visit(service: str) -> None:
+        for other in services[service].depends_on:
+            if by_default[service].mentions(other) <= services[service].mentions(other):
                 visit(other)
-        if one not in order:
-            order.append(one)
+        if service not in order:
+            order.append(service)
 
     visit(name)
     return order
 
 
-def _names(service: Service, other: str) -> int:
-    return sum(f"//{other}:" in word for word in service.words())
+def names() -> list[str]:
+    """Return the names of all services."""
+    return list(_document(FILE)["services"])
+
+
+def gpu_services() -> tuple[str, ...]:
+    """Return the services that compose.gpu.yaml gives a GPU."""
+    return tuple(_document(GPU_FILE)["services"]) if GPU_FILE.exists() else ()
+
+
+def device_request(service: str, path: Path = GPU_FILE) -> Mapping[str, object]:
+    """Return what compose.gpu.yaml asks for a service (driver, device_ids, capabilities), variables not filled in."""
+    (request,) = _document(path)["services"][service]["deploy"]["resources"]["reservations"]["devices"]
+    return request
+
+
+def written(service: str) -> dict:
+    """Return what compose.yaml says about a service, with its variables as they are written."""
+    return _document(FILE)["services"][service]
+
+
+def filled(service: str, variables: Mapping[str, str]) -> object:
+    """Return all that both files say about a service, with these variables: equal for equal settings."""
+    return [_filled(body, variables) for body in _bodies(service)]
+
+
+def texts(service: str) -> list[str]:
+    """Return every text of both files about a service, as it is written."""
+
+    def visit(node: object) -> Iterator[str]:
+        if isinstance(node, str):
+            yield node
+        for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            yield from visit(inner)
+
+    return list(visit(_bodies(service)))
+
+
+def _bodies(service: str) -> list[object]:
+    return [_document(file)["services"].get(service, {}) for file in (FILE, GPU_FILE) if file.exists()]
+
+
+def _document(path: Path) -> dict:
+    """Return a file as it is written. Nobody may change what it returns: it is read once while it stays the same."""
+    status = path.stat()
+    return _parsed(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: Path, mtime_ns: int, size: int) -> dict:
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _filled(node: object, variables: Mapping[str, str]) -> object:
+    if isinstance(node, str):
+        return interpolate(node, variables)
+    if isinstance(node, dict):
+        return {key: _filled(value, variables) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_filled(value, variables) for value in node]
+    return node
+
+
+# --- variables ----------------------------------------------------------------------------------------------
+
+
+def environment_variables(root: Path = ROOT) -> dict[str, str]:
+    """Return the variables that Compose would see: those of the root's .env under the process's own."""
+    return {**read_dotenv(root / ".env"), **os.environ}
+
+
+def project() -> str:
+    """Return the name that Compose's containers and network carry: services of other projects are left alone.
+
+    $COMPOSE_PROJECT_NAME, else $VLALAB_PROJECT, of .env too; else this caller's and clone's own.
+    """
+    known = environment_variables()
+    return known.get("COMPOSE_PROJECT_NAME") or known.get(PROJECT) or f"vla-lab-{state.owner()}"
 
 
 def token() -> str | None:
@@ -147,93 +226,28 @@ def page_url(service: str) -> str:
         raise LabError(str(error)) from None
 
 
-def names() -> list[str]:
-    """Returns the names of all services."""
-    return list(_document(FILE)["services"])
-
-
-def written(service: str) -> dict:
-    """Returns what compose.yaml says about a service, with its variables as they are written."""
-    return _document(FILE)["services"][service]
-
-
-def filled(service: str, variables: Mapping[str, str]) -> object:
-    """Returns all that both files say about a service, with these variables: equal for equal settings."""
-    return [_filled(body, variables) for body in _bodies(service)]
-
-
-def texts(service: str) -> list[str]:
-    """Returns every text of both files about a service, as it is written."""
-    return [text for body in _bodies(service) for text in _texts(body)]
-
-
-def _bodies(service: str) -> list[object]:
-    return [_document(file)["services"].get(service, {}) for file in (FILE, GPU_FILE) if file.exists()]
-
-
-def _texts(node: object) -> Iterator[str]:
-    if isinstance(node, str):
-        yield node
-    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    for one in inner:
-        yield from _texts(one)
-
-
-def gpu_services(path: Path = GPU_FILE) -> tuple[str, ...]:
-    """Returns the services that compose.gpu.yaml gives a GPU."""
-    return tuple(_document(path)["services"]) if path.exists() else ()
-
-
-def device_request(service: str, path: Path = GPU_FILE) -> Mapping[str, object]:
-    """Returns what compose.gpu.yaml asks for a service (driver, device_ids, capabilities), variables not filled in."""
-    (request,) = _document(path)["services"][service]["deploy"]["resources"]["reservations"]["devices"]
-    return request
-
-
-def project() -> str:
-    """Returns the name that Compose's containers and network carry, and by which services are told from others' ones.
-
-    $COMPOSE_PROJECT_NAME, else $VLALAB_PROJECT, of .env too; else this caller's and clone's own.
-    """
-    known = environment_variables()
-    return known.get("COMPOSE_PROJECT_NAME") or known.get(PROJECT) or f"vla-lab-{state.owner()}"
-
-
-def _document(path: Path) -> dict:
-    """Returns a file as it is written. Nobody may change what it returns: it is read once while it stays the same."""
-    status = path.stat()
-    return _parsed(path, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=8)
-def _parsed(path: Path, mtime_ns: int, size: int) -> dict:
-    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def environment_variables(root: Path = ROOT) -> dict[str, str]:
-    """Returns the variables that Compose would see: those of the root's .env under the process's own."""
-    return {**read_dotenv(root / ".env"), **os.environ}
-
-
-def _filled(node: object, variables: Mapping[str, str]) -> object:
-    if isinstance(node, str):
-        return interpolate(node, variables)
-    if isinstance(node, dict):
-        return {key: _filled(value, variables) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_filled(value, variables) for value in node]
-    return node
-
-
-# --- services -----------------------------------------------------------------------------------------------
+# --- one service --------------------------------------------------------------------------------------------
 
 
 def _service(name: str, body: Mapping, known: Mapping[str, str]) -> Service:
+    where = f"compose.yaml: service '{name}'"
     if "extends" in body or "env_file" in body or isinstance(body.get("environment"), list):
         unread = "extends, env_file or a list of variables"
-        raise LabError(f"compose.yaml: service '{name}' uses {unread}, which the local runtime does not read")
+        raise LabError(f"{where} uses {unread}, which the local runtime does not read")
     if "x-local" not in body:
-        raise LabError(f"compose.yaml: service '{name}' has no x-local; name the images/ folder it runs in")
+        raise LabError(f"{where} has no x-local; name the images/ folder it runs in")
+    mounts = []
+    for mount in body.get("volumes") or ():
+        entry = mount if isinstance(mount, dict) and mount.get("type") == "bind" else {}
+        source, target = str(entry.get("source", "")), str(entry.get("target", ""))
+        if not (source.startswith(("/", "./", "~")) and target.startswith("/")):
+            raise LabError(f"{where} mounts {mount!r}; expected {{type: bind, source: ./this, target: /that}}")
+        mounts.append((source, target))
+    health = None
+    if check := body.get("healthcheck"):
+        if not isinstance(check["test"], list) or check["test"][0] != "CMD":
+            raise LabError(f"{where} has the health check {check['test']!r}; expected a list [CMD, …]")
+        health = Health(tuple(check["test"][1:]), seconds(check.get("timeout", "30s")))
     command, environment = body.get("command") or [], body.get("environment") or {}
     # A variable without a value is the caller's own.
     environment = {key: known.get(key) if value is None else value for key, value in environment.items()}
@@ -241,21 +255,16 @@ def _service(name: str, body: Mapping, known: Mapping[str, str]) -> Service:
         name=name,
         environment_name=body["x-local"],
         command=tuple(shlex.split(command) if isinstance(command, str) else map(str, command)),
-        environment=_pairs(environment),
+        environment={key: str(value) for key, value in environment.items() if value is not None},
         ports=tuple(_port(name, text) for text in body.get("ports") or ()),
-        health=_health(name, body.get("healthcheck")),
-        mounts=tuple(_mount(name, text) for text in body.get("volumes") or ()),
+        health=health,
+        mounts=tuple(mounts),
         restart=str(body.get("restart", "no")),
         stop_grace_s=seconds(body.get("stop_grace_period", "10s")),
-        role=_pairs(body.get("labels")).get(ROLE, "service"),
+        role=str((body.get("labels") or {}).get(ROLE, "service")),
         profiles=tuple(body.get("profiles") or ()),
         depends_on=tuple(body.get("depends_on") or ()),
     )
-
-
-def _pairs(body: Mapping | None) -> dict[str, str]:
-    """Return a mapping as texts, without entries that have no value."""
-    return {key: str(value) for key, value in (body or {}).items() if value is not None}
 
 
 def _port(name: str, text: object) -> Port:
@@ -269,31 +278,9 @@ def _port(name: str, text: object) -> Port:
     return Port(parts[0], int(parts[1]), int(parts[2]))
 
 
-def _mount(name: str, body: object) -> tuple[str, str]:
-    long = body if isinstance(body, Mapping) and body.get("type") == "bind" else {}
-    source, target = str(long.get("source", "")), str(long.get("target", ""))
-    if not (source.startswith(("/", "./", "~")) and target.startswith("/")):
-        raise LabError(
-            f"compose.yaml: service '{name}' mounts {body!r}; expected {{type: bind, source: ./this, target: /that}}"
-        )
-    return source, target
-
-
-def _health(name: str, body: Mapping | None) -> Health | None:
-    if body is None:
-        return None
-    test = body["test"]
-    if not isinstance(test, list) or test[0] != "CMD":
-        raise LabError(f"compose.yaml: service '{name}' has the health check {test!r}; expected a list [CMD, …]")
-    return Health(tuple(test[1:]), seconds(body.get("timeout", "30s")))
-
-
-_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
-
-
 def seconds(text: object) -> float:
-    """Returns a duration of Compose ("1m30s", "500ms") in seconds. Raises LabError for another form."""
+    """Return a duration of Compose ("1m30s", "500ms") in seconds. Raises LabError for another form."""
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|us|h|m|s)", str(text))
     if not parts or "".join(number + unit for number, unit in parts) != str(text):
         raise LabError(f"compose.yaml: {text!r} is no duration; expected one like '10s' or '1m30s'")
-    return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    return sum(float(number) * UNITS_S[unit] for number, unit in parts)

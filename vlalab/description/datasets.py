@@ -19,20 +19,20 @@ regular_files = borrowed.module("vla_common.regular_files")
 
 
 def there() -> list[str]:
-    """Returns the names of the data sets on the volume, sorted."""
+    """Return the names of the data sets on the volume, sorted."""
     root = paths.volume() / "datasets"
     return sorted(path.name for path in root.glob("[!.]*") if is_one(path)) if root.is_dir() else []
 
 
 def is_one(path: Path) -> bool:
-    """Returns whether a path is a data set: a folder with meta/, or with HDF5 files, or such a file."""
+    """Return whether a path is a data set: a folder with meta/, or with HDF5 files, or such a file."""
     if path.is_file():
         return path.suffix in ENDINGS
     return (path / "meta").is_dir() or any(one.suffix in ENDINGS for one in path.glob("*"))
 
 
 def dataset(label: str, text: str) -> str:
-    """Returns a data set's name, or its absolute path. Raises LabError for what is none, with the nearest name."""
+    """Return a data set's name, or its absolute path. Raises LabError for what is none, with the nearest name."""
     known = there()
     if text in known:
         return text
@@ -45,24 +45,22 @@ def dataset(label: str, text: str) -> str:
 
 
 def source(label: str, text: str) -> str:
-    """Returns what a data set is made of, or one that is there: a recording, a run, a data set, by name or folder."""
-    recorded, evaluated = runs.recordings() or [], runs.runs() or []
-    known = [*recorded, *evaluated, *there()]
-    if text in known or text == runs.LATEST:
-        return runs.run(label, text) if text == runs.LATEST else text
-    path = Path(text).expanduser()
-    if (path / runs.STORE).is_file():
+    """Return what a data set is made of, or one that exists: a recording, a run, a data set, by name or directory."""
+    known = [*(runs.recordings() or []), *(runs.runs() or []), *there()]
+    if text == runs.LATEST:
+        return runs.run(label, text)
+    path, matching = Path(text).expanduser(), [name for name in known if name.startswith(text)]
+    if text not in known and (path / runs.STORE).is_file():
         return str(path.absolute())
-    if path.exists():
+    if text not in known and path.exists():
         return dataset(label, text)
-    begun = [name for name in known if name.startswith(text)]
-    if len(begun) == 1:
-        return begun[0]
+    if text in known or len(matching) == 1:
+        return text if text in known else matching[0]
     raise _missing(label, text, known, "recording, run or data set")
 
 
 def job_of(text: str) -> str | None:
-    """Returns the benchmark's job that a recording or a run was made on, None for what is neither or cannot be read."""
+    """Return the benchmark's job that a recording or a run was made on, None for what is neither or cannot be read."""
     name = (runs.newest() or [text])[0] if text == runs.LATEST else text
     for folder in (*(paths.volume() / kind / name for kind in ("demonstrations", "runs")), Path(text).expanduser()):
         config, most = folder / "config.json", CONFIG_BYTES

@@ -41,7 +41,7 @@ def take_in() -> None:
 
 
 def known() -> set[str]:
-    """Returns the names of the lab's variables: .env.example's, compose.yaml's, and a base image per environment."""
+    """Return the names of the lab's variables: .env.example's, compose.yaml's, and a base image per environment."""
     texts = (path.read_text(encoding="utf-8") for path in (EXAMPLE, FILE))
     named = [name for text in texts for name in re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]\b", text)]
     return {*named, *(f"{PREFIX}BASE_{name.upper()}" for name in image_names())}
@@ -58,11 +58,11 @@ def removed() -> dict[str, str]:
 
 
 def strangers(given: Mapping[str, str], known: Collection[str]) -> list[str]:
-    """Returns a sentence for each name that begins like the lab's variables and is none of them."""
-    unknown = [name for name in given if name.upper().startswith(PREFIX) and name not in known]
-    return [f"{name} is no variable of the lab and changes nothing{_nearest(name, known)}" for name in unknown]
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name.upper(), known, 1, 0.7)
-    return f"; did you mean {close[0]}?" if close else "; .env.example has them all"
+    """Return a sentence for each name that begins like the lab's variables and is none of them."""
+    sentences = []
+    for name in given:
+        if name.upper().startswith(PREFIX) and name not in known:
+            close = difflib.get_close_matches(name.upper(), known, 1, 0.7)
+            hint = f"did you mean {close[0]}?" if close else ".env.example has them all"
+            sentences.append(f"{name} is no variable of the lab and changes nothing; {hint}")
+    return sentences

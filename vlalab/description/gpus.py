@@ -42,14 +42,10 @@ SILENT = {
 }
 
 
-class Failure(Exception):
-    """What nvidia-smi said when it failed."""
-
-
 def _ask(query: str, timeout_s: float) -> list[list[str]]:
-    """Returns the rows of `nvidia-smi --query-…`, each a list of stripped cells; none where it is missing.
+    """Return the rows of `nvidia-smi --query-…`, each a list of stripped cells; none where it is missing.
 
-    Raises Failure where it is there and fails.
+    Raises OSError, with nvidia-smi's words, where it is installed and fails.
     """
     if shutil.which("nvidia-smi") is None:
         return []
@@ -57,43 +53,41 @@ def _ask(query: str, timeout_s: float) -> list[list[str]]:
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        raise Failure(f"it did not answer within {timeout_s:g} s") from None
-    except OSError as error:
-        raise Failure(str(error)) from None
+        raise OSError(f"it did not answer within {timeout_s:g} s") from None
     words = (asked.stdout + asked.stderr).strip()
     if asked.returncode != 0 and NO_DEVICES not in words:
-        raise Failure(words.splitlines()[0] if words else f"it ended with status {asked.returncode}")
+        raise OSError(words.splitlines()[0] if words else f"it ended with status {asked.returncode}")
     lines = asked.stdout.splitlines() if asked.returncode == 0 else []
     return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
 
 
 @functools.cache
 def _devices() -> tuple[dict[str, str], str | None]:
-    """Returns {number: UUID}, and what nvidia-smi said if it failed."""
+    """Return {number: UUID}, and what nvidia-smi said if it failed."""
     try:
         rows = _ask("gpu=index,uuid", ASK_S)
-    except Failure as failure:
-        return {}, str(failure)
+    except OSError as error:
+        return {}, str(error)
     return {row[0]: row[-1] for row in rows if row[0].isdigit()}, None
 
 
 def count() -> int:
-    """Returns how many GPUs there are."""
+    """Return how many GPUs there are."""
     return len(_devices()[0])
 
 
 def problem() -> str | None:
-    """Returns what nvidia-smi said where it is there and fails, None where it answers or is not there."""
+    """Return what nvidia-smi said where it is there and fails, None where it answers or is not there."""
     return _devices()[1]
 
 
 def memory_by_process() -> dict[int, dict[str, int]]:
-    """Returns {pid: {GPU's index: MiB}} for every process that computes on a GPU; nothing where nvidia-smi fails."""
+    """Return {pid: {GPU's index: MiB}} for every process that computes on a GPU; nothing where nvidia-smi fails."""
     used: dict[int, dict[str, int]] = defaultdict(dict)
     try:
         index = {row[1]: row[0] for row in _ask("gpu=index,uuid", STATUS_S) if len(row) == 2}
         rows = _ask("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
-    except Failure:
+    except OSError:
         return {}
     for row in rows:
         if len(row) == 3 and row[0].isdigit() and row[2].isdigit():
@@ -105,12 +99,12 @@ def memory_by_process() -> dict[int, dict[str, int]]:
 
 
 def variable(service: str) -> str:
-    """Returns the variable that says which GPUs a service sees: "ws_mdl" → VLALAB_WS_MDL_GPU."""
+    """Return the variable that says which GPUs a service sees: "ws_mdl" → VLALAB_WS_MDL_GPU."""
     return f"VLALAB_{service.upper().replace('-', '_')}_GPU"
 
 
 def devices(choice: str, where: str) -> list[str]:
-    """Returns the devices of a choice like "0,1", as nvidia-smi names them. Raises LabError for what names none."""
+    """Return the devices of a choice like "0,1", as nvidia-smi names them. Raises LabError for what names none."""
     found = [part.strip() for part in choice.split(",")]
     if not all(DEVICE.fullmatch(part) for part in found):
         raise LabError(
@@ -123,7 +117,7 @@ def devices(choice: str, where: str) -> list[str]:
 
 
 def chosen(service: str, known: Mapping[str, str]) -> str:
-    """Returns what `known` says about a service: "" (what there is), "none", "all" or devices. Raises LabError."""
+    """Return what `known` says about a service: "" (what there is), "none", "all" or devices. Raises LabError."""
     choice = known.get(variable(service), "")
     if service not in compose.gpu_services() or choice in ("", "auto"):
         return ""
@@ -131,29 +125,24 @@ def chosen(service: str, known: Mapping[str, str]) -> str:
 
 
 def why_silent(words: str, driver: str = "another driver") -> str:
-    """Returns why a driver does not answer and what to do, by nvidia-smi's words or by the name of NVML's error."""
+    """Return why a driver does not answer and what to do, by nvidia-smi's words or by the name of NVML's error."""
     known = (why.format(driver=driver) for name, (said, why) in SILENT.items() if words == name or said in words)
     return next(known, f"the GPU's driver does not answer ({words}); restart the machine: sudo reboot")
 
 
 def check(service: str) -> None:
-    """Raises LabError where a service would take the GPU there is, and nvidia-smi fails."""
+    """Raise LabError where a service would take the GPU there is, and nvidia-smi fails."""
     if service in compose.gpu_services() and (words := problem()):
         raise LabError(f"{why_silent(words)}, or run on the CPU with --gpu none ({variable(service)}=none)")
 
 
-def _number(device: str) -> str:
-    """Returns a GPU's number for its UUID, since EGL's devices can be told by number only; other names as they are."""
-    return next((number for number, uuid in _devices()[0].items() if uuid == device), device)
-
-
 def first(number: int) -> str | None:
-    """Returns the choice of that many devices, the first ones; None where there are not so many."""
+    """Return the choice of that many devices, the first ones; None where there are not so many."""
     return ",".join(list(_devices()[0])[:number]) if count() >= number else None
 
 
 def visible(service: str, known: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Returns which GPUs a local process is to see, "" for all, and the variables that let it see no other.
+    """Return which GPUs a local process is to see, "" for all, and the variables that let it see no other.
 
     CUDA counts devices as nvidia-smi does only when it is told to. What the caller's own CUDA_VISIBLE_DEVICES says
     stays, unless the lab's variable says something. Raises LabError where nobody said anything and nvidia-smi fails.
@@ -163,7 +152,9 @@ def visible(service: str, known: Mapping[str, str]) -> tuple[str, dict[str, str]
     if choice == "none":
         return choice, {"CUDA_VISIBLE_DEVICES": ""}
     if choice not in ("", "all"):
-        return choice, {**order, "CUDA_VISIBLE_DEVICES": ",".join(map(_number, choice.split(",")))}
+        # By number where nvidia-smi knows it: EGL's devices can be named by number only.
+        numbers = {uuid: number for number, uuid in _devices()[0].items()}
+        return choice, {**order, "CUDA_VISIBLE_DEVICES": ",".join(numbers.get(d, d) for d in choice.split(","))}
     if service not in compose.gpu_services() or "CUDA_VISIBLE_DEVICES" in os.environ:
         return "", {}
     if not choice:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from dotenv.parser import Binding, parse_stream
+from dotenv.parser import parse_stream
 
 from vlalab.host.console import LabError
 
@@ -23,12 +23,14 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
     $$ is a dollar sign. Raises LabError for a required variable that is not set, and for another form.
     """
 
-    def fill(found: re.Match[str]) -> str:
-        dollar, plain, braced, operator, rest = found.groups()
+    def fill(match: re.Match[str]) -> str:
+        dollar, plain, braced, operator, rest = match.groups()
         if dollar or plain:
             return dollar or variables.get(plain, "")
         if not braced:
-            raise LabError(f"compose.yaml: {_why_malformed(text, found.end())}")
+            why = "has a '${' without its '}', or what is no variable in it"
+            why = why if text.startswith("{", match.end()) else "has a '$' before no name; write '$$' for a dollar sign"
+            raise LabError(f"compose.yaml: {text!r} {why}; expected ${{NAME}} or ${{NAME:-default}}")
         value = variables.get(braced)
         present = bool(value) if operator and operator.startswith(":") else value is not None
         if operator and operator.endswith("+"):
@@ -41,17 +43,6 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
         return default
 
     return _VARIABLE.sub(fill, text)
-
-
-def _why_malformed(text: str, position: int) -> str:
-    if not text.startswith("{", position):
-        return f"{text!r} has a '$' that begins no variable; write '$$' for a dollar sign"
-    if "}" not in text[position:]:
-        return f"{text!r} has a '${{' without its '}}'"
-    return f"{text!r} has a '${{…}}' that is no variable; expected ${{NAME}} or ${{NAME:-default}}"
-
-
-# --- .env ---------------------------------------------------------------------------------------------------
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
@@ -71,18 +62,15 @@ def read_dotenv(path: Path) -> dict[str, str]:
         if binding.error:
             # The line itself is not repeated: it may hold a token, and this text goes into `./lab support`.
             raise LabError(f"{where} is not a variable; expected NAME=value, quotes closed at the end")
-        if binding.key is not None and binding.value is not None:
+        if binding.key is None or binding.value is None:
+            continue
+        raw, value = binding.original.string.partition("=")[2].lstrip(), binding.value
+        if not raw.startswith("'"):
+            value = value.replace(r"\$", "$$") if raw.startswith('"') else value
+            value = re.sub(r"\$\$|\$(?![A-Za-z_{])", "$$", value)  # a "$" before no name is itself
             try:
-                found[binding.key] = _expanded(binding, {**found, **os.environ})
+                value = interpolate(value, {**found, **os.environ})
             except LabError as error:
                 raise LabError(f"{where}: {str(error).removeprefix('compose.yaml: ')}") from None
+        found[binding.key] = value
     return found
-
-
-def _expanded(binding: Binding, known: Mapping[str, str]) -> str:
-    raw, value = binding.original.string.partition("=")[2].lstrip(), binding.value or ""
-    if raw.startswith("'"):
-        return value
-    if raw.startswith('"'):
-        value = value.replace(r"\$", "$$")
-    return interpolate(re.sub(r"\$\$|\$(?![A-Za-z_{])", "$$", value), known)  # a "$" before no name is itself

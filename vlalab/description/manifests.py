@@ -22,6 +22,9 @@ from vlalab.host.console import LabError, require_known, unknown
 
 NAME = "manifest.yaml"
 DEFINED = ("suites", "cameras", "profiles", "variants")  # of a benchmark: what its program may define instead
+YAML_TYPES = {
+    str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list", dict: "a mapping",
+}  # fmt: skip
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every command reads them
 
 
@@ -137,28 +140,28 @@ class Folder:
 
 
 def environment(name: str, folder: Path = paths.ROOT / "images") -> Environment:
-    """Returns an environment's manifest. Raises LabError where there is none, or a bad one."""
+    """Return an environment's manifest. Raises LabError where there is none, or a bad one."""
     return _read(folder / name / NAME, Environment)
 
 
 def environments() -> dict[str, Environment]:
-    """Returns the manifest of every environment, by name."""
+    """Return the manifest of every environment, by name."""
     return {name: environment(name) for name in paths.image_names()}
 
 
 def default_environment() -> str:
-    """Returns the environment that is meant where none is named."""
+    """Return the environment that is meant where none is named."""
     return next(name for name, one in environments().items() if one.default)
 
 
 def stages() -> dict[str, Stage]:
-    """Returns the stages of the Dockerfile that a folder may replace, by name."""
+    """Return the stages of the Dockerfile that a folder may replace, by name."""
     return {name: stage for one in environments().values() for name, stage in one.stages.items()}
 
 
 @functools.cache
 def folders() -> dict[str, Folder]:
-    """Returns the manifests of services, by folder. Raises LabError for a bad one, and for a service that has two."""
+    """Return the manifests of services, by folder. Raises LabError for a bad one, and for a service that has two."""
     found = {path.parent.name: _read(path, Folder) for path in sorted((paths.ROOT / "services").glob(f"*/{NAME}"))}
     homes: dict[str, str] = {}
     for folder, manifest in found.items():
@@ -169,27 +172,27 @@ def folders() -> dict[str, Folder]:
 
 
 def folder_of(service: str) -> str:
-    """Returns the folder of services/ whose manifest has a service of compose.yaml."""
+    """Return the folder of services/ whose manifest has a service of compose.yaml."""
     return next(folder for folder, manifest in folders().items() if service in manifest.services)
 
 
 def services() -> dict[str, Service]:
-    """Returns what the manifests say of the services of compose.yaml, by name."""
+    """Return what the manifests say of the services of compose.yaml, by name."""
     return {name: one for manifest in folders().values() for name, one in manifest.services.items()}
 
 
 def models() -> dict[str, Model]:
-    """Returns the models, by the service that loads them."""
+    """Return the models, by the service that loads them."""
     return {name: one.model for name, one in services().items() if one.model}
 
 
 def published_suites() -> tuple[str, ...]:
-    """Returns the suites for which some model has a published checkpoint."""
+    """Return the suites for which some model has a published checkpoint."""
     return tuple(dict.fromkeys(suite for model in models().values() for suite in model.checkpoints))
 
 
 def notebooks() -> dict[str, str]:
-    """Returns folder of services/ → the service that shows its notebooks in JupyterLab."""
+    """Return folder of services/ → the service that shows its notebooks in JupyterLab."""
     return {folder_of(name): name for name, one in services().items() if one.notebooks}
 
 
@@ -207,7 +210,7 @@ def _loaded(benchmark: Benchmark) -> Benchmark:
 
 
 def suites() -> dict[str, str]:
-    """Returns suite → the job that evaluates on it."""
+    """Return suite → the job that evaluates on it."""
     return {suite: job for job, benchmark in benchmarks().items() for suite in (*benchmark.suites, *benchmark.variants)}
 
 
@@ -217,12 +220,12 @@ def suite_aliases() -> dict[str, str]:
 
 
 def base_of(suite: str) -> str:
-    """Returns the suite that this one is made of, itself where it is made of none: whose checkpoints hold for it."""
+    """Return the suite that this one is made of, itself where it is made of none: whose checkpoints hold for it."""
     return next((one.variants[suite] for one in benchmarks().values() if suite in one.variants), suite)
 
 
 def suites_in_words() -> str:
-    """Returns the suites as helps name them; of those that are made of others, how many there are."""
+    """Return the suites as helps name them; of those that are made of others, how many there are."""
     named = [suite for benchmark in benchmarks().values() for suite in benchmark.suites]
     further = [suite for benchmark in benchmarks().values() for suite in benchmark.variants]
     if further:
@@ -231,12 +234,12 @@ def suites_in_words() -> str:
 
 
 def default_job() -> str:
-    """Returns the job of the benchmark in the folder of the default environment; for what concerns no benchmark."""
+    """Return the job of the benchmark in the folder of the default environment; for what concerns no benchmark."""
     return min(benchmarks(), key=lambda job: folder_of(job) != default_environment())
 
 
 def job_of(suite: str) -> str:
-    """Returns the job that evaluates on a suite. Raises LabError for an unknown one."""
+    """Return the job that evaluates on a suite. Raises LabError for an unknown one."""
     require_known("suite", [suite], suites(), suite_aliases())
     return suites()[suite]
 
@@ -245,53 +248,44 @@ def job_of(suite: str) -> str:
 def _read(path: Path, kind: type) -> Any:
     shown = str(path.relative_to(paths.ROOT)) if path.is_relative_to(paths.ROOT) else str(path)
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+        return _parse(kind, yaml.load(path.read_text(encoding="utf-8"), LOADER), shown)
     except OSError as error:
         raise LabError(f"{shown} cannot be read ({error.strerror}); docs/architecture.md says what it holds") from None
     except yaml.YAMLError as error:
         raise LabError(f"{shown} is no YAML: {' '.join(str(error).split())}") from None
-    return parsed(kind, data, shown)
 
 
-def parsed(kind: Any, data: object, where: str) -> Any:
-    """Returns `data`, as YAML gives it, as what `kind` says: a dataclass, a mapping, a tuple or a plain value.
+def _parse(kind: Any, data: Any, where: str) -> Any:
+    """Return `data`, as YAML gives it, as what `kind` says: a dataclass, a mapping, a tuple or a plain value.
 
     Raises LabError for an unknown or a missing key and for a value of another type; `where` names its place.
     """
-    if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, data, where)
     if isinstance(data, str) and where.rpartition(": ")[2] in DEFINED:
         return data
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return None if data is None else parsed(arguments[0], data, where)
-    if origin is tuple:
-        return tuple(parsed(arguments[0], one, f"{where}[{at}]") for at, one in enumerate(_plain(list, data, where)))
-    if origin is Mapping:
-        found = _plain(dict, data, where)
-        return {_plain(str, key, where): parsed(arguments[1], one, f"{where}: {key}") for key, one in found.items()}
-    return float(data) if kind is float and type(data) is int else _plain(kind, data, where)
-
-
-def _dataclass(kind: Any, data: object, where: str) -> Any:
-    hints, found = typing.get_type_hints(kind), _plain(dict, data, where)
-    for key in found:
+    arguments = typing.get_args(kind)
+    if types.NoneType in arguments:
+        return None if data is None else _parse(arguments[0], data, where)
+    expected = _yaml_type(kind)
+    data = float(data) if expected is float and type(data) is int else data
+    if type(data) is not expected:
+        raise LabError(f"{where} is {data!r}; expected {YAML_TYPES[expected]}")
+    if expected is list:
+        return tuple(_parse(arguments[0], value, f"{where}[{index}]") for index, value in enumerate(data))
+    if not dataclasses.is_dataclass(kind):
+        is_mapping = expected is dict
+        return {key: _parse(arguments[1], data[key], f"{where}: {key}") for key in data} if is_mapping else data
+    hints = typing.get_type_hints(kind)
+    for key in data:
         if key not in hints:
             raise LabError(unknown(f"{where}: key", str(key), hints))
     for one in dataclasses.fields(kind):
-        if one.name not in found and one.default is one.default_factory is dataclasses.MISSING:
-            raise LabError(f"{where} lacks '{one.name}'; expected {_words(hints[one.name])}")
-    return kind(**{key: parsed(hints[key], value, f"{where}: {key}") for key, value in found.items()})
+        if one.name not in data and one.default is one.default_factory is dataclasses.MISSING:
+            raise LabError(f"{where} lacks '{one.name}'; expected {YAML_TYPES[_yaml_type(hints[one.name])]}")
+    return kind(**{key: _parse(hints[key], value, f"{where}: {key}") for key, value in data.items()})
 
 
-def _plain(kind: type, data: object, where: str) -> Any:
-    if type(data) is not kind:
-        raise LabError(f"{where} is {data!r}; expected {_words(kind)}")
-    return data
-
-
-def _words(kind: Any) -> str:
-    known = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
-    if kind in known:
-        return known[kind]
-    return "a list" if typing.get_origin(kind) is tuple else "a mapping"
+def _yaml_type(kind: Any) -> type:
+    """Return the type in which YAML gives a dataclass, a mapping, a tuple or a plain value."""
+    if dataclasses.is_dataclass(kind):
+        return dict
+    return {tuple: list, Mapping: dict}.get(typing.get_origin(kind), kind)

@@ -12,30 +12,30 @@ from vlalab.description import compose
 from vlalab.description.compose import Service
 from vlalab.host.console import LabError, require_known, say
 
-LISTEN = "0A"  # proc(5), /proc/net/tcp: the state TCP_LISTEN
-
 
 def is_loopback(bind: str) -> bool:
-    """Returns whether only this machine reaches that address."""
-    try:
-        return ipaddress.ip_address(bind.strip("[]")).is_loopback
-    except ValueError:
-        return bind == "localhost"
+    """Return whether only this machine reaches that address."""
+    address = _ip(bind)
+    return address.is_loopback if address else bind == "localhost"
 
 
 def is_of_network(bind: str) -> bool:
-    """Returns whether that is one address that other machines, and containers of this one, reach: 192.168.1.10."""
+    """Return whether that is one address that other machines, and containers of this one, reach: 192.168.1.10."""
+    address = _ip(bind)
+    return address is not None and not (address.is_loopback or address.is_unspecified)
+
+
+def _ip(bind: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(bind.strip("[]"))
+        return ipaddress.ip_address(bind.strip("[]"))
     except ValueError:
-        return False
-    return not (address.is_loopback or address.is_unspecified)
+        return None
 
 
 def service_on_free_port(
     path: Path, name: str, known: Mapping[str, str], any_port: bool, mine: int | None = None, by_engine: bool = False
 ) -> Service:
-    """Returns the service as compose.yaml has it, on a free port: its port variable is set where the port is taken.
+    """Return the service as compose.yaml has it, on a free port: its port variable is set where the port is taken.
 
     mine: the port that the service has already, if it runs; nobody else took that one. by_engine: Docker's engine will
     listen there, which may have rights that the caller lacks. Raises LabError for a place that cannot be.
@@ -64,17 +64,17 @@ def service_on_free_port(
 
 
 def port_variable(service: str) -> str:
-    """Returns the variable that holds a service's port."""
+    """Return the variable that holds a service's port."""
     return f"VLALAB_{service.upper().replace('-', '_')}_PORT"
 
 
 def free(host: str) -> int:
-    """Returns a port of this machine that nobody listens on, and that no other call will choose."""
+    """Return a port of this machine that nobody listens on, and that no other call will choose."""
     return next(_free_ports(host, 0, frozenset()))
 
 
 def _free_ports(bind: str, wanted: int, others: Set[int], by_engine: bool = False) -> Iterator[int]:
-    """Yields ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any.
+    """Yield ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any.
 
     One that is yielded is this process's until it ends: what it starts there does not listen yet.
     """
@@ -84,14 +84,18 @@ def _free_ports(bind: str, wanted: int, others: Set[int], by_engine: bool = Fals
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((bind, port))
-            except OSError as error:
-                if not by_engine:
-                    _refuse(bind, port, error)
-                elif isinstance(error, PermissionError):
+            except OSError as error:  # a port that is taken is no reason to stop
+                if by_engine and isinstance(error, PermissionError):
                     yield port
+                elif isinstance(error, PermissionError):
+                    why = "those below 1024 are root's; choose another (VLALAB_…_PORT)"
+                    raise LabError(f"port {port} is not permitted to you: {why}") from None
+                elif not by_engine and (error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror)):
+                    why = "is no address of this machine; expected one of its own, or 0.0.0.0 for all"
+                    raise LabError(f"VLALAB_BIND={bind} {why}") from None
                 continue
-            if _reserve(found := probe.getsockname()[1]):
-                yield found
+            if _reserve(chosen := probe.getsockname()[1]):
+                yield chosen
     raise LabError(f"no free port at {bind}")
 
 
@@ -99,31 +103,21 @@ _RESERVED: dict[int, socket.socket] = {}
 
 
 def _reserve(port: int) -> bool:
-    """Returns whether no other `./lab` on this machine, whoever's, has chosen that port for what it is starting.
+    """Return whether no other `./lab` on this machine, of any user, has chosen that port for what it is starting.
 
     A name in the abstract namespace (unix(7)) is the machine's, needs no file, and goes with the process that has it.
     """
     if port not in _RESERVED:
-        held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            held.bind(f"\0vla-lab/port/{port}")
+            reservation.bind(f"\0vla-lab/port/{port}")
         except OSError:
-            held.close()
+            reservation.close()
             return False
-        _RESERVED[port] = held
+        _RESERVED[port] = reservation
     return True
 
 
-def _refuse(bind: str, port: int, error: OSError) -> None:
-    """Raises LabError for what no other port would mend; one that is taken is no such thing."""
-    if isinstance(error, PermissionError):
-        raise LabError(
-            f"port {port} is not permitted to you: those below 1024 are root's; choose another (VLALAB_…_PORT)"
-        )
-    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        raise LabError(f"VLALAB_BIND={bind} is no address of this machine; expected one of its own, or 0.0.0.0 for all")
-
-
 def reachable(bind: str) -> str:
-    """Returns the address at which this machine reaches a service that listens on `bind`."""
+    """Return the address at which this machine reaches a service that listens on `bind`."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bind, bind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from vlalab.host import borrowed, paths
@@ -22,55 +22,54 @@ FIRST = {
 
 
 def runs() -> list[str] | None:
-    """Returns the names of the runs, sorted; None where the volume cannot be read, which is told elsewhere."""
-    return _holding(paths.volume() / "runs", lambda names: STORE in names)
+    """Return the names of the runs, sorted; None where the volume cannot be read, which is told elsewhere."""
+    return _holding("runs", re.escape(STORE))
 
 
 def recordings() -> list[str] | None:
-    """Returns the names of the recorded demonstrations, as `runs` does."""
-    return _holding(paths.volume() / "demonstrations", lambda names: STORE in names)
-
-
-def newest(kind: str = "runs") -> list[str]:
-    """Returns the names of the runs, or of the `demonstrations`, the one begun last first."""
-    known = runs() if kind == "runs" else recordings()
-    return sorted(known or [], key=lambda name: -_begun(paths.volume() / kind / name))
-
-
-def _begun(folder: Path) -> float:
-    try:
-        return (folder / "config.json").stat().st_mtime  # written once, when a run begins
-    except OSError:
-        return 0.0
+    """Return the names of the recorded demonstrations, as `runs` does."""
+    return _holding("demonstrations", re.escape(STORE))
 
 
 def trained(lab: str) -> list[str] | None:
-    """Returns the names of the models of a lab that have weights, as `runs` does."""
-    return _holding(
-        paths.volume() / "checkpoints" / lab,
-        lambda names: any(name.startswith(f"{PREFIXES[lab]}_") and name.endswith(".pt") for name in names),
-    )
+    """Return the names of the models of a lab that have weights, as `runs` does."""
+    return _holding(f"checkpoints/{lab}", rf"{PREFIXES[lab]}_.*\.pt")
 
 
-def _holding(folder: Path, fits: Callable[[list[str]], bool]) -> list[str] | None:
+def newest(kind: str = "runs") -> list[str]:
+    """Return the names of the runs, or of the `demonstrations`, the one started last first."""
+
+    def started(name: str) -> float:
+        try:
+            return (paths.volume() / kind / name / "config.json").stat().st_mtime  # written once, when a run starts
+        except OSError:
+            return 0.0
+
+    known = runs() if kind == "runs" else recordings()
+    return sorted(known or [], key=started, reverse=True)
+
+
+def _holding(directory: str, pattern: str) -> list[str] | None:
+    """Return the names in a directory of the volume that hold a file of that pattern."""
+    root = paths.volume() / directory
     try:
-        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-        return [name for name in names if fits(_files(folder / name))]
+        names = sorted(name for name in os.listdir(root) if not name.startswith("."))
+        return [name for name in names if any(re.fullmatch(pattern, file) for file in _files(root / name))]
     except FileNotFoundError:
         return []
     except OSError:
         return None
 
 
-def _files(folder: Path) -> list[str]:
+def _files(directory: Path) -> list[str]:
     try:
-        return os.listdir(folder)
+        return os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
 def run(label: str, text: str) -> str:
-    """Returns the run that a name, the beginning of one, `latest` or a folder means. Raises LabError for nothing."""
+    """Return the run that a name, the beginning of one, `latest` or a folder means. Raises LabError for nothing."""
     folder = Path(text).expanduser()
     known = runs()
     if known is None or (text not in known and (folder / STORE).is_file()):
@@ -79,44 +78,43 @@ def run(label: str, text: str) -> str:
 
 
 def model(label: str, text: str, lab: str) -> str:
-    """Returns the trained model of a lab that is meant, as `run` does."""
+    """Return the trained model of a lab that is meant, as `run` does."""
     known = trained(lab)
     return text if known is None else meant(label, text, known, lab)
 
 
 def thing(label: str, text: str) -> str:
-    """Returns the run, recording or trained model of any lab that is meant, as `run` does."""
+    """Return the run, recording or trained model of any lab that is meant, as `run` does."""
     known = [runs(), recordings(), *(trained(lab) for lab in PREFIXES)]
     return text if None in known else meant(label, text, [name for some in known for name in some], "run")
 
 
 def require(kind: str) -> None:
-    """Raises LabError where there is no run, or no trained model of a lab, at all."""
+    """Raise LabError where there is no run, or no trained model of a lab, at all."""
     if (runs() if kind == "run" else trained(kind)) == []:
         raise LabError(_none(kind))
 
 
 def require_epochs(lab: str, name: object, epochs: object) -> None:
-    """Raises LabError where there is no trained model of a lab, or the one that is meant lacks one of these epochs.
+    """Raise LabError where there is no trained model of a lab, or the one that is meant lacks one of these epochs.
 
     name: of the model, None for the one trained last. epochs: as in "0,10,29".
     """
     require(lab)
-    folders = [paths.volume() / "checkpoints" / lab / one for one in trained(lab) or []]
-    if not epochs or not folders:
+    directories = [paths.volume() / "checkpoints" / lab / one for one in trained(lab) or []]
+    if not epochs or not directories:
         return
-    newest = max(folders, key=lambda folder: max(path.stat().st_mtime for path in folder.glob("*.pt")))
-    folder = next((one for one in folders if one.name == name), newest)
-    pattern = re.compile(rf"{PREFIXES[lab]}_(\d+)\.pt")
-    there = sorted(int(found[1]) for one in _files(folder) if (found := pattern.fullmatch(one)))
-    if missing := [epoch for epoch in map(int, str(epochs).split(",")) if epoch not in there]:
-        raise LabError(
-            f"--epoch {missing[0]}: '{folder.name}' has no weights of it; it has {', '.join(map(str, there)) or 'none'}"
-        )
+    newest = max(directories, key=lambda path: max(one.stat().st_mtime for one in path.glob("*.pt")))
+    directory = next((one for one in directories if one.name == name), newest)
+    files = (re.fullmatch(rf"{PREFIXES[lab]}_(\d+)\.pt", file) for file in _files(directory))
+    known = sorted(int(match[1]) for match in files if match)
+    if missing := [epoch for epoch in map(int, str(epochs).split(",")) if epoch not in known]:
+        has = ", ".join(map(str, known)) or "none"
+        raise LabError(f"--epoch {missing[0]}: '{directory.name}' has no weights of it; it has {has}")
 
 
 def meant(label: str, text: str, known: Sequence[str], kind: str) -> str:
-    """Returns the one of these names that begins so, or is it; `latest` stays as it is. Raises LabError for none."""
+    """Return the one of these names that begins so, or is it; `latest` stays as it is. Raises LabError for none."""
     if not known:
         raise LabError(f"{label} '{text}' not found; there are none: {_none(kind)}")
     found = [name for name in known if name.startswith(text)]

@@ -21,7 +21,7 @@ Settings = Mapping[str, "str | None"]  # variable → value; None: back to the d
 
 
 def variable(service: str, what: str) -> str:
-    """Returns the name of a service's variable: ("ws_mdl", "GPU") → VLALAB_WS_MDL_GPU."""
+    """Return the name of a service's variable: ("ws_mdl", "GPU") → VLALAB_WS_MDL_GPU."""
     return f"VLALAB_{service.upper().replace('-', '_')}_{what}"
 
 
@@ -39,20 +39,26 @@ def from_flags(
     found: dict[str, str | None] = {}
     model = manifests.models().get(service)
     if model and (suite or checkpoint):
-        found[variable(service, "CHECKPOINT")] = _existing(checkpoint or _published(service, suite), service, suite)
+        published = model.checkpoints
+        if not checkpoint and suite not in published:
+            raise LabError(unknown("suite", suite or "", published) + "; name another one's with --checkpoint")
+        how = f"./lab checkpoint {service} " + (f"--suite {suite}" if suite in published else "--tiny")
+        name = existing_checkpoint(checkpoint or published[suite or ""], how)
+        found[variable(service, "CHECKPOINT")] = name
         if model.suite_setting:
             found[variable(service, model.suite_setting)] = suite if suite in manifests.suites() else None
     known = own_options(service) if model and own else {}
     found |= {variable(service, name.upper()): value for name, value in own.items() if name in known}
     if gpu and service in compose.gpu_services():
-        found[variable(service, "GPU")] = None if gpu == "auto" else _devices(gpu)
+        devices = gpu if gpu in ("auto", "all", "none") else ",".join(gpus.devices(gpu, "--gpu"))
+        found[variable(service, "GPU")] = None if gpu == "auto" else devices
     return found
 
 
 def own_options(service: str) -> Mapping[str, Option]:
     """Return the options of a model that are flags of `up` for it alone."""
-    place = manifests.models()[service].options.get("up")
-    options = borrowed.options(place) if place else {}
+    location = manifests.models()[service].options.get("up")
+    options = borrowed.options(location) if location else {}
     return {name: one for name, one in options.items() if one.group != "internal" and name != "checkpoint"}
 
 
@@ -67,53 +73,34 @@ def for_services(
     if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
         raise LabError(f"--gpu is for {', '.join(compose.gpu_services())}; {', '.join(names)} uses none")
     for flag in own:
-        if not any(flag in own_options(name) for name in names if name in models):
-            fitting = [name for name in models if flag in own_options(name)]
+        fitting = [name for name in models if flag in own_options(name)]
+        if not set(names) & set(fitting):
             raise LabError(f"--{flag.replace('_', '-')} is for {' and '.join(fitting)}, not for {', '.join(names)}")
     return {name: from_flags(name, suite, checkpoint, gpu, own) for name in names}
 
 
-def _published(service: str, suite: str | None) -> str:
-    known = manifests.models()[service].checkpoints
-    if suite not in known:
-        raise LabError(unknown("suite", suite or "", known) + "; name another one's with --checkpoint")
-    return known[suite]
-
-
 def checkpoints_on_volume() -> list[str]:
-    """Returns the names of the folders under checkpoints/ on the volume, without the course's."""
-    folder = paths.volume() / "checkpoints"
-    there = (path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else ()
-    return sorted(set(there) - set(runs.PREFIXES))
+    """Return the names of the directories under checkpoints/ on the volume, without the course's."""
+    names = (path.name for path in (paths.volume() / "checkpoints").glob("*") if path.is_dir())
+    return sorted(set(names) - set(runs.PREFIXES))
 
 
 def existing_checkpoint(name: str, advice: str = "") -> str:
-    """Returns a checkpoint's name on the volume, or its absolute path. Raises LabError where there is none."""
-    folder = paths.volume() / "checkpoints"
-    if "/" not in name and (folder / name).is_dir():
+    """Return a checkpoint's name on the volume, or its absolute path. Raise LabError where there is none."""
+    directory, path = paths.volume() / "checkpoints", Path(name).expanduser().absolute()
+    if "/" not in name and (directory / name).is_dir():
         return name
-    path = Path(name).expanduser().absolute()
     if path.is_dir():
         return str(path)
-    there = checkpoints_on_volume()
+    existing = ", ".join(checkpoints_on_volume()) or "none"
     advice = advice or "./lab checkpoint " + " or ".join(manifests.models())
     raise LabError(
-        f"checkpoint '{name}' not found in {paths.shown(folder)}; there are: {', '.join(there) or 'none'}. "
-        f"Get one: {advice}"
+        f"checkpoint '{name}' not found in {paths.shown(directory)}; there are: {existing}. Get one: {advice}"
     )
 
 
-def _existing(name: str, service: str, suite: str | None) -> str:
-    how = f"--suite {suite}" if suite in manifests.models()[service].checkpoints else "--tiny"
-    return existing_checkpoint(name, f"./lab checkpoint {service} {how}")
-
-
-def _devices(gpu: str) -> str:
-    return gpu if gpu in ("all", "none") else ",".join(gpus.devices(gpu, "--gpu"))
-
-
 def from_shell(service: str) -> dict[str, str]:
-    """Returns a service's own variables that this call was given by the shell; those of .env are there at any time."""
+    """Return a service's own variables that this call was given by the shell; those of .env are there at any time."""
     lasting, prefix = compose.read_dotenv(paths.ROOT / ".env"), variable(service, "")
     mine = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
     return {name: value for name, value in mine.items() if value != lasting.get(name)}
@@ -127,7 +114,7 @@ def _path(service: str, make: bool = False) -> Path:
 
 
 def kept(service: str) -> dict[str, str]:
-    """Returns what is kept for a service; nothing when nothing was, or the file is damaged."""
+    """Return what is kept for a service; nothing when nothing was, or the file is damaged."""
     try:
         found = json.loads(state.read(_path(service)) or "{}")
     except (ValueError, RecursionError):
@@ -138,22 +125,22 @@ def kept(service: str) -> dict[str, str]:
 
 
 def merged(old: Mapping[str, str], new: Settings) -> dict[str, str]:
-    """Returns `old` with what `new` sets and without what it takes back."""
+    """Return `old` with what `new` sets and without what it takes back."""
     return {name: value for name, value in {**old, **new}.items() if value is not None}
 
 
 def keep(service: str, values: Mapping[str, str]) -> None:
-    """Keeps the settings of a service, for as long as it is up."""
+    """Keep the settings of a service, for as long as it is up."""
     if not values:
         return forget(service)
     state.write(_path(service, make=True), json.dumps(values, indent=1))
 
 
 def forget(service: str) -> None:
-    """Forgets the settings of a service that is not up any more."""
+    """Forget the settings of a service that is not up any more."""
     _path(service).unlink(missing_ok=True)
 
 
 def of_all(services: list[str]) -> dict[str, str]:
-    """Returns the kept settings of several services as one set of variables."""
+    """Return the kept settings of several services as one set of variables."""
     return {name: value for service in services for name, value in kept(service).items()}

@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from vlalab.description import manifests
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import borrowed, paths, state
-from vlalab.host.console import LabError, Status, say, status, unknown
+from vlalab.host.console import LabError, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
 PROGRESS = ("line", "plain", "tty")
@@ -56,71 +56,60 @@ class Options:
 
 
 def arguments(names: Sequence[str], options: Options) -> list[str]:
-    """Returns the arguments of docker that build the images of those environments in one go."""
+    """Return the arguments of docker that build the images of those environments in one go."""
+    settings = {"*.context": str(paths.ROOT), f"*.labels.{images.OWNER_LABEL}": state.owner()}
+    words = [f"{key}={value}" for key, value in settings.items()] + [f"*.secrets={one}" for one in _secrets(options)]
+    for name in names:
+        known = images.arguments(name)
+        words.append(f"{name}.tags={images.reference(name)}")
+        given = build_arguments(name, options)
+        words += [f"{name}.args.{key}={value}" for key, value in given.items() if key in known]
+        for stage, (manifest, value) in _stages(options).items():
+            if value != manifest.word and manifest.argument in known:  # a directory replaces the stage
+                directory = _existing(value, f"--{stage}", Path.is_dir, "a folder")
+                words.append(f"{name}.contexts.{stage}={directory}")
     return [
         "buildx", "bake", "--file", str(paths.ROOT / images.BAKE_FILE),
         "--progress", "tty" if options.progress == "tty" else "plain",
         *(["--no-cache"] if options.no_cache else []),
-        *_set("*", {"context": str(paths.ROOT), f"labels.{images.OWNER_LABEL}": state.owner()}),
-        *(word for secret in _secrets(options) for word in _set("*", {"secrets": secret})),
-        *(word for name in names for word in _set(name, _own(name, options))),
+        *(part for word in words for part in ("--set", word)),
         *names,
     ]  # fmt: skip
 
 
-def _set(target: str, values: Mapping[str, str]) -> list[str]:
-    return [word for key, value in values.items() for word in ("--set", f"{target}.{key}={value}")]
-
-
-def _own(name: str, options: Options) -> dict[str, str]:
-    """Return what differs for one environment from what images/bake.json says."""
-    known = images.arguments(name)
-    given = {key: value for key, value in build_arguments(name, options).items() if key in known}
-    directories = {  # which replace stages that would fetch their files
-        name: str(_existing(given, f"--{name}", Path.is_dir, "a folder"))
-        for name, (stage, given) in _given(options).items()
-        if given != stage.word and stage.argument in known
-    }
-    return {
-        "tags": images.reference(name),
-        **{f"args.{key}": value for key, value in given.items()},
-        **{f"contexts.{stage}": directory for stage, directory in directories.items()},
-    }
-
-
 def build_arguments(name: str, options: Options, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the build arguments for an environment; the base comes from --base, $VLALAB_BASE_<ENV>, $VLALAB_BASE."""
+    """Return the build arguments for an environment; the base comes from --base, $VLALAB_BASE_<ENV>, $VLALAB_BASE."""
     known = os.environ if variables is None else variables
-    base = options.base or known.get(f"VLALAB_BASE_{name.upper()}") or known.get("VLALAB_BASE")
     wanted = {
         "LOCK_HASH": venvs.named(name, paths.ROOT).lock_hash,
         "COMMIT": commit(),
         "VERSION": borrowed.version(),
-        "BASE": base,
+        "BASE": options.base or known.get(f"VLALAB_BASE_{name.upper()}") or known.get("VLALAB_BASE"),
         "BASE_DEVEL": known.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
-        **{stage.argument: given for stage, given in _given(options).values() if given == stage.word},
+        **{stage.argument: value for stage, value in _stages(options).values() if value == stage.word},
     }
     more = dict(text.split("=", 1) for text in options.arguments)
     return {**{key: value for key, value in wanted.items() if value}, **more}
 
 
 def commit(root: Path | None = None) -> str:
-    """Returns the checked-out commit, with -dirty behind it when what goes into images differs; else "unknown"."""
-    folder = str(root or paths.ROOT)
-    git = ["git", "-c", f"safe.directory={folder}", "-C", folder]  # an install may be somebody else's
+    """Return the checked-out commit, with -dirty behind it when what goes into images differs; else "unknown"."""
+    directory = str(root or paths.ROOT)
+    git = ["git", "-c", f"safe.directory={directory}", "-C", directory]  # an install may be somebody else's
+    changed = ["status", "--porcelain", "--", "services", "lessons", *paths.SHARED, "images"]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        changed = ["status", "--porcelain", "--", "services", "lessons", *paths.SHARED, "images"]
-        dirty = subprocess.run([*git, *changed], capture_output=True, text=True)
-    except FileNotFoundError:
-        return "unknown"
-    if head.returncode != 0 or dirty.returncode != 0:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        dirty = subprocess.run([*git, *changed], capture_output=True, text=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
         return "unknown"
     return head.stdout.strip() + ("-dirty" if dirty.stdout.strip() else "")
 
 
-# --- secrets and contexts -----------------------------------------------------------------------------------
+def _stages(options: Options) -> dict[str, tuple[manifests.Stage, str]]:
+    """Return the stages for which a directory or word was given: what the manifests say of them, and that value."""
+    known = manifests.stages()
+    return {name: (known[name], value) for name, value in options.stages.items() if value}
 
 
 def _secrets(options: Options) -> list[str]:
@@ -129,18 +118,18 @@ def _secrets(options: Options) -> list[str]:
     secrets = [f"id=ca,src={bundle}"] if bundle else []
     if options.index:
         path = _existing(options.index, "--index", Path.is_file, "a file that holds the mirror's URL")
-        where, url, secret = str(path), path.read_text().strip(), f"id=index,src={path}"
+        source, url, secret = str(path), path.read_text().strip(), f"id=index,src={path}"
     elif url := os.environ.get(INDEX_VARIABLE, ""):
-        where, secret = f"variable {INDEX_VARIABLE}", f"id=index,env={INDEX_VARIABLE}"
+        source, secret = f"variable {INDEX_VARIABLE}", f"id=index,env={INDEX_VARIABLE}"
     else:
         return secrets
     if not re.fullmatch(r"https?://\S+", url):  # it may hold a password, so the message does not repeat it
-        raise LabError(f"{where} holds no URL of a package index mirror; expected one line that begins with https://")
+        raise LabError(f"{source} holds no URL of a package index mirror; expected one line that begins with https://")
     return [*secrets, secret]
 
 
 def ca_bundle(given: str | None, variables: Mapping[str, str] | None = None) -> Path | None:
-    """Returns the CA bundle that builds need: the given file; else one that a variable names or an admin added to.
+    """Return the CA bundle that builds need: the given file; else one that a variable names or an admin added to.
 
     None where the machine trusts only what every machine does, and for the word none.
     """
@@ -153,18 +142,11 @@ def ca_bundle(given: str | None, variables: Mapping[str, str] | None = None) -> 
     own = [path for path in named if str(path) not in SYSTEM_BUNDLES and path.is_file()]
     if own:
         return own[0]
-    added = any(path.suffix in (".crt", ".pem") for place in ADDED_BY_ADMINS for path in Path(place).glob("*"))
-    system = [Path(path) for path in SYSTEM_BUNDLES if Path(path).is_file()]
-    return system[0] if added and system else None
+    added = any(path.suffix in (".crt", ".pem") for root in ADDED_BY_ADMINS for path in Path(root).glob("*"))
+    return next((path for path in map(Path, SYSTEM_BUNDLES) if added and path.is_file()), None)
 
 
-def _given(options: Options) -> dict[str, tuple[manifests.Stage, str]]:
-    """Returns the stages for which something was given: what the manifests say of them, and what it was."""
-    known = manifests.stages()
-    return {name: (known[name], given) for name, given in options.stages.items() if given}
-
-
-def _existing(given: str, flag: str, test, what: str) -> Path:
+def _existing(given: str, flag: str, test: Callable[[Path], bool], what: str) -> Path:
     path = Path(given).expanduser().absolute()
     if not test(path):
         raise LabError(f"{flag} {given} is not there; expected {what}")
@@ -188,34 +170,39 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
         print(shlex.join(docker.command(args)))
         return []
     docker.require("buildx")
-    started, words = time.monotonic(), list[str]()
+    started, lines = time.monotonic(), list[str]()
     what = f"building {', '.join(map(images.reference, chosen))}"
     if options.progress == "line":
         with status(what) as line:
-            code, words = _run_quietly(args, line)
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+            with docker.open_pipe(args, **pipes) as process:
+                for raw in process.stderr:
+                    if text := raw.decode(errors="replace").strip():
+                        lines.append(text)
+                        line.update(re.sub(r"^#\d+ (\d+\.\d+ )?", "", text))
+            code = process.returncode
     else:
         say(what)
         code = docker.stream(args)
     if code != 0:
-        raise LabError(_failure(chosen, words))
+        raise LabError(_failure(chosen, lines))
     built = images.found(chosen)
-    for name in chosen:
-        if name not in built:
-            raise LabError(
-                f"the build of {name} left no image {images.reference(name)}; does DOCKER_HOST name its engine?"
-            )
-    done = [built[name] for name in chosen]
-    print_table(done, time.monotonic() - started)
-    return done
+    if missing := [images.reference(name) for name in chosen if name not in built]:
+        raise LabError(f"the build left no image {missing[0]}; does DOCKER_HOST name its engine?")
+    print(f"{'image':<24}{'size':>10}  lock")
+    for image in (built[name] for name in chosen):
+        print(f"{image.reference:<24}{images.spell_size(image.size):>10}  {'fits' if image.fits() else 'another one'}")
+    print(f"built in {time.monotonic() - started:.0f} s")
+    return [built[name] for name in chosen]
 
 
 def _check_flags(chosen: list[str], options: Options) -> None:
-    """Raises LabError for a flag that none of the chosen images has a use for."""
+    """Raise LabError for a flag that none of the chosen images has a use for."""
     known = sorted({argument for name in chosen for argument in images.arguments(name)})
     if options.flash_attn and "FLASH_ATTN" not in known:
         others = ", ".join(name for name in images.buildable() if "FLASH_ATTN" in images.arguments(name))
         raise LabError(f"--flash-attn means nothing to {', '.join(chosen)}; images with flash-attn: {others}")
-    for name, (stage, _) in _given(options).items():
+    for name, (stage, _) in _stages(options).items():
         if stage.argument not in known:
             raise LabError(f"--{name} means nothing to {', '.join(chosen)}")
     for argument in (text.split("=")[0] for text in options.arguments):
@@ -223,33 +210,12 @@ def _check_flags(chosen: list[str], options: Options) -> None:
             raise LabError(unknown("build argument", argument, known))
 
 
-def _run_quietly(args: list[str], line: Status) -> tuple[int, list[str]]:
-    """Returns a build's exit code and what it printed; the line shows the step it is at."""
-    words: list[str] = []
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with docker.open_pipe(args, **options) as process:
-        assert process.stderr is not None
-        for raw in process.stderr:
-            text = raw.decode(errors="replace").rstrip()
-            words.append(text)
-            if text:
-                line.update(re.sub(r"^#\d+ (\d+\.\d+ )?", "", text))
-    return process.returncode, words
-
-
-def _failure(names: Sequence[str], words: list[str]) -> str:
-    text = "\n".join(words)
-    culprit = next(iter(re.findall(r"(?m)^ERROR: target (\S+):", text)), None)
-    which = culprit if culprit or len(names) != 1 else names[0]
+def _failure(names: Sequence[str], lines: list[str]) -> str:
+    """Return the message of a build that failed: which image, the last lines, what to do."""
+    text = "\n".join(lines)
+    culprit = re.search(r"(?m)^ERROR: target (\S+):", text)
+    which = culprit[1] if culprit else names[0] if len(names) == 1 else None
     what = f"image '{which}'" if which else f"one of the images {', '.join(names)}"
-    said = "\n  ".join(word for word in words[-40:] if word.strip())
-    parts = [f"{what} could not be built" + (f":\n  {said}" if said else " (its words are above)"), docker.advice(text)]
+    last = "\n  ".join(lines[-40:])
+    parts = [f"{what} could not be built" + (f":\n  {last}" if last else " (its words are above)"), docker.advice(text)]
     return "\n".join(part for part in [*parts, "all of its words: --progress plain"] if part)
-
-
-def print_table(done: Sequence[images.Image], seconds: float) -> None:
-    """Prints a row per image, and what they took together."""
-    print(f"{'image':<24}{'size':>10}  lock")
-    for image in done:
-        print(f"{image.reference:<24}{images.spell_size(image.size):>10}  {'fits' if image.fits() else 'another one'}")
-    print(f"built in {seconds:.0f} s")

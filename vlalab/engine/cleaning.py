@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
-from vlalab.host import paths, state
+from vlalab.host import paths, processes, state
 from vlalab.host.console import LabError, agreed, say
 
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -33,7 +33,7 @@ class Item:
 
 
 def clean(venvs: bool = False, yes: bool = False, dry_run: bool = False, all_users: bool = False) -> int:
-    """Returns how many kinds of things were removed: each is shown with its size and asked for, unless `yes`.
+    """Return how many kinds of things were removed: each is shown with its size and asked for, unless `yes`.
 
     all_users: images that others built too, or another clone. Raises LabError where it would have to ask and nobody can
     answer.
@@ -54,7 +54,7 @@ def clean(venvs: bool = False, yes: bool = False, dry_run: bool = False, all_use
 
 
 def found(venvs: bool = False, all_users: bool = False) -> list[Item]:
-    """Returns what can go, largest first."""
+    """Return what can go, largest first."""
     items: list[Item] = []
     if reason := docker.available():
         say(f"images and build cache are left alone: {reason}")
@@ -70,7 +70,7 @@ def found(venvs: bool = False, all_users: bool = False) -> list[Item]:
 
 
 def old_images(all_users: bool = False) -> list[tuple[str, str]]:
-    """Returns (id, name) of the images that nothing names any more; an image without a name goes by its id.
+    """Return (id, name) of the images that nothing names any more; an image without a name goes by its id.
 
     Only those that this caller built in this clone, unless `all_users`.
     """
@@ -85,15 +85,14 @@ def old_images(all_users: bool = False) -> list[tuple[str, str]]:
 
 def _old_images(usage: dict, all_users: bool) -> list[Item]:
     old = old_images(all_users)
-    ids = {id_.removeprefix("sha256:")[:12] for id_, _ in old}
-    unique = {row["ID"].removeprefix("sha256:")[:12]: size_of(row["UniqueSize"]) for row in usage.get("Images") or ()}
     if not old:
         return []
+    ids = {id_.removeprefix("sha256:")[:12] for id_, _ in old}
+    rows = [row for row in usage.get("Images") or () if row["ID"].removeprefix("sha256:")[:12] in ids]
+    size = int(sum(size_of(row["UniqueSize"]) for row in rows))
     tags = sorted({name for _, name in old if not name.startswith("sha256:")})
-    named = f" ({', '.join(tags)})" if tags else ""
-    size = int(sum(unique.get(id_, 0) for id_ in ids))
+    what = f"{len(old)} old image{'' if len(old) == 1 else 's'}" + (f" ({', '.join(tags)})" if tags else "")
     then = f"more where they share layers with each other only; those of tag {images.tag()} stay"
-    what = f"{len(old)} old image{'' if len(old) == 1 else 's'}{named}"
     return [Item(what, size, then, lambda: _remove_images([name for _, name in old]))]
 
 
@@ -106,8 +105,12 @@ def _remove_images(names: Sequence[str]) -> None:
 
 def _build_cache(usage: dict) -> list[Item]:
     """The sum is of what no image shares; the rest of the cache is the images' own layers."""
-    records = [row for row in usage.get("BuildCache") or () if str(row.get("InUse", "false")).lower() != "true"]
-    size = int(sum(size_of(row["Size"]) for row in records if str(row.get("Shared", "false")).lower() != "true"))
+    own = [
+        row
+        for row in usage.get("BuildCache") or ()
+        if not any(row.get(k) in ("true", True) for k in ("InUse", "Shared"))
+    ]
+    size = int(sum(size_of(row["Size"]) for row in own))
     if not size:
         return []
     then = "it is the engine's, also of other projects; the next build downloads everything again"
@@ -115,7 +118,7 @@ def _build_cache(usage: dict) -> list[Item]:
 
 
 def size_of(text: str) -> float:
-    """Returns the bytes that the engine's spelling means: '1.46GB', '12.3kB', 'N/A' (0)."""
+    """Return the bytes that the engine's spelling means: '1.46GB', '12.3kB', 'N/A' (0)."""
     match = re.fullmatch(r"([\d.]+)\s*([kKMGT]?B)", text.strip())
     return float(match[1]) * UNITS[match[2].upper()] if match else 0.0
 
@@ -124,7 +127,7 @@ def size_of(text: str) -> float:
 
 
 def _venvs() -> list[Item]:
-    """Returns the environments (images/*/.venv, admin/.venv, cluster/.venv) that no program runs from."""
+    """Return the environments (images/*/.venv, admin/.venv, cluster/.venv) that no program runs from."""
     items = []
     for name in (*paths.image_names(), *paths.WITHOUT_IMAGE):
         env = venvs.named(name, paths.ROOT)
@@ -147,20 +150,13 @@ def _remove(env: venvs.Environment) -> None:
 
 
 def users_of(venv: Path) -> list[int]:
-    """Returns the pids of processes that were started from a virtual environment, as far as this user may see."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            started = path.read_bytes().split(b"\0")[0]
-        except OSError:  # it ended meanwhile, or is another user's
-            continue
-        if started.startswith(os.fsencode(f"{venv}/")):
-            found.append(int(path.parent.name))
-    return sorted(found)
+    """Return the pids of processes that were started from a virtual environment, as far as this user may see."""
+    pids = sorted(int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return [pid for pid in pids if (processes.command(pid) or [""])[0].startswith(f"{venv}/")]
 
 
 def freed_by(folder: Path) -> int:
-    """Returns the bytes on disk that removing a folder frees: not those that uv's cache shares (hard links)."""
+    """Return the bytes on disk that removing a folder frees: not those that uv's cache shares (hard links)."""
     total = 0
     for root, _, files in os.walk(folder):
         for name in files:

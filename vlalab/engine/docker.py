@@ -28,12 +28,12 @@ INSTALL = "install Docker Engine (docs.docker.com/engine/install) or use --runti
 
 
 def available() -> str | None:
-    """Returns None when a Docker engine answers, else why not and what to do, in one sentence. 10 ms; asked once."""
+    """Return None when a Docker engine answers, else why not and what to do, in one sentence. 10 ms; asked once."""
     return _probe(os.environ.get("PATH", ""), os.environ.get("DOCKER_HOST", ""), os.environ.get("DOCKER_CONTEXT", ""))
 
 
 def ask_again() -> None:
-    """Forgets whether an engine answers, in a process that lives longer than a command."""
+    """Forget whether an engine answers, in a process that lives longer than a command."""
     _probe.cache_clear()
 
 
@@ -55,24 +55,24 @@ def _probe(path: str, host: str, context: str) -> str | None:
 
 
 def no_command() -> str:
-    """Returns what is said where there is no docker command."""
+    """Return what is said where there is no docker command."""
     return f"no docker command is on PATH; {INSTALL}"
 
 
 def silent(seconds: float) -> str:
-    """Returns what is said of an engine that does not answer."""
+    """Return what is said of an engine that does not answer."""
     return f"the Docker engine did not answer within {seconds:.0f} s; restart it: sudo systemctl restart docker"
 
 
 def why_unfit(code: int, out: str, err: str, cli: str) -> str | None:
-    """Returns why an engine cannot be used and what to do, by what `docker version` said as JSON; else None."""
+    """Return why an engine cannot be used and what to do, by what `docker version` said as JSON; else None."""
     if "podman" in err.lower():
         return f"the docker command here is podman's, which lacks what Compose and the builds need; {INSTALL}"
     if code != 0:
         return _why_no_answer(err.strip(), cli)
     found = (json.loads(out).get("Server") or {}).get("Version", "")
     if version(found) < ENGINE:
-        return f"the Docker engine is version {found}; {_dotted(ENGINE)} or newer is needed: {INSTALL}"
+        return f"the Docker engine is version {found}; {ENGINE[0]}.{ENGINE[1]} or newer is needed: {INSTALL}"
     return None
 
 
@@ -96,7 +96,7 @@ def _why_no_answer(words: str, cli: str) -> str:
 
 
 def require(*plugins: str) -> None:
-    """Raises LabError unless an engine answers and has those plugins ("buildx", "compose"), new enough. 0.2 s each."""
+    """Raise LabError unless an engine answers and has those plugins ("buildx", "compose"), new enough. 0.2 s each."""
     if reason := available():
         raise LabError(reason)
     for plugin in plugins:
@@ -106,37 +106,34 @@ def require(*plugins: str) -> None:
 
 @functools.cache
 def plugin_problem(plugin: str) -> str | None:
-    """Returns what is wrong with a CLI plugin ("buildx" or "compose") and what to do, or None."""
+    """Return what is wrong with a CLI plugin ("buildx" or "compose") and what to do, or None."""
     asked = subprocess.run(["docker", plugin, "version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return plugin_lack(plugin, asked.returncode, asked.stdout)
 
 
 def plugin_lack(plugin: str, code: int, out: str) -> str | None:
-    """Returns what is wrong with a CLI plugin by what `docker PLUGIN version` said, or None."""
-    need = _dotted(PLUGINS[plugin])
+    """Return what is wrong with a CLI plugin by what `docker PLUGIN version` said, or None."""
+    major, minor = PLUGINS[plugin]
     fix = f"sudo apt-get install docker-{plugin}-plugin (Docker's packages) or docker-{plugin} (Debian, Ubuntu)"
     if code != 0:
-        return f"docker has no {plugin} plugin; {need} or newer is needed: {fix}"
-    if version(out) < PLUGINS[plugin]:
-        return f"docker {plugin} is version {_dotted(version(out))}; {need} or newer is needed: {fix}"
+        return f"docker has no {plugin} plugin; {major}.{minor} or newer is needed: {fix}"
+    has = version(out)
+    if has < (major, minor):
+        return f"docker {plugin} is version {has[0]}.{has[1]}; {major}.{minor} or newer is needed: {fix}"
     return None
 
 
 def version(text: str) -> tuple[int, int]:
-    """Returns the first major.minor number in a text, (0, 0) when there is none."""
+    """Return the first major.minor number in a text, (0, 0) when there is none."""
     found = re.search(r"(?<![\w.])v?(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _dotted(numbers: tuple[int, int]) -> str:
-    return ".".join(map(str, numbers))
 
 
 # --- commands -----------------------------------------------------------------------------------------------
 
 
 def command(args: Sequence[str]) -> list[str]:
-    """Returns the command line of `docker args`, as a dry run prints it and as it is run."""
+    """Return the command line of `docker args`, as a dry run prints it and as it is run."""
     return ["docker", *map(str, args)]
 
 
@@ -148,7 +145,7 @@ def run(
     variables: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Returns `docker args`, run with its output captured as text. `variables` come on top of the process's own.
+    """Return `docker args`, run with its output captured as text. `variables` come on top of the process's own.
 
     Raises LabError where no engine answers, where it takes longer than timeout_s, and, if `check`, where it fails.
     """
@@ -169,19 +166,19 @@ def run(
 
 
 def stream(args: Sequence[str], *, variables: Mapping[str, str] | None = None) -> int:
-    """Returns the exit code of `docker args`, run on the caller's terminal: builds, logs, shells."""
+    """Return the exit code of `docker args`, run on the caller's terminal: builds, logs, shells."""
     require()
     return subprocess.run(command(args), cwd=ROOT, env={**os.environ, **(variables or {})}).returncode
 
 
 def open_pipe(args: Sequence[str], **options) -> subprocess.Popen:
-    """Returns `docker args` as a started process in binary mode; options are those of Popen (stdin, stdout …)."""
+    """Return `docker args` as a started process in binary mode; options are those of Popen (stdin, stdout …)."""
     require()
     return subprocess.Popen(command(args), cwd=ROOT, **options)
 
 
 def json_lines(args: Sequence[str], **options) -> list[dict]:
-    """Returns what `docker args` prints as JSON: one object per line (--format json), or one array (inspect).
+    """Return what `docker args` prints as JSON: one object per line (--format json), or one array (inspect).
 
     Takes the options of `run` and raises as it does.
     """
@@ -189,7 +186,7 @@ def json_lines(args: Sequence[str], **options) -> list[dict]:
 
 
 def parse_json(text: str) -> list[dict]:
-    """Returns the objects of a text that holds a JSON array, or one JSON object per line."""
+    """Return the objects of a text that holds a JSON array, or one JSON object per line."""
     if text.lstrip().startswith("["):
         return json.loads(text)
     return [json.loads(line) for line in text.splitlines() if line.strip()]
@@ -199,7 +196,7 @@ def parse_json(text: str) -> list[dict]:
 
 
 def compose_args(args: Sequence[str], files: Sequence[str | Path] = ()) -> list[str]:
-    """Returns the arguments of docker for `compose args` over this repository; `files`: beside compose.yaml."""
+    """Return the arguments of docker for `compose args` over this repository; `files`: beside compose.yaml."""
     given = [word for path in (ROOT / "compose.yaml", *files) for word in ("--file", str(path))]
     return ["compose", "--project-directory", str(ROOT), *given, *map(str, args)]
 
@@ -207,7 +204,7 @@ def compose_args(args: Sequence[str], files: Sequence[str | Path] = ()) -> list[
 def compose(
     args: Sequence[str], *, files: Sequence[str | Path] = (), check: bool = True, **options
 ) -> subprocess.CompletedProcess[str]:
-    """Returns `docker compose args` over compose.yaml and `files`, run as `run` does. A too old Compose is named."""
+    """Return `docker compose args` over compose.yaml and `files`, run as `run` does. A too old Compose is named."""
     words = compose_args(args, files)
     done = run(words, check=False, **options)
     if done.returncode != 0 and (problem := plugin_problem("compose")):  # asked late: asking takes 0.2 s
@@ -219,10 +216,6 @@ def compose(
 
 # --- what the engine's words mean ---------------------------------------------------------------------------
 
-_TOOLKIT = (
-    "the engine has no NVIDIA runtime: install nvidia-container-toolkit, then run: "
-    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-)
 # What the engine says (a regular expression) → what to do.
 ADVICE = {
     r"could not select device driver|unknown or invalid runtime name: nvidia": "no-gpu",
@@ -242,20 +235,20 @@ ADVICE = {
 
 
 def advice(words: str) -> str | None:
-    """Returns what to do about what the engine said, or None where we know nothing better than its words."""
+    """Return what to do about what the engine said, None where its own words are all there is to say."""
     found = next((text for pattern, text in ADVICE.items() if re.search(pattern, words)), None)
     return why_no_gpu() if found == "no-gpu" else found
 
 
 def failure(args: Sequence[str], words: str) -> str:
-    """Returns the sentence for a command that failed: the command, the engine's last words, what to do."""
+    """Return the sentence for a command that failed: the command, the engine's last words, what to do."""
     last = "\n  ".join(words.strip().splitlines()[-8:]) or "it said nothing"
     hint = advice(words)
     return f"`{shlex.join(command(args))}` failed:\n  {last}" + (f"\n{hint}" if hint else "")
 
 
 def why_no_gpu(about: Mapping | None = None) -> str:
-    """Returns why containers get no GPU, and the fix: snap Docker, Docker Desktop, or no toolkit.
+    """Return why containers get no GPU, and the fix: snap Docker, Docker Desktop, or no toolkit.
 
     about: what `docker info` says; default: this machine's.
     """
@@ -264,40 +257,38 @@ def why_no_gpu(about: Mapping | None = None) -> str:
         return "Docker Desktop's containers run in a virtual machine without the GPU: docker context use default"
     if "/snap/" in about.get("DockerRootDir", ""):
         return (
-            "the snap Docker cannot reach the GPU's driver: sudo snap remove docker, then " + INSTALL.split(" or ")[0]
+            f"the snap Docker cannot reach the GPU's driver: sudo snap remove docker, then {INSTALL.split(' or ')[0]}"
         )
-    return _TOOLKIT
+    return (
+        "the engine has no NVIDIA runtime: install nvidia-container-toolkit, then run: "
+        "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+    )
 
 
 @functools.cache
 def info() -> dict:
-    """Returns what `docker info` says (DockerRootDir, Runtimes, OperatingSystem, SecurityOptions …). 0.3 s."""
+    """Return what `docker info` says (DockerRootDir, Runtimes, OperatingSystem, SecurityOptions …). 0.3 s."""
     return json.loads(run(["info", "--format", "{{json .}}"]).stdout)
 
 
 def has_gpu_runtime() -> bool:
-    """Returns whether the engine can hand NVIDIA's GPUs to containers: by their runtime, or by CDI."""
-    return has_nvidia_runtime() or has_nvidia_cdi()
+    """Return whether the engine can hand NVIDIA's GPUs to containers: by their runtime, or by CDI."""
+    return has_nvidia_runtime() or bool(cdi_devices(info()))
 
 
 def has_nvidia_runtime() -> bool:
-    """Returns whether NVIDIA's runtime is registered; the toolkit's programs on PATH say nothing about the engine."""
+    """Return whether NVIDIA's runtime is registered; the toolkit's programs on PATH say nothing about the engine."""
     return "nvidia" in (info().get("Runtimes") or {})
 
 
-def has_nvidia_cdi() -> bool:
-    """Returns whether the engine found GPUs of NVIDIA's as CDI devices; others' devices are no use here."""
-    return bool(cdi_devices(info()))
-
-
 def cdi_devices(about: Mapping) -> list[str]:
-    """Returns NVIDIA's GPUs among the CDI devices that `docker info` tells."""
+    """Return NVIDIA's GPUs among the CDI devices that `docker info` tells."""
     names = (str(device.get("ID", "")) for device in about.get("DiscoveredDevices") or ())
     return [name for name in names if name.startswith("nvidia.com/gpu=")]
 
 
 def is_rootless(about: Mapping | None = None) -> bool:
-    """Returns whether the engine runs as a user: root in a container is then that user outside.
+    """Return whether the engine runs as a user: root in a container is then that user outside.
 
     about: what `docker info` says; default: this machine's.
     """

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from vlalab.engine import docker
 from vlalab.host import paths
@@ -34,8 +35,11 @@ def guarded(*names: str) -> Iterator[None]:
         dismiss(guard)
 
 
-def start(*names: str) -> subprocess.Popen[str]:
-    """Returns a guard that watches over this process, in a session of its own."""
+Guard: TypeAlias = "subprocess.Popen[str]"
+
+
+def start(*names: str) -> Guard:
+    """Return a guard that watches over this process, in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "vlalab.engine.guard", *names],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -43,13 +47,13 @@ def start(*names: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def dismiss(guard: subprocess.Popen[str]) -> None:
+def dismiss(guard: Guard) -> None:
     """Tells a guard that there is nothing left to end."""
     guard.communicate(DONE)
 
 
 def remove(*names: str) -> None:
-    """Removes containers at once; those that are gone already are none of its business."""
+    """Remove containers at once; those that are gone already are none of its business."""
     docker.run(["rm", "--force", "--volumes", *names], check=False)
 
 

@@ -46,26 +46,26 @@ class Image:
         return self.labels.get(REVISION_LABEL, "")
 
     def fits(self) -> bool:
-        """Returns whether it was built from the lock that the repository has now."""
+        """Return whether it was built from the lock that the repository has now."""
         return self.lock == venvs.named(self.name, paths.ROOT).lock_hash
 
     def age(self) -> str:
-        """Returns how long ago it was built: '3 days'."""
+        """Return how long ago it was built: '3 days'."""
         return spell_age((datetime.now(timezone.utc) - self.created).total_seconds())
 
 
 def tag() -> str:
-    """Returns the tag of the images in use: $VLALAB_TAG, else dev."""
+    """Return the tag of the images in use: $VLALAB_TAG, else dev."""
     return os.environ.get("VLALAB_TAG") or "dev"
 
 
 def reference(name: str, with_tag: str | None = None) -> str:
-    """Returns the name that an environment's image has on the engine, as compose.yaml says it."""
+    """Return the name that an environment's image has on the engine, as compose.yaml says it."""
     return f"{REPOSITORY}/{name}:{with_tag or tag()}"
 
 
 def buildable() -> list[str]:
-    """Returns the environments that an image can be built for."""
+    """Return the environments that an image can be built for."""
     return sorted(_bake()["group"]["default"]["targets"])
 
 
@@ -82,41 +82,37 @@ def _bake() -> dict:
 
 
 def choose(names: Sequence[str]) -> list[str]:
-    """Returns the environments of those words; none and "all" mean every one. Raises LabError for an unknown one."""
+    """Return the environments of those words; none and "all" mean every one. Raises LabError for an unknown one."""
     known = buildable()
     require_known("environment", names, [*known, "all"])
     return list(dict.fromkeys(names)) if names and "all" not in names else known
 
 
 def found(names: Sequence[str] | None = None) -> dict[str, Image]:
-    """Returns the images that exist, of those environments (default: all), by name. One call of the engine, 20 ms."""
+    """Return the images that exist, of those environments (default: all), by name. One call of the engine, 20 ms."""
     wanted = {reference(name): name for name in (paths.image_names() if names is None else names)}
     if not wanted:
         return {}
     done = docker.run(["image", "inspect", *wanted], check=False)  # it prints those it found and fails for the others
     if done.returncode != 0 and "No such image" not in done.stderr:
         raise LabError(docker.failure(["image", "inspect", *wanted], done.stderr))
-    records = [_image(record, name) for record in json.loads(done.stdout or "[]") for name in _names(record, wanted)]
-    return {image.name: image for image in records}
-
-
-def _names(record: dict, wanted: dict[str, str]) -> list[str]:
-    return [wanted[text] for text in record.get("RepoTags") or () if text in wanted]
-
-
-def _image(record: dict, name: str) -> Image:
-    return Image(
-        name=name,
-        reference=reference(name),
-        id=record["Id"],
-        created=parse_time(record["Created"]),
-        size=int(record["Size"]),
-        labels=dict(record.get("Config", {}).get("Labels") or {}),
-    )
+    return {
+        name: Image(
+            name=name,
+            reference=tagged,
+            id=record["Id"],
+            created=parse_time(record["Created"]),
+            size=int(record["Size"]),
+            labels=dict(record.get("Config", {}).get("Labels") or {}),
+        )
+        for record in json.loads(done.stdout or "[]")
+        for tagged, name in wanted.items()
+        if tagged in (record.get("RepoTags") or ())
+    }
 
 
 def unusable(name: str, image: Image | None) -> str | None:
-    """Returns why that environment's image cannot be used and what to do, or None: missing, or of another lock."""
+    """Return why that environment's image cannot be used and what to do, or None: missing, or of another lock."""
     if image is None:
         return f"image {reference(name)} is not built; run: ./lab build {name}"
     if not image.fits():
@@ -125,7 +121,7 @@ def unusable(name: str, image: Image | None) -> str | None:
 
 
 def parse_time(text: str) -> datetime:
-    """Returns the time in an engine's record: 2026-11-20T12:56:54.123456789Z, or with an offset."""
+    """Return the time in an engine's record: 2026-11-20T12:56:54.123456789Z, or with an offset."""
     match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)
     if not match:
         raise ValueError(f"{text!r} is no time; expected one like 2026-11-20T12:56:54Z")
@@ -133,7 +129,7 @@ def parse_time(text: str) -> datetime:
 
 
 def spell_age(seconds: float) -> str:
-    """Returns a duration in its largest unit: '3 days', '1 hour'; '0 min' when it is less than one minute."""
+    """Return a duration in its largest unit: '3 days', '1 hour'; '0 min' when it is less than one minute."""
     for unit, length in (("day", 86400), ("hour", 3600)):
         if (count := int(seconds // length)) >= 1:
             return f"{count} {unit}{'' if count == 1 else 's'}"
@@ -141,5 +137,5 @@ def spell_age(seconds: float) -> str:
 
 
 def spell_size(size: float) -> str:
-    """Returns bytes in GB (10^9) or MB."""
+    """Return bytes in GB (10^9) or MB."""
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

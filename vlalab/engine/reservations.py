@@ -18,7 +18,7 @@ from vlalab.host.console import say
 
 
 def files(service: str, known: Mapping[str, str]) -> list[Path]:
-    """Returns the file for a service that gets a GPU: told to, or there is one and nobody said none; else nothing.
+    """Return the file for a service that gets a GPU: told to, or there is one and nobody said none; else nothing.
 
     known: the variables that Compose would see. Raises LabError where the choice names no device, and where nobody
     chose and nvidia-smi fails.
@@ -26,25 +26,20 @@ def files(service: str, known: Mapping[str, str]) -> list[Path]:
     choice = gpus.chosen(service, known)
     if service not in compose.gpu_services() or choice == "none":
         return []
-    if not choice and not _is_given_by_itself(service):
-        return []
+    if not choice:
+        gpus.check(service)
+        if not gpus.count():
+            return []
+        if not docker.has_gpu_runtime():
+            say(f"'{service}' runs without a GPU: {docker.why_no_gpu()}")
+            return []
     names = choice.split(",") if choice else ["0"]
-    by_cdi = not docker.has_nvidia_runtime() and docker.has_nvidia_cdi()
+    by_cdi = not docker.has_nvidia_runtime() and bool(docker.cdi_devices(docker.info()))
     return [_made(service, names, by_cdi) if by_cdi or len(names) > 1 else compose.GPU_FILE]
 
 
-def _is_given_by_itself(service: str) -> bool:
-    gpus.check(service)
-    if not gpus.count():
-        return False
-    if not docker.has_gpu_runtime():
-        say(f"'{service}' runs without a GPU: {docker.why_no_gpu()}")
-        return False
-    return True
-
-
 def _made(service: str, names: list[str], by_cdi: bool) -> Path:
-    """Returns compose.gpu.yaml's part for a service with these devices, as a file in the caller's own folder."""
+    """Return compose.gpu.yaml's part for a service with these devices, as a file in the caller's own folder."""
     request = dict(compose.device_request(service))
     request["device_ids"] = [f"nvidia.com/gpu={name}" for name in names] if by_cdi else names
     request["driver"] = "cdi" if by_cdi else request["driver"]

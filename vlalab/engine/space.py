@@ -20,7 +20,7 @@ CONTAINERD_ROOT = "/var/lib/containerd"
 
 
 def lack(names: Sequence[str], free: int, place: str, no_cache: bool = False) -> str | None:
-    """Returns what is said where a build of those images takes more than the free bytes at a place; None: it fits."""
+    """Return what is said where a build of those images takes more than the free bytes at a place; None: it fits."""
     need = needed_gb(names, no_cache)
     if free / 1e9 >= need:
         return None
@@ -31,14 +31,14 @@ def lack(names: Sequence[str], free: int, place: str, no_cache: bool = False) ->
 
 
 def needed_gb(names: Sequence[str], no_cache: bool = False) -> float:
-    """Returns what a build takes: images that are not there with their cache, of the others the last layers."""
+    """Return what a build takes: images that are not there with their cache, of the others the last layers."""
     there = images.found(names)
     new = [name for name in names if no_cache or images.unusable(name, there.get(name)) is not None]
     return expected_gb(new) * CACHE_FACTOR + (TOOLS_GB if new else 0.0) + REBUILD_GB * (len(names) - len(new))
 
 
 def expected_gb(names: Sequence[str]) -> float:
-    """Returns how large those images are together, as the manifests say; a layer that several have counts once."""
+    """Return how large those images are together, as the manifests say; a layer that several have counts once."""
     known = [manifests.environment(name) for name in names]
     layers = {layer: size for one in known for layer, size in one.shared_gb.items()}
     return sum(one.image_gb - sum(one.shared_gb.values()) for one in known) + sum(layers.values())
@@ -59,7 +59,7 @@ def images_directory(info: Mapping, containerd: str | None) -> str:
 
 
 def free_at_engine() -> int | None:
-    """Returns the bytes free where the engine keeps images; None where that place is not on this machine."""
+    """Return the bytes free where the engine keeps images; None where that place is not on this machine."""
     config = Path(CONTAINERD_CONFIG)
     try:
         place = Path(images_directory(docker.info(), config.read_text() if config.exists() else None))

@@ -19,36 +19,35 @@ DEFAULT_USER = (1000, 1000)  # the first user of a Debian or Ubuntu machine, and
 
 
 def owner() -> tuple[int, int]:
-    """Returns uid and gid that the volume's files should have.
+    """Return uid and gid that the volume's files should have.
 
     $VLALAB_UID and $VLALAB_GID, else the caller's; for root: sudo's caller, else the owner of the volume or of the
-    folder that it will lie in, else (where that is root) 1000.
+    directory that it will lie in, else (where that is root) 1000.
     """
+
+    def number(variable: str) -> int:
+        value = os.environ.get(variable, "")
+        if not value.isdigit():
+            raise LabError(f"{variable} is '{value}'; expected a number, as `id -u` and `id -g` print it")
+        return int(value)
+
     if os.environ.get("VLALAB_UID"):
-        return _number("VLALAB_UID"), _number("VLALAB_GID" if os.environ.get("VLALAB_GID") else "VLALAB_UID")
+        return number("VLALAB_UID"), number("VLALAB_GID" if os.environ.get("VLALAB_GID") else "VLALAB_UID")
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     if os.environ.get("SUDO_UID", "0") != "0":
-        return _number("SUDO_UID"), _number("SUDO_GID")
-    root = paths.volume()
-    status = _nearest(root).stat()
+        return number("SUDO_UID"), number("SUDO_GID")
+    status = _nearest(paths.volume()).stat()
     return (status.st_uid, status.st_gid) if status.st_uid != 0 else DEFAULT_USER
 
 
-def _number(variable: str) -> int:
-    value = os.environ.get(variable, "")
-    if not value.isdigit():
-        raise LabError(f"{variable} is '{value}'; expected a number, as `id -u` and `id -g` print it")
-    return int(value)
-
-
 def container_user() -> tuple[int, int]:
-    """Returns uid and gid inside containers. A rootless engine's root is the caller outside."""
+    """Return uid and gid inside containers. A rootless engine's root is the caller outside."""
     return (0, 0) if docker.is_rootless() else owner()
 
 
 def prepare() -> None:
-    """Makes the volume ready for containers that run as `owner()`. Raises LabError that says what to do."""
+    """Make the volume ready for containers that run as `owner()`. Raises LabError that says what to do."""
     if ":" in str(paths.volume()):
         raise LabError(f"the volume {paths.volume()} has a ':' in its path, which Docker cannot mount; move it")
     uid, gid = owner()
@@ -62,33 +61,33 @@ def prepare() -> None:
 
 
 def require_writable(root: Path | None = None) -> None:
-    """Raises LabError where the caller could not write to the volume (`root`), or make it."""
+    """Raise LabError where the caller could not write to the volume (`root`), or make it."""
     root = root or paths.volume()
-    there = _nearest(root)
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise LabError(f"{_whose(root, there)} cannot be written to; set VLALAB_VOLUME to a folder that can")
+    existing = _nearest(root)
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise LabError(f"the volume {_described(root)} cannot be written to; set VLALAB_VOLUME to a folder that can")
 
 
 def require_reachable() -> None:
-    """Raises LabError where there is a volume that the caller may not look into."""
+    """Raise LabError where there is a volume that the caller may not look into."""
     root = paths.volume()
-    there = _nearest(root)
-    if not os.access(there, os.X_OK) or (there == root and not os.access(root, os.R_OK)):
-        raise LabError(f"{_whose(root, there)} is closed to you; set VLALAB_VOLUME to a folder of your own")
+    existing = _nearest(root)
+    if not os.access(existing, os.X_OK) or (existing == root and not os.access(root, os.R_OK)):
+        raise LabError(f"the volume {_described(root)} is closed to you; set VLALAB_VOLUME to a folder of your own")
 
 
 def _nearest(root: Path) -> Path:
-    """Returns the volume, or where it is not there yet the folder above it that is."""
-    return next(place for place in (root, *root.parents) if os.path.exists(place))
+    """Return the volume, or where it does not exist yet the directory above it that does."""
+    return next(path for path in (root, *root.parents) if os.path.exists(path))
 
 
-def _whose(root: Path, there: Path) -> str:
-    uid = there.stat().st_uid
-    return f"the volume {root}" + ("" if uid == os.geteuid() else f", which is {owners.name_of(uid)}'s,")
+def _described(root: Path) -> str:
+    uid = _nearest(root).stat().st_uid
+    return str(root) if uid == os.geteuid() else f"{root}, which is {owners.name_of(uid)}'s,"
 
 
 def give(path: Path) -> None:
-    """Gives a file or folder that root made to the owner of the folder around it; never what a link leads to."""
+    """Give a file or folder that root made to the owner of the folder around it; never what a link leads to."""
     if os.geteuid() != 0:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -61,7 +61,7 @@ class Lock:
         return self.root / "shared" / "contract" / "pyproject.toml"
 
     def inputs_hash(self) -> str:
-        """Returns the sha256 of the inputs' requirement lines: comments and order of other settings do not count."""
+        """Return the sha256 of the inputs' requirement lines: comments and order of other settings do not count."""
         parts = [_requirement_lines(self.source)]
         if self.excludes.exists():
             parts.append(_requirement_lines(self.excludes))
@@ -71,7 +71,7 @@ class Lock:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def command(self, output: Path) -> list[str]:
-        """Returns uv's command that writes the pins to `output`; to be run in the root."""
+        """Return uv's command that writes the pins to `output`; to be run in the root."""
         prefix = "" if self.folder == "." else f"{self.folder}/"
         inputs = [f"{prefix}requirements.in"]
         if self.contract:
@@ -82,7 +82,7 @@ class Lock:
 
 
 def all_locks(root: Path = ROOT) -> dict[str, Lock]:
-    """Returns every lock by name: the host tool, the environments, the contract's tests."""
+    """Return every lock by name: the host tool, the environments, the contract's tests."""
     found = {"host": Lock("host", ".", root=root)}
     found |= {name: Lock(name, name, root=root) for name in WITHOUT_IMAGE if (root / name).is_dir()}
     for name in image_names():
@@ -93,14 +93,14 @@ def all_locks(root: Path = ROOT) -> dict[str, Lock]:
 
 
 def choose(names: list[str]) -> list[Lock]:
-    """Returns the locks of those names, all without names. Raises LabError for an unknown one."""
+    """Return the locks of those names, all without names. Raises LabError for an unknown one."""
     known = all_locks()
     require_known("lock", names, known)
     return [known[name] for name in names or known]
 
 
 def make(lock: Lock, upgrade: bool = False) -> bool:
-    """Writes the lock, keeping versions that still fit unless `upgrade`. Returns whether it changed."""
+    """Write the lock, keeping versions that still fit unless `upgrade`. Returns whether it changed."""
     before = lock.target.read_text() if lock.target.exists() else ""
     with tempfile.TemporaryDirectory() as folder, status(f"resolving '{lock.name}'"):
         output = Path(folder) / "requirements.lock"
@@ -111,20 +111,24 @@ def make(lock: Lock, upgrade: bool = False) -> bool:
         if done.returncode != 0:
             raise LabError(f"'{lock.name}' cannot be resolved; uv says:\n{done.stderr.strip()}")
         pins = _without_headers(output.read_text())
-    text = f"{_header(lock.name, lock.inputs_hash(), _digest(pins))}\n{pins}"
+    hashes = f"sha256 of its inputs {lock.inputs_hash()}, of the pins below {_digest(pins)}"
+    text = f"# Made by `invoke lock {lock.name}`; {hashes}\n{pins}"
     lock.target.write_text(text)
     return text != before
 
 
 def problems(lock: Lock) -> list[str]:
-    """Returns what is wrong with a lock, as sentences; empty when it is in order."""
+    """Return what is wrong with a lock, as sentences; empty when it is in order."""
     path = f"{lock.folder}/requirements.lock".removeprefix("./")
     again = f"run: invoke lock {lock.name}"
     if not lock.target.exists():
         return [f"{path} is missing; {again}"]
     text = lock.target.read_text()
-    inputs, stated = _stated_hashes(text)
-    found = [f"{path} has no hash for {pin}; {again}" for pin in unhashed(text)]
+    match = re.match(r"# Made by .* inputs ([0-9a-f]{64}), of the pins below ([0-9a-f]{64})\n", text)
+    inputs, stated = match.groups() if match else ("", "")
+    entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + _without_headers(text))
+    unhashed = [one.split(" ")[0] for one in entries if one[:1].isalnum() and "--hash=sha256:" not in one]
+    found = [f"{path} has no hash for {pin}; {again}" for pin in unhashed]
     if inputs != lock.inputs_hash():
         found.append(f"{path} was made from other requirements than {lock.folder}/requirements.in holds; {again}")
     if stated != _digest(_without_headers(text)):
@@ -132,25 +136,10 @@ def problems(lock: Lock) -> list[str]:
     return found
 
 
-def unhashed(text: str) -> list[str]:
-    """Returns the pins of a lock that no sha256 hash follows."""
-    entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + _without_headers(text))
-    return [e.split(" ")[0] for e in entries if e.strip() and e[0].isalnum() and "--hash=sha256:" not in e]
-
-
 def _requirement_lines(path: Path) -> list[str]:
     lines = {line.split("#")[0].strip() for line in path.read_text().splitlines()} - {""}
     others = {line for line in lines if line.startswith("-r ")}
     return sorted((lines - others).union(*(_requirement_lines(path.parent / line[3:].strip()) for line in others)))
-
-
-def _header(name: str, inputs: str, pins: str) -> str:
-    return f"# Made by `invoke lock {name}`; sha256 of its inputs {inputs}, of the pins below {pins}"
-
-
-def _stated_hashes(text: str) -> tuple[str, str]:
-    found = re.match(r"# Made by .* inputs ([0-9a-f]{64}), of the pins below ([0-9a-f]{64})\n", text)
-    return (found[1], found[2]) if found else ("", "")
 
 
 def _without_headers(text: str) -> str:

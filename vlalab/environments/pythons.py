@@ -16,7 +16,7 @@ ASK = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
 
 
 def uv() -> str:
-    """Returns the uv of the host tool's own environment, else the one on PATH."""
+    """Return the uv of the host tool's own environment, else the one on PATH."""
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if beside.exists() else shutil.which("uv")
     if not found:
@@ -25,7 +25,7 @@ def uv() -> str:
 
 
 def uv_environment() -> dict[str, str]:
-    """Returns the environment for uv: the system's certificates, and no project or venv of the caller's.
+    """Return the environment for uv: the system's certificates, and no project or venv of the caller's.
 
     Pythons that it downloads lie in the clone where the caller's home is closed to others who can read the clone.
     """
@@ -35,7 +35,7 @@ def uv_environment() -> dict[str, str]:
 
 
 def runs_as(path: str | Path, version: str) -> str | None:
-    """Returns the real path of the interpreter if `path` runs and is Python `version` ("3.10"), else None."""
+    """Return the real path of the interpreter if `path` runs and is Python `version` ("3.10"), else None."""
     try:
         asked = subprocess.run(
             [str(path), "-I", "-c", ASK], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
@@ -49,40 +49,31 @@ def runs_as(path: str | Path, version: str) -> str | None:
 def _candidates(version: str) -> Iterator[str]:
     if on_path := shutil.which(f"python{version}"):
         yield on_path
-    for folder in ("/usr/bin", "/usr/local/bin"):
-        yield f"{folder}/python{version}"
+    yield from (f"{directory}/python{version}" for directory in ("/usr/bin", "/usr/local/bin"))
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from (str(p) for p in sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
+    yield from (str(path) for path in sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
+    command = [uv(), "python", "find", "--no-project", "--no-python-downloads", version]
+    asked = subprocess.run(command, capture_output=True, text=True, env=uv_environment())
+    if asked.returncode == 0:
+        yield asked.stdout.strip()
 
 
 def find(version: str, place: Path = ROOT) -> str | None:
-    """Returns an installed interpreter of that version: PATH, the usual folders, pyenv, then what uv finds.
+    """Return an installed interpreter of that version: PATH, the usual directories, pyenv, then what uv finds.
 
     One that serves everybody who can read `place` goes before one that does not.
     """
-    there = (found for path in _candidates(version) if os.path.exists(path) and (found := runs_as(path, version)))
-    kept = None
-    for found in there:
-        if owners.serves(found, place):
-            return found
-        kept = kept or found
-    if (found := _uvs(version)) and (kept is None or owners.serves(found, place)):
-        return found
-    return kept
-
-
-def _uvs(version: str) -> str | None:
-    """Returns the interpreter of that version that uv knows of."""
-    asked = subprocess.run(
-        [uv(), "python", "find", "--no-project", "--no-python-downloads", version],
-        capture_output=True, text=True, env=uv_environment(),
-    )  # fmt: skip
-    path = asked.stdout.strip()
-    return runs_as(path, version) if asked.returncode == 0 and path else None
+    first = None
+    for path in _candidates(version):
+        if os.path.exists(path) and (found := runs_as(path, version)):
+            if owners.serves(found, place):
+                return found
+            first = first or found
+    return first
 
 
 def download(version: str, place: Path = ROOT) -> str | None:
-    """Returns an interpreter that uv downloads from its own builds, or None where it cannot."""
+    """Return an interpreter that uv downloads from its own builds, or None where it cannot."""
     command = [uv(), "python", "install", "--no-bin", version]
     if subprocess.run(command, env=uv_environment(), stdin=subprocess.DEVNULL).returncode != 0:
         return None

@@ -63,7 +63,7 @@ class Environment:
         return hashlib.sha256(self.lock.read_bytes()).hexdigest()
 
     def variables(self) -> dict[str, str]:
-        """Returns the variables under which its programs run: import path, lock hash, its bin folder first."""
+        """Return the variables under which its programs run: import path, lock hash, its bin folder first."""
         return {
             "PYTHONPATH": python_path(),
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -73,17 +73,17 @@ class Environment:
         }
 
     def stamp(self) -> str:
-        """Returns what a finished environment's stamp says: lock, steps after it, and place (a venv cannot move)."""
+        """Return what a finished environment's stamp says: lock, steps after it, and place (a venv cannot move)."""
         steps = b"".join(one.read_bytes() for one in (self.folder / "finish.py", self.beside) if one.exists())
         step = hashlib.sha256(steps).hexdigest()[:12] if steps else "-"
         return f"{self.lock_hash} {step} {self.venv}\n"
 
     def is_ready(self) -> bool:
-        """Returns whether the environment is complete, of this lock, and one that the caller can run."""
+        """Return whether the environment is complete, of this lock, and one that the caller can run."""
         return os.access(self.python, os.X_OK) and self._read_stamp() == self.stamp()
 
     def needed_gb(self) -> float:
-        """Returns what making it takes: uv's cache and the environment, where they cannot share files."""
+        """Return what making it takes: uv's cache and the environment, where they cannot share files."""
         gb = OWN_GB.get(self.name) or manifests.environment(self.name, self.folder.parent).venv_gb
         return gb * 2
 
@@ -105,7 +105,7 @@ class Environment:
 
 
 def named(name: str, root: Path = ROOT) -> Environment:
-    """Returns the environment of that name. Raises LabError when images/ has no such folder or no lock."""
+    """Return the environment of that name. Raises LabError when images/ has no such folder or no lock."""
     env = Environment(name, root / name if name in WITHOUT_IMAGE else root / "images" / name)
     if not env.lock.exists():
         raise LabError(unknown("environment", name, [*image_names(), *WITHOUT_IMAGE]))
@@ -113,13 +113,20 @@ def named(name: str, root: Path = ROOT) -> Environment:
 
 
 def ensure(name: str, root: Path = ROOT) -> Environment:
-    """Returns the environment, made or brought up to its lock first if needed."""
+    """Return the environment, made or brought up to its lock first if needed."""
     env = named(name, root)
     host = owners.host_of_root(root)
     if env.is_ready() and (host is None or host.owns(env.venv)):
         return env
-    if host:
-        _have_made(env, root, host)
+    if host:  # the clone's owner makes it; what an earlier root left in its place goes first
+        for left in (env.venv, env.folder / ".venv.lock"):
+            if os.path.lexists(left) and not host.owns(left):
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        whose = owners.name_of(host.uid)
+        say(f"{root} is {whose}'s; environment '{name}' is made as that user")
+        command = [sys.executable, "-I", "-m", "vlalab.environments.venvs", name, str(root)]
+        if subprocess.run(command, stdin=subprocess.DEVNULL, cwd=root, **host.process(root)).returncode != 0:
+            raise LabError(f"environment '{name}' could not be made as {whose}; see above")
         return env
     if not os.access(env.folder, os.W_OK | os.X_OK):
         whose = owners.name_of(env.folder.stat().st_uid)
@@ -136,21 +143,9 @@ def ensure(name: str, root: Path = ROOT) -> Environment:
     return env
 
 
-def _have_made(env: Environment, root: Path, host: owners.Owner) -> None:
-    """Has the clone's owner make an environment; what an earlier root left in its place goes first."""
-    for left in (env.venv, env.folder / ".venv.lock"):
-        if os.path.lexists(left) and not host.owns(left):
-            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-    say(f"{root} is {owners.name_of(host.uid)}'s; environment '{env.name}' is made as that user")
-    command = [sys.executable, "-I", "-m", "vlalab.environments.venvs", env.name, str(root)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, cwd=root, **host.process(root))
-    if done.returncode != 0:
-        raise LabError(f"environment '{env.name}' could not be made as {owners.name_of(host.uid)}; see above")
-
-
 @contextmanager
 def exclusive(path: Path, waiting: str) -> Iterator[None]:
-    """Holds a file lock; says so when it has to wait for it."""
+    """Hold a file lock; says so when it has to wait for it."""
     try:
         handle = path.open("a" if os.access(path, os.W_OK) or not path.exists() else "r")  # either can be locked
     except OSError as error:
@@ -196,25 +191,26 @@ def _make(env: Environment) -> None:
 
 
 def _interpreter(env: Environment) -> str:
-    """Returns a Python for an environment: one that whoever reads the clone can run, where there is one."""
-    there = [found for version in env.versions if (found := pythons.find(version, env.folder))]
-    for found in there:
+    """Return a Python for an environment: one that every user who reads the clone can run, where there is one."""
+    preferred = env.versions[0]
+    installed = [found for version in env.versions if (found := pythons.find(version, env.folder))]
+    for found in installed:
         if owners.serves(found, env.folder):
             why = ""
-            if found != there[0]:
+            if found != installed[0]:
                 closed = f"users who can read {env.folder} cannot run that one"
-                why = f", not {there[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
-            elif not pythons.runs_as(found, env.versions[0]):
-                why = f"; Python {env.versions[0]}, as in the images, is not installed"
+                why = f", not {installed[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
+            elif not pythons.runs_as(found, preferred):
+                why = f"; Python {preferred}, as in the images, is not installed"
             say(f"environment '{env.name}' uses {found}{why}")
             return found
-    lack = f"{there[0]} is closed to others, who can read {env.folder}" if there else "none is installed"
-    say(f"needs Python {' or '.join(env.versions)}: {lack}; asking uv to download {env.versions[0]}")
-    if found := pythons.download(env.versions[0], env.folder):
+    lack = f"{installed[0]} is closed to others, who can read {env.folder}" if installed else "none is installed"
+    say(f"needs Python {' or '.join(env.versions)}: {lack}; asking uv to download {preferred}")
+    if found := pythons.download(preferred, env.folder):
         return found
-    if there:
-        say(f"going on with {there[0]}: nobody else can use this environment")
-        return there[0]
+    if installed:
+        say(f"going on with {installed[0]}: nobody else can use this environment")
+        return installed[0]
     raise LabError(
         f"environment '{env.name}' needs Python {' or '.join(env.versions)}; none is installed and uv could not "
         "download one. Install it (Debian 12: apt-get install python3.11; Ubuntu 22.04: apt-get install python3.10; "
@@ -223,7 +219,7 @@ def _interpreter(env: Environment) -> str:
 
 
 def uv(arguments: list[str], line: Status | None = None) -> None:
-    """Runs uv; shows its last line. Raises LabError with uv's last words when it fails."""
+    """Run uv; shows its last line. Raises LabError with uv's last words when it fails."""
     variables = pythons.uv_environment()
     asked = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=variables)
     cache = Path(asked.stdout.strip() or "/nonexistent")

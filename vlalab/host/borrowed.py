@@ -1,4 +1,4 @@
-"""Code of the programs that the host tool uses too: it has none of their packages, so such code needs the standard
+"""Code that the host tool shares with the programs. It has none of their packages, so such code needs the standard
 library only.
 """
 
@@ -11,8 +11,9 @@ from typing import Any
 
 from vlalab.host.paths import ROOT, SHARED
 
-sys.path.extend(path for path in map(str, (ROOT, *(ROOT / folder for folder in SHARED))) if path not in sys.path)
+sys.path.extend(path for path in map(str, (ROOT, *(ROOT / directory for directory in SHARED))) if path not in sys.path)
 
+from vla_common import endings as endings
 from vla_common.options import Interval as Interval
 from vla_common.options import Option as Option
 from vla_common.options import options as options_of
@@ -23,15 +24,15 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def load(place: str) -> Any:
-    """Return what a module defines. place: MODULE:NAME."""
-    name, _, member = place.partition(":")
+def load(location: str) -> Any:
+    """Return what a module defines. location: MODULE:NAME."""
+    name, _, member = location.partition(":")
     return getattr(module(name), member)
 
 
-def options(place: str) -> dict[str, Option]:
-    """Return the options of a program's dataclass, by field. place: MODULE:CLASS."""
-    return options_of(load(place))
+def options(location: str) -> dict[str, Option]:
+    """Return the options of a program's dataclass, by field. location: MODULE:CLASS."""
+    return options_of(load(location))
 
 
 def version() -> str:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from invoke import Exit
 
-from vlalab.host import endings
+from vlalab.host.borrowed import endings
 
 MAX_LISTED = 30  # known names in one message
 
@@ -59,19 +59,19 @@ def nearest(value: str, names: Sequence[str]) -> str | None:
 def require_known(
     kind: str, names: Iterable[str], known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Raises LabError for the first of these names that is not among the known ones."""
+    """Raise LabError for the first of these names that is not among the known ones."""
     for name in names:
         if name not in known:
             raise LabError(unknown(kind, name, known, aliases))
 
 
 def say(text: str) -> None:
-    """Prints one line about what is going on."""
+    """Print one line about what is going on."""
     print(f"lab: {text}", file=sys.stderr, flush=True)
 
 
 def agreed(question: str) -> bool:
-    """Returns whether a person says yes; the answer that comes with a mere Enter is no."""
+    """Return whether a person says yes; the answer that comes with a mere Enter is no."""
     try:
         return input(f"{endings.plain(question)} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -79,7 +79,7 @@ def agreed(question: str) -> bool:
 
 
 def fitted(title: str, number: str, detail: str, width: int) -> str:
-    """Returns one line of at most that width: the number is whole, title and detail share what is left."""
+    """Return one line of at most that width: the number is whole, title and detail share what is left."""
     room = max(0, width - len(number) - 2)
     detail = detail[: max(room // 2, room - len(title))]
     return (title[: room - len(detail)] + number + (f"  {detail}" if detail else ""))[:width]
@@ -94,7 +94,7 @@ class Status:
         self.live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"  # it would show the codes
 
     def seconds(self) -> float:
-        """Returns the time since the start."""
+        """Return the time since the start."""
         return time.monotonic() - self.started
 
     def update(self, detail: str = "") -> None:
@@ -111,7 +111,7 @@ class Status:
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
-        """Keeps the seconds moving while nothing new is told; takes the line away at the end."""
+        """Keep the seconds moving while nothing new is told; takes the line away at the end."""
 
         def tick() -> None:
             while not self.ended.wait(1.0):
@@ -131,7 +131,7 @@ class Status:
 
 @contextmanager
 def status(title: str) -> Iterator[Status]:
-    """Says that something starts and, when it went well, how long it took."""
+    """Say that something starts and, when it went well, how long it took."""
     line = Status(title)
     if not line.live:
         say(f"{title} …")

@@ -40,13 +40,13 @@ def _loads(library: str) -> bool:
 
 
 def egl_devices() -> int:
-    """Returns how many devices EGL can render on (Mesa's CPU renderer counts as one)."""
+    """Return how many devices EGL can render on (Mesa's CPU renderer counts as one)."""
     asked = subprocess.run([sys.executable, "-c", COUNT_EGL_DEVICES], capture_output=True, text=True)
     return int(asked.stdout) if asked.returncode == 0 and asked.stdout.strip().isdigit() else 0
 
 
 def missing() -> str | None:
-    """Returns what headless rendering lacks on this machine, in words, or None when it can work."""
+    """Return what headless rendering lacks on this machine, in words, or None when it can work."""
     if _loads("libOSMesa.so.8") and _loads("libGL.so.1"):
         return None
     if not _loads("libEGL.so.1"):
@@ -57,7 +57,7 @@ def missing() -> str | None:
 
 
 def ensure() -> None:
-    """Makes headless rendering possible, or raises LabError with the exact command that does."""
+    """Make headless rendering possible, or raises LabError with the exact command that does."""
     lack = missing()
     if lack is None:
         return

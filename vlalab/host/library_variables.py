@@ -35,10 +35,8 @@ def usable(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without the unusable ones, and report each of these once."""
     reasons = unusable(variables)
     for reason in reasons.values():
-        _report(reason)
+        _say_once(f"ignored: {reason}")
     return {name: value for name, value in variables.items() if name not in reasons}
 
 
-@functools.cache
-def _report(reason: str) -> None:
-    say(f"ignored: {reason}")
+_say_once = functools.cache(say)

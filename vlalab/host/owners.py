@@ -28,7 +28,7 @@ class Owner:
     gid: int
 
     def home(self) -> str:
-        """Returns its home, "" where it has none of its own (a container need not know the user)."""
+        """Return its home, "" where it has none of its own (a container need not know the user)."""
         try:
             home = pwd.getpwuid(self.uid).pw_dir
             return home if Path(home).stat().st_uid == self.uid else ""
@@ -36,24 +36,24 @@ class Owner:
             return ""
 
     def process(self, root: Path) -> dict[str, object]:
-        """Returns what subprocess needs to start a process of its own; who has no home has one in the clone."""
+        """Return what subprocess needs to start a process of its own; who has no home has one in the clone."""
         kept = {name: value for name, value in os.environ.items() if name not in PRIVATE}
         variables = {**kept, "HOME": self.home() or str(root / ".cache")}
         return {"user": self.uid, "group": self.gid, "extra_groups": [], "env": variables}
 
     def owns(self, path: Path) -> bool:
-        """Returns whether a file or folder that is there is its own."""
+        """Return whether a file or folder that is there is its own."""
         return path.lstat().st_uid == self.uid
 
 
 def host_of_root(root: Path = paths.ROOT) -> Owner | None:
-    """Returns the owner of a clone where the caller is root and it is somebody else's; else None."""
+    """Return the owner of a clone where the caller is root and it is somebody else's; else None."""
     status = root.stat()
     return Owner(status.st_uid, status.st_gid) if os.geteuid() == 0 != status.st_uid else None
 
 
 def name_of(uid: int) -> str:
-    """Returns a user's name, or "user 1234" where the machine has none for it."""
+    """Return a user's name, or "user 1234" where the machine has none for it."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -61,7 +61,7 @@ def name_of(uid: int) -> str:
 
 
 def open_to_all(path: str | Path) -> bool:
-    """Returns whether every user reads a file or folder: it lets others in, and so does every folder on the way."""
+    """Return whether every user reads a file or folder: it lets others in, and so does every folder on the way."""
     real = Path(os.path.realpath(path))
     try:
         return real.stat().st_mode & 5 >= (5 if real.is_dir() else 4) and all(
@@ -72,5 +72,5 @@ def open_to_all(path: str | Path) -> bool:
 
 
 def serves(python: str | Path, root: Path) -> bool:
-    """Returns whether whoever can read the clone can run that Python too: one in a home may be closed to others."""
+    """Return whether whoever can read the clone can run that Python too: one in a home may be closed to others."""
     return open_to_all(python) or not open_to_all(root)

@@ -16,18 +16,18 @@ CLONES_VOLUME = ROOT / "shared" / "volume"
 
 
 def image_names() -> list[str]:
-    """Returns the names of all environments: the folders of images/ that hold a requirements.in."""
+    """Return the names of all environments: the folders of images/ that hold a requirements.in."""
     return sorted(path.parent.name for path in (ROOT / "images").glob("*/requirements.in"))
 
 
 def volume() -> Path:
-    """Returns the root of the shared volume: $VLALAB_VOLUME, else `default_volume`."""
+    """Return the root of the shared volume: $VLALAB_VOLUME, else `default_volume`."""
     named = os.environ.get("VLALAB_VOLUME")
     return Path(named).expanduser().resolve() if named else default_volume()
 
 
 def default_volume(own: Path = CLONES_VOLUME) -> Path:
-    """Returns shared/volume of the repository; vla-lab in the caller's home for a caller who may not write there.
+    """Return shared/volume of the repository; vla-lab in the caller's home for a caller who may not write there.
 
     So many users share one install: each has a volume of their own.
     """
@@ -39,16 +39,16 @@ def default_volume(own: Path = CLONES_VOLUME) -> Path:
 
 
 def shown(path: Path) -> str:
-    """Returns a path as a person is told it: relative to where one stands when it lies below, else absolute."""
+    """Return a path as a person is told it: relative to where one stands when it lies below, else absolute."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
 
 
 def of_caller() -> dict[str, str]:
-    """Returns the variable that tells a program where the caller stands; programs run elsewhere, and show paths so."""
+    """Return the variable that tells a program where the caller stands; programs run elsewhere, and show paths so."""
     return {"VLALAB_HERE": str(Path.cwd())}
 
 
 def python_path() -> str:
-    """Returns the PYTHONPATH under which services/* and the packages of shared/ are importable."""
+    """Return the PYTHONPATH under which services/* and the packages of shared/ are importable."""
     return os.pathsep.join(map(str, (ROOT, *(ROOT / folder for folder in SHARED))))

@@ -1,4 +1,7 @@
-"""Processes by identity, not by number: a pid that the kernel has given to someone else is never taken for ours."""
+"""Processes by identity, not by number: a pid that the kernel has given to another process is never taken for ours.
+
+psutil is not used: it knows a start by the clock's time, which moves when the clock is set.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlalab.host.memory import stat_fields
 from vlalab.host.paths import ROOT
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -26,32 +29,28 @@ class Identity:
     boot_id: str
 
     def is_alive(self) -> bool:
-        """Returns whether that very process still runs (a zombie does not)."""
+        """Return whether that very process still runs (a zombie does not)."""
         return identify(self.pid) == self
 
     def is_ours(self) -> bool:
-        """Returns whether that very process still runs and is this user's."""
-        return owner(self.pid) == os.geteuid() and self.is_alive()
+        """Return whether that very process still runs and is this user's."""
+        try:
+            lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        except OSError:
+            return False
+        effective = next(line.split()[2] for line in lines if line.startswith("Uid:"))
+        return int(effective) == os.geteuid() and self.is_alive()
 
     def send(self, number: signal.Signals) -> bool:
-        """Sends a signal if that very process still runs and is this user's. Returns whether it was sent."""
-        handle = _handle(self.pid)  # from here on the pid cannot become somebody else's unseen
-        try:
-            if not self.is_ours():
-                return False
-            if handle is None:
+        """Send a signal if that very process still runs and is this user's. Return whether it was sent."""
+        with suppress(ProcessLookupError):
+            if self.is_ours():
                 os.kill(self.pid, number)
-            else:
-                signal.pidfd_send_signal(handle, number)
-        except ProcessLookupError:
-            return False
-        finally:
-            if handle is not None:
-                os.close(handle)
-        return True
+                return True
+        return False
 
     def wait_gone(self, timeout_s: float) -> bool:
-        """Returns whether the process ended within the time."""
+        """Return whether the process ended within the time."""
         deadline = time.monotonic() + timeout_s
         while self.is_alive():
             if time.monotonic() > deadline:
@@ -60,33 +59,27 @@ class Identity:
         return True
 
 
-def _handle(pid: int) -> int | None:
-    """Returns a descriptor of a process, None where there is none or the kernel (before 5.3) has no such thing."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
-
-
 def identify(pid: int) -> Identity | None:
-    """Returns who has that pid now, or None when nobody (or only a zombie) does."""
+    """Return the process that has that pid now, None where there is none, or only a zombie."""
     fields = stat_fields(pid)
     if not fields or fields[0] in "ZX":
         return None
     return Identity(pid, int(fields[19]), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
 
 
-def owner(pid: int) -> int | None:
-    """Returns the user that a process runs as, None where there is none."""
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name, which may hold blanks: proc_pid_stat(5), from the state on.
+
+    Nothing for a process that is gone.
+    """
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
-    return next((int(line.split()[2]) for line in lines if line.startswith("Uid:")), None)  # real, effective, …
+        return []
 
 
 def command(pid: int) -> list[str]:
-    """Returns the command line of a process, nothing where there is none."""
+    """Return the command line of a process, nothing where there is none."""
     try:
         return [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
     except OSError:
@@ -94,16 +87,16 @@ def command(pid: int) -> list[str]:
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
-    """Returns a preexec_fn: the child gets that signal when its parent ends, also by kill -9."""
+    """Return a preexec_fn: the child gets that signal when its parent ends, also by kill -9."""
     libc = ctypes.CDLL(None, use_errno=True)
     parent = os.getpid()
 
-    def ask_kernel() -> None:
+    def request_signal() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-        if os.getppid() != parent:  # it ended before we asked
+        if os.getppid() != parent:  # it ended before the request
             os._exit(1)
 
-    return ask_kernel
+    return request_signal
 
 
 def supervise(
@@ -112,7 +105,7 @@ def supervise(
     folder: Path = ROOT,
     deliver: Callable[[int], bool] = lambda number: False,
 ) -> int:
-    """Runs a command to its end and returns its exit code; signals to this process are passed on to it.
+    """Run a command to its end and return its exit code; signals to this process are passed on to it.
 
     The command gets a session of its own, so that one Ctrl-C reaches it once: through here. `deliver` may take a
     signal to where the work is done (into a container) and return True; otherwise the command itself gets it.

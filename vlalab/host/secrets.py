@@ -64,7 +64,7 @@ LEFT_OUT = (
 
 
 def values(variables: Mapping[str, str]) -> set[str]:
-    """Returns the values of those variables whose names say that they are secret, and passwords within addresses.
+    """Return the values of those variables whose names say that they are secret, and passwords within addresses.
 
     An address spells some characters in its own way: each value is there in both spellings.
     """
@@ -79,7 +79,7 @@ def values(variables: Mapping[str, str]) -> set[str]:
 
 
 def removed(text: str, known: Iterable[str] = ()) -> str:
-    """Returns the text without known secrets and without what looks like one; the longest value goes first."""
+    """Return the text without known secrets and without what looks like one; the longest value goes first."""
     for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     for pattern, kept in RULES:
@@ -94,7 +94,7 @@ def removed(text: str, known: Iterable[str] = ()) -> str:
 
 @cache
 def _token_formats() -> tuple[re.Pattern[str], ...]:
-    """Returns detect-secrets' expressions, each extended to the end of the token that it finds."""
+    """Return detect-secrets' expressions, each extended to the end of the token that it finds."""
     # Loaded here: it takes longer than the host tool takes to start.
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.plugins.base import RegexBasedDetector
@@ -109,6 +109,6 @@ def _token_formats() -> tuple[re.Pattern[str], ...]:
 
 
 def _hide(match: re.Match[str]) -> str:
-    """Returns a match without its secret: the group that holds it, else all but the blanks and quotes around."""
+    """Return a match without its secret: the group that holds it, else all but the blanks and quotes around."""
     longest = max(filter(None, match.groups()), key=len, default="")
     return match[0].replace(longest if len(longest) > 8 else match[0].strip(" \t\r\n=:\"'"), HIDDEN)

@@ -26,7 +26,7 @@ MAX_LENGTH = 1_000_000  # characters of a state file: they have some hundred
 
 
 def clone_id(root: Path = paths.ROOT) -> str:
-    """Returns a name for a clone, made from its path: what a person recognises, and what makes it the only one.
+    """Return a name for a clone, made from its path: what a person recognises, and what makes it the only one.
 
     It begins with a letter or digit and holds a-z, 0-9 and "-" only, as the name of a Compose project has to.
     """
@@ -35,7 +35,7 @@ def clone_id(root: Path = paths.ROOT) -> str:
 
 
 def owner() -> str:
-    """Returns a name for this caller in this clone, for engines that several share: "anna-1a2b3c4d".
+    """Return a name for this caller in this clone, for engines that several share: "anna-1a2b3c4d".
 
     It may be part of the name of a Compose project, and with a service and a pid behind it of a host (63 characters).
     """
@@ -48,7 +48,7 @@ def owner() -> str:
 
 
 def folder(*names: str, make: bool = True) -> Path:
-    """Returns the folder of this caller, clone and machine, or one of those names below it; made if missing.
+    """Return the folder of this caller, clone and machine, or one of those names below it; made if missing.
 
     It lies under $VLALAB_STATE, else under vla-lab/<clone> in $XDG_STATE_HOME or ~/.local/state, else (a caller without
     a home) in /tmp. Raises LabError where it cannot be made, or where somebody else might write to it.
@@ -61,7 +61,7 @@ def folder(*names: str, make: bool = True) -> Path:
 
 
 def short_folder(name: str, make: bool = True) -> Path:
-    """Returns a folder as `folder` does, with a path short enough for sockets below it, which end with the machine."""
+    """Return a folder as `folder` does, with a path short enough for sockets below it, which end with the machine."""
     own = hashlib.sha256(os.fsencode(folder(make=False))).hexdigest()[:8]
     return _private(_temporary(), f"{name[:4]}-{own}", make=make)
 
@@ -90,10 +90,10 @@ def _temporary() -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file that nobody else reads, whole or not at all."""
+    """Write a file that only the caller reads, whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(partial, "w", opener=_private_opener) as file:
+        with open(partial, "w", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
             file.write(text)
         partial.replace(path)
     except OSError:
@@ -102,9 +102,10 @@ def write(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> str | None:
-    """Returns what `write` wrote, None where there is nothing. Raises ValueError for no file of the caller's."""
+    """Return what `write` wrote, None where there is nothing. Raise ValueError for what is not the caller's file."""
     try:
-        with open(path, opener=_no_link) as file:
+        # O_NONBLOCK: a pipe in its place must not stop us.
+        with open(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 raise ValueError(f"{path} is no file of yours")
@@ -115,16 +116,11 @@ def read(path: Path) -> str | None:
         raise ValueError(f"{path}: {error.strerror}") from error
 
 
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not stop us
-
-
-def _private_opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
 def _private(base: Path, *names: str, make: bool) -> Path:
-    """Returns a folder below `base`, perhaps made with all of its parents; from `base` on only the caller may write."""
+    """Return a directory below `base`, made if `make`; from `base` on only the caller may write.
+
+    Raises LabError where one on the way is a link, not a directory, another user's, or open to others for writing.
+    """
     steps = list(itertools.accumulate(names, Path.joinpath, initial=base))
     try:
         if make:
@@ -133,24 +129,20 @@ def _private(base: Path, *names: str, make: bool) -> Path:
             if make:
                 step.mkdir(mode=0o700, exist_ok=True)
             elif not os.path.lexists(step):
-                break
-            _check(step)
-        else:
-            steps[-1].chmod(0o700)  # one of an earlier time, perhaps with another mode
+                return steps[-1]
+            status = step.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                wrong = "is a link"
+            elif status.st_uid != os.geteuid():
+                wrong = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
+            elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                wrong = "may be written to by others"
+            else:
+                continue
+            raise LabError(
+                f"{step} {wrong}; the lab's state must lie in directories of yours alone: remove it, or set {VARIABLE}"
+            )
+        steps[-1].chmod(0o700)  # one of an earlier version may have another mode
     except OSError as error:
         raise LabError(f"cannot make {steps[-1]} ({error.strerror}); set {VARIABLE} to a folder of your own") from error
     return steps[-1]
-
-
-def _check(path: Path) -> None:
-    """Raises LabError where a folder is a link, no folder, another's, or open to others for writing."""
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        wrong = "is a link"
-    elif status.st_uid != os.geteuid():
-        wrong = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
-    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        wrong = "may be written to by others"
-    else:
-        return
-    raise LabError(f"{path} {wrong}; the lab's state must lie in folders of yours alone: remove it, or set {VARIABLE}")

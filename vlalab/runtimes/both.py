@@ -4,17 +4,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from vlalab.engine import docker, images
 from vlalab.host.console import LabError, require_known
-from vlalab.runtimes import containers, local
-from vlalab.runtimes.running import Instance
+from vlalab.runtimes import containers, local, logs, supervised
 
 NAMES = ("auto", "local", "docker")
+READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
+POLL_S = (0.2, 1.0)  # a look takes processes, of an engine's command: less often the longer it takes
 Variables = Mapping[str, str]
+Instance: TypeAlias = supervised.Instance | containers.Container
 
 
 class Runtime(Protocol):
@@ -32,20 +35,13 @@ class Runtime(Protocol):
         """Make sure that these environments can be used, or raise LabError."""
 
     def start(
-        self,
-        service: str,
-        variables: Variables | None = None,
-        *,
-        instance_name: str | None = None,
+        self, service: str, variables: Variables | None = None, *, instance_name: str | None = None,
         attached: bool = False,
-    ) -> Instance:
+    ) -> Instance:  # fmt: skip
         """Return a started instance. attached: a private one, which ends with this process."""
 
     def start_command(self, service: str, variables: Variables | None = None, *, attached: bool = False) -> str:
         """Return the command line of `start`, for a dry run."""
-
-    def wait_ready(self, name: str, timeout_s: float = 0, on_wait: Callable[[], None] = lambda: None) -> Instance:
-        """Return the instance once it is healthy, or raise LabError with the end of its log."""
 
     def close(self, found: Instance, keep_log: bool) -> None:
         """Stop a private instance."""
@@ -54,14 +50,9 @@ class Runtime(Protocol):
         """Return where this runtime's programs reach an instance."""
 
     def run(
-        self,
-        service: str,
-        command: Sequence[str],
-        variables: Variables | None = None,
-        *,
-        listens: str = "",
+        self, service: str, command: Sequence[str], variables: Variables | None = None, *, listens: str = "",
         dry_run: bool = False,
-    ) -> int:
+    ) -> int:  # fmt: skip
         """Run a command as that service would be run, in the foreground; return its exit code.
 
         listens: where other machines reach a command that listens, "host:port".
@@ -112,3 +103,32 @@ def instances() -> list[Instance]:
 def find(name: str) -> Instance | None:
     """Return the running instance of that name, in whichever runtime."""
     return next((found for found in instances() if found.name == name), None)
+
+
+def wait_ready(
+    runtime: Runtime, name: str, timeout_s: float = READY_TIMEOUT_S, on_wait: Callable[[], None] = lambda: None
+) -> Instance:
+    """Return the instance of that name once its health check succeeds.
+
+    Raises LabError, with the end of its log, when it ended, or was not ready in time; the caller stops it then.
+    """
+    started = time.monotonic()
+    found = last = runtime.instance(name)
+    while True:
+        if found is None or found.restarts:
+            raise LabError(failed(name, "ended before it was ready", last))
+        if found.is_healthy():
+            return found
+        waited_s = time.monotonic() - started
+        if waited_s > timeout_s:
+            raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", found))
+        on_wait()
+        time.sleep(min(max(POLL_S[0], waited_s / 20), POLL_S[1]))
+        last, found = found, runtime.instance(name)
+
+
+def failed(name: str, what: str, found: Instance | None) -> str:
+    """Return the message for a service that did not get ready: the cause first, then the end of this start's log."""
+    text = found.last_words() if found else ""
+    why = logs.cause(text)
+    return f"service '{name}' {what}{f': {why}' if why else ''}\nthe end of its log since it was started:\n{text}"

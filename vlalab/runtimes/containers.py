@@ -1,27 +1,32 @@
 """The docker runtime: services of compose.yaml as containers, by Docker Compose.
 
-What runs is told by `contained`. This module is one of the two that `both.Runtime` describes.
+The engine is the record of what runs: a service that Compose started by hand is one too. This module is one of the two
+that `both.Runtime` describes.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from vlalab.description import compose, ports
 from vlalab.engine import docker, guard, images, reservations, volumes
-from vlalab.host import library_variables, paths
+from vlalab.host import library_variables, memory, paths
 from vlalab.host.console import LabError, say
-from vlalab.host.processes import identify, supervise
-from vlalab.runtimes import logs, running, steward
-from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance
-from vlalab.runtimes.contained import NAME as NAME
-from vlalab.runtimes.contained import instances as instances
+from vlalab.host.processes import Identity, identify, supervise
+from vlalab.runtimes import logs, service_state, steward
 
+NAME = "docker"
+LABEL = "com.docker.compose."
+OWNER = "vla-lab.owner"  # label of a private container: machine, pid, start and boot of the call it belongs to
+RUNNING = ("running", "restarting", "paused")
 MOUNT = "/volume"  # where compose.yaml mounts the volume
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 NETWORK = (  # variables that a program needs where the network has a proxy or a mirror of its own
@@ -30,13 +35,153 @@ NETWORK = (  # variables that a program needs where the network has a proxy or a
 )  # fmt: skip
 
 
-# --- variables and files for Compose ------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Container:
+    """A container of this project, as the engine describes it."""
+
+    runtime: ClassVar[str] = NAME
+    id: str
+    container: str  # its own name
+    service: str
+    role: str
+    attached: bool
+    owner: str
+    state: str  # running, restarting, paused, exited, created, dead
+    exit_code: int
+    docker_health: str  # starting, healthy, unhealthy; empty: it has no check
+    url: str
+    port: int  # inside
+    started_at: float
+    restarts: int
+    pid: int
+    image_id: str
+    gpu: str
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the token
+    command: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The service's name; a private one has its own."""
+        return self.container if self.attached else self.service
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs, or is about to again."""
+        return self.state in RUNNING
+
+    def owns(self, pid: int) -> bool:
+        """Return whether a process of this machine runs in it."""
+        return memory.belongs_to_container(pid, self.id)
+
+    def memory(self) -> int | None:
+        """Return the bytes that it uses, None where unknown."""
+        return memory.of_container(self.pid)
+
+    def is_healthy(self) -> bool:
+        """Return whether its health check succeeded when the engine ran it last: compose.yaml says how often."""
+        return self.state == "running" and self.docker_health in ("healthy", "")
+
+    def has_ended(self) -> bool:
+        """Return whether it ended and the engine will not start it again."""
+        done = docker.run(["inspect", "--format", "{{.State.Status}}", self.container], check=False)
+        if done.returncode != 0:
+            return "no such" in done.stderr.lower()  # else the engine does not answer just now
+        return done.stdout.strip() in ("exited", "dead")
+
+    def started_with(self) -> dict[str, str]:
+        """Return the settings that its configuration shows."""
+        return service_state.of_container(self.service, self.environment, list(self.command))
+
+    def stop(self) -> None:
+        """Stop it, with its grace period, and remove it."""
+        docker.run(["stop", self.container], check=False)
+        guard.remove(self.container)
+        if self.attached and (watch := _GUARDS.pop(self.container, None)):
+            guard.dismiss(watch)
+
+    def last_words(self, lines: int = 15) -> str:
+        """Return the end of its log."""
+        done = docker.run(["logs", "--tail", str(lines), self.container], check=False)
+        return (done.stdout + done.stderr).strip()
+
+    def is_abandoned(self) -> bool:
+        """Return whether the call it belonged to is gone, and was one of this machine. A job ends by itself."""
+        machine, *rest = self.owner.split(" ")
+        if not self.attached or machine != platform.node() or len(rest) != 3 or self.role == "job":
+            return False
+        return not Identity(int(rest[0]), int(rest[1]), rest[2]).is_alive()
+
+
+_GUARDS: dict[str, guard.Guard] = {}  # of the private containers that this process started
+
+
+def everything() -> list[Container]:
+    """Return the containers of this project, also those that ended; none where no engine answers. 40 ms.
+
+    Private ones whose owner is gone are removed.
+    """
+    if docker.available():
+        return []
+    ids = docker.run(["ps", "--all", "--quiet", "--filter", f"label={LABEL}project={compose.project()}"]).stdout.split()
+    if not ids:
+        return []
+    done = docker.run(["inspect", *ids], check=False)  # one may have gone since
+    found = []
+    for container in map(_container, docker.parse_json(done.stdout)):
+        if container.is_abandoned():
+            say(f"removing {container.container}: the call it belonged to is gone")
+            guard.remove(container.container)
+        else:
+            found.append(container)
+    return sorted(found, key=lambda one: one.name)
+
+
+def instances() -> list[Container]:
+    """Return what runs in this project."""
+    return [one for one in everything() if one.is_up]
+
+
+def instance(name: str) -> Container | None:
+    """Return the running instance of that name."""
+    return next((one for one in instances() if one.name == name), None)
+
+
+def _container(record: dict) -> Container:
+    config, host, state = record["Config"], record["HostConfig"], record["State"]
+    labels = config["Labels"]
+    inside = re.search(r"://[^/]*:(\d+)/", " ".join((config.get("Healthcheck") or {}).get("Test") or []))
+    bindings = [one for some in (host.get("PortBindings") or {}).values() for one in some or ()]
+    published = [f"http://{ports.reachable(one.get('HostIp') or '0.0.0.0')}:{one['HostPort']}" for one in bindings]
+    devices = [device for one in host.get("DeviceRequests") or () for device in one.get("DeviceIDs") or ["all"]]
+    return Container(
+        id=record["Id"],
+        container=record["Name"].lstrip("/"),
+        service=labels.get(f"{LABEL}service", ""),
+        role=labels.get(compose.ROLE, "service"),
+        attached=labels.get(f"{LABEL}oneoff") == "True",
+        owner=labels.get(OWNER, ""),
+        state=state["Status"],
+        exit_code=int(state.get("ExitCode", 0)),
+        docker_health=(state.get("Health") or {}).get("Status", ""),
+        url=published[0] if published else "",
+        port=int(inside[1]) if inside else 0,
+        started_at=images.parse_time(state["StartedAt"]).timestamp(),
+        restarts=int(record.get("RestartCount", 0)),
+        pid=int(state.get("Pid", 0)),
+        image_id=record["Image"],
+        gpu=",".join(devices) or "none",
+        environment=dict(line.partition("=")[::2] for line in config.get("Env") or ()),
+        command=tuple(config.get("Cmd") or ()),
+    )
+
+
+# --- start --------------------------------------------------------------------------------------------------
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Prepares the volume, and raises LabError where the image of one of those environments is missing.
+    """Prepare the volume. Raise LabError where the image of one of those environments is missing.
 
-    Says where one was built from another lock.
+    Reports where one was built from another lock.
     """
     found = images.found(list(dict.fromkeys(names)))
     for name in dict.fromkeys(names):
@@ -50,7 +195,7 @@ def prepare(names: Sequence[str]) -> None:
 
 
 def _variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the variables that Compose gets beside the process's own: whose the files are, where, and `given`."""
+    """Return the variables that Compose gets beside the process's own: whose the files are, where, and `given`."""
     uid, gid = volumes.container_user()
     known = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
     known[compose.PROJECT] = compose.project()
@@ -59,7 +204,7 @@ def _variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _on_volume(name: str, value: str) -> str:
-    """Returns a value whose path on this machine's volume has become the container's."""
+    """Return a value; a path on this machine's volume becomes the container's."""
     volume = str(paths.volume())
     if name == steward.FOLDER:  # mounted from where it is
         return value
@@ -70,33 +215,16 @@ def _on_volume(name: str, value: str) -> str:
     return value
 
 
-_PATHS = ("CHECKPOINT", "REPLAY_RUN")  # variables that may hold a path of this machine
-
-
 def _known(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns `given` over the process's own variables that may hold a path, which have to be translated."""
-    own = {name: value for name, value in os.environ.items() if name.startswith("VLALAB_") and name.endswith(_PATHS)}
+    """Return `given` over the process's own variables that may hold a path, which have to be translated."""
+    paths_in = ("CHECKPOINT", "REPLAY_RUN")
+    own = {name: value for name, value in os.environ.items() if name.startswith("VLALAB_") and name.endswith(paths_in)}
     return {**own, **(given or {})}
 
 
 def _files(service: str, given: Mapping[str, str]) -> list[Path]:
-    """Returns the Compose files beside compose.yaml: one for a service that gets a GPU."""
+    """Return the Compose files beside compose.yaml: one for a service that gets a GPU."""
     return reservations.files(service, {**compose.environment_variables(), **given})
-
-
-def _placed(service: str, given: Mapping[str, str], any_port: bool) -> dict[str, str]:
-    """Returns `given` with the ports that are in use: those of what runs, and a free one for `service`."""
-    there = instances()
-    others = [one for one in there if one.service != service and not one.attached and one.port]
-    used = {ports.port_variable(one.service): str(one.port) for one in others}
-    known = {**compose.environment_variables(), **used, **given}
-    mine = next((one.port for one in there if one.name == service and one.port and not any_port), None)
-    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=any_port, mine=mine, by_engine=True)
-    port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
-    return {**used, **given, **port}
-
-
-# --- start --------------------------------------------------------------------------------------------------
 
 
 def start(
@@ -106,36 +234,48 @@ def start(
     instance_name: str | None = None,
     attached: bool = False,
 ) -> Container:
-    """Returns the container of a service, started but perhaps not ready yet; made anew where something has changed.
+    """Return the container of a service, started but perhaps not ready yet; a new one where something has changed.
 
     variables: on top of .env and the process's own. attached: it ends with this process, under a name of its own, and
     publishes a port only at an address of the network: any free one.
     """
     given = _known(variables)
-    opened = attached and ports.is_of_network({**compose.environment_variables(), **given}.get("VLALAB_BIND", ""))
-    if not attached or opened:
-        given = _placed(service_name, given, any_port=attached)
+    published = attached and ports.is_of_network({**compose.environment_variables(), **given}.get("VLALAB_BIND", ""))
+    if not attached or published:
+        given = _with_ports(service_name, given, any_port=attached)
     name = instance_name or service_name
     if attached:
         name = f"{compose.project()}-{name}"
-        GUARDS[name] = guard.start(name)
-    words, files = _start_words(service_name, name, attached, _me(), opened), _files(service_name, given)
+        _GUARDS[name] = guard.start(name)
+    words, files = _start_words(service_name, name, attached, _me(), published), _files(service_name, given)
     docker.compose(words, files=files, variables=_variables(given))
     if attached:  # `compose run` drops the restart rule
         docker.run(["update", "--restart", compose.read()[service_name].restart, name])
     found = instance(name)
     if found is None:
         ended = next((one for one in everything() if one.service == service_name), None)
-        words = ended.last_words() if ended else "(it left no log)"
-        raise LabError(f"service '{service_name}' ended at once:\n{words}")
+        text = ended.last_words() if ended else "(it left no log)"
+        raise LabError(f"service '{service_name}' ended at once:\n{text}")
     return found
 
 
-def _start_words(service: str, name: str, attached: bool, owner: str, opened: bool = False) -> list[str]:
+def _with_ports(service: str, given: Mapping[str, str], any_port: bool) -> dict[str, str]:
+    """Return `given` with the ports that are in use: those of what runs, and a free one for `service`."""
+    running = instances()
+    others = [one for one in running if one.service != service and not one.attached and one.port]
+    used = {ports.port_variable(one.service): str(one.port) for one in others}
+    known = {**compose.environment_variables(), **used, **given}
+    mine = next((one.port for one in running if one.name == service and one.port and not any_port), None)
+    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=any_port, mine=mine, by_engine=True)
+    port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
+    return {**used, **given, **port}
+
+
+def _start_words(service: str, name: str, attached: bool, owner: str, published: bool = False) -> list[str]:
     if not attached:
         return ["up", "--detach", "--no-deps", service]
-    published = ["--service-ports"] if opened else []
-    return ["run", "--detach", "--no-deps", *published, "--name", name, "--label", f"{OWNER}={owner}", service]
+    flags = ["--service-ports"] if published else []
+    return ["run", "--detach", "--no-deps", *flags, "--name", name, "--label", f"{OWNER}={owner}", service]
 
 
 def _me() -> str:
@@ -145,13 +285,13 @@ def _me() -> str:
 
 
 def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
-    """Returns the command line that `start` runs, for a dry run."""
+    """Return the command line that `start` runs, for a dry run."""
     given = _known(variables)
     words = _start_words(service_name, f"{compose.project()}-{service_name}-PID", attached, "PID")
-    return _shown(words, _files(service_name, given), given)
+    return _command_line(words, _files(service_name, given), given)
 
 
-def _shown(words: Sequence[str], files: Sequence[Path], given: Mapping[str, str] | None = None) -> str:
+def _command_line(words: Sequence[str], files: Sequence[Path], given: Mapping[str, str] | None = None) -> str:
     variables = [f"{name}={value}" for name, value in _variables(given).items() if os.environ.get(name) != value]
     return shlex.join([*variables, *docker.command(docker.compose_args(words, files))])
 
@@ -170,8 +310,8 @@ def run(
     """Run a command in a service's image with its variables and restrictions; return its exit code.
 
     listens: "host:port" of this machine's network, where a command that listens on that port of all addresses is asked.
-    The volume is mounted at its own path too, and so is what the command names, so that every path a person reads or
-    types means the same inside. A signal goes into the container; `compose run` itself would let go of it.
+    The volume is mounted at its own path too, and so is what the command names (a file to be read only): every path
+    that a user reads or types means the same inside. A signal goes into the container: `compose run` lets go of it.
     """
     host, _, port = listens.rpartition(":")
     given = {**(variables or {}), **({"VLALAB_BIND": host} if listens else {})}
@@ -184,12 +324,12 @@ def run(
         *(word for item in seen.items() for word in ("--env", "=".join(item))),
         *(["--publish", f"{listens}:{port}"] if listens else []),
         *_network(),
-        *(word for path in (volume, *_paths_in(command)) for word in _mount(path)),
+        *(w for p in (volume, *_paths_in(command)) for w in ("--volume", f"{p}:{p}" + ":ro" * Path(p).is_file())),
         service_name, *command,
     ]  # fmt: skip
     files = _files(service_name, given)
     if dry_run:
-        print(_shown(words, files))
+        print(_command_line(words, files))
         return 0
 
     def deliver(number: int) -> bool:
@@ -201,20 +341,15 @@ def run(
 
 
 def _paths_in(command: Sequence[str]) -> list[str]:
-    """Returns the files and folders outside the volume that a command, or the variable for assets, names."""
+    """Return the files and folders outside the volume that a command, or the variable for assets, names."""
     words = [word.partition("=")[2] if word.startswith("--") else word for word in command]
     words.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
     outside = [word for word in words if word.startswith("/") and not Path(word).is_relative_to(paths.volume())]
     return [word for word in dict.fromkeys(outside) if Path(word).exists()]
 
 
-def _mount(path: str) -> list[str]:
-    """Returns the flags that show a path at its own place. A file is somebody's input, and is only read."""
-    return ["--volume", f"{path}:{path}" + (":ro" if Path(path).is_file() else "")]
-
-
 def _network() -> list[str]:
-    """Returns the flags that hand over proxy, mirror and certificate authority of this machine."""
+    """Return the flags that hand over proxy, mirror and certificate authority of this machine."""
     variables = library_variables.usable(os.environ)
     flags = [word for name in NETWORK if variables.get(name) for word in ("--env", name)]
     bundle = next((os.environ[name] for name in CA_VARIABLES if os.environ.get(name)), None)
@@ -230,13 +365,13 @@ def shell(service_name: str, command: str | None = None, dry_run: bool = False) 
     inner = ["bash", "-c", command] if command else ["bash"]
     words, files = ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner], _files(service_name, {})
     if dry_run:
-        print(_shown(words, files))
+        print(_command_line(words, files))
         return 0
     return docker.stream(docker.compose_args(words, files), variables=_variables())
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
-    """Prints the end of a container's log, also of one that ended, and what is added to it if `follow`."""
+    """Print the end of a container's log, also of one that ended, and what is added to it if `follow`."""
     found = next((one for one in everything() if one.name == name), None)
     if found is None:
         raise LabError(f"no container of '{name}'; start it: ./lab up {name}")
@@ -244,27 +379,22 @@ def follow_log(name: str, lines: int, follow: bool) -> None:
 
 
 def close(found: Container, keep_log: bool) -> None:
-    """Stops a private instance; its log is kept where somebody will want to read it."""
+    """Stop a private instance; its log is kept where somebody will want to read it."""
     if keep_log:
         say(f"the policy's log: {logs.keep(found.name, found.last_words(lines=10_000))}")
     found.stop()
 
 
 def address(found: Container) -> str:
-    """Returns where containers of this project reach an instance: by its name on their network."""
+    """Return where containers of this project reach an instance: by its name on their network."""
     return f"http://{found.name}:{found.port}"
 
 
 def address_for_all(found: Container) -> str:
-    """Returns where containers and other machines reach an instance. Raises LabError for one that they do not."""
+    """Return where containers and other machines reach an instance. Raises LabError for one that they do not."""
     if ports.is_of_network(urlsplit(found.url).hostname or ""):
         return found.url
     raise LabError(
         f"{found.name} is at {found.url or 'no address of this machine'}, where no other machine reaches it; "
         f"start it with VLALAB_BIND set to this machine's address: ./lab up {found.service} --restart"
     )
-
-
-def wait_ready(name: str, timeout_s: float = running.READY_TIMEOUT_S, on_wait=lambda: None) -> Container:
-    """Returns the instance once its health check succeeds; see `running.wait_ready`."""
-    return running.wait_ready(name, lambda: instance(name), timeout_s, on_wait)

@@ -13,23 +13,25 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vlalab.description import compose, gpus, manifests
 from vlalab.description.compose import Service
-from vlalab.description.ports import port_variable, service_on_free_port
+from vlalab.description.ports import port_variable, reachable, service_on_free_port
 from vlalab.engine import volumes
 from vlalab.environments import venvs
 from vlalab.environments.venvs import Environment
 from vlalab.host import gl, library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import supervise
-from vlalab.runtimes import logs, running, service_state, supervised
+from vlalab.runtimes import logs, service_state, supervised
+from vlalab.runtimes.supervised import HEALTHCHECK, Instance, instance
 from vlalab.runtimes.supervised import NAME as NAME
-from vlalab.runtimes.supervised import Instance, instance
 from vlalab.runtimes.supervised import instances as instances
+
+_ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
 
 
 def service_variables(env: Environment | None = None) -> dict[str, str]:
@@ -42,43 +44,46 @@ def service_variables(env: Environment | None = None) -> dict[str, str]:
 
 
 def resolve(service: Service, env: Environment) -> tuple[list[str], dict[str, str]]:
-    """Returns the command and the variables of a service outside a container.
+    """Return the command and the variables of a service outside a container.
 
-    `python` is the environment's, paths under a mount point become the mounted host folder, and http://<service>:<port>
+    `python` is the environment's, paths under a mount point become the mounted directory, and http://<service>:<port>
     becomes the address at which this machine reaches that service.
     """
-    reach = _addresses([*service.command, *service.environment.values()])
-    command = [reach(_on_host(word, service.mounts)) for word in service.command]
+    words = [*service.command, *service.environment.values()]
+    named = {match[2] for word in words for match in _ADDRESS.finditer(word)} - {"localhost"}
+    running = {name: instance(name) for name in named & set(compose.read() if named else ())}
+
+    def reach(match: re.Match[str]) -> str:
+        scheme, name, port = match.groups()
+        if name not in running:
+            return match[0]
+        found = running[name]
+        return f"{scheme}://{found.url.partition('//')[2] if found else f'127.0.0.1:{port}'}"
+
+    def translate(text: str) -> str:
+        for source, target in service.mounts:
+            if text == target or text.startswith(target + "/"):
+                text = str((paths.ROOT / Path(source).expanduser()).resolve()) + text[len(target) :]
+                break
+        return _ADDRESS.sub(reach, text)
+
+    command = [translate(word) for word in service.command]
     if command and command[0] == "python":
         command[0] = str(env.python)
-    declared = {name: reach(_on_host(value, service.mounts)) for name, value in service.environment.items()}
-    return command, {**service_variables(env), **declared}
+    return command, {**service_variables(env), **{name: translate(v) for name, v in service.environment.items()}}
 
 
-def _on_host(text: str, mounts: tuple[tuple[str, str], ...]) -> str:
-    for source, target in mounts:
-        if text == target or text.startswith(target + "/"):
-            return str((paths.ROOT / Path(source).expanduser()).resolve()) + text[len(target) :]
-    return text
-
-
-_ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
-
-
-def _addresses(words: Sequence[str]) -> Callable[[str], str]:
-    """Return the function that puts reachable addresses for http://<service>:<port> into a text."""
-    named = {found[2] for word in words for found in _ADDRESS.finditer(word)} - {"localhost"}
-    up = {name: instance(name) for name in named & set(compose.read() if named else ())}
-    at = {name: found.url.partition("//")[2] if found else "" for name, found in up.items()}
-
-    def reach(text: str) -> str:
-        return _ADDRESS.sub(lambda m: f"{m[1]}://{at[m[2]] or '127.0.0.1:' + m[3]}" if m[2] in at else m[0], text)
-
-    return reach
+def check_url(service: Service) -> str:
+    """Return the URL that a health check asks, as this machine reaches it; "" where there is none to ask."""
+    test = service.health.test if service.health and service.ports else ()
+    if len(test) != 4 or test[:3] != ("python", "-m", HEALTHCHECK.__name__):
+        return ""
+    # Outside a container a service listens at its published address.
+    return test[3].replace("//127.0.0.1:", f"//{reachable(service.ports[0].bind)}:", 1)
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Makes the environments of those names, from their locks, where they are not there, if the volume can be used."""
+    """Make the environments of those names, from their locks, where they are missing, if the volume can be used."""
     volumes.require_reachable()
     for name in dict.fromkeys(names):
         venvs.ensure(name)
@@ -91,23 +96,24 @@ def start(
     instance_name: str | None = None,
     attached: bool = False,
 ) -> Instance:
-    """Returns an instance of a service, started but perhaps not ready yet; one that runs with these variables is kept.
+    """Return an instance of a service, started but perhaps not ready yet; one that runs with these variables is kept.
 
     variables: on top of .env and the process's own. attached: it ends with this process, and takes any free port;
     otherwise the port of compose.yaml, or the next free one.
     """
     name = instance_name or service_name
     known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
-    if there := instance(name):
-        if service_state.is_as_wanted(there, known):
-            return there
-        there.stop()
+    if current := instance(name):
+        if service_state.is_as_wanted(service_name, current.started_with(), known):
+            return current
+        current.stop()
     volumes.require_writable()
     # One that loads does not listen on its port yet.
     others = [one for one in instances() if one.service != service_name and not one.attached and one.url]
     known |= {port_variable(one.service): one.url.rpartition(":")[2] for one in others}
     service = service_on_free_port(compose.FILE, service_name, known, any_port=attached)
-    if service.health and service.ports and not supervised.check_url(service):
+    check = check_url(service)
+    if service.health and service.ports and not check:
         raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
     env = venvs.ensure(service.environment_name)
     if (about := manifests.services().get(service_name)) and about.draws:
@@ -115,43 +121,48 @@ def start(
     command, environment = resolve(service, env)
     gpu, visible = gpus.visible(service_name, known)
     port = service.ports[0] if service.ports else None
-    placed = {"VLALAB_BIND": port.bind, port_variable(service_name): str(port.published)} if port else {}
-    record = {
-        "name": name,
-        "service": service_name,
-        "attached": attached,
-        "started_at": time.time(),
-        "gpu": gpu,
-        "variables": {
-            one: value for one, value in (variables or {}).items() if service_state.is_own(service_name, one)
-        },
-        "placed": placed,
-    }
-    spec = {
-        "command": command,
-        "environment": {**environment, **visible},
-        "folder": str(paths.ROOT),
-        "restart": service.restart,
-        "stop_grace_s": service.stop_grace_s,
-        "log_path": str(logs.place(name, attached, make=True)),
-        "record": record,
-    }
     logs.sweep()
     return launch(
-        spec, supervised.state_path(name), {one: known.get(one, "") for one in service_state.names_of(service_name)}
-    )
+        name, command, {**environment, **visible}, restart=service.restart,
+        settings={one: known.get(one, "") for one in service_state.names_of(service_name)},
+        service=service_name, attached=attached, role=service.role, gpu=gpu,
+        url=f"http://{reachable(port.bind)}:{port.published}" if port else "",
+        check=check, check_timeout_s=service.health.timeout_s if service.health else 0.0,
+        stop_grace_s=service.stop_grace_s,
+    )  # fmt: skip
 
 
 def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
-    """Returns the command line that `start` runs, for a dry run."""
+    """Return the command line that `start` runs, for a dry run."""
     known = {**compose.environment_variables(), "VLALAB_LISTEN": "127.0.0.1", **(variables or {})}
     service = compose.read(variables=known)[service_name]
     return shlex.join(resolve(service, venvs.named(service.environment_name))[0])
 
 
-def launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instance:
-    """Starts a supervisor. Its environment is where `settings`, a token among them, can be read again: by its user."""
-    log_path = Path(spec["log_path"])
+def launch(
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    state_path: Path | None = None,
+    restart: str = "unless-stopped",
+    settings: Mapping[str, str] | None = None,
+    attached: bool = False,
+    **facts: object,
+) -> Instance:
+    """Return the instance of a command that a supervisor has started.
+
+    Args:
+        restart: Compose's restart rule.
+        settings: what `Instance.started_with` returns: in the supervisor's environment, which only its user reads.
+        facts: further fields of the instance.
+    """
+    state_path, log_path = state_path or supervised.state_path(name), logs.place(name, attached, make=True)
+    record = {"name": name, "service": name, "started_at": time.time(), "attached": attached, **facts}
+    spec = {
+        "record": record, "command": list(command), "environment": dict(environment), "restart": restart,
+        "log_path": str(log_path),
+    }  # fmt: skip
     try:
         log = logs.open_private(log_path)
     except OSError as error:
@@ -159,13 +170,13 @@ def launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instanc
     with open(log, "ab") as errors:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", supervised.SUPERVISOR, str(state_path)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
-            cwd=paths.ROOT, env={**service_variables(), **settings}, start_new_session=True, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, cwd=paths.ROOT, start_new_session=True,
+            env={**service_variables(), supervised.SETTINGS: json.dumps(settings or {})}, text=True,
         )  # fmt: skip
     assert supervisor.stdin is not None
     supervisor.stdin.write(json.dumps(spec) + "\n")
     supervisor.stdin.flush()
-    if spec["record"]["attached"]:
+    if attached:
         _HELD.append(supervisor.stdin)  # closed when this process ends, however it ends
     else:
         supervisor.stdin.close()
@@ -173,7 +184,7 @@ def launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instanc
     while (found := supervised.load(state_path)) is None:
         if supervisor.poll() is not None or time.monotonic() > deadline:
             supervisor.kill()
-            raise LabError(f"service '{spec['record']['name']}' could not be started; see {log_path}")
+            raise LabError(f"service '{name}' could not be started; see {log_path}")
         time.sleep(0.05)
     return found
 
@@ -242,10 +253,3 @@ def close(found: Instance, keep_log: bool) -> None:
 def address(found: Instance) -> str:
     """Returns where this runtime's programs reach an instance."""
     return found.url
-
-
-def wait_ready(
-    name: str, timeout_s: float = running.READY_TIMEOUT_S, on_wait: Callable[[], None] = lambda: None
-) -> Instance:
-    """Returns the instance once its health check succeeds; see `running.wait_ready`."""
-    return running.wait_ready(name, lambda: instance(name), timeout_s, on_wait)

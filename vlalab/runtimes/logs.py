@@ -20,17 +20,17 @@ MAX_BYTES = 10_000_000  # one older file of that size is kept
 MODE = 0o600
 STAMP = "%Y-%m-%d %H:%M:%S"
 CAUSE = re.compile(r"[\w.]*(Error|Exception|Unavailable|Refused)\b.*:|(error|fatal):|[\w.-]+: error", re.IGNORECASE)
-LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ERROR ")  # by a service
+LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ERROR ")  # by a service
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def place(name: str, attached: bool = False, make: bool = False) -> Path:
-    """Returns where the log of an instance lies."""
+    """Return where the log of an instance lies."""
     return state.folder("logs", *(["private"] if attached else []), make=make) / f"{name}.log"
 
 
 def open_private(path: Path) -> int:
-    """Returns a descriptor that appends to a file which is the caller's alone, made if missing.
+    """Return a descriptor that appends to a file which is the caller's alone, made if missing.
 
     Raises OSError for a link, for what is no plain file, and for a file that is somebody else's or has another name.
     """
@@ -47,7 +47,7 @@ def open_private(path: Path) -> int:
 
 
 def keep(name: str, text: str | None = None) -> Path:
-    """Returns where a private instance's log lies from now on, for somebody to read: `text`, else what it wrote."""
+    """Return where a private instance's log lies from now on, for a user to read: `text`, else what it wrote."""
     kept = place(name, make=True)
     if text is not None:
         state.write(kept, f"{text}\n")
@@ -58,14 +58,14 @@ def keep(name: str, text: str | None = None) -> Path:
 
 
 def drop(name: str) -> None:
-    """Removes the log of a private instance."""
+    """Remove the log of a private instance."""
     path = place(name, attached=True)
     for one in (path, _older(path)):
         one.unlink(missing_ok=True)
 
 
 def sweep() -> None:
-    """Removes logs and half-written state files whose owner was killed; their names end with its process."""
+    """Remove logs and half-written state files whose owner was killed; their names end with its process."""
     top = state.folder(make=False)
     for path in [*(top / "logs" / "private").glob("*-*.log*"), *top.glob(".*.*.[0-9]*")]:
         owner = re.search(r"-(\d+)\.log(\.1)?$|\.(\d+)$", path.name)
@@ -74,42 +74,34 @@ def sweep() -> None:
 
 
 def last_words(path: Path, lines: int, since_s: float = 0.0) -> str:
-    """Returns the end of a log, without what was written before a time (seconds since the epoch)."""
+    """Return the end of a log, from the supervisor's first line at or after a time (seconds since the epoch)."""
     try:
-        return "\n".join(_since(path.read_text(errors="replace").splitlines(), since_s)[-lines:])
+        text = path.read_text(errors="replace").splitlines()
     except OSError:
         return f"({path} cannot be read)"
-
-
-def _since(lines: list[str], since_s: float) -> list[str]:
-    """Returns the lines from the first of the supervisor's own on that bears this time or a later one."""
-    limit = time.strftime(STAMP, time.localtime(since_s))
-    starts = (at for at, line in enumerate(lines) if line.startswith("--- 2") and line[4 : 4 + len(limit)] >= limit)
-    return lines[next(starts, 0) :]
+    limit = time.strftime(f"--- {STAMP}", time.localtime(since_s))
+    first = next((at for at, line in enumerate(text) if line.startswith("--- 2") and line[: len(limit)] >= limit), 0)
+    return "\n".join(text[first:][-lines:])
 
 
 def cause(words: str) -> str:
-    """Returns the line of a log that says why a program ended: its error, else the last one; "" of an empty log."""
+    """Return the line of a log that says why a program ended: its error, else the last one; "" of an empty log."""
     own = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("--- ")]
-    errors = [line[found.end() :] if (found := LOGGED.match(line)) else line for line in own if _is_error(line)]
+    errors = [LOGGED.sub("", line) for line in own if LOGGED.match(line) or CAUSE.match(line)]
     return (errors or own or [""])[-1]
 
 
-def _is_error(line: str) -> bool:
-    return bool(LOGGED.match(line) or CAUSE.match(line))
-
-
 def names() -> list[str]:
-    """Returns the instances that a log is there of."""
+    """Return the instances that have a log."""
     return sorted({path.stem for path in state.folder("logs", make=False).glob("**/*.log")})
 
 
 def require(name: str, attached: bool) -> Path:
-    """Returns where a log lies. Raises LabError where there is none."""
+    """Return where a log lies. Raise LabError where there is none."""
     path = place(name, attached)
     if not path.exists():
-        there = ", ".join(names()) or "none"
-        raise LabError(f"no log of '{name}' at {path}; start it: ./lab up {name}. Logs that are there: {there}")
+        known = ", ".join(names()) or "none"
+        raise LabError(f"no log of '{name}' at {path}; start it: ./lab up {name}. Logs that exist: {known}")
     return path
 
 
@@ -130,16 +122,16 @@ class Log:
             os.close(open_private(_older(path)))  # closed to others, should an earlier version have left it open
 
     def write(self, data: bytes) -> None:
-        """Appends; once that is possible again, says first how much was dropped before."""
+        """Append; once that is possible again, says first how much was dropped before."""
         missing = _line(f"{self.dropped} bytes of output were dropped: {self.why}") if self.dropped else b""
         self.dropped = 0 if self._append(missing + data) else self.dropped + len(data)
 
     def note(self, text: str) -> None:
-        """Appends a line of the supervisor's own."""
+        """Append a line of the supervisor's own."""
         self.write(_line(text))
 
     def _append(self, data: bytes) -> bool:
-        """Returns whether all of it was written; what was not is taken back."""
+        """Return whether all of it was written; what was not is taken back."""
         try:
             size = os.fstat(self.descriptor).st_size
             if size > MAX_BYTES:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from vlalab.description import compose, ports, service_settings
-from vlalab.runtimes.running import Instance
 
 _WHOLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that is one variable, with its default
 _PORT = re.compile(r":\d+")
@@ -19,23 +17,13 @@ _VARIABLE = re.compile(r"\$\{[^{}]*\}")  # one inside a default
 
 
 def names_of(service: str) -> set[str]:
-    """Returns the variables that compose.yaml and compose.gpu.yaml name for a service, but ports of other ones."""
+    """Return the variables that compose.yaml and compose.gpu.yaml name for a service, but ports of other ones."""
     placed = {ports.port_variable(name) for name in compose.names() if name != service}
     return {name for text in compose.texts(service) for name in re.findall(r"\$\{(\w+)", text)} - placed
 
 
-def of_process(pid: int, service: str) -> dict[str, str]:
-    """Returns the settings in the environment of a supervisor; empty text: the default. Nothing where it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return {}
-    found = dict(line.decode(errors="surrogateescape").partition("=")[::2] for line in lines if line)
-    return {name: found.get(name, "") for name in names_of(service)}
-
-
 def of_container(service: str, environment: Mapping[str, str], command: list[str]) -> dict[str, str]:
-    """Returns the settings that a container's configuration shows: where one variable makes a whole value of it."""
+    """Return the settings that a container's configuration shows: where one variable makes a whole value of it."""
     written = compose.written(service)
     pairs = [(text, environment[name]) for name, text in written["environment"].items() if name in environment]
     pairs += list(zip(map(str, written.get("command") or ()), command, strict=False))
@@ -46,27 +34,26 @@ def of_container(service: str, environment: Mapping[str, str], command: list[str
 
 
 def _is_default(default: str, value: str) -> bool:
-    """Returns whether a value is a default that follows another variable, as that was then: nobody asked for it."""
+    """Return whether a value is a default that follows another variable, as that was then: nobody asked for it."""
     if whole := _WHOLE.fullmatch(default):  # a list of what compose.yaml has, whose ports may have moved since
         return _PORT.sub("", value) == _PORT.sub("", compose.discovered({}).get(whole[1], ""))
     parts = _VARIABLE.split(default)
     return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), value) is not None
 
 
-def differing(found: Instance, had: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
-    """Returns the variables that are asked for with another effect than what `found` was started with."""
-    before = compose.filled(found.service, had)
-    given = {name: wanted[name] for name in had if name in wanted}
-    return sorted(n for n, value in given.items() if compose.filled(found.service, {**had, n: value}) != before)
+def differing(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> list[str]:
+    """Return the variables that are requested with another effect than what a service was started with."""
+    before = compose.filled(service, current)
+    given = {name: requested[name] for name in current if name in requested}
+    return sorted(name for name in given if compose.filled(service, {**current, name: given[name]}) != before)
 
 
-def is_as_wanted(found: Instance, wanted: Mapping[str, str]) -> bool:
-    """Return whether the settings that are the service's own have the effect they would have with `wanted`."""
-    had = found.started_with()
-    own = {name: wanted.get(name, "") for name in had if is_own(found.service, name)}
-    return compose.filled(found.service, {**had, **own}) == compose.filled(found.service, had)
+def is_as_wanted(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> bool:
+    """Return whether the settings that are the service's own have the effect they would have with `requested`."""
+    own = {name: requested.get(name, "") for name in current if is_own(service, name)}
+    return compose.filled(service, {**current, **own}) == compose.filled(service, current)
 
 
 def is_own(service: str, name: str) -> bool:
-    """Returns whether a variable is that service's alone."""
+    """Return whether a variable is that service's alone."""
     return name.startswith(service_settings.variable(service, ""))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from vlalab.description import compose
 from vlalab.environments.venvs import exclusive
-from vlalab.host import paths, state
-from vlalab.runtimes import local, logs, supervised
-from vlalab.runtimes.running import Instance
+from vlalab.host import state
+from vlalab.runtimes import local, supervised
+from vlalab.runtimes.supervised import Instance
 
 PAGE = "ui"  # the service that it is there for
 NAME = "steward"
@@ -23,7 +22,6 @@ OFF = "VLALAB_STEWARD"  # "off": nobody starts anything from the page
 FOLDER = "VLALAB_STEWARD_FOLDER"  # what compose.yaml mounts
 ACTING = "VLALAB_STEWARD_ACTS"  # set for the commands that it runs, which leave it alone
 TAKEN = ("VLALAB_TOKEN", "VLALAB_BIND")  # settings of the page that what is started from it gets too
-COMPARED = (*TAKEN, "VLALAB_VOLUME", "VLALAB_PROJECT")
 
 
 def folder() -> Path:
@@ -46,27 +44,19 @@ def attend(page: Instance) -> None:
     if not is_wanted():
         dismiss()
         return
-    had = page.started_with()
-    variables = {**os.environ, **{name: had[name] for name in TAKEN if name in had}}
+    settings = page.started_with()
+    variables = {**os.environ, **{name: settings[name] for name in TAKEN if name in settings}}
+    compared = {name: variables.get(name, "") for name in (*TAKEN, "VLALAB_VOLUME", "VLALAB_PROJECT")}
+    compared["runtime"] = page.runtime
     with exclusive(state.folder() / f".{NAME}.lock", "another call is starting the page's steward"):
         if found := there():
-            lines = Path(f"/proc/{found.supervisor.pid}/environ").read_bytes().split(b"\0")
-            before = dict(os.fsdecode(line).partition("=")[::2] for line in lines)
-            same = all(before.get(name, "") == variables.get(name, "") for name in COMPARED)
-            if same and found.words()[-1:] == [page.runtime]:
+            if found.started_with() == compared:
                 return
             found.stop()
-        record = {
-            "name": NAME, "service": NAME, "attached": False, "started_at": time.time(), "gpu": "none",
-            "variables": {}, "placed": {},
-        }  # fmt: skip
-        spec = {
-            "command": [sys.executable, "-m", "vlalab.steward", str(folder()), page.runtime],
-            "environment": {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"},
-            "folder": str(paths.ROOT), "restart": "unless-stopped", "stop_grace_s": 2.0,
-            "log_path": str(logs.place(NAME, make=True)), "record": record,
-        }  # fmt: skip
-        local.launch(spec, _state_path(), {name: variables.get(name, "") for name in TAKEN})
+        command = [sys.executable, "-m", "vlalab.steward", str(folder()), page.runtime]
+        environment = {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"}
+        path = _state_path()
+        local.launch(NAME, command, environment, state_path=path, settings=compared, gpu="none", stop_grace_s=2.0)
 
 
 def is_wanted() -> bool:

@@ -7,7 +7,7 @@ from json import dumps
 from vlalab.commands import addresses, foreground, lifecycle, overview, preflight, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.console import LabError
-from vlalab.runtimes.running import Instance
+from vlalab.runtimes.both import Instance
 from vlalab.tasks.flags import (
     CHECKPOINT,
     DRY_RUN,
