@@ -15,6 +15,7 @@ sys.path.extend(path for path in map(str, (ROOT, *(ROOT / folder for folder in S
 
 from vla_common.options import Interval as Interval
 from vla_common.options import Option as Option
+from vla_common.options import option as option
 from vla_common.options import options as options_of
 
 
