@@ -1,29 +1,27 @@
-"""The command line: Invoke's program with the tasks of tasks.py, a friendlier list and plain words after a task.
-
-Invoke takes one value per positional argument. Here one flag of a task may gather all plain words after it:
-`./lab up oracle random` is `./lab up --names=oracle,random`.
-"""
+"""The command line: finds the task, parses its words and flags with argparse, prints its help."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
-import importlib.util
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
-
-from invoke import Collection, Exit, ParseError, Program
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NoReturn
 
 from vlalab.description import environment_file
 from vlalab.host import borrowed
 from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError, require_known
-from vlalab.host.paths import ROOT
-from vlalab.tasks import helping
-from vlalab.tasks.flags import Flag, LabTask
-from vlalab.tasks.values import Several, Values
+from vlalab.tasks import GROUPS
+from vlalab.tasks.task import LabTask
 
+TASKS = {task.name: task for tasks in GROUPS.values() for task in tasks}
+FIRST_STEPS = "First: ./lab eval libero_goal --trials 2; ./lab up ui    Help: ./lab TASK --help"
+MAX_WIDTH = 110  # columns; longer lines are hard to read
 # Flags of the scripts that course material runs, each with what `./lab` has instead (docs/handout.md).
 FOREIGN_FLAGS = {
     "action_dim": "a policy's /v1/info states the sizes of its actions",
@@ -54,168 +52,145 @@ _complete_lab() {
 complete -o default -F _complete_lab lab invoke inv"""
 
 
-def load_tasks() -> ModuleType:
-    """Returns the module tasks.py of the repository."""
-    spec = importlib.util.spec_from_file_location("tasks", ROOT / "tasks.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tasks"] = module
-    spec.loader.exec_module(module)
-    return module
+class Parser(argparse.ArgumentParser):
+    """The parser of a task's words and flags, which prints its help too."""
 
+    def __init__(self, task: LabTask) -> None:
+        words = [flag.shown if flag.is_needed else f"[{flag.shown}]" for flag in task.flags if flag.is_word]
+        super().__init__(
+            usage=" ".join(["./lab", task.name, *words, *(["[--flags]"] if task.flags else [])]),
+            description=description(task),
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 30, width()),
+            add_help=False,
+            allow_abbrev=False,
+        )
+        self.task = task
+        groups = {"advanced": self.add_argument_group("Advanced")}
+        groups |= dict.fromkeys(("word", "common"), self.add_argument_group())
+        self._action_groups.reverse()
+        for flag in task.flags:
+            names: list[str] = [f"--{flag.flag}"]
+            more: dict[str, Any] = {"dest": flag.name}
+            if flag.is_word:
+                names, more = [flag.name], {"nargs": "*" if flag.is_several else None if flag.is_needed else "?"}
+                more["metavar"] = flag.shown
+            elif flag.type is bool:
+                more["action"] = "store_true"
+            else:
+                more |= {"action": "append", "metavar": flag.values.metavar}
+                more |= {"nargs": "?", "const": True} if flag.optional_value else {}
+            groups[flag.group].add_argument(*names, help=flag.help.replace("%", "%%"), **more)
 
-def gather_words(argv: list[str], variadic: str, flags: Iterable[Flag]) -> list[str]:
-    """Return argv, task name first, with the plain words after the task as the value of the flag `variadic`."""
-    takes_value = {f"--{one.name}": one.optional_value for one in flags if not one.is_switch}
-    plain: list[str] = []
-    others: list[str] = []
-    rest = argv[1:]
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("-"):
-            plain.append(token)
-            continue
-        others.append(token)
-        if rest and token in takes_value and not (takes_value[token] and rest[0].startswith("-")):
-            others.append(rest.pop(0))
-    return [argv[0], *([f"--{variadic}={','.join(plain)}"] if plain else []), *others]
-
-
-def join_repeated(argv: list[str], flags: dict[str, bool]) -> list[str]:
-    """Returns argv with the values of a flag that is typed more than once as one list: `--set a=1 --set b=2`.
-
-    flags: those that take a value → whether that is a list. Raises LabError where another one is given twice.
-    """
-    joined: list[str] = []
-    places: dict[str, int] = {}
-    rest = list(argv)
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        alone = not equals and (not rest or rest[0].startswith("--"))
-        if name not in flags or alone:
-            joined.append(name + equals + value)
-            continue
-        words = [name + equals + value] if equals else [name, value := rest.pop(0)]
-        if name not in places:
-            joined += words
-            places[name] = len(joined) - 1
-        elif flags[name]:
-            joined[places[name]] += f",{value}"
-        else:
-            raise LabError(f"{name} is given twice, the second time as '{value}'; give it once")
-    return joined
-
-
-class Lab(Program):
-    """Invoke's program for a fixed set of tasks."""
-
-    def __init__(self, tasks: ModuleType) -> None:
-        super().__init__(name="lab", binary="./lab", namespace=tasks.namespace, version=borrowed.version())
-        self.groups: dict[str, list[LabTask]] = tasks.GROUPS
-
-    def normalize_argv(self, argv: list[str] | None) -> None:
-        """Gathers plain words, and turns `help` and a task's -h into Invoke's --help."""
-        super().normalize_argv(argv)
-        arguments = self.argv[1:]
-        if arguments[:1] == ["help"] or {"--help", "-h"} & set(arguments[1:]):
-            arguments = ["--help", *[a for a in arguments if a not in ("help", "--help", "-h")][:1]]
-        name = arguments[0] if arguments else "--list"
-        if not name.startswith("-"):
-            require_known("task", [name], sorted(self.namespace.tasks))
-            task = self.namespace[name]
-            if task.variadic:
-                arguments = gather_words(arguments, task.variadic.name, task.flags)
-            is_list = {f"--{one.name}": one.is_list for one in task.flags if not one.is_switch}
-            arguments = join_repeated(arguments, is_list)
-        self.argv = [self.argv[0], *arguments]
-
-    def parse_collection(self) -> None:
-        """Keeps the tasks that were named: Invoke's parser copies the flags of all that there are, several times."""
-        super().parse_collection()
-        named = [name for name in dict.fromkeys(self.argv[1:]) if name in self.namespace.tasks]
-        self.collection = Collection(*(self.namespace[name] for name in named))
-
-    def parse_tasks(self) -> None:
-        """Parses a task's words and flags; says what is wrong with them in this program's words."""
-        try:
-            super().parse_tasks()
-        except ParseError as error:
-            name = self.argv[1]
-            raise ParseError(f"lab: {self._explain(str(error), name)} See: ./lab {name} --help") from error
-
-    def _explain(self, text: str, name: str) -> str:
-        task = self.namespace[name]
-        if unknown := re.fullmatch(r"No idea what '(.*)' is!", text):
-            foreign = unknown[1].partition("=")[0].lstrip("-").replace("-", "_")
+    def typed(self, argv: Sequence[str]) -> dict[str, list[Any] | bool]:
+        """Return the texts that were typed for each flag, or whether a switch was. Raise LabError for others."""
+        found, unknown = self.parse_known_intermixed_args(argv)
+        if unknown:
+            word, name = unknown[0], self.task.name
+            foreign = word.partition("=")[0].lstrip("-").replace("-", "_")
+            if not word.startswith("-"):
+                self.error(f"'{word}' is a word too many")
             if foreign in FOREIGN_FLAGS:
-                return f"{name} has no flag '{unknown[1]}': {FOREIGN_FLAGS[foreign]}."
-            close = difflib.get_close_matches(unknown[1], [f"--{flag.name}" for flag in task.flags], 1)
-            return f"{name} does not know '{unknown[1]}'" + (f"; did you mean '{close[0]}'?" if close else ".")
-        if missing := re.search(r"did not receive required positional arguments: (.*)", text):
-            words = [word.strip("' ") for word in missing[1].split(",")]
-            return f"{name} needs " + "; ".join(f"{word.upper()} ({task.flag(word).help})" for word in words) + "."
-        if lacking := re.match(r"Flag <Argument: ([\w-]+)", text):
-            flag = task.flag(lacking[1])
-            return f"--{flag.name} needs a value: {flag.explained}."
-        return text
+                self.error(f"{name} has no flag '{word}': {FOREIGN_FLAGS[foreign]}")
+            close = difflib.get_close_matches(word, [f"--{flag.flag}" for flag in self.task.flags], 1)
+            self.error(f"{name} has no flag '{word}'" + (f"; did you mean '{close[0]}'?" if close else ""))
+        values = {name: [] if value is None else value for name, value in vars(found).items()}
+        return {name: value if isinstance(value, (list, bool)) else [value] for name, value in values.items()}
 
-    def execute(self) -> None:
-        """Runs the task. After Ctrl-C Invoke would be silent and exit with 1, as if something were wrong."""
-        try:
-            super().execute()
-        except KeyboardInterrupt as interrupt:
-            text, code = endings.ending(interrupt)
-            raise Exit(f"lab: {text}", code) from None
+    def error(self, message: str) -> NoReturn:
+        """Raise LabError for a word or a flag that is wrong."""
+        if missing := [flag for flag in self.task.flags if flag.is_word and flag.shown in message.split(": ")[-1]]:
+            message = f"{self.task.name} needs " + "; ".join(f"{flag.shown} ({flag.help})" for flag in missing)
+        raise LabError(f"{message}. See: ./lab {self.task.name} --help")
 
-    def list_tasks(self) -> None:
-        """Prints every task, in groups."""
-        print(helping.task_list(self.groups))
-
-    def print_help(self) -> None:
-        """Prints the list of tasks; Invoke's own options are no part of the lab's help."""
-        self.list_tasks()
-
-    def print_task_help(self, name: str) -> None:
-        """Prints a task's help."""
-        print(helping.task_help(self.namespace[name]))
+    def full_help(self) -> str:
+        """Return the task's help, with the tables that it ends with."""
+        for title, rows in self.task.tables().items():
+            table = self.add_argument_group(title)
+            for name, meaning in rows:
+                table.add_argument("row", metavar=name, help=meaning.replace("%", "%%"))
+        return self.format_help()
 
 
-def candidates(words: Sequence[str], tasks: Mapping[str, LabTask]) -> list[str]:
+def width() -> int:
+    """Return how wide a line may be, in columns."""
+    return min(shutil.get_terminal_size().columns, MAX_WIDTH)
+
+
+def description(task: LabTask) -> str:
+    """Return a task's sentence and its examples; what one is for stands next to the command where there is room."""
+    sentence, *lines = (task.function.__doc__ or "").strip().splitlines()
+    rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines if line.strip()]
+    column = max((len(command) for command, *purpose in rows if purpose), default=0)
+    text = [*textwrap.wrap(sentence, width()), ""]
+    for command, *purpose in rows:
+        if not purpose:
+            text.append(f"  {command}")
+        elif max(4 + column + len(row[1]) for row in rows if row[1:]) <= width():
+            text.append(f"  {command:<{column}}  {purpose[0]}")
+        else:
+            text += [
+                f"  {command}",
+                *textwrap.wrap(*purpose, width(), initial_indent=" " * 6, subsequent_indent=" " * 6),
+            ]
+    return "\n".join(text)
+
+
+def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
+    """Return every task with a few words, in groups; two columns where there is room, so that 24 rows show all."""
+    tasks = [task for group in groups.values() for task in group]
+    title, name, short = (max(map(len, texts)) for texts in (groups, TASKS, [task.short for task in tasks]))
+    columns = 2 if title + 2 * (name + short) + 6 <= width() else 1
+    lines = []
+    for group, members in groups.items():
+        cells = [f"{task.name:<{name}} {task.short:<{short}}" for task in members]
+        rows = -(-len(cells) // columns)
+        for at, row in enumerate(zip_longest(*(cells[k : k + rows] for k in range(0, len(cells), rows)), fillvalue="")):
+            lines.append(f"{group if at == 0 else '':<{title}}  {'  '.join(row)}".rstrip())
+    return "\n".join([*lines, *textwrap.wrap(FIRST_STEPS, width())])
+
+
+def candidates(words: Sequence[str]) -> list[str]:
     """Return what the last of these words may be: a task, a flag of the task, or a value of the flag before it.
 
     words: a command line without the program; the last one is incomplete, or empty.
     """
-
-    def known(values: Values) -> list[str]:
-        return list(getattr(values.of if isinstance(values, Several) else values, "known", ()))
-
     if len(words) < 2:
-        return sorted(tasks)
-    task, last, before = tasks.get(words[0]), words[-1], words[-2]
-    if task is None:
-        return []
-    for flag in task.flags:
-        if before == f"--{flag.name}" and not flag.is_switch and not (flag.optional_value and last.startswith("-")):
-            return known(flag.values)
+        return sorted(TASKS)
+    last, before = words[-1], words[-2]
+    flags = TASKS[words[0]].flags if words[0] in TASKS else []
+    for flag in flags:
+        if before == f"--{flag.flag}" and flag.type is not bool and not (flag.optional_value and last.startswith("-")):
+            return list(flag.values.known)
     if last.startswith("-"):
-        return [flag.shown.split()[0] for flag in task.flags if not flag.is_word]
-    return [value for flag in task.flags if flag.is_word for value in known(flag.values)]
+        return [f"--{flag.flag}" for flag in flags if not flag.is_word]
+    return [value for flag in flags if flag.is_word for value in flag.values.known]
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the task of a command line without the program, or print a help. Raise LabError for what is wrong in it."""
+    name, *rest = argv or ["--list"]
+    if name in ("-V", "--version"):
+        print(f"lab {borrowed.version()}")
+    elif name == "--print-completion-script":
+        print(COMPLETION_SCRIPT)
+    elif name == "--complete":
+        print("\n".join(candidates(rest[1:])))
+    elif name.startswith("-") or argv == ["help"]:
+        print(task_list(GROUPS))
+    elif name == "help" or {"-h", "--help"} & set(rest):
+        name = rest[0] if name == "help" else name
+        require_known("task", [name], sorted(TASKS))
+        print(Parser(TASKS[name]).full_help())
+    else:
+        require_known("task", [name], sorted(TASKS))
+        TASKS[name].run(Parser(TASKS[name]).typed(rest))
 
 
 def main() -> None:
-    """Runs the command line and exits with its code."""
-    endings.run(_run, known=(), prefix="lab: ")
+    """Run the command line and exit with its code."""
+    endings.run(_main, known=(LabError,), prefix="lab: ")
 
 
-def _run() -> None:
-    try:
-        environment_file.take_in()
-        tasks = load_tasks()
-    except LabError as error:
-        sys.exit(error.message)
-    if sys.argv[1:2] == ["--print-completion-script"]:
-        print(COMPLETION_SCRIPT)
-    elif sys.argv[1:2] == ["--complete"]:
-        print("\n".join(candidates(sys.argv[3:], tasks.namespace.tasks)))
-    else:
-        Lab(tasks).run(["lab", *sys.argv[1:]])
+def _main() -> None:
+    environment_file.take_in()
+    run(sys.argv[1:])

@@ -118,17 +118,14 @@ CASES = [
 ]
 ALL_IN_TURN = """
 import contextlib, io, json, os, sys
-from vlalab import cli
+from tests.lab import run_lab
 
-tasks, told = cli.load_tasks(), []
+told = []
 for words in json.loads(sys.argv[1]):
     sys.argv = ["lab", *words]
-    said, code = io.StringIO(), 0
+    said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        try:
-            cli.Lab(tasks).run(sys.argv)
-        except SystemExit as ended:
-            code = ended.code
+        code = run_lab(*words)
     told.append((code, said.getvalue()))
 print(json.dumps(told))
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.host import recording_docker
-from vlalab import cli
+from tests.lab import run_lab
 from vlalab.commands import evaluation, lifecycle, programs
 from vlalab.commands.evaluation import Request
 from vlalab.description import compose, gpus, manifests
@@ -337,7 +337,7 @@ def test_a_program_gets_the_gpu_that_its_task_was_told(engine, monkeypatch, flag
     monkeypatch.setattr(gpus, "count", lambda: 2)
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
     engine.build("ws_mdl")
-    cli.Lab(cli.load_tasks()).run(["lab", "train", "diffusion", *flags, "--runtime", "docker"], exit=False)
+    run_lab("train", "diffusion", *flags, "--runtime", "docker")
     (call,) = engine.calls("run --rm")
     assert str(compose.GPU_FILE) in call["words"]
     assert call["variables"].get("VLALAB_WS_MDL_GPU") == ("1" if flags else None)
@@ -466,9 +466,7 @@ def test_a_file_that_a_command_names_is_mounted_to_be_read(engine, tmp_path, mon
     (tmp_path / "mine.tsv").write_text("a\tb\n")
     engine.build("ws_mdl")
     monkeypatch.chdir(tmp_path)
-    cli.Lab(cli.load_tasks()).run(
-        ["lab", "train", "transformer", "--corpus", "mine.tsv", "--runtime", "docker"], exit=False
-    )
+    run_lab("train", "transformer", "--corpus", "mine.tsv", "--runtime", "docker")
     (job,) = engine.calls("run --rm")
     file = str(tmp_path / "mine.tsv")
     assert f"{file}:{file}:ro" in flags(job, "--volume")

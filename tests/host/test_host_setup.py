@@ -11,6 +11,7 @@ import yaml
 
 from tests.host import machine_copy
 from tests.host.recorded_machine import Recorded
+from tests.lab import run_lab
 from tests.package_repository import DOCKERS, DRAWING, Repository
 from vlalab.commands import host_setup, machines
 from vlalab.commands.host_setup import Setup
@@ -35,17 +36,18 @@ def test_the_playbook_is_one(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_every_step_is_a_tag_and_every_setting_has_a_default():
+def test_every_step_is_a_tag_and_every_setting_has_a_default(monkeypatch, capsys):
     text = (paths.ADMIN / "setup.yaml").read_text()
     assert re.findall(r"tags: (\w+)", text) == ["always", *host_setup.STEPS]
     assert yaml.safe_load((paths.ADMIN / "defaults.yaml").read_text())["drawing"] == list(gl.PACKAGES)
-    given = {"engine": "none", "volume": "/srv/x", "lab": None, "from": None, "ca_bundle": None, "set": ["gpu=no"]}
-    found = host_setup.values({**given, "with": ["driver"], "user": ["anna"], "boot": []})
-    assert found == {
+    monkeypatch.setattr(host_setup, "run", lambda setup: setups.append(setup) or 0)
+    setups, words = [], ["--engine", "none", "--volume", "/srv/x", "--with", "driver", "--user", "anna"]
+    assert run_lab("host", "setup", *words, "--set", "gpu=no") == 0
+    assert setups[0].values == {
         "engine": "none", "volume": "/srv/x", "gpu": "no", "extras": ["driver"], "users": ["anna"], "boot": []
     }  # fmt: skip
-    with pytest.raises(LabError, match="did you mean 'docker_repository'"):
-        host_setup.values({**given, "with": [], "user": [], "boot": [], "set": ["docker_repositry=x"]})
+    assert run_lab("host", "setup", "--set", "docker_repositry=x") == 1
+    assert "did you mean 'docker_repository'" in capsys.readouterr().err
 
 
 def test_what_cannot_go_well_is_refused_first(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from vla_common.options import Options, option, options
 from vlalab.host import borrowed
-from vlalab.tasks.flags import flag_of, program_flags
+from vlalab.tasks.flags import program_flags
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,18 @@ def test_a_value_outside_is_refused_with_what_is_expected(kind, wrong, facts):
     assert kind(steps=500, dtype=None).steps == 500
 
 
-def test_flags_are_made_of_them():
-    flags = {flag.name: flag for flag in map(flag_of, options(Special).values())}
-    assert flags["steps"].explained == "how many; default: 20" and flags["steps"].advanced
-    assert flags["dtype"].explained == "numbers of a special model; default: the model's own"
-    assert flags["no-fast"].shown == "--no-fast" and flags["no-fast"].explained == "take time"
+def test_flags_are_made_of_them(monkeypatch):
+    monkeypatch.setattr(borrowed, "options", lambda place: options(Special))
+    flags = {flag.flag: flag for flag in program_flags("a")}
+    assert flags["steps"].help == "how many; default: 20" and flags["steps"].group == "advanced"
+    assert flags["dtype"].help == "numbers of a special model; default: the model's own"
+    assert flags["no-fast"].shown == "--no-fast" and flags["no-fast"].help == "take time"
 
 
 def test_a_task_has_no_internal_option_and_only_those_it_names(monkeypatch):
     monkeypatch.setattr(borrowed, "options", lambda place: options({"a": Base, "b": Special}[place]))
-    assert [flag.name for flag in program_flags("a")] == ["steps", "dtype", "no-fast"]
-    assert [flag.name for flag in program_flags("a", only=["dtype"])] == ["dtype"]
-    assert [flag.name for flag in program_flags("a", without=["dtype"])] == ["steps", "no-fast"]
+    assert [flag.flag for flag in program_flags("a")] == ["steps", "dtype", "no-fast"]
+    assert [flag.flag for flag in program_flags("a", only=["dtype"])] == ["dtype"]
+    assert [flag.flag for flag in program_flags("a", without=["dtype"])] == ["steps", "no-fast"]
     (steps, *_) = program_flags("a", "b")
     assert steps.default_help == "", "programs differ in it"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vlalab import cli
+from tests.lab import run_lab
 from vlalab.commands import preflight
 from vlalab.description import runs
 from vlalab.host import paths
@@ -107,7 +107,7 @@ def test_the_leaderboards_files_are_named_by_their_folder_which_a_container_is_s
     monkeypatch.setattr(evaluate, "on_runs", lambda words, runtime: asked.extend([words, runtime]))
     monkeypatch.chdir(volume / "runs")
     words = ["libero_goal", "libero_10", "--csv", "a.csv", "--html", f"{volume}/b.html"]
-    cli.Lab(cli.load_tasks()).run(["lab", "leaderboard", *words], exit=False)
+    run_lab("leaderboard", *words)
     files = ["--csv", str(volume / "runs"), "a.csv", "--html", str(volume), "b.html"]
     assert asked == [["leaderboard", "libero_goal", "libero_10", *files], "auto"]
 

@@ -14,11 +14,11 @@ from vlalab.commands import course
 from vlalab.description import manifests
 from vlalab.host import borrowed, paths
 from vlalab.host.borrowed import Interval
+from vlalab.host.console import LabError
 from vlalab.tasks.data import CHECKPOINT_OPTIONS
-from vlalab.tasks.flags import KINDS, flag_of
-from vlalab.tasks.values import Number, OneOf
+from vlalab.tasks.flags import KINDS, program_flags
 
-ALL = {task.name: task for group in cli.load_tasks().GROUPS.values() for task in group}
+ALL = cli.TASKS
 PLACES = {
     *(f"vla_evaluation.config:{name}" for name in ("EvalConfig", "RecordConfig")),
     *(place for one in manifests.models().values() for place in one.options.values()),
@@ -53,15 +53,16 @@ def test_an_option_is_complete_where_it_is_declared(place, one):
 
 @pytest.mark.parametrize(("place", "one"), PUBLIC, ids=of_shared)
 def test_a_flag_takes_what_the_program_takes_and_says_its_default(place, one):
-    flag = flag_of(one)
-    assert flag.variable.removeprefix("no_" if one.default is True else "") == one.name
+    (flag,) = program_flags(place, only=[one.name])
+    assert flag.name.removeprefix("no_" if one.default is True else "") == one.name
     if one.type is bool:
-        assert flag.is_switch and not flag.default
+        assert not flag.default
         return
     if one.choices:
-        assert isinstance(flag.values, OneOf) and flag.values.known == tuple(map(str, one.choices))
+        assert flag.values.known == tuple(map(str, one.choices))
     elif one.type in (int, float):
-        assert isinstance(flag.values, Number) and flag.values.kind is one.type
+        with pytest.raises(LabError, match="is no whole number" if one.type is int else "is no number"):
+            flag.values.read("x", "nonsense")
     if one.default not in (None, "", MISSING) and not one.default_help:
         assert flag.default_help == str(one.default) or float(flag.default_help) == one.default
 
@@ -121,7 +122,7 @@ def messages(path: str) -> list[str]:
 
 @pytest.mark.parametrize("folder", TASKS_OF)
 def test_messages_advise_only_flags_that_the_lab_has(folder):
-    known = {flag.name for task in TASKS_OF[folder] for flag in ALL[task].flags}
+    known = {flag.flag for task in TASKS_OF[folder] for flag in ALL[task].flags}
     for path in sorted((paths.ROOT / folder).rglob("*.py")):
         name = str(path.relative_to(paths.ROOT))
         if any(name.startswith(f"{inner}/") and len(inner) > len(folder) for inner in TASKS_OF):

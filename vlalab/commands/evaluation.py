@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -154,9 +155,9 @@ def check_policy(label: str, text: str) -> str:
     return text
 
 
-def check_policies(label: str, text: str) -> str:
-    """Return the value of eval's --policy: as `check_policy` has it, or several addresses of the same policy."""
-    words = [word.strip() for word in text.split(",")]
+def check_policies(label: str, text: str) -> None:
+    """Raise LabError where --policy names several that are not addresses, or one address twice."""
+    words = text.split(",")
     for word in words if len(words) > 1 else ():
         if "://" not in word:
             raise LabError(
@@ -164,7 +165,6 @@ def check_policies(label: str, text: str) -> str:
             )
         if [one.rstrip("/") for one in words].count(word.rstrip("/")) > 1:
             raise LabError(f"{label} names {word} twice; expected another address for each of the same policy")
-    return ",".join(check_policy(label, word) for word in words)
 
 
 def check_replicas(replicas: int | None, policy: str) -> None:
@@ -268,8 +268,12 @@ def _is_at(found: Instance, url: str) -> bool:
 # --- the evaluation -----------------------------------------------------------------------------------------
 
 
-def run(request: Request, typed: str) -> int:
-    """Run an evaluation; return the evaluator's exit code. `typed` is the command line to show for resuming."""
+def run(request: Request, typed: str = "") -> int:
+    """Run an evaluation; return the evaluator's exit code.
+
+    typed: the command line to show for resuming; that of this process where it is empty.
+    """
+    typed = typed or shlex.join(["./lab", *sys.argv[1:]])
     request, services = request.bridged(), compose.read()
     if not request.urls:
         check_policy("--policy", request.policy)
@@ -322,7 +326,9 @@ def run(request: Request, typed: str) -> int:
     return code
 
 
-def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
+def _runtime(
+    request: Request, healthy: Sequence[Instance], services: Mapping[str, compose.Service]
+) -> tuple[Runtime, str]:
     """Return the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
     up = [
         found

@@ -37,21 +37,16 @@ class Setup:
     ask_password: bool = False
 
 
-def values(flags: dict[str, Any]) -> dict[str, object]:
-    """Return the playbook's variables for the flags; what no flag sets stays as in admin/defaults.yaml.
-
-    Raises LabError for a --set of another form, or of a setting that the playbook does not know.
-    """
-    names = {"engine": "engine", "volume": "volume", "lab": "lab_root", "from": "lab_source", "ca_bundle": "ca_bundle"}
-    result = {name: flags[flag] for flag, name in names.items() if flags[flag]}
-    known = yaml.safe_load((ADMIN / "defaults.yaml").read_text())
-    for text in flags["set"]:
+def settings(typed: list[str]) -> dict[str, str]:
+    """Return the playbook's variables of --set NAME=VALUE. Raises LabError for one that the playbook does not know."""
+    known, values = yaml.safe_load((ADMIN / "defaults.yaml").read_text()), {}
+    for text in typed:
         name, equals, value = text.partition("=")
         if not equals:
             raise LabError(f"--set '{text}' has no value; expected NAME=VALUE")
         require_known("--set", [name], known)
-        result[name] = value
-    return {**result, "extras": list(flags["with"]), "users": list(flags["user"]), "boot": list(flags["boot"])}
+        values[name] = value
+    return values
 
 
 def run(setup: Setup) -> int:

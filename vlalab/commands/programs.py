@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vlalab.description import compose, gpus, manifests, service_settings
 from vlalab.environments import venvs
@@ -64,15 +66,53 @@ def run_benchmark(name: str, flags: list[str]) -> int:
     return supervise([str(env.python), str(script), *flags], local.service_variables(env))
 
 
-def several_gpus(service: str, count: int, gpu: str | None) -> str | None:
-    """Returns what --gpu is for `count` processes with a GPU each: as told; else the first, where there are so many.
+def models_with(program: str) -> tuple[str, ...]:
+    """Return the models that have a program: getter, trainer, verifier …"""
+    return tuple(name for name, one in manifests.models().items() if getattr(one, program))
 
-    Raises LabError where fewer devices were named.
+
+def asset_getters() -> dict[str, str]:
+    """Return job → the module that gets its meshes and textures."""
+    return {name: one.assets for name, one in manifests.benchmarks().items() if one.assets}
+
+
+def run(service: str, module: str, words: Sequence[str], given: Mapping[str, Any], first: Sequence[str] = ()) -> int:
+    """Run a module with the flags that a task was given, of which runtime, dry_run and gpu say how.
+
+    Its arguments are the words of `first`, the flags, then `words`.
+    """
+    how = {name: given[name] for name in ("runtime", "dry_run", "gpu") if name in given}
+    flags = flags_of({name: value for name, value in given.items() if name not in how})
+    return run_module(service, module, [*first, *flags, *words], **how)
+
+
+def several_gpus(service: str, count: int, gpu: str | None) -> str | None:
+    """Return --gpu for `count` processes with a GPU each: as it was given; else the first, where there are so many.
+
+    Raises LabError where it names fewer devices.
     """
     named = gpu or compose.environment_variables().get(gpus.variable(service))
     if count > 1 and named and named not in ("auto", "all", "none") and len(named.split(",")) < count:
         raise LabError(f"--gpus {count} needs a device for each process; --gpu {named} names {len(named.split(','))}")
     return gpu if count < 2 or named else gpus.first(count)
+
+
+def train(service: str, module: str, words: Sequence[str], count: int, given: Mapping[str, Any]) -> int:
+    """Run a trainer as `run` does, as `count` processes of this machine with a GPU each."""
+    given = {**given, "gpu": several_gpus(service, count, given["gpu"])}
+    if count < 2:
+        return run(service, module, words, given)
+    launcher = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={count}", "-m", module]
+    return run(service, "torch.distributed.run", words, given, launcher)
+
+
+def flags_of(values: Mapping[str, object]) -> list[str]:
+    """Return a program's flags: {"max_steps": 5, "resume": True} → --max-steps 5 --resume."""
+    flags: list[str] = []
+    for name, value in values.items():
+        if value is not None and value is not False:
+            flags += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return flags
 
 
 def run_module(

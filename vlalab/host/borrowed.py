@@ -16,6 +16,7 @@ sys.path.extend(path for path in map(str, (ROOT, *(ROOT / directory for director
 from vla_common import endings as endings
 from vla_common.options import Interval as Interval
 from vla_common.options import Option as Option
+from vla_common.options import option as option
 from vla_common.options import options as options_of
 
 

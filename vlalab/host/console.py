@@ -13,25 +13,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from invoke import Exit
-
 from vlalab.host.borrowed import endings
 
 MAX_LISTED = 30  # known names in one message
 
 
-class LabError(Exit):
+class LabError(Exception):
     """Something the user can act on. The text says what was found, what was expected and what to do next.
 
-    Invoke prints it without a traceback and exits with 1.
+    The command line prints it without a traceback and exits with 1.
     """
 
     def __init__(self, text: str) -> None:
-        super().__init__(message=f"lab: {text}", code=1)
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
+        super().__init__(text)
+        self.text, self.message = text, f"lab: {text}"
 
 
 def unknown(kind: str, value: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> str:

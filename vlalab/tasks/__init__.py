@@ -1,1 +1,10 @@
-"""The tasks of `./lab` in their groups. Each flag and its help are written once, as data (`vlalab.tasks.flags`)."""
+"""The tasks of `./lab` in their groups. Each flag is declared once, with its help (`vlalab.tasks.flags`)."""
+
+from vlalab.tasks import admin, data, evaluate, learn, machines, serve
+from vlalab.tasks.task import LabTask
+
+# The order is the one of the list: what a day's work begins with comes first.
+GROUPS = {
+    module.__name__.rpartition(".")[2]: [one for one in vars(module).values() if isinstance(one, LabTask)]
+    for module in (evaluate, data, serve, learn, admin, machines)
+}

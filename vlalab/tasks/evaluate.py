@@ -2,106 +2,68 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from vlalab.commands import addresses, evaluation, joining, programs, ray_placement
-from vlalab.commands import suites as several
+from vlalab.commands import addresses, evaluation, joining, programs, ray_placement, suites
 from vlalab.description import manifests
 from vlalab.description import runs as existing
+from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
-from vlalab.tasks import flags
-from vlalab.tasks.flags import (
-    CHECKPOINT,
-    DRY_RUN,
-    GPU,
-    NO_CHECK,
-    RUNTIME,
-    Flag,
-    finish,
-    flags_of,
-    program_flags,
-    task,
-    word,
-    words,
-)  # fmt: skip
-from vlalab.tasks.values import Checked, NewFile, Number, OneRun, Several
+from vlalab.tasks.flags import Flag, Runtime, options_for, program_flags, word
+from vlalab.tasks.task import Given, finish, task
 
 CONFIG = "vla_evaluation.config"  # of the evaluator's and the recorder's options
 RUN_HELP = "a run: its name, the beginning of it, latest, or its folder"
+SUITE = word(help=manifests.suites_in_words(), kind="suite")
 
 
-def _benchmark() -> manifests.Benchmark:
-    return manifests.benchmarks()[manifests.default_job()]
-
-
-def suites_help() -> str:
-    """Return what may be evaluated, in words."""
-    return f"{manifests.suites_in_words()}; all: those of {_benchmark().title}'s table"
-
-
-def policy_flag(default: str | None = "auto", default_help: str = "") -> Flag:
-    """Return the flag of the policy that plays episodes."""
-    return Flag(
-        "policy",
-        f"auto (the policy service that is up, else {_benchmark().fallback}), a service's name, a URL, or several: "
-        "URL,URL",
-        Checked(evaluation.check_policies, "WHICH"),
-        default,
-        default_help,
-        repeats=True,
-    )
+def _after_evaluating(given: Given) -> str:
+    """Return how to compare the run with the latest of its suite, else how to see it."""
+    last, *before = existing.newest() or ["latest"]
+    others = [name for name in before if name.split("-")[0] == last.split("-")[0]]
+    return f"./lab compare {others[0]} {last}" if others else f"./lab report {last} --serve"
 
 
 @task(
     "evaluate a policy",
-    lambda: [
-        words("suite", suites_help(), Several(flags.suite_values("all"), "SUITE …")),
-        policy_flag(),
-        *program_flags(f"{CONFIG}:EvalConfig"),
-        *(GPU, RUNTIME, DRY_RUN, NO_CHECK),
-        Flag(
-            "replicas",
-            "start so many of --policy for this evaluation, on a GPU each as far as there are enough",
-            Number("[1, 256]"),
-            advanced=True,
-        ),
-        Flag(
-            "cluster",
-            "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this "
-            "machine's",
-            Checked(ray_placement.check, "HEAD"),
-            optional_value=True,
-            advanced=True,
-        ),
-        Flag(
-            "join",
-            "work on the run of the evaluator that listens there; no SUITE",
-            Checked(joining.check_url, "URL"),
-            advanced=True,
-        ),
-    ],
+    "gpu runtime dry-run no-check",
+    options=lambda: program_flags(f"{CONFIG}:EvalConfig"),
+    next=_after_evaluating,
     name="eval",
 )
 def evaluate(
-    suite: list[str],
-    policy: str,
-    replicas: int | None,
-    join: str | None,
-    cluster: str | bool | None,
-    gpu: str | None,
-    runtime: str,
-    dry_run: bool,
+    suite: list[str] = word(
+        help=f"{manifests.suites_in_words()}; all: those of the default benchmark's table", kind="suite",
+        keywords=("all",),
+    ),
+    policy: str = option(
+        "auto", "auto (the policy service that is up, else the benchmark's own), a service's name, a URL, or several: "
+        "URL,URL", kind="policy",
+    ),
+    replicas: int | None = option(
+        None, "start so many of --policy for this evaluation, on a GPU each as far as there are enough", "[1, 256]",
+        group="advanced",
+    ),
+    cluster: str | bool | None = option(
+        None, "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this "
+        "machine's", metavar="HEAD", optional_value=True, group="advanced",
+    ),
+    join: str | None = option(
+        None, "work on the run of the evaluator that listens there; no SUITE", metavar="URL", group="advanced"
+    ),
+    gpu: str | None = None,
+    runtime: Runtime = "auto",
+    dry_run: bool = False,
     **evaluators: object,
-) -> None:
+) -> None:  # fmt: skip
     """Evaluate a policy on a suite of tasks; ends with the success rate and the report's path.
 
     ./lab eval libero_goal --trials 2                     the oracle, unless a policy service is up
     ./lab eval libero_object --policy http://host:8000    any service that speaks the contract
     ./lab eval libero_goal --trials 2 --resume            go on after Ctrl-C or a crash
-    ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
+    ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4
     ./lab eval libero_goal --policy http://a:8000,http://b:8000    the same policy on two GPUs or machines
     ./lab eval libero_goal --runtime docker --trials 1    the same in containers
     ./lab eval all --trials 2                             several suites; ends with their table and its mean
@@ -111,6 +73,7 @@ def evaluate(
     ./lab eval libero_10 --cluster --workers 64           on the machines of ./lab cluster
     ./lab eval libero_10 --cluster --policy openvla --replicas 4    with four of the policy there, too
     """
+    evaluation.check_policies("--policy", policy)
     if join:
         if suite:
             raise LabError(f"--join takes the suite of the run that is joined; leave {suite[0]} out")
@@ -120,12 +83,12 @@ def evaluate(
         if evaluators[one] is not None and evaluators[other] not in (None, False):
             both = " and ".join(f"--{name.replace('_', '-')}" for name in (one, other))
             raise LabError(f"{both} both {what}; give one of them")
-    evaluation.check_replicas(replicas, policy)
+    if not suite:
+        raise LabError(f"eval needs SUITE ({manifests.suites_in_words()}). See: ./lab eval --help")
     if evaluators["resume"] is True and len(suite) == 1:
         existing.require("run")
-    chosen, typed = several.chosen(suite), ["./lab", *sys.argv[1:]]
-    if not chosen:
-        raise LabError(f"eval needs SUITE ({suites_help()}). See: ./lab eval --help")
+    evaluation.check_replicas(replicas, policy)
+    chosen = suites.chosen(suite)
     if evaluators["workers"] == 0 and not evaluators["listen"]:
         raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
     if evaluators["listen"]:
@@ -137,15 +100,14 @@ def evaluate(
         chosen[0],
         policy,
         runtime,
-        tuple(flags_of(evaluators)),
+        tuple(programs.flags_of(evaluators)),
         dry_run,
         gpu,
         run_alongside=placed.run_alongside if placed else nullcontext,
         replicas=replicas or 0,
         place_policies=placed.policies if placed and replicas else None,
     )
-    one = len(chosen) == 1
-    code = evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed)
+    code = evaluation.run(request) if len(chosen) == 1 else suites.run(request, chosen, ["./lab", *sys.argv[1:]])
     if placed and placed.why:  # where lines of progress were drawn it may have been seen for a moment
         raise LabError(f"the cluster stopped this evaluation: {placed.why}")
     finish(code)
@@ -153,60 +115,65 @@ def evaluate(
 
 def _offline_flags(*without: str) -> list[Flag]:
     """Return the flags of a task that asks a policy about recorded data."""
-    return [
-        word("policy", "a service's name or a URL; auto: the policy service that is up",
-             Checked(evaluation.check_policy, "POLICY")),
-        *program_flags(*flags.places(manifests.benchmarks(), "offline"), without=without),
-        Flag("checkpoint", "for a policy that is started: a folder under checkpoints/ on the volume, or a path",
-             CHECKPOINT),
-        *(GPU, RUNTIME, DRY_RUN),
-    ]  # fmt: skip
+    return options_for("offline", manifests.benchmarks(), without=without)
 
 
-@task("score on recordings", lambda: _offline_flags("index"))
-def offline(policy: str, dataset: str | None, **asking: object) -> None:
+ASKED_POLICY = word(help="a service's name or a URL; auto: the policy service that is up", kind="policy")
+STARTED_CHECKPOINT = option(
+    None, "for a policy that is started: a folder under checkpoints/ on the volume, or a path", kind="checkpoint"
+)
+
+
+@task(
+    "score on recordings",
+    "gpu runtime dry-run",
+    options=lambda: _offline_flags("index"),
+    next="./lab act {policy} --dataset {dataset} --index 0",
+)
+def offline(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPOINT, **given: object) -> None:
     """Compare what a policy would do with what was recorded: errors by dimension, key and episode, and does it listen?
 
     ./lab offline gr00t --dataset small --plot
-    ./lab offline http://host:8000 --dataset ~/data/so100 --episodes 0-4 --cameras front=observation.images.top
+    ./lab offline http://host:8000 --dataset ~/data/so100 --episodes 0-4
     """
-    _ask("offline", policy, dataset, asking)
+    _ask("offline", policy, checkpoint, given)
 
 
-@task("ask for one action", lambda: _offline_flags("plot", "episodes", "steps", "execute"))
-def act(policy: str, dataset: str | None, index: int | None, **asking: object) -> None:
+@task(
+    "ask for one action",
+    "gpu runtime dry-run",
+    options=lambda: _offline_flags("plot", "episodes", "steps", "execute"),
+    next="./lab offline {policy} --dataset {dataset} --plot",
+)
+def act(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPOINT, **given: object) -> None:
     """Show a policy one recorded moment: what it saw and was told, its chunk of actions, and what was done.
 
     ./lab act gr00t --dataset small --index 0
     """
-    _ask("act", policy, dataset, {"index": index or 0, **asking})
+    _ask("act", policy, checkpoint, {**given, "index": given["index"] or 0})
 
 
-def _ask(task: str, policy: str, dataset: str | None, given: dict[str, object]) -> None:
-    """Runs the program that asks a policy about recorded data."""
-    if not dataset:
+def _ask(task: str, policy: str, checkpoint: str | None, given: dict[str, object]) -> None:
+    """Run the program that asks a policy about recorded data."""
+    if not given["dataset"]:
         raise LabError(f"{task} needs --dataset: a name under datasets/ on the volume, or a path")
-    asked = {name: given.pop(name) for name in ("gpu", "runtime", "dry_run", "checkpoint")}
-    arguments = tuple(flags_of({"dataset": dataset, **given}))
-    request = evaluation.Request(None, policy, flags=arguments, module=_benchmark().offline, **asked)
-    finish(evaluation.run(request, shlex.join(["./lab", *sys.argv[1:]])))
+    how = {name: given.pop(name) for name in ("gpu", "runtime", "dry_run")}
+    module = manifests.benchmarks()[manifests.default_job()].offline
+    flags = tuple(programs.flags_of(given))
+    finish(evaluation.run(evaluation.Request(None, policy, flags=flags, module=module, checkpoint=checkpoint, **how)))
 
 
-@task(
-    "build or serve reports",
-    lambda: [
-        words("run", RUN_HELP, OneRun(), default=None),
-        Flag("serve", "show reports in a browser, also one on another machine; without RUN a list of all",
-             default=False),
-        RUNTIME,
-    ],
-)  # fmt: skip
-def report(run: str | None, serve: bool, runtime: str) -> None:
+@task("build or serve reports", "runtime", next="./lab report {run} --serve")
+def report(
+    run: str | None = word(None, RUN_HELP, kind="run or directory"),
+    serve: bool = option(False, "show reports in a browser, also one on another machine; without RUN a list of all"),
+    runtime: Runtime = "auto",
+) -> None:
     """Build a run's report again from its store; with --serve, start the pages, which show reports.
 
     ./lab report latest
-    ./lab report --serve                          all runs, and how to see them from another machine
-    ./lab report latest --serve                   this one; then: ./lab down ui
+    ./lab report --serve             all runs, and how to see them from another machine
+    ./lab report latest --serve      this one; then: ./lab down ui
     """
     if run is None and not serve:
         raise LabError("which run? ./lab runs lists them, and ./lab report --serve shows all of them in a browser")
@@ -216,34 +183,30 @@ def report(run: str | None, serve: bool, runtime: str) -> None:
         addresses.serve_reports(run, runtime)
 
 
-@task(
-    "compare two runs",
-    lambda: [
-        word("a", RUN_HELP, OneRun()),
-        word("b", "another", OneRun()),
-        Flag("force", "also an incomplete run, a run with itself, other robots or control frequencies", default=False),
-        RUNTIME,
-    ],
-)
-def compare(a: str, b: str, force: bool, runtime: str) -> None:
+@task("compare two runs", "runtime", next="./lab report {b} --serve")
+def compare(
+    a: str = word(help=RUN_HELP, kind="run or directory"),
+    b: str = word(help="another", kind="run or directory"),
+    force: bool = option(False, "also an incomplete run, a run with itself, other robots or control frequencies"),
+    runtime: Runtime = "auto",
+) -> None:
     """Test two runs against each other, paired by episode.
 
     ./lab compare libero_goal-oracle-1 libero_goal-random-1
     """
-    on_runs(["compare", a, b, *(["--force"] if force else [])], runtime)
+    on_runs(["compare", a, b, *programs.flags_of({"force": force})], runtime)
 
 
-@task(
-    "policies × suites",
-    lambda: [
-        words("suite", f"only these suites ({manifests.suites_in_words()}); default: all that have runs",
-              Several(flags.suite_values(), "SUITE …")),
-        Flag("csv", "write the figures to a file for a spreadsheet", NewFile((".csv",))),
-        Flag("html", "write the tables to a page that needs nothing beside it", NewFile((".html", ".htm"))),
-        RUNTIME,
-    ],
-)  # fmt: skip
-def leaderboard(suite: list[str], csv: Path | None, html: Path | None, runtime: str) -> None:
+@task("policies × suites", "runtime", next="./lab up ui")
+def leaderboard(
+    suite: list[str] = word(help=f"only these suites ({manifests.suites_in_words()}); default: all that have runs",
+                            kind="suite"),
+    csv: str | None = option(None, "write the figures to a file for a spreadsheet", kind="new file",
+                             keywords=(".csv",)),
+    html: str | None = option(None, "write the tables to a page that needs nothing beside it", kind="new file",
+                              keywords=(".html", ".htm")),
+    runtime: Runtime = "auto",
+) -> None:  # fmt: skip
     """Set policies against each other over suites: rates with 95 % intervals, and nothing incomparable side by side.
 
     ./lab leaderboard                             every complete run
@@ -251,12 +214,12 @@ def leaderboard(suite: list[str], csv: Path | None, html: Path | None, runtime: 
     ./lab leaderboard --csv all.csv --html all.html
     """
     existing.require("run")
-    files = {"--csv": csv, "--html": html}
-    # folder and name apart: a container is shown the folder
-    written = [word for flag, file in files.items() if file for word in (flag, str(file.parent), file.name)]
+    files = {flag: Path(file) for flag, file in (("--csv", csv), ("--html", html)) if file}
+    # Directory and name apart: a container is shown the directory.
+    written = [word for flag, file in files.items() for word in (flag, str(file.parent), file.name)]
     on_runs(["leaderboard", *suite, *written], runtime)
 
 
 def on_runs(words: list[str], runtime: str) -> None:
-    """Runs the evaluator's program for runs that are there."""
+    """Run the evaluator's program for existing runs."""
     finish(programs.run_module(manifests.default_job(), evaluation.RUNS, words, runtime))

@@ -8,111 +8,84 @@ from vlalab.commands import cluster as clusters
 from vlalab.commands import fleet as fleets
 from vlalab.commands import host_setup, machines
 from vlalab.commands import support as supporting
-from vlalab.commands.machines import VARIABLE
-from vlalab.description import compose
 from vlalab.host import paths
-from vlalab.host.console import LabError, require_known
-from vlalab.tasks.flags import Flag, finish, task, word, words
-from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several, Text, split
+from vlalab.host.borrowed import option
+from vlalab.host.console import LabError
+from vlalab.tasks.flags import word
+from vlalab.tasks.task import finish, task
 
-USER = Like(r"[a-z_][a-z0-9_-]{0,31}", "a user's name: a-z, 0-9, '_' and '-'", "NAME")
-FOLDER = Like(r"/[^\n\"\\]*[^\n\"\\/]", "a folder's absolute path, as /srv/vla-lab", "FOLDER")
-HOSTS = Flag("hosts", "machines, as gpu01 or anna@gpu01:2222", Several(Checked(machines.read)), default=())
-INVENTORY = Flag("inventory", "file that names them, as Ansible has it", Existing(shown="FILE"))
-LAB = Flag("lab", "where the lab lies there", FOLDER, default_help=f"what the inventory says, else {machines.INSTALL}")
-
-
-def _service(label: str, text: str) -> str:
-    require_known(label, [text], [name for name, one in compose.read().items() if one.role != "job"])
-    return text
+ABSOLUTE = {"pattern": r'/[^\n"\\]*[^\n"\\/]', "expected": "an absolute path, as /srv/vla-lab", "metavar": "FOLDER"}
+HOSTS = option((), "machines, as gpu01 or anna@gpu01:2222")
+INVENTORY = option(
+    None, "file that names them, as Ansible has it", kind="path", metavar="FILE",
+    default_help=f"variable {machines.VARIABLE}",
+)  # fmt: skip
+JSON = option(False, "print JSON instead of a table")
 
 
-@task(
-    "make a machine ready",
-    lambda: [
-        word("action", "setup", OneOf(("setup",))),
-        HOSTS.replace(default_help="this machine"),
-        INVENTORY,
-        Flag("check", "Ansible's dry run: show what would change, change nothing", default=False),
-        Flag(
-            "only",
-            f"some of the steps {', '.join(host_setup.STEPS)}",
-            Several(OneOf(host_setup.STEPS)),
-            default_help="all",
-        ),
-        Flag(
-            "with",
-            "driver: install NVIDIA's where none works; rootless: an engine for each user, instead of group docker, "
-            "which is as good as root",
-            Several(OneOf(host_setup.EXTRAS)),
-            default=(),
-        ),
-        Flag(
-            "engine", "Docker's packages, the distribution's, or none", OneOf(host_setup.ENGINES), default_help="docker"
-        ),
-        Flag("user", "who works with the lab; made where missing", Several(USER), default=()),
-        Flag("volume", "shared folder, in which every user has one of their own", FOLDER),
-        Flag(
-            "boot", "services that start with the machine, as the first user's", Several(Checked(_service)), default=()
-        ),
-        Flag("ca-bundle", "certificate (PEM) of this network's authority, to be trusted there", Existing(shown="FILE")),
-        Flag("from", "address that the lab is cloned from", default_help="this clone's origin"),
-        LAB.replace(default_help=f"{machines.INSTALL}, and on this machine this clone"),
-        Flag("ask-password", "ask for sudo's password", default=False),
-        Flag("set", "further settings of admin/defaults.yaml", Several(shown="NAME=VALUE,…"), default=()),
-    ],
-)
+@task("make a machine ready", next="./lab doctor")
 def host(
-    action: str,
-    hosts: list,
-    inventory: str | None,
-    check: bool,
-    only: list[str] | None,
-    ask_password: bool,
-    **given: object,
-) -> None:
+    action: str = word(help="setup", kind="one of", keywords=("setup",)),
+    hosts: list[str] = option((), "machines, as gpu01 or anna@gpu01:2222", default_help="this machine"),
+    inventory: str | None = option(None, "file that names them, as Ansible has it", kind="path", metavar="FILE"),
+    check: bool = option(False, "Ansible's dry run: show what would change, change nothing"),
+    only: list[str] = option((), f"some of the steps {', '.join(host_setup.STEPS)}", kind="one of",
+                             keywords=host_setup.STEPS, default_help="all"),
+    with_: list[str] = option(
+        (), "driver: install NVIDIA's where none works; rootless: an engine for each user, instead of group docker, "
+        "which is as good as root", kind="one of", keywords=host_setup.EXTRAS,
+    ),
+    engine: str | None = option(None, "Docker's packages, the distribution's, or none", kind="one of",
+                                keywords=host_setup.ENGINES, default_help="docker"),
+    user: list[str] = option((), "who works with the lab; made where missing", pattern=r"[a-z_][a-z0-9_-]{0,31}",
+                             expected="a user's name: a-z, 0-9, '_' and '-'", metavar="NAME"),
+    volume: str | None = option(None, "shared folder, in which every user has one of their own", **ABSOLUTE),
+    boot: list[str] = option((), "services that start with the machine, as the first user's", kind="service"),
+    ca_bundle: str | None = option(None, "certificate (PEM) of this network's authority, to be trusted there",
+                                   kind="path", metavar="FILE"),
+    from_: str | None = option(None, "address that the lab is cloned from", default_help="this clone's origin"),
+    lab: str | None = option(None, "where the lab lies there",
+                             default_help=f"{machines.INSTALL}, and on this machine this clone", **ABSOLUTE),
+    ask_password: bool = option(False, "ask for sudo's password"),
+    set: list[str] = option((), "further settings of admin/defaults.yaml", metavar="NAME=VALUE,…"),
+) -> None:  # fmt: skip
     """Make a bare Debian or Ubuntu machine ready; run again it changes nothing.
 
-    ./lab host setup --check                             this machine; change nothing yet
+    ./lab host setup --check                    this machine; change nothing yet
     ./lab host setup --user anna,ben --volume /srv/vla-lab --boot oracle,ui
     ./lab host setup --hosts gpu01,gpu02 --with driver --ask-password
     """
-    values = host_setup.values(given)
-    finish(host_setup.run(host_setup.Setup(list(hosts), inventory, values, only or [], check, ask_password)))
+    values = {"engine": engine, "volume": volume, "lab_root": lab, "lab_source": from_, "ca_bundle": ca_bundle}
+    values = {name: value for name, value in values.items() if value} | host_setup.settings(set)
+    values |= {"extras": list(with_), "users": list(user), "boot": list(boot)}
+    chosen = [machines.read("--hosts", name) for name in hosts]
+    finish(host_setup.run(host_setup.Setup(chosen, inventory, values, list(only), check, ask_password)))
 
 
-@task(
-    "ask several machines",
-    lambda: [
-        word("action", ", ".join(fleets.COMMANDS), OneOf(tuple(fleets.COMMANDS))),
-        HOSTS,
-        INVENTORY.replace(default_help=f"variable {VARIABLE}"),
-        LAB,
-        Flag("parallel", "how many are asked at once", Number("[1, 256]"), default=fleets.PARALLEL),
-        Flag(
-            "timeout",
-            "seconds that one may take",
-            Number("(0, inf)", float),
-            default_help="60; 1800 to pull and restart",
-        ),
-        Flag("json", "print JSON instead of a table", default=False),
-    ],
-)
+@task("ask several machines", next="./lab fleet status")
 def fleet(
-    action: str, hosts: list, inventory: str | None, lab: str | None, parallel: int, timeout: float | None, json: bool
-) -> None:
+    action: str = word(help=", ".join(fleets.COMMANDS), kind="one of", keywords=tuple(fleets.COMMANDS)),
+    hosts: list[str] = HOSTS,
+    inventory: str | None = INVENTORY,
+    lab: str | None = option(None, "where the lab lies there",
+                             default_help=f"what the inventory says, else {machines.INSTALL}", **ABSOLUTE),
+    parallel: int = option(fleets.PARALLEL, "how many are asked at once", "[1, 256]"),
+    timeout: float | None = option(None, "seconds that one may take", "(0, inf)",
+                                   default_help="60; 1800 to pull and restart"),
+    json: bool = JSON,
+) -> None:  # fmt: skip
     """Ask several machines over SSH at once. Ends with 0: all well, 1: warnings, 2: one failed or gave no answer.
 
     ./lab fleet doctor --hosts gpu01,gpu02
     ./lab fleet status --inventory machines.yaml --json
     ./lab fleet pull --inventory machines.yaml     git pull, then the environments that are there
     """
-    chosen = machines.select(list(hosts), inventory, lab)
+    chosen = machines.select([machines.read("--hosts", name) for name in hosts], inventory, lab)
     finish(fleets.run(action, chosen, parallel, timeout or fleets.TIMEOUT_S[action], json))
 
 
-@task("archive for a question", lambda: [Flag("out", "the file to write", default_help="one beside you")])
-def support(out: str | None) -> None:
+@task("archive for a question", next="./lab doctor")
+def support(out: str | None = option(None, "the file to write", default_help="one beside you")) -> None:
     """Gather what somebody who helps asks for: the doctor's findings, versions, settings, logs; no secrets.
 
     ./lab support
@@ -120,34 +93,20 @@ def support(out: str | None) -> None:
     print(paths.shown(supporting.write(Path(out).expanduser().absolute() if out else None)))
 
 
-ACTIONS = {"start": "a new one", "join": "the one whose head is HEAD", "status": "its machines", "stop": "leave it"}
-
-
-@task(
-    "machines for eval",
-    lambda: [
-        words("words", ", ".join(f"{name}: {what}" for name, what in ACTIONS.items()), Text("ACTION [HEAD]")).replace(
-            default=""
-        ),
-        Flag("host", "this machine's address for the others, and opens the head to them", Text("ADDRESS")),
-        Flag("port", "of the head, to start it", Number("[1, 65535]"), default=clusters.PORT),
-        Flag("cpus", "cores to offer, each for one worker; 0: none", Number("[0, inf)"), default_help="all"),
-        Flag("gpus", "GPUs to offer", Number("[0, inf)"), default_help="all"),
-        Flag("dashboard", "have Ray's dashboard at that port of the head, to start it", Number("[1, 65535]")),
-        Flag("stay", "stay in front until told to end, and leave then: for batch jobs and containers", default=False),
-        Flag("json", "print JSON instead of a table", default=False),
-    ],
-)
+@task("machines for eval", next="./lab eval libero_goal --cluster")
 def cluster(
-    words: str,
-    host: str | None,
-    port: int,
-    cpus: int | None,
-    gpus: int | None,
-    dashboard: int | None,
-    stay: bool,
-    json: bool,
-) -> None:
+    action: str = word("status", "start: a new one, join: the one whose head is HEAD, status: its machines, stop: "
+                       "leave it", kind="one of", keywords=("start", "join", "status", "stop")),
+    head: str | None = word(None, "with join: the head's address, HOST[:PORT]"),
+    host: str | None = option(None, "this machine's address for the others, and opens the head to them",
+                              metavar="ADDRESS"),
+    port: int = option(clusters.PORT, "of the head, to start it", "[1, 65535]"),
+    cpus: int | None = option(None, "cores to offer, each for one worker; 0: none", "[0, inf)", default_help="all"),
+    gpus: int | None = option(None, "GPUs to offer", "[0, inf)", default_help="all"),
+    dashboard: int | None = option(None, "have Ray's dashboard at that port of the head, to start it", "[1, 65535]"),
+    stay: bool = option(False, "stay in front until told to end, and leave then: for batch jobs and containers"),
+    json: bool = JSON,
+) -> None:  # fmt: skip
     """Make machines one cluster (Ray), over which ./lab eval SUITE --cluster spreads its workers.
 
     ./lab cluster start                            on this machine alone
@@ -155,16 +114,14 @@ def cluster(
     ./lab cluster join 192.168.1.10                on each of the others
     ./lab cluster status
     """
-    action, *rest = split(words) or ["status"]
-    require_known("action", [action], ACTIONS)
-    if len(rest) != (action == "join"):
-        many = f"'{rest[-1]}' is a word too many" if rest else "join needs HEAD, the head's address"
+    if bool(head) != (action == "join"):
+        many = f"'{head}' is a word too many" if head else "join needs HEAD, the head's address"
         raise LabError(f"{many}. See: ./lab cluster --help")
     offer = clusters.Offer(cpus, gpus)
     if action == "start":
         clusters.start(host, port, offer, dashboard)
-    elif action == "join":
-        clusters.join(rest[0], host, offer)
+    elif head:
+        clusters.join(head, host, offer)
     elif action == "status":
         clusters.show(json)
     elif not clusters.stop():

@@ -2,67 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from json import dumps
 
-from vlalab.commands import addresses, foreground, lifecycle, overview, preflight, programs
+from vlalab.commands import addresses, evaluation, foreground, lifecycle, overview, preflight, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
-from vlalab.host.console import LabError
+from vlalab.host.borrowed import option
+from vlalab.runtimes import steward
 from vlalab.runtimes.both import Instance
-from vlalab.tasks.flags import (
-    CHECKPOINT,
-    DRY_RUN,
-    GPU,
-    NO_CHECK,
-    RUNTIME,
-    Flag,
-    finish,
-    flags_of,
-    model_word,
-    places,
-    program_flags,
-    task,
-    word,
-    words,
-)  # fmt: skip
-from vlalab.tasks.values import Checked, Number, OneOf, Several
-
-NAMES = Several(shown="SERVICE …")
-VERIFIED = ("checkpoint", "modes", "count", "image", "instruction")  # flags; the other options follow from modes
+from vlalab.tasks.flags import Flag, options_for, word
+from vlalab.tasks.task import Given, finish, task
 
 
 def print_addresses(instances: list[Instance]) -> None:
-    """Prints a line for each service: its name and where it is."""
-    for found in instances:
-        print(addresses.line(found))
+    """Print a line for each service: its name and where it is."""
+    for instance in instances:
+        print(addresses.line(instance))
+
+
+def _up_options() -> list[Flag]:
+    options = options_for("up", manifests.models(), without=["checkpoint"])
+    return [replace(one, default_help="") for one in options]  # the service's own settings hold
+
+
+def after_up(given: Given) -> str:
+    """Return what can be done with the first service that a browser or an evaluation uses."""
+    for name in given["names"]:
+        if name in evaluation.policies():
+            return f"./lab eval libero_goal --policy {name}"
+    return "./lab report --serve" if steward.PAGE in given["names"] else "./lab status"
 
 
 @task(
     "start services",
-    lambda: [
-        words("names", "services to start", NAMES),
-        Flag("suite", "serve the checkpoint that was fine-tuned on this suite, with its statistics",
-             OneOf(manifests.published_suites())),
-        Flag("checkpoint", "a folder under checkpoints/ on the volume, or a path", CHECKPOINT),
-        Flag("restart", "start anew what is up with other settings than are asked for now", default=False),
-        Flag("stay", "one more of a policy, at any free port, in front: it ends with this command", default=False),
-        GPU,
-        *(one.replace(default_help="") for one in program_flags(*places(manifests.models(), "up"))
-          if one.name != "checkpoint"),
-        *(RUNTIME, DRY_RUN, NO_CHECK),
-    ],
-    more=lambda: {"Services:": [(name, one.about) for name, one in manifests.services().items()]},
-)  # fmt: skip
+    "gpu runtime dry-run no-check",
+    options=_up_options,
+    tables=lambda: {"Services": [(name, one.about) for name, one in manifests.services().items()]},
+    next=after_up,
+)
 def up(
-    names: list[str],
-    suite: str | None,
-    checkpoint: str | None,
-    restart: bool,
-    stay: bool,
-    gpu: str | None,
-    runtime: str,
-    dry_run: bool,
+    names: list[str] = word(help="services to start", metavar="SERVICE"),
+    suite: str | None = option(
+        None, "serve the checkpoint that was fine-tuned on this suite, with its statistics", kind="published suite"
+    ),
+    checkpoint: str | None = option(
+        None, "a folder under checkpoints/ on the volume, or a path", kind="checkpoint"
+    ),
+    restart: bool = option(False, "start anew what is up with other settings than are asked for now"),
+    stay: bool = option(
+        False, "one more of a policy, at any free port, in front: it ends with this command"
+    ),
+    gpu: str | None = None,
+    runtime: str = "auto",
+    dry_run: bool = False,
     **own: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Start services and wait until they are ready.
 
     ./lab up oracle                                  then: ./lab eval libero_goal
@@ -70,21 +64,23 @@ def up(
     ./lab up openvla                                 with the only checkpoint there is, for example the tiny one
     ./lab up openvla --suite base --unnorm-key bridge_orig --quant fp4
     ./lab up openvla --stay --gpu 1                  another one beside it, until Ctrl-C
-    ./lab up ui                                      the pages and what they ask; openvla too, if it has a checkpoint
+    ./lab up ui                                      the pages and what they ask
     """
-    lifecycle.check_names(names, also=lifecycle.jobs())
     own = {name: value for name, value in own.items() if value}
+    lifecycle.check_names(names, also=lifecycle.jobs())
     given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, own)
     if not dry_run:
         preflight.refuse(names, given)
     if stay:
         foreground.up(names, runtime, given, dry_run)
-        return
-    print_addresses(lifecycle.up(names, runtime, given, dry_run, restart=restart))
+    else:
+        print_addresses(lifecycle.up(names, runtime, given, dry_run, restart=restart))
 
 
-@task("stop services", lambda: [words("names", "services to stop; default: all that are up", NAMES), DRY_RUN])
-def down(names: list[str], dry_run: bool) -> None:
+@task("stop services", "dry-run", next="./lab up {names}")
+def down(
+    names: list[str] = word(help="services to stop; default: all that are up", metavar="SERVICE"), dry_run: bool = False
+) -> None:
     """Stop services.
 
     ./lab down                  all of them
@@ -94,8 +90,10 @@ def down(names: list[str], dry_run: bool) -> None:
         print("nothing is up")
 
 
-@task("stop and start again", lambda: [words("names", "services; default: all that are up", NAMES), DRY_RUN])
-def restart(names: list[str], dry_run: bool) -> None:
+@task("stop and start again", "dry-run", next="./lab status")
+def restart(
+    names: list[str] = word(help="services; default: all that are up", metavar="SERVICE"), dry_run: bool = False
+) -> None:
     """Stop services and start them with the settings they had, on the newest image and lock.
 
     ./lab restart openvla
@@ -103,11 +101,10 @@ def restart(names: list[str], dry_run: bool) -> None:
     print_addresses(lifecycle.restart(names, dry_run))
 
 
-@task(
-    "what is up, and where",
-    lambda: [Flag("json", "print one JSON object (docs/doctor.md) instead of the table", default=False)],
-)
-def status(json: bool) -> None:
+@task("what is up, and where", next="./lab logs SERVICE")
+def status(
+    json: bool = option(False, "print one JSON object (docs/doctor.md) instead of the table"),
+) -> None:
     """Show what is up in both runtimes: health, image, GPU and memory in use, and where.
 
     ./lab status
@@ -119,15 +116,12 @@ def status(json: bool) -> None:
         overview.show()
 
 
-@task(
-    "the end of a log",
-    lambda: [
-        word("name", "service"),
-        Flag("lines", "how many lines", Number("[0, inf)"), default=50),
-        Flag("follow", "go on printing what is added", default=False),
-    ],
-)
-def logs(name: str, lines: int, follow: bool) -> None:
+@task("the end of a log", next="./lab status")
+def logs(
+    name: str = word(help="service"),
+    lines: int = option(50, "how many lines", "[0, inf)"),
+    follow: bool = option(False, "go on printing what is added"),
+) -> None:
     """Show the end of a service's log.
 
     ./lab logs oracle --follow
@@ -135,15 +129,13 @@ def logs(name: str, lines: int, follow: bool) -> None:
     lifecycle.logs(name, lines, follow)
 
 
-@task(
-    "open a shell",
-    lambda: [
-        word("name", "environment or service"),
-        Flag("command", "run this command line instead, and end"),
-        *(RUNTIME, DRY_RUN),
-    ],
-)
-def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
+@task("open a shell", "runtime dry-run", next="./lab status")
+def shell(
+    name: str = word(help="environment or service"),
+    command: str | None = option(None, "run this command line instead, and end"),
+    runtime: str = "auto",
+    dry_run: bool = False,
+) -> None:
     """Open a shell in an environment: its image with a service's restrictions, or its local twin.
 
     ./lab shell openvla
@@ -154,50 +146,41 @@ def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
 
 @task(
     "measure a checkpoint",
-    lambda: [
-        model_word("verifier"),
-        *program_flags(*places(manifests.models(), "verify"), only=VERIFIED),
-        *(GPU, RUNTIME, DRY_RUN),
-    ],
+    "gpu runtime dry-run",
+    options=lambda: options_for(
+        "verify", manifests.models(), only=("checkpoint", "modes", "count", "image", "instruction")
+    ),
+    next="./lab up {model} --checkpoint {checkpoint}",
 )
-def verify(model: str, gpu: str | None, runtime: str, dry_run: bool, **verifiers: object) -> None:
+def verify(model: str = word(kind="model", keywords=("verifier",)), **given: object) -> None:
     """Load a checkpoint, ask it for actions, and say what that takes: latency, its parts, memory.
 
     ./lab verify openvla --checkpoint openvla-tiny
-    ./lab verify openvla --checkpoint openvla-7b-finetuned-libero-goal --modes bf16-sdpa,nf4
+    ./lab verify openvla --modes bf16-sdpa,nf4
     """
-    finish(programs.run_module(model, manifests.models()[model].verifier, flags_of(verifiers), runtime, dry_run, gpu))
-
-
-def _exported(label: str, text: str) -> tuple[str, str | None]:
-    """Returns a model, and the checkpoint that was named after it or is the only one on the volume."""
-    model, _, named = text.partition(",")
-    model_word("exporter").values.read("model", model)
-    there = checkpoints.there(model)
-    variable = service_settings.variable(model, "CHECKPOINT")
-    if named or len(there) != 1 or compose.environment_variables().get(variable):
-        named = named or compose.environment_variables().get(variable) or ""
-        return model, service_settings.existing_checkpoint(named, f"./lab checkpoint {model} --tiny")
-    return model, there[0]
+    finish(programs.run(model, manifests.models()[model].verifier, [], given))
 
 
 @task(
     "write ONNX modules",
-    lambda: [
-        words("model", f"{model_word('exporter').help}, and perhaps a checkpoint; without: the only one on the volume, "
-              "else what .env names", Checked(_exported, "MODEL [CHECKPOINT]"), default=None),
-        *program_flags(*places(manifests.models(), "export")),
-        *(RUNTIME, DRY_RUN),
-    ],
-)  # fmt: skip
-def export(model: tuple[str, str | None], runtime: str, dry_run: bool, **exporters: object) -> None:
+    "runtime dry-run",
+    options=lambda: options_for("export", manifests.models()),
+    next="./lab bench {model}",
+)
+def export(
+    model: str = word(kind="model", keywords=("exporter",)),
+    checkpoint: str | None = word(None, "its name; default: the only one on the volume, else what .env names"),
+    **given: object,
+) -> None:
     """Write a checkpoint's ONNX modules, compare each with torch, and build TensorRT's engines where that is installed.
 
     ./lab export gr00t
     ./lab export gr00t gr00t-tiny --dtype fp16
     """
-    if not model:
-        raise LabError(f"export needs a model: {model_word('exporter').help}. See: ./lab export --help")
-    name, checkpoint = model
-    flags = flags_of({"checkpoint": checkpoint, **exporters})
-    finish(programs.run_module(name, manifests.models()[name].exporter, flags, runtime, dry_run))
+    available = checkpoints.there(model)
+    checkpoint = checkpoint or compose.environment_variables().get(service_settings.variable(model, "CHECKPOINT"))
+    if checkpoint or len(available) != 1:
+        get = f"./lab checkpoint {model} --tiny"
+        checkpoint = service_settings.existing_checkpoint(checkpoint or "", get)
+    words = programs.flags_of({"checkpoint": checkpoint or available[0]})
+    finish(programs.run(model, manifests.models()[model].exporter, words, given))

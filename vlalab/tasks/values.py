@@ -1,4 +1,4 @@
-"""What a flag takes: how help names it, and what is read from the text that was typed.
+"""What a flag takes: how help names it, and how the text that was typed is read.
 
 `read(label, text)` returns the value, or raises LabError in one sentence: the value, what was expected, the next step.
 The label is the flag as it is typed, or the name of a plain word.
@@ -9,193 +9,110 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from vlalab.description import runs
 from vlalab.host import paths
 from vlalab.host.borrowed import Interval
 from vlalab.host.console import LabError, require_known, unknown
 
 
-class Values(Protocol):
-    """What every kind of value offers."""
-
-    shown: str
-
-    def read(self, label: str, text: str) -> object: ...
-
-
-@dataclass(frozen=True)
-class Text:
-    """Any text but none at all."""
-
-    shown: str = "TEXT"
-
-    def read(self, label: str, text: str) -> str:
-        """Returns the text as it is."""
-        if not text.strip():
-            raise LabError(f"{label} is empty; expected {self.shown}")
-        return text
+def read_text(label: str, text: str) -> str:
+    """Return any text but none at all."""
+    if not text.strip():
+        raise LabError(f"{label} is empty; expected a text")
+    return text
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number of an interval such as "[1, inf)"."""
+class Values:
+    """The values of a flag."""
 
-    within: str = "(-inf, inf)"
-    kind: type[float] = int
-    shown: str = "N"
+    metavar: str = "TEXT"
+    read: Callable[[str, str], object] = read_text
+    known: Sequence[str] = ()  # for completion, and for a help that does not name them
+    is_list: bool = False  # separated by commas, and the flag may be typed more than once
 
-    def read(self, label: str, text: str) -> float:
-        """Returns the number."""
+
+def number(within: str = "(-inf, inf)", kind: type[float] = int, metavar: str = "N") -> Values:
+    """Return the numbers of an interval such as "[1, inf)"."""
+
+    def read(label: str, text: str) -> float:
         try:
-            return Interval(self.within).read(label, text, self.kind)
+            return Interval(within).read(label, text, kind)
         except ValueError as error:
             raise LabError(str(error)) from None
 
+    return Values(metavar, read)
 
-@dataclass(frozen=True)
-class OneOf:
-    """One of a few words."""
 
-    known: Sequence[str]
-    shown: str = "WHICH"
-    aliases: Mapping[str, str] = field(default_factory=dict)
+def one_of(known: Sequence[str], aliases: Mapping[str, str] | None = None, metavar: str = "WHICH") -> Values:
+    """Return a few words. aliases: what others call them."""
 
-    def read(self, label: str, text: str) -> str:
-        """Returns the word."""
-        require_known(label, [text], self.known, self.aliases)
+    def read(label: str, text: str) -> str:
+        require_known(label, [text], known, aliases or {})
         return text
 
+    return Values(metavar, read, known)
 
-@dataclass(frozen=True)
-class Like:
-    """A text of a certain form; `expected` says it in words. A word that it nearly is, is offered."""
 
-    pattern: str
-    expected: str
-    shown: str = "TEXT"
-    known: Sequence[str] = ()
+def matching(pattern: str, expected: str, metavar: str = "TEXT", known: Sequence[str] = ()) -> Values:
+    """Return texts of a form that `expected` describes. A known word that a text nearly is, is suggested."""
 
-    def read(self, label: str, text: str) -> str:
-        """Returns the text."""
-        if text in self.known or re.fullmatch(self.pattern, text):
+    def read(label: str, text: str) -> str:
+        if text in known or re.fullmatch(pattern, text):
             return text
-        close = difflib.get_close_matches(text, self.known, 1, 0.5)
+        close = difflib.get_close_matches(text, known, 1, 0.5)
         hint = f"did you mean '{close[0]}'? Expected" if close else "expected"
-        raise LabError(f"{label} '{text}' makes no sense; {hint} {self.expected}")
+        raise LabError(f"invalid {label} '{text}'; {hint} {expected}")
+
+    return Values(metavar, read, known)
 
 
-@dataclass(frozen=True)
-class OneRun:
-    """A run on the volume: its name, the beginning of it, latest, or its folder."""
+def existing(known: Sequence[str] = (), directory: str = "", metavar: str = "PATH") -> Values:
+    """Return a keyword, or something that exists: a path, or a name in a directory of the volume."""
 
-    shown: str = "RUN"
-
-    def read(self, label: str, text: str) -> str:
-        """Returns the whole name, or the folder's absolute path."""
-        if "," in text and not Path(text).exists():  # plain words after a task arrive joined
-            raise LabError(f"{label} is one run; expected one name, {text.count(',') + 1} were given: {text}")
-        return runs.run(label, Text(self.shown).read(label, text))
-
-
-@dataclass(frozen=True)
-class Existing:
-    """A keyword, or something that exists: a path, or a name below a folder of the volume."""
-
-    known: tuple[str, ...] = ()
-    folder: str = ""
-    shown: str = "PATH"
-
-    def read(self, label: str, text: str) -> str:
-        """Returns the path, absolute, or what was typed."""
+    def read(label: str, text: str) -> str:
         path = Path(text).expanduser()
-        if text in self.known or (text and self.folder and (paths.volume() / self.folder / text).exists()):
+        if text in known or (text and directory and (paths.volume() / directory / text).exists()):
             return text
         if text and path.exists():
             return str(path.absolute())
-        elsewhere = f", neither here nor in {paths.shown(paths.volume() / self.folder)}" if self.folder else ""
-        if self.known and "/" not in text:
-            raise LabError(unknown(label, text, self.known) + f", or {self.shown}")
-        raise LabError(f"{label} '{text}' is not there{elsewhere}; expected a path that exists")
+        if known and "/" not in text:
+            raise LabError(unknown(label, text, known) + f", or {metavar}")
+        elsewhere = f", neither here nor in {paths.shown(paths.volume() / directory)}" if directory else ""
+        raise LabError(f"{label} '{text}' not found{elsewhere}; expected a path that exists")
+
+    return Values(metavar, read, known)
 
 
-@dataclass(frozen=True)
-class NewFile:
-    """A file to write, of one of these endings; the folder around it exists. A file that is there is replaced."""
+def new_file(endings: Sequence[str]) -> Values:
+    """Return paths of files to write, with one of these endings, in a directory that exists."""
 
-    endings: tuple[str, ...]
-    shown: str = "FILE"
-
-    def read(self, label: str, text: str) -> Path:
-        """Returns the absolute path."""
+    def read(label: str, text: str) -> str:
         path = Path(text).expanduser().absolute()
-        if path.suffix.lower() not in self.endings:
-            raise LabError(f"{label} '{text}' is no {self.endings[0]} file; expected a name that ends so")
+        if path.suffix.lower() not in endings:
+            raise LabError(f"{label} '{text}' is not a {endings[0]} file; expected a name that ends so")
         if path.is_dir():
-            raise LabError(
-                f"{label} '{text}' is a folder; expected a file in it, as {path / 'leaderboard'}{path.suffix}"
-            )
+            raise LabError(f"{label} '{text}' is a directory; expected a file in it")
         if not path.parent.is_dir():
-            raise LabError(f"{label} '{text}': there is no folder {path.parent}; make it, or choose another place")
-        return path
+            raise LabError(f"{label} '{text}': there is no directory {path.parent}; make it, or name another")
+        return str(path)
+
+    return Values("FILE", read)
 
 
-@dataclass(frozen=True)
-class Several:
-    """A list, separated by commas or spaces. `joined`: it arrives as one text, for a program that takes it so."""
+def ranges(count: int | None = None, names: bool = False, metavar: str = "0,2-4") -> Values:
+    """Return whole numbers from 0 and ranges of them, below `count`. names: also names and instructions."""
 
-    of: Values = Text()
-    shown: str = "A,B"
-    joined: bool = False
+    def read(label: str, text: str) -> str:
+        if names and re.fullmatch(r"[A-Za-z]([\w '-]*\w)?\.?", text):
+            return text
+        match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", text)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise LabError(f"{label} '{text}' is not a number or a range; expected something like 0,2-4")
+        if count is not None and int(match[2] or match[1]) >= count:
+            raise LabError(f"{label} '{text}' does not exist; expected 0 to {count - 1}")
+        return text
 
-    def read(self, label: str, text: str) -> list | str:
-        """Returns the parts."""
-        parts = [self.of.read(label, part) for part in split(text)]
-        if not parts and self.joined:
-            raise LabError(f"{label} is empty; expected {self.shown}")
-        return ",".join(map(str, parts)) if self.joined else parts
-
-
-@dataclass(frozen=True)
-class Ranges:
-    """Whole numbers from 0, as in 0,2-4; below `count`. `names`: a part may be a name or an instruction instead."""
-
-    count: int | None = None
-    names: bool = False
-    shown: str = "0,2-4"
-
-    def read(self, label: str, text: str) -> str:
-        """Returns the text, without blanks."""
-        parts = [part.strip() for part in text.split(",")]
-        for part in parts:
-            self._check(label, part)
-        return ",".join(parts)
-
-    def _check(self, label: str, part: str) -> None:
-        if self.names and re.fullmatch(r"[A-Za-z]([\w '-]*\w)?\.?", part):
-            return
-        found = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
-        if not found or int(found[2] or found[1]) < int(found[1]):
-            raise LabError(f"{label} '{part}' is no number and no range; expected something like 0,2-4")
-        if self.count is not None and int(found[2] or found[1]) >= self.count:
-            raise LabError(f"{label} '{part}' is beyond the last one; expected 0 to {self.count - 1}")
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A text that `check(label, text)` reads."""
-
-    check: Callable[[str, str], object]
-    shown: str = "TEXT"
-
-    def read(self, label: str, text: str) -> object:
-        """Returns what the check returns."""
-        return self.check(label, Text(self.shown).read(label, text))
-
-
-def split(words: str) -> list[str]:
-    """Returns the parts of a list that is separated by commas or spaces."""
-    return [word for word in words.replace(" ", ",").split(",") if word]
+    return Values(metavar, read, is_list=True)

@@ -59,7 +59,8 @@ class Option:
     pattern: str = ""  # a regular expression that the value must match
     expected: str = ""  # the same in words
     optional_value: bool = False  # the flag may stand alone
-    group: Literal["common", "advanced", "internal"] = "common"  # in the help of ./lab; internal: no flag of it
+    # In the help of ./lab. word: a plain word after the task; internal: not a flag of it.
+    group: Literal["word", "common", "advanced", "internal"] = "common"
 
     @property
     def flag(self) -> str:

@@ -1,0 +1,90 @@
+"""A task: a function, its flags, and the command that is useful after it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from vlalab.host.console import say
+from vlalab.tasks.flags import SHARED, Flag, flags_of_function
+
+Given = Mapping[str, object]  # a task's values by the names of its parameters
+Next = str | Callable[[Given], str]
+
+
+class LabTask:
+    """A function that `./lab NAME` calls with its flags' values by name: "--max-steps 5" arrives as max_steps=5."""
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        short: str,
+        shared: str,
+        options: Callable[[], list[Flag]],
+        next: Next,
+        tables: Callable[[], dict[str, list[tuple[str, str]]]],
+        name: str,
+    ) -> None:
+        self.function, self.short, self.shared, self.options = function, short, shared.split(), options
+        self.next, self.tables, self.name = next, tables, name or function.__name__
+
+    @cached_property
+    def flags(self) -> list[Flag]:
+        """Its words and flags in the order of its help: its own, those of programs, shared ones, advanced ones."""
+        flags = [*flags_of_function(self.function), *self.options()]
+        flags += [SHARED[name] for name in self.shared if name not in {flag.flag for flag in flags}]
+        return sorted(flags, key=lambda flag: ("word", "common", "advanced").index(flag.group))
+
+    def run(self, typed: Mapping[str, list[str] | bool]) -> None:
+        """Read every flag, run the doctor's few checks where --no-check can turn them off, call the function.
+
+        At a terminal, print the next command; a dry run has changed nothing that it could continue.
+        """
+        values: dict[str, object] = {}
+        for flag in self.flags:
+            given = typed[flag.name]
+            values[flag.name] = given if isinstance(given, bool) else flag.read(given)
+        if not values.pop("no_check", True) and not values.get("dry_run"):
+            from vlalab.commands import examining  # a task without checks need not load it
+
+            examining.require(self.name, values)
+        self.function(**values)
+        if sys.stderr.isatty() and not values.get("dry_run"):
+            say(f"next: {self.next_command(values)}")
+
+    def next_command(self, given: Given) -> str:
+        """Return the command that is useful next; what it names and the caller did not, in capitals."""
+        if not isinstance(self.next, str):
+            return self.next(given)
+        words = {flag.name: flag.shown for flag in self.flags if flag.is_word} | {
+            flag.name: flag.values.metavar for flag in self.flags if not flag.is_word
+        }
+        for name, value in given.items():
+            if value:
+                words[name] = shlex.join(map(str, value if isinstance(value, list) else [value]))
+        return self.next.format_map(words)
+
+
+def task(
+    short: str,
+    shared: str = "",
+    *,
+    options: Callable[[], list[Flag]] = list,
+    next: Next,
+    tables: Callable[[], dict[str, list[tuple[str, str]]]] = dict,
+    name: str = "",
+) -> Callable[[Callable[..., None]], LabTask]:
+    """Return the decorator that makes a task of a function.
+
+    short: what it does, for the list of all tasks. shared: names of flags of several tasks. options: further flags, of
+    the programs that it runs. next: the command that is useful after it. tables: what its help ends with.
+    """
+    return lambda function: LabTask(function, short, shared, options, next, tables, name)
+
+
+def finish(code: int) -> None:
+    """End the task with that exit code."""
+    if code:
+        sys.exit(code)
