@@ -19,6 +19,7 @@ EPISODES, TASKS, EPISODES_STATS = "meta/episodes.jsonl", "meta/tasks.jsonl", "me
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 CHUNK = 1000  # episodes in a folder
+STATE, ACTION = "observation.state", "action"  # what LeRobot's sets call these columns
 
 # What a file of a data set may hold at most. Each limit is several times what the largest published sets need.
 MAX_BYTES = {".json": 2**26, ".jsonl": 2**30, ".parquet": 2**32}
