@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from vla_datasets import metadata
-from vla_datasets.metadata import ACTION, STATE
+from vla_datasets.metadata import ACTION as ACTION
+from vla_datasets.metadata import STATE as STATE
 
 FPS, ROBOT = 20, "panda"
 CAMERAS = {  # the simulator's camera -> its name in LeRobot sets, in HDF5 files
