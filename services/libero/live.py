@@ -2,7 +2,7 @@
 
 from services.libero.benchmark import BENCHMARK
 from vla_common import endings
-from vla_evaluation.live.serving import main
+from vla_evaluation.live.service import main
 
 if __name__ == "__main__":
     endings.run(main, BENCHMARK, f"python -m {__spec__.name}")

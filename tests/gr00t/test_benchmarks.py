@@ -9,8 +9,8 @@ from services.gr00t.service.settings import Settings
 from services.gr00t.training.robot import robot_of
 from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
-from vla_datasets.films import Film
 from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.videos import Video
 
 
 def test_gr00t_answers_in_two_dtypes_of_ours_and_in_upstreams_code(tiny_checkpoints, upstream):
@@ -29,7 +29,7 @@ def test_gr00t_decodes_films_again_only_where_none_is_kept(tiny_checkpoints, tmp
     found = find(str(tiny_checkpoints("libero").folder))
     dataset = LeRobotDataset(gr00t_loading.recordings(tmp_path / "recordings"))
     sides = gr00t_loading.ours(found, dataset, robot_of(dataset, "new_embodiment", found))
-    decoded = count_calls(monkeypatch, Film, "frames")
+    decoded = count_calls(monkeypatch, Video, "frames")
     counts = {}
     for name, next_batch in sides.items():
         counts[name] = []

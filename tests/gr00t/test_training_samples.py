@@ -26,7 +26,7 @@ from services.gr00t.training.settings import Finetune
 from tests import data_sets
 from tests.gr00t import robots
 from vla_common.volume import Volume
-from vla_datasets import films, marks
+from vla_datasets import marks, videos
 from vla_datasets.checks import Findings
 from vla_datasets.lerobot import LeRobotDataset
 
@@ -278,7 +278,7 @@ FAULTS = {
     ),
     "film": (lambda folder: film_of(folder).unlink(), "is missing; expected a film"),
     "short film": (
-        lambda folder: films.write(film_of(folder), np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8), robots.FPS),
+        lambda folder: videos.write(film_of(folder), np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8), robots.FPS),
         "has 5 frames; its episode has 12 steps",
     ),
     "empty": (lambda folder: (folder / "meta/episodes.jsonl").write_text(""), "no episode with a step"),

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tests import data_sets
-from vla_datasets import films, libero, metadata, program, recoding, tables
+from vla_datasets import conversion, libero, metadata, program, tables, videos
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
@@ -84,7 +84,7 @@ def _film(length=9, size=32, fps=20, **options):
     def spoil(folder):
         path = folder / FILM
         if not options:
-            return films.write(path, data_sets.pictures(length, size, 1), fps)
+            return videos.write(path, data_sets.pictures(length, size, 1), fps)
         with av.open(str(path), "w") as container:
             stream = container.add_stream(options.pop("codec"), rate=fps, options=options.pop("options", {}))
             stream.height = stream.width = size
@@ -329,15 +329,6 @@ def test_a_film_with_few_key_frames_is_noted(copy):
     np.testing.assert_array_equal(LeRobotDataset(copy).frames(1, IMAGE, [30, 3, 31]), shown[[30, 3, 31]])
 
 
-def test_decoders_that_disagree_are_named(copy, monkeypatch):
-    """The second decoder is real elsewhere (OpenCV's, decord's); here it is one that is a frame late."""
-    from vla_datasets.checks import videos
-
-    late = lambda path, places: [films.Film(path).frames([max(0, p - 1)])[0] // 2 for p in places]  # noqa: E731
-    monkeypatch.setattr(videos, "DECODERS", {"cv2": late})
-    assert any("cv2 shows another picture than PyAV" in one for one in grave(copy))
-
-
 def test_an_empty_instruction_of_liberos_files_is_the_name(files, tmp_path):
     folder = shutil.copytree(files, tmp_path / "copy")
     with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
@@ -457,7 +448,7 @@ def test_images_are_read_however_they_are_stored(files, tmp_path, kind, monkeypa
     )
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(folder, show=True) == 0 and program.read(folder) == 0
-    assert len(recoding.recode(dataset, tmp_path / "written")) == len(plain)
+    assert len(conversion.recode(dataset, tmp_path / "written")) == len(plain)
 
 
 def test_grey_images_become_three_channels(files, tmp_path):

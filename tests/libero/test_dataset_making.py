@@ -18,7 +18,7 @@ from tests import data_sets
 from tests.libero.harness import Evaluation, Recording
 from tests.libero.test_oracle_episodes import oracle  # noqa: F401  a fixture
 from vla_common.volume import Volume
-from vla_datasets import libero, metadata, recoding, version3
+from vla_datasets import conversion, libero, metadata
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
@@ -160,7 +160,7 @@ def test_only_successes_are_taken_unless_asked(recorded):
 
 def test_a_set_is_written_anew_from_another_layout(tmp_path):
     files = open_dataset(data_sets.hdf5(tmp_path / "files"))
-    again = recoding.recode(files, tmp_path / "again")
+    again = conversion.recode(files, tmp_path / "again")
     assert faults(again.folder) == [] and len(again) == len(files)
     np.testing.assert_allclose(again.columns(2)[libero.ACTION], files.columns(2)[libero.ACTION], atol=1e-7)
     assert np.abs(again.frames(2, again.video_keys[0]).astype(int) - files.frames(2, files.video_keys[0])).mean() < 8
@@ -233,7 +233,7 @@ def test_a_set_elsewhere_is_made_anew_by_its_path(volume, monkeypatch, tmp_path)
 def test_a_python_without_lerobot_cannot_make_version_3(monkeypatch):
     monkeypatch.setenv("VLALAB_LEROBOT_PYTHON", sys.executable)
     with pytest.raises(DatasetError, match="has no converter to v3.0"):
-        version3.require("lerobot-v3.0")
+        conversion.require_converter("lerobot-v3.0")
 
 
 LEROBOT = os.environ.get("VLALAB_LEROBOT_PYTHON", "")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests import data_sets
-from vla_datasets import films, libero, metadata, statistics, tables, writing
+from vla_datasets import libero, metadata, statistics, tables, videos, writing
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.opening import find, open_dataset
@@ -51,8 +51,8 @@ def test_a_set_is_read_as_it_was_written(written):
 
 
 def test_any_frame_is_read_alone_and_is_the_same_one(written):
-    all_of_it, film = written.frames(0, IMAGE), written.film(0, IMAGE)
-    assert film.longest_group == films.GROUP and film.codec == films.CODEC and film.pixels == films.PIXELS
+    all_of_it, film = written.frames(0, IMAGE), videos.Video(written.video_path(0, IMAGE))
+    assert film.longest_group == videos.GROUP and film.codec == videos.CODEC and film.pixels == videos.PIXELS
     for order in ([11, 0, 5, 5, 4], [3], list(range(12))[::-1]):
         np.testing.assert_array_equal(written.frames(0, IMAGE, order), all_of_it[order])
     for one, other in itertools.pairwise(all_of_it):
@@ -66,7 +66,7 @@ def test_a_set_travels_to_another_process(written):
 
 
 def test_more_films_than_stay_open(written):
-    few = films.Films(most=2)
+    few = videos.OpenVideos(most=2)
     for _ in range(2):
         for episode in range(3):
             assert len(few[written.video_path(episode, IMAGE)]) == data_sets.LENGTHS[episode]

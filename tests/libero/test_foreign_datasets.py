@@ -14,7 +14,7 @@ import pytest
 
 from tests import data_sets
 from vla_common.endings import CONTROL
-from vla_datasets import films, hdf5, marks, metadata, program, recoding, tables, telling
+from vla_datasets import conversion, hdf5, marks, metadata, program, summary, tables, videos
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
@@ -117,10 +117,10 @@ def test_links_to_regular_files_are_followed(whole, tmp_path, layout, monkeypatc
     assert faults(folder) == []
     dataset, plain = open_dataset(folder), open_dataset(whole)
     np.testing.assert_array_equal(dataset.frames(1, IMAGE), plain.frames(1, IMAGE))
-    assert telling.size(folder) == telling.size(whole) > 0
+    assert summary.size(folder) == summary.size(whole) > 0
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(folder, check=True, show=True) == 0 and "no faults" in capsys.readouterr().out
-    written = recoding.recode(dataset, tmp_path / "written")
+    written = conversion.recode(dataset, tmp_path / "written")
     np.testing.assert_array_equal(written.columns(2)["action"], plain.columns(2)["action"])
 
 
@@ -226,11 +226,11 @@ def test_a_film_names_no_other_file(copy, tmp_path):
     shutil.copy(copy / FILM, copy / "other.mp4")
     text = "ffconcat version 1.0\nfile other.mp4\n"
     (copy / "list.mp4").write_text(text)
-    assert len(films.Film(copy / "other.mp4")) == 9
+    assert len(videos.Video(copy / "other.mp4")) == 9
     with pytest.raises(DatasetError, match=r"list\.mp4 cannot be read as a film"):
-        films.Film(copy / "list.mp4")
+        videos.Video(copy / "list.mp4")
     with pytest.raises(DatasetError, match="cannot be read"):
-        films.picture(f"ffconcat version 1.0\nfile {copy / 'other.mp4'}\n".encode(), "row 1")
+        videos.decode_image(f"ffconcat version 1.0\nfile {copy / 'other.mp4'}\n".encode(), "row 1")
 
 
 def _linked(data, folder):
@@ -424,7 +424,7 @@ def test_an_episode_without_rows_is_named_and_left_out(copy, tmp_path, monkeypat
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(copy, show=True) == 0 and program.read(copy) == 0
     assert "episodes without rows, which training leaves out: 1\n" in capsys.readouterr().out
-    written = recoding.recode(open_dataset(copy), tmp_path / "written")
+    written = conversion.recode(open_dataset(copy), tmp_path / "written")
     assert [one.length for one in written.episodes] == [12, 10]
     assert "copy: 1 without rows (1) are left out" in capsys.readouterr().out
 
@@ -438,7 +438,7 @@ def test_a_demonstration_without_rows_is_named_and_left_out(tmp_path, monkeypatc
     ]
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(folder, show=True) == 0 and program.read(folder) == 0
-    written = recoding.recode(open_dataset(folder), tmp_path / "written")
+    written = conversion.recode(open_dataset(folder), tmp_path / "written")
     assert [one.length for one in written.episodes] == [12]
     assert "goal: 2 without rows (1, 2) are left out" in capsys.readouterr().out
 

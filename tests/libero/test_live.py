@@ -22,13 +22,12 @@ from tests.running import running
 from vla_contract.server.auth import TokenCheck
 from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation.config import EvalConfig
-from vla_evaluation.live import controls, opening, wire
-from vla_evaluation.live.app import Limits, Sessions, create_app
-from vla_evaluation.live.serving import read_policies
+from vla_evaluation.live import controls, messages
+from vla_evaluation.live.service import Limits, Sessions, create_app, parse_policies
 from vla_evaluation.live.session import Session
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.recording import Demonstrations
-from vla_evaluation.recording.tape import seed_of
+from vla_evaluation.recording.trajectory import seed_of
 from vla_evaluation.rollout import digest, run_episode
 
 SHORT = {"suite": "libero_goal", "task": 7}  # turn on the stove: 42 steps of the oracle
@@ -59,7 +58,7 @@ class Client:
     def look(self, session: str, after: int = 0) -> tuple[dict, bytes]:
         self.asked += 1
         data = self.http.get(f"/v1/sessions/{session}/frame", params={"after": after}).content
-        head, rest = wire.LENGTHS.unpack(data[:8])
+        head, rest = messages.LENGTHS.unpack(data[:8])
         assert len(data) == 8 + head + rest
         return httpx.Response(200, content=data[8 : 8 + head]).json(), data[8 + head :]
 
@@ -296,7 +295,7 @@ def test_a_killed_simulator_is_said_and_harms_no_other(driven, solved, client):
 def test_a_session_that_nobody_uses_or_that_takes_too_much_is_closed(solved, client):
     session = client.sessions.all[solved[0]]
     assert client.sessions.over(session) == ""
-    assert client.sessions.over(Session(session.opening)) == "", "one that is being started is left alone"
+    assert client.sessions.over(Session(session.request)) == "", "one that is being started is left alone"
     limits, client.sessions.limits = client.sessions.limits, Limits(memory_gb=0.001)
     assert "GB of memory" in client.sessions.over(session)
     client.sessions.limits = limits
@@ -363,17 +362,17 @@ def test_what_can_be_opened_is_told(client):
 )  # fmt: skip
 def test_commands_that_make_no_sense(command):
     with pytest.raises(ValueError):
-        controls.checked(command, BENCHMARK.action, has_policy=False)
+        messages.check_command(command, BENCHMARK.action, has_policy=False)
 
 
 def test_policies_are_a_list_of_names_and_addresses():
-    assert read_policies("a=http://a:1, b=https://b/x") == {"a": "http://a:1", "b": "https://b/x"}
+    assert parse_policies("a=http://a:1, b=https://b/x") == {"a": "http://a:1", "b": "https://b/x"}
     for bad in ("http://a:1", "a=file:///etc", "a b=http://c"):
         with pytest.raises(ValueError, match="name=http"):
-            read_policies(bad)
+            parse_policies(bad)
 
 
 def test_a_new_start_is_drawn_where_none_is_named():
-    first = opening.read(BENCHMARK, {}, SHORT)
-    assert first.init is None and first.drawn != opening.read(BENCHMARK, {}, SHORT).drawn
-    assert first.starting({"init": 3}).init == 3
+    first = messages.parse_request(BENCHMARK, {}, SHORT)
+    assert first.init is None and first.drawn != messages.parse_request(BENCHMARK, {}, SHORT).drawn
+    assert first.with_start({"init": 3}).init == 3

@@ -7,7 +7,7 @@ import pytest
 
 from services.libero.datasets import __main__ as program
 from tests import data_sets
-from vla_datasets import libero, marks, recoding
+from vla_datasets import conversion, libero, marks
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
 from vla_datasets.pages import page
@@ -41,7 +41,7 @@ def test_what_is_marked_is_left_out_and_statistics_are_of_the_others(folder):
 def test_a_set_made_of_a_marked_one_is_without_those_episodes(folder, tmp_path):
     marks.mark(open_dataset(folder), bad=[0])
     expected = [one.length for one in open_dataset(folder).episodes][1:]
-    assert [one.length for one in recoding.recode(open_dataset(folder), tmp_path / "again").episodes] == expected
+    assert [one.length for one in conversion.recode(open_dataset(folder), tmp_path / "again").episodes] == expected
 
 
 def test_marks_of_another_set_and_damaged_ones_are_refused(folder):

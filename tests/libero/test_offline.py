@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from services.libero.offline.__main__ import main
+from services.libero.offline import main
 from tests import data_sets
 from tests.running import running
 from vla_contract import ActionChunk, Policy, PolicyInfo
@@ -194,7 +194,7 @@ def test_what_cannot_be_is_said(case, ask):
 
 def test_importing_it_leaves_the_notebooks_way_to_show_plots():
     backend = "module://matplotlib_inline.backend_inline"
-    code = "import services.libero.offline.pictures, matplotlib; print(matplotlib.get_backend())"
+    code = "import vla_evaluation.offline.report, matplotlib; print(matplotlib.get_backend())"
     environ = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
     assert done.stdout.strip() == backend, done.stderr

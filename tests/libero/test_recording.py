@@ -18,7 +18,7 @@ from vla_evaluation import recording
 from vla_evaluation.config import RecordConfig
 from vla_evaluation.recording import Demonstrations
 from vla_evaluation.recording.record import make_plan, share
-from vla_evaluation.recording.tape import Noise, Tape, seed_of, worth_keeping
+from vla_evaluation.recording.trajectory import Noise, TrajectoryRecorder, effective_steps, seed_of
 from vla_evaluation.store.runstore import RunStore
 
 ARM = (*OSC_POSE, GRIPPER_CLOSES)
@@ -115,7 +115,7 @@ def test_noops_are_openvlas():
     """No movement, and the gripper as in the last action that was kept; the first of all needs movement alone."""
     moving = np.array([True, True, False])
     actions = [(0, 0, -1), (0.5, 0, -1), (0, 0, -1), (0, 5e-5, 1), (0, 0, 1), (0, 2e-4, 1), (0, 0, -1)]
-    assert list(np.flatnonzero(worth_keeping(np.array(actions, np.float32), moving))) == [1, 3, 5, 6]
+    assert list(np.flatnonzero(effective_steps(np.array(actions, np.float32), moving))) == [1, 3, 5, 6]
 
 
 class Numbered:
@@ -136,10 +136,10 @@ class Numbered:
 
 def test_a_tape_leaves_out_whole_steps():
     """Of a step that does nothing neither action nor state nor view is kept."""
-    tape = Tape(Numbered(), ARM, Noise(ARM, 0.0, seed=0))
+    recorder = TrajectoryRecorder(Numbered(), ARM, Noise(ARM, 0.0, seed=0))
     for move in (0.5, 0.0, 0.5):
-        tape(np.array([move, 0, 0, 0, 0, 0, -1], np.float32))
-    whole, dropped = tape.arrays(), tape.arrays(drop_noops=True)
+        recorder(np.array([move, 0, 0, 0, 0, 0, -1], np.float32))
+    whole, dropped = recorder.arrays(), recorder.arrays(drop_noops=True)
     assert len(whole["actions"]) == 3 and [len(values) for values in dropped.values()] == [2] * 5
     assert dropped["states"].tolist() == [[0], [2]] and dropped["views"].tolist() == [[0.5], [2.5]]
 

@@ -24,7 +24,7 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
 from vla_evaluation import agreement
 from vla_evaluation.random_policy import RandomPolicy
-from vla_evaluation.recording import Demonstrations, drawing
+from vla_evaluation.recording import Demonstrations, demonstrations
 from vla_evaluation.store.runstore import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +110,9 @@ def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, mon
     assert (data.fps, data.video_keys, data.source["turned_180"]) == (80, ("observation.image",), False)
     assert np.array_equal(data.columns(0)["action"], one.actions)
     assert np.array_equal(data.columns(0)["observation.state"], one.states)
-    env = drawing.painter(one.source, 32).env  # where the set's pictures were drawn: the episode's scene is there
+    env = demonstrations.renderer(
+        one.source, 32
+    ).env  # where the set's pictures were drawn: the episode's scene is there
     env.show(one.views[-1])
     drawn, film = env.render("corner2").astype(int), data.frames(0, "observation.image")[-1].astype(int)
     ways = {"upright": drawn[::-1], "drawn": drawn, "turned": drawn[::-1, ::-1], "mirrored": drawn[:, ::-1]}

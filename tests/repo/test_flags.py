@@ -92,7 +92,7 @@ def test_robots_name_profiles_that_the_benchmark_has():
 TASKS_OF = {
     "shared/evaluation/vla_evaluation": ("eval", "report", "compare", "runs", "record"),
     "services/libero/simulator": ("eval",),
-    "services/libero/offline": ("offline", "act"),
+    "shared/evaluation/vla_evaluation/offline": ("offline", "act"),
     "services/libero/datasets": ("dataset",),
     "shared/datasets": ("dataset", "data"),
     "services/libero": ("eval", "assets", "up"),

@@ -9,7 +9,7 @@ import torch
 from services.ws_mdl import frames
 from services.ws_mdl.frames import of_episode, pictures_of
 from tests import data_sets
-from vla_datasets import films, libero
+from vla_datasets import libero, videos
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
 
@@ -47,7 +47,7 @@ def test_they_are_decoded_once_and_stay_the_same_bits(tmp_path, volume, layout):
 
 def test_other_films_sizes_and_episodes_are_decoded_anew(found, volume):
     first, _ = read(found)
-    films.write(found.video_path(1, KEYS[0]), data_sets.pictures(data_sets.LENGTHS[1], seed=99), 20)
+    videos.write(found.video_path(1, KEYS[0]), data_sets.pictures(data_sets.LENGTHS[1], seed=99), 20)
     changed, decoded = read(open_dataset(found.folder))
     assert decoded == 3 and not torch.equal(changed, first)
     assert read(found, 8)[1] == 3
@@ -117,7 +117,7 @@ def test_a_film_that_is_none_is_said_and_nothing_is_kept(found, volume, how):
     elif how == "cut off":
         os.truncate(path, 200)
     else:
-        films.write(path, data_sets.pictures(4), 20)
+        videos.write(path, data_sets.pictures(4), 20)
     with pytest.raises(DatasetError, match=NONE[how]):
         read(found)
     assert not list((volume.path("datasets") / frames.FOLDER).glob("*.rgb*"))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_datasets.films import Films, frame_count
 from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.videos import OpenVideos, frame_count
 
 OPEN_FILMS = 256  # per process
 TOGETHER = 32  # frames that are decoded into one array
@@ -24,7 +24,7 @@ class Frames:
     """Pictures of the features `keys`, all uint8 [3, height, width]."""
 
     def __init__(self, dataset: LeRobotDataset, keys: Sequence[str], image_hw: tuple[int, int]):
-        self.dataset, self.keys, self.films = dataset, tuple(keys), Films(OPEN_FILMS)
+        self.dataset, self.keys, self.films = dataset, tuple(keys), OpenVideos(OPEN_FILMS)
         self.shape = (3, *image_hw)
         self._kept: dict[tuple[int, str], tuple[int, np.ndarray]] = {}
         self._states = np.zeros(0, np.uint8)

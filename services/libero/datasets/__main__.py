@@ -10,7 +10,7 @@ from services.libero.datasets import convert
 from services.libero.datasets.config import DatasetConfig
 from vla_common import endings
 from vla_common.volume import Volume, VolumeError, shown
-from vla_datasets import hdf5, marks, program, recoding, version3
+from vla_datasets import conversion, hdf5, marks, program
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import find, open_dataset
 from vla_evaluation.evaluate import choose_workers
@@ -46,20 +46,20 @@ def make(config: DatasetConfig) -> Path:
         of = sources.find(config.source, volume, config.render)
         base = of.name
     final = volume.datasets / (config.name or base + {"hdf5": "-hdf5", "lerobot-v3.0": "-v3.0"}.get(config.format, ""))
-    version3.require(config.format)
+    conversion.require_converter(config.format)
     if final.exists():
         raise DatasetError(f"{shown(final)} is there already; choose another --name, or remove it")
     folder = final.with_name(f"{final.name}.v2.1") if config.format == "lerobot-v3.0" else final
     if existing is not None:
         if layout != "lerobot":
             raise DatasetError("of a data set only LeRobot's layout can be made; HDF5 is made of a recording or a run")
-        recoding.recode(open_dataset(existing), folder)
+        conversion.recode(open_dataset(existing), folder)
     elif not folder.exists():
         episodes = sources.choose(of, config.keep_failures)
         workers = choose_workers(config.workers, len(episodes), WORKER_GB)
         convert.convert(of, episodes, folder, layout, config.camera_names, config.size, workers)
     if config.format == "lerobot-v3.0":
-        version3.convert(folder, final)
+        conversion.convert_to_v3(folder, final)
         print(f"data set: {shown(final)}")
         return final
     convert.told(final, open_dataset(final))

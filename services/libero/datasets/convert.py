@@ -15,9 +15,9 @@ from services.libero.simulator import suites
 from vla_common.durations import show_seconds
 from vla_common.volume import require_space, shown
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS
-from vla_datasets import libero, metadata, telling
-from vla_datasets.demo_files import DemoWriter
+from vla_datasets import libero, metadata, summary
 from vla_datasets.errors import DatasetError
+from vla_datasets.hdf5 import DemoWriter
 from vla_datasets.writing import PIECES, Place, Writer, draft
 from vla_evaluation.recording import Demonstration, draw
 from vla_evaluation.recording.sources import Episodes
@@ -208,5 +208,5 @@ class Progress:
 
 def told(folder: Path, dataset: Any) -> None:
     """Says what there is now, and what to do with it."""
-    say(telling.summary(dataset))
+    say(summary.describe_line(dataset))
     say(f"data set: {shown(folder)}\nlook at it: ./lab dataset {folder.name} --show")

@@ -14,7 +14,7 @@ from services.metaworld.benchmark import BENCHMARK
 from services.metaworld.datasets import layout
 from services.metaworld.datasets.config import Config
 from vla_common.volume import Volume, require_space, shown
-from vla_datasets import telling
+from vla_datasets import summary
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
 from vla_datasets.writing import Place, Writer
@@ -48,7 +48,7 @@ def make(config: Config) -> Path:
     for _ in draw(episodes, cameras, config.size, workers, then):
         pass
     writer.finish()
-    say(telling.summary(open_dataset(folder)))
+    say(summary.describe_line(open_dataset(folder)))
     say(f"data set: {shown(folder)}\nlook at it: ./lab dataset {folder.name} --show")
     return folder
 

@@ -47,13 +47,13 @@ class Sets:
 
     def one(self, name: str) -> dict[str, Any]:
         """Returns what is in a set: schema, tasks, episodes, and what its last check found. Raises Missing."""
-        from vla_datasets import telling
+        from vla_datasets import summary
 
         with self._lock:
             dataset = self._dataset(name)
             bad, why = self._bad(dataset)
             return {
-                **self._row(name), "schema": telling.schema(dataset), "tasks_told": telling.tasks(dataset),
+                **self._row(name), "schema": summary.schema(dataset), "tasks_told": summary.tasks(dataset),
                 "source": _source(dataset), "check": self._check(name), "marks_trouble": why,
                 "episodes_told": [
                     {"episode": one.index, "task": "; ".join(one.tasks), "steps": one.length, "bad": one.index in bad}
@@ -174,10 +174,10 @@ class Sets:
 
 
 def _facts(dataset: LeRobotDataset) -> dict[str, Any]:
-    from vla_datasets import telling
+    from vla_datasets import summary
 
     return {
-        "layout": telling.layout(dataset), "robot": str(dataset.info.get("robot_type") or ""), "fps": dataset.fps,
+        "layout": summary.layout(dataset), "robot": str(dataset.info.get("robot_type") or ""), "fps": dataset.fps,
         "episodes": len(dataset.episodes), "steps": len(dataset), "tasks": len(dataset.tasks),
         "cameras": [key.removeprefix("observation.images.") for key in dataset.video_keys],
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""LIBERO's HDF5 files, and openvla's regenerated ones, read as a LeRobot set is: the same names and conventions.
+"""LIBERO's HDF5 files, and openvla's regenerated ones: read as a LeRobot set with the same names, and written.
 
 A file per task: data/demo_i/{actions, states, rewards, dones, obs/{agentview_rgb, eye_in_hand_rgb, ee_pos, ee_ori,
 gripper_states, joint_states, …}}, with the instruction in data's attribute problem_info.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,11 @@ import h5py
 import numpy as np
 
 from vla_common.regular_files import require_regular
-from vla_datasets import films, libero, metadata, statistics
+from vla_datasets import libero, metadata, statistics, videos
+from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 from vla_datasets.metadata import Episode
+from vla_datasets.writing import DraftWriter, Place
 
 LAYOUT = "LIBERO HDF5"
 # create_dataset.py of Lifelong-Robot-Learning/LIBERO, dataset_states_to_obs.py of ARISE-Initiative/robomimic
@@ -31,6 +33,8 @@ MAKE_OBSERVATIONS = (
 )
 PARTS = ("ee_pos", "ee_ori", "gripper_states")  # of the state; ee_ori is an axis-angle
 ENDINGS = (".hdf5", ".h5")
+TAG = "libero-v1"  # LIBERO's create_dataset.py at 8f1084e3
+DESCRIPTION = "readme.json"  # what made the set, next to its files
 
 
 @contextmanager
@@ -66,77 +70,64 @@ def require_inside(file: h5py.File, path: Path) -> None:
         raise DatasetError(f"{path}: {text}")
 
 
-def require_observations(demo: h5py.Group, where: str) -> None:
-    """Raise DatasetError for a demonstration as robosuite's collection writes it: states and actions only."""
-    if "obs" not in demo:
-        raise DatasetError(f"{where} has no observations (obs); {MAKE_OBSERVATIONS}")
+class LiberoFiles(Dataset):
+    """The files of a directory, or one file."""
 
-
-class LiberoFiles:
-    """The files of a folder, or one file, with `LeRobotDataset`'s members."""
-
-    left_out = 0
+    source = None
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder).expanduser().absolute()
         paths = files(self.folder)
         if not paths:
             raise DatasetError(f"{self.folder} holds no file that ends in {' or '.join(ENDINGS)}")
-        self.source, self._demos, self.episodes, self.tasks = None, [], [], {}
+        self._demos, self.episodes, self.tasks = [], [], {}
         for path in paths:
             self._list(path)
         if not self.episodes:
             raise DatasetError(f"{self.folder} holds no demonstrations; expected data/demo_0 and on in {paths[0].name}")
         self._listed = tuple(self.episodes)
+        self._task_numbers = {text: number for number, text in self.tasks.items()}
 
     def _list(self, path: Path) -> None:
         with opened(path) as file:
             require_inside(file, path)
-            data = _data(file, path)
+            if "data" not in file:
+                names = ", ".join(file) or "nothing"
+                raise DatasetError(f"{path} has no group 'data'; expected LIBERO's data/demo_0/…, found {names}")
+            data = file["data"]
             text = instruction(data, path)
-            for name in sorted((name for name in data if name.startswith("demo_")), key=_number):
+            demos = [name for name in data if name.startswith("demo_")]
+            for name in sorted(demos, key=lambda name: int(name[5:]) if name[5:].isdigit() else -1):
                 if "actions" not in data[name]:
                     raise DatasetError(f"{path}: {name} has no actions; expected data/{name}/actions")
-                require_observations(data[name], f"{path}: {name}")
+                if "obs" not in data[name]:
+                    raise DatasetError(f"{path}: {name} has no observations (obs); {MAKE_OBSERVATIONS}")
                 self.episodes.append(Episode(len(self.episodes), (text,), len(data[name]["actions"])))
                 self._demos.append((path, name))
-        self.tasks.setdefault(next((i for i, one in self.tasks.items() if one == text), len(self.tasks)), text)
-
-    @property
-    def name(self) -> str:
-        return self.folder.stem
-
-    @property
-    def fps(self) -> float:
-        return float(libero.FPS)
+        if text not in self.tasks.values():
+            self.tasks[len(self.tasks)] = text
 
     @cached_property
     def _cameras(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """The cameras of the first episode with rows: name in LeRobot sets -> (name in the file, shape of an image)."""
         path, demo = next((self._demos[one.index] for one in self._listed if one.length), self._demos[0])
-        kept = {}
+        shapes = {}
         with opened(path) as file:
             for key, one in file["data"][demo]["obs"].items():
                 if key.endswith("_rgb"):
                     with suppress(DatasetError):  # not images; --check says why
-                        kept[key] = decode(one, [0] if len(one) else [], f"{path}: {demo}/obs/{key}").shape[1:]
+                        shapes[key] = decode(one, [0] if len(one) else [], f"{path}: {demo}/obs/{key}").shape[1:]
         simulators = {key: camera for camera, (_, key) in libero.CAMERAS.items()}
-        named = {key: simulators.get(key, key.removesuffix("_rgb")) for key in kept}
-        order = sorted(kept, key=lambda key: [*libero.CAMERAS, named[key]].index(named[key]))
-        return {libero.video_key(named[key]): (key, kept[key]) for key in order}
-
-    @property
-    def video_keys(self) -> tuple[str, ...]:
-        return tuple(self._cameras)
-
-    @property
-    def column_keys(self) -> tuple[str, ...]:
-        return tuple(key for key in self.features if key not in self._cameras)
+        named = {key: simulators.get(key, key.removesuffix("_rgb")) for key in shapes}
+        order = sorted(shapes, key=lambda key: [*libero.CAMERAS, named[key]].index(named[key]))
+        return {libero.video_key(named[key]): (key, shapes[key]) for key in order}
 
     @property
     def features(self) -> dict[str, dict[str, Any]]:
-        films = {key: {"dtype": "video", "shape": [*shape], "names": None} for key, (_, shape) in self._cameras.items()}
-        return films | libero.features((), 0)
+        cameras = {
+            key: {"dtype": "video", "shape": [*shape], "names": None} for key, (_, shape) in self._cameras.items()
+        }
+        return cameras | libero.features((), 0)
 
     @property
     def info(self) -> dict[str, Any]:
@@ -146,14 +137,11 @@ class LiberoFiles:
     @property
     def modality(self) -> dict[str, Any]:
         """GR00T's modality.json as it would be."""
-        shown = {libero.video_key(one): one for one in libero.CAMERAS}
-        return libero.modality(tuple(shown.get(key, key.rpartition(".")[2]) for key in self._cameras))
-
-    def __len__(self) -> int:
-        return sum(episode.length for episode in self.episodes)
+        cameras = {libero.video_key(one): one for one in libero.CAMERAS}
+        return libero.modality(tuple(cameras.get(key, key.rpartition(".")[2]) for key in self._cameras))
 
     def columns(self, episode_index: int) -> dict[str, np.ndarray]:
-        """Returns observation.state [T, 8], action [T, 7] with the gripper 0 closed and 1 open, and LeRobot's own."""
+        """Return observation.state [T, 8], action [T, 7] with the gripper 0 closed and 1 open, and LeRobot's own."""
         path, demo = self._demos[episode_index]
         length, (text, *_) = self._listed[episode_index].length, self._listed[episode_index].tasks
         with opened(path) as file:
@@ -167,15 +155,17 @@ class LiberoFiles:
             shapes = f"actions {list(actions.shape)}, state {list(state.shape)}"
             raise DatasetError(f"{path}: {demo} has {shapes}; expected [{length}, 7] and [{length}, 8], a Panda's")
         steps = np.arange(length)
-        task = next(i for i, one in self.tasks.items() if one == text)
         own = {"timestamp": (steps / libero.FPS).astype(np.float32), "frame_index": steps}
-        own |= {"episode_index": np.full(length, episode_index), "task_index": np.full(length, task)}
+        own |= {
+            "episode_index": np.full(length, episode_index),
+            "task_index": np.full(length, self._task_numbers[text]),
+        }
         return {libero.STATE: state, libero.ACTION: libero.gripper_opens(actions), **own}
 
     def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:
-        """Returns uint8 [n, H, W, 3], turned by 180° as in LeRobot sets: those frames of an episode, all by default."""
+        """Return uint8 [n, H, W, 3], turned by 180° as in LeRobot sets: those frames of an episode, all by default."""
         if video_key not in self._cameras:
-            raise films.none_called(video_key, self.name, self.video_keys)
+            raise videos.missing_images(video_key, self.name, self.video_keys)
         path, demo = self._demos[episode_index]
         with opened(path) as file:
             name = self._cameras[video_key][0]
@@ -191,11 +181,9 @@ class LiberoFiles:
         return np.ascontiguousarray(found[:, ::-1, ::-1] if drawn_by_opengl else found)
 
     def pictures_path(self, episode_index: int, video_key: str) -> Path:
-        """Returns the file that an episode's pictures lie in."""
         return self._demos[episode_index][0]
 
     def statistics(self) -> statistics.Statistics:
-        """Returns {feature: {min, max, mean, std, q01, q99}}, float64 [n], of all rows."""
         return self._statistics
 
     @cached_property
@@ -204,7 +192,7 @@ class LiberoFiles:
 
 
 def files(folder: Path) -> list[Path]:
-    """Returns the HDF5 files that a path means."""
+    """Return the HDF5 files that a path means."""
     if folder.is_file():
         return [folder] if folder.suffix in ENDINGS else []
     return sorted(path for path in folder.glob("*") if path.suffix in ENDINGS and not path.name.startswith("."))
@@ -220,7 +208,7 @@ def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
     is_encoded = array.ndim == 1 or (array.ndim == 2 and array.dtype == np.uint8)
     if is_encoded:
         images = [
-            films.picture(np.asarray(value).tobytes(), f"{where}, row {row}")
+            videos.decode_image(np.asarray(value).tobytes(), f"{where}, row {row}")
             for row, value in zip(rows, values, strict=True)
         ]
         if len({value.shape for value in images}) > 1:
@@ -244,7 +232,7 @@ def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
 
 
 def instruction(data: h5py.Group, path: Path) -> str:
-    """Returns what a file's demonstrations do: as its attributes say, else as its name does."""
+    """Return what a file's demonstrations do: as its attributes say, else as its name does."""
     try:
         text = json.loads(data.attrs["problem_info"])["language_instruction"]
         text = (" ".join(text) if isinstance(text, list) else str(text)).strip()
@@ -253,13 +241,55 @@ def instruction(data: h5py.Group, path: Path) -> str:
     return text or re.sub(r"^.*SCENE\d+_", "", path.stem.removesuffix("_demo")).replace("_", " ").lower()
 
 
-def _data(file: h5py.File, path: Path) -> h5py.Group:
-    if "data" not in file:
-        there = ", ".join(file) or "nothing"
-        raise DatasetError(f"{path} has no group 'data'; expected LIBERO's data/demo_0/…, found {there}")
-    return file["data"]
+class DemoWriter(DraftWriter):
+    """Writes a directory of LIBERO's files: one per task, each demonstration whole or absent until it is finished.
 
+    task_attributes: the attributes of a task's file by the file's name: problem_info and what else LIBERO writes there.
+    """
 
-def _number(name: str) -> int:
-    digits = name.removeprefix("demo_")
-    return int(digits) if digits.isdigit() else -1
+    PIECE = "hdf5"
+
+    def __init__(
+        self,
+        folder: str | Path,
+        task_attributes: Mapping[str, Mapping[str, Any]],
+        source: Mapping[str, Any] | None = None,
+        resume: bool = False,
+    ):
+        super().__init__(folder, source, resume)
+        self.task_attributes = task_attributes
+
+    def write(self, place: Place, columns: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray]) -> None:
+        """Write one demonstration: arrays by their name in it, as "obs/ee_pos"; images as OpenGL renders them."""
+        with metadata.replacing(self.piece(place.episode)) as partial, h5py.File(partial, "w") as file:
+            demo = file.create_group("demo")
+            demo.attrs.update({"num_samples": len(columns["actions"]), "file": place.file})
+            if "states" in columns:
+                demo.attrs["init_state"] = columns["states"][0]
+            for name, values in columns.items():
+                demo.create_dataset(name, data=values)
+            for name, values in images.items():  # an image is read alone
+                demo.create_dataset(f"obs/{name}", data=values, chunks=(1, *values.shape[1:]))
+
+    def finish(self) -> LiberoFiles:
+        """Put each task's demonstrations into its file and give the set its name; return it."""
+        numbers = sorted(self.written())
+        if not numbers:
+            raise DatasetError(f"{self.draft} has no demonstrations; expected at least one")
+        for path in self.draft.glob("*.hdf5"):  # of a finish that was interrupted
+            path.unlink()
+        for number in numbers:
+            with opened(self.piece(number)) as file:
+                name, steps = str(file["demo"].attrs["file"]), int(file["demo"].attrs["num_samples"])
+                with h5py.File(self.draft / name, "a") as whole:
+                    data = whole.require_group("data")
+                    count, total = int(data.attrs.get("num_demos", 0)), int(data.attrs.get("total", 0))
+                    file.copy("demo", data, f"demo_{count}")
+                    attributes = {"num_demos": count + 1, "total": total + steps, "tag": TAG}
+                    attributes |= {**self.task_attributes[name], "macros_image_convention": "opengl"}
+                    for key, value in attributes.items():
+                        data.attrs[key] = value if isinstance(value, (int, str)) else json.dumps(value)
+        if self.source is not None:
+            metadata.write_json(self.draft / DESCRIPTION, self.source)
+        self.publish()
+        return LiberoFiles(self.folder)

@@ -8,150 +8,125 @@ from __future__ import annotations
 import os
 import shlex
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vla_common.regular_files import Opener
-from vla_datasets import films, metadata, statistics, tables
+from vla_datasets import metadata, statistics, tables, videos
+from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 from vla_datasets.metadata import Episode
 
 VERSIONS = ("v2.0", "v2.1")
-NEEDED = ("codebase_version", "fps", "features", "data_path")
+REQUIRED = ("codebase_version", "fps", "features", "data_path")
 LIBRARY = "LeRobot's own converters go up to v3.0 and not back: take the set's revision v2.1 from the hub"
-KEPT = 64  # episodes whose columns stay in memory
+CACHED = 64  # episodes whose columns stay in memory
 
 
-class LeRobotDataset:
-    """A data set in a folder. Reading it never writes into it.
-
-    info      info.json as it is: codebase_version, robot_type, fps, chunks_size, total_…, features
-    modality  GR00T's modality.json, None where there is none
-    source    what the lab knows of a set that it made itself: meta/source.json, else None
-    left_out  how many episodes were taken out of `episodes`
+class LeRobotDataset(Dataset):
+    """A data set in a directory.
 
     opener: how files of numbers and of meta/ are opened; open()'s own by default. It decides whether links are
-    followed: paths of a data set are judged by their names alone.
+    followed: paths of a data set are checked by their names alone.
     """
-
-    left_out = 0
 
     def __init__(self, folder: str | Path, opener: Opener | None = None):
         self.folder, self.opener = Path(folder).expanduser().absolute(), opener
-        self.info = _info(self.folder, opener)
-        self.modality = self._optional(metadata.MODALITY)
+        self.info = _read_info(self.folder / metadata.INFO, opener)
+        self.modality = self._read_optional(metadata.MODALITY)
         for kind in ("state", "action", "video", "annotation"):
             parts = (self.modality or {}).get(kind) or {}
             if not isinstance(parts, dict) or not all(isinstance(one or {}, dict) for one in parts.values()):
-                what = f"{self.folder / metadata.MODALITY}: {kind} is {parts!r:.200}"
-                raise DatasetError(f"{what}; expected an object of parts, each an object")
-        self.source = self._optional(metadata.SOURCE)
-        self.episodes: list[Episode] = metadata.episodes(self.folder, opener)
-        self.tasks: dict[int, str] = metadata.tasks(self.folder, opener)
-        self._films, self._columns = films.Films(), OrderedDict()
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
-    def fps(self) -> float:
-        return float(self.info["fps"])
-
-    @property
-    def features(self) -> dict[str, dict[str, Any]]:
-        return self.info["features"]
-
-    @property
-    def video_keys(self) -> tuple[str, ...]:
-        """The features that are pictures, whether they lie in films or in the rows."""
-        return tuple(key for key, one in self.features.items() if one["dtype"] in ("video", "image"))
-
-    @property
-    def column_keys(self) -> tuple[str, ...]:
-        """The features that are numbers."""
-        return tuple(key for key in self.features if key not in self.video_keys)
-
-    def __len__(self) -> int:
-        return sum(episode.length for episode in self.episodes)
+                stated = f"{self.folder / metadata.MODALITY}: {kind} is {parts!r:.200}"
+                raise DatasetError(f"{stated}; expected an object of parts, each an object")
+        self.source = self._read_optional(metadata.SOURCE)
+        self.episodes = metadata.episodes(self.folder, opener)
+        self.tasks = metadata.tasks(self.folder, opener)
+        self._videos, self._columns = videos.OpenVideos(), OrderedDict()
+        self._statistics: dict[bool, statistics.Statistics] = {}  # of all episodes, or without those left out
 
     def data_path(self, episode_index: int) -> Path:
-        """Returns where an episode's rows lie."""
+        """Return the path of an episode's rows."""
         return self._path("data_path", episode_index)
 
     def video_path(self, episode_index: int, video_key: str) -> Path:
-        """Returns where an episode's film lies."""
+        """Return the path of an episode's video."""
         return self._path("video_path", episode_index, video_key)
 
+    def pictures_path(self, episode_index: int, video_key: str) -> Path:
+        is_video = self.features[video_key]["dtype"] == "video"
+        return self.video_path(episode_index, video_key) if is_video else self.data_path(episode_index)
+
     def columns(self, episode_index: int) -> dict[str, np.ndarray]:
-        """Returns an array [T, …] for each column of an episode. They are kept, and not to be written to."""
         if episode_index not in self._columns:
-            path = self.data_path(episode_index)
-            self._columns[episode_index] = tables.columns(tables.read(path, self.opener), path)
-            if len(self._columns) > KEPT:
+            self._columns[episode_index] = self._read_columns(episode_index)
+            if len(self._columns) > CACHED:
                 self._columns.popitem(last=False)
         self._columns.move_to_end(episode_index)
         return self._columns[episode_index]
 
+    def _read_columns(self, episode_index: int, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        path = self.data_path(episode_index)
+        return tables.columns(tables.read(path, self.opener, names), path)
+
+    def _all_columns(self, names: Sequence[str] | None = None) -> Iterator[dict[str, np.ndarray]]:
+        return (self._read_columns(episode.index, names) for episode in self.episodes)
+
     def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:
-        """Returns uint8 [n, H, W, 3], top row first: those frames of an episode, all by default."""
-        feature = self.features.get(video_key, {})
-        if feature.get("dtype") == "image":
-            return self._images(episode_index, video_key, indices)
-        if feature.get("dtype") != "video":
-            raise films.none_called(video_key, self.name, self.video_keys)
-        return self._films[self.video_path(episode_index, video_key)].frames(indices)
-
-    def pictures_path(self, episode_index: int, video_key: str) -> Path:
-        """Returns the file that an episode's pictures lie in: a film, or the rows themselves."""
-        is_film = self.features[video_key]["dtype"] == "video"
-        return self.video_path(episode_index, video_key) if is_film else self.data_path(episode_index)
-
-    def film(self, episode_index: int, video_key: str) -> films.Film:
-        """Returns the film of a feature "video" that is none of "image"."""
-        return self._films[self.video_path(episode_index, video_key)]
+        kind = self.features.get(video_key, {}).get("dtype")
+        if kind == "video":
+            return self._videos[self.video_path(episode_index, video_key)].frames(indices)
+        if kind != "image":
+            raise videos.missing_images(video_key, self.name, self.video_keys)
+        path = self.data_path(episode_index)
+        table = tables.read(path, self.opener)
+        if video_key not in table.column_names:
+            raise DatasetError(f"{path} has no column {video_key}; info.json promises pictures there")
+        rows = table.column(video_key).to_pylist()
+        numbers = range(len(rows)) if indices is None else [int(index) for index in indices]
+        images = []
+        for row in numbers:
+            if not (isinstance(rows[row], dict) and isinstance(rows[row].get("bytes"), bytes)):
+                stored = f"{path}: {video_key}, row {row} is {rows[row]!r:.200}"
+                raise DatasetError(f"{stored}; expected a PNG or JPEG file in its bytes, not the path of one")
+            images.append(videos.decode_image(rows[row]["bytes"], f"{video_key}, row {row} of {path}"))
+        return np.stack(images)
 
     def statistics(self) -> statistics.Statistics:
-        """Returns {feature: {min, max, mean, std, q01, q99}}, float64 [n]: stats.json's, else the rows'.
+        """Return {feature: {min, max, mean, std, q01, q99}}, float64 [n]: stats.json's, else the rows'.
 
-        Where episodes are left out, it is of the others' rows.
+        Where episodes are left out, those of the others' rows.
         """
-        return self._of_the_rest if self.left_out else self._statistics
+        is_partial = bool(self.left_out)
+        if is_partial not in self._statistics:
+            if is_partial or not (stated := self._complete_statistics()):
+                self._statistics[is_partial] = self.computed_statistics()
+            else:
+                names = statistics.NAMES
+                self._statistics[is_partial] = {
+                    key: {name: np.asarray(of[name], np.float64) for name in names} for key, of in stated.items()
+                }
+        return self._statistics[is_partial]
 
-    @cached_property
-    def _of_the_rest(self) -> statistics.Statistics:
-        return self.computed_statistics()
-
-    @cached_property
-    def _statistics(self) -> statistics.Statistics:
-        if self._uses_stated:
-            stated, names = self.stated_statistics(), statistics.NAMES
-            return {key: {name: np.asarray(of[name], np.float64) for name in names} for key, of in stated.items()}
-        return self.computed_statistics()
-
-    @property
-    def _uses_stated(self) -> bool:
+    def _complete_statistics(self) -> dict[str, dict[str, list]] | None:
+        """Return stats.json where it has everything that `statistics` returns."""
         stated = self.stated_statistics() or {}
-        return bool(stated) and not set(self.column_keys) - stated.keys() and not incomplete(stated)
+        return None if set(self.column_keys) - stated.keys() or incomplete(stated) else stated
 
     def require_current_statistics(self, columns: Iterable[str]) -> list[str]:
-        """Compare what `statistics` takes from stats.json with the rows of these columns; returns notes.
+        """Compare what `statistics` takes from stats.json with the rows of these columns; return notes.
 
         Raises DatasetError with the stated and the rows' number, and the command that writes the file again.
         """
-        if self.left_out or not self._uses_stated:
+        stated = self._complete_statistics()
+        if self.left_out or not stated:
             return []
-        columns = sorted(columns)
-        paths = (self.data_path(episode.index) for episode in self.episodes)
-        read = (tables.columns(tables.read(path, self.opener, columns), path) for path in paths)
-        stated = self.stated_statistics()
         command = f"./lab dataset {shlex.quote(str(self.folder))} --write-stats"
         notes = []
-        for key, rows in statistics.all_rows(read).items():
+        for key, rows in statistics.all_rows(self._all_columns(sorted(columns))).items():
             for one in statistics.departures(key, stated.get(key, {}), rows):
                 text = f"{self.folder / metadata.STATS}: {one}; write the rows' statistics: {command}"
                 if one.grave:
@@ -160,18 +135,17 @@ class LeRobotDataset:
         return notes
 
     def stated_statistics(self) -> dict[str, dict[str, list]] | None:
-        """Returns stats.json as it is, without pictures; None where there is none."""
-        found = self._optional(metadata.STATS)
-        for key, of in (found or {}).items():
+        """Return stats.json as it is, without images; None where there is none."""
+        stated = self._read_optional(metadata.STATS)
+        for key, of in (stated or {}).items():
             if not isinstance(of, dict):
-                what = f"{self.folder / metadata.STATS}: {key} is a {type(of).__name__}"
-                raise DatasetError(f"{what}; expected an object with {', '.join(statistics.NAMES)}")
-        return found and {key: one for key, one in found.items() if key not in self.video_keys}
+                problem = f"{self.folder / metadata.STATS}: {key} is a {type(of).__name__}"
+                raise DatasetError(f"{problem}; expected an object with {', '.join(statistics.NAMES)}")
+        return stated and {key: one for key, one in stated.items() if key not in self.video_keys}
 
     def computed_statistics(self) -> statistics.Statistics:
-        """Returns the statistics of the rows as they are now."""
-        read = (self.data_path(episode.index) for episode in self.episodes)
-        return statistics.of_episodes(tables.columns(tables.read(path, self.opener), path) for path in read)
+        """Return the statistics of the rows as they are now."""
+        return statistics.of_episodes(self._all_columns())
 
     def write_statistics(self) -> list[Path]:
         """Write stats.json from the rows and, in v2.1, episodes_stats.jsonl from rows and frames; return their paths.
@@ -180,11 +154,11 @@ class LeRobotDataset:
         """
         path = self.folder / metadata.STATS
         metadata.write_json(path, statistics.plain(self.computed_statistics()))
-        self.__dict__.pop("_statistics", None)
+        self._statistics.clear()
         if self.info["codebase_version"] != "v2.1":
             return [path]
-        stats = [{"episode_index": one.index, "stats": self._episode_statistics(one)} for one in self.episodes]
-        metadata.write_lines(self.folder / metadata.EPISODES_STATS, stats)
+        lines = [{"episode_index": one.index, "stats": self._episode_statistics(one)} for one in self.episodes]
+        metadata.write_lines(self.folder / metadata.EPISODES_STATS, lines)
         return [path, self.folder / metadata.EPISODES_STATS]
 
     def _episode_statistics(self, episode: Episode) -> dict[str, dict[str, list]]:
@@ -198,48 +172,33 @@ class LeRobotDataset:
                 stats[key] = statistics.of_pictures(self.frames(episode.index, key))
         return statistics.plain(stats)
 
-    def _images(self, episode_index: int, key: str, indices: Sequence[int] | None) -> np.ndarray:
-        path = self.data_path(episode_index)
-        table = tables.read(path, self.opener)
-        if key not in table.column_names:
-            raise DatasetError(f"{path} has no column {key}; info.json promises pictures there")
-        rows = table.column(key).to_pylist()
-        wanted = range(len(rows)) if indices is None else [int(index) for index in indices]
-        for row in wanted:
-            if not (isinstance(rows[row], dict) and isinstance(rows[row].get("bytes"), bytes)):
-                stored = f"{path}: {key}, row {row} is {rows[row]!r:.200}"
-                raise DatasetError(f"{stored}; expected a PNG or JPEG file in its bytes, not the path of one")
-        return np.stack([films.picture(rows[row]["bytes"], f"{key}, row {row} of {path}") for row in wanted])
-
     def _path(self, pattern: str, episode_index: int, video_key: str = "") -> Path:
         chunk = episode_index // (self.info.get("chunks_size") or metadata.CHUNK)
         if self.info.get(pattern) is None:
             raise DatasetError(f"{self.folder / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
         name = metadata.fill_template(self.info[pattern], chunk, episode_index, video_key)
         if name.startswith("/") or ".." in Path(name).parts:
-            what = f"{self.folder / metadata.INFO}: {pattern} gives {name!r:.200}, out of the data set"
-            raise DatasetError(f"{what}; expected a path in it, relative and without '..'")
+            problem = f"{self.folder / metadata.INFO}: {pattern} gives {name!r:.200}, out of the data set"
+            raise DatasetError(f"{problem}; expected a path in it, relative and without '..'")
         return self.folder / name
 
-    def _optional(self, name: str) -> dict[str, Any] | None:
+    def _read_optional(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
         return metadata.read_json(path, self.opener) if os.path.lexists(path) else None
 
 
 def incomplete(stated: dict[str, dict[str, list]]) -> list[tuple[str, str]]:
-    """Returns (column, statistic) for each one that stats.json lacks."""
+    """Return (column, statistic) for each one that stats.json lacks."""
     return [(key, name) for key, one in stated.items() for name in statistics.NAMES if name not in one]
 
 
-def _info(folder: Path, opener: Opener | None) -> dict[str, Any]:
-    path = folder / metadata.INFO
+def _read_info(path: Path, opener: Opener | None) -> dict[str, Any]:
     info = metadata.read_json(path, opener)
     version = info.get("codebase_version")
     if version not in VERSIONS:
-        what = f"{path}: codebase_version is {version!r}; expected {' or '.join(VERSIONS)}"
-        raise DatasetError(f"{what}. {LIBRARY}" if str(version).startswith("v3") else what)
-    missing = [name for name in NEEDED if name not in info]
-    if missing:
+        problem = f"{path}: codebase_version is {version!r}; expected {' or '.join(VERSIONS)}"
+        raise DatasetError(f"{problem}. {LIBRARY}" if str(version).startswith("v3") else problem)
+    if missing := [name for name in REQUIRED if name not in info]:
         raise DatasetError(f"{path} lacks {', '.join(missing)}; expected what LeRobot {version} writes there")
     if not isinstance(info["fps"], (int, float)) or not 0 < info["fps"] <= metadata.MAX_NUMBER:
         raise DatasetError(f"{path}: fps is {info['fps']!r}; expected a number above 0, up to {metadata.MAX_NUMBER}")

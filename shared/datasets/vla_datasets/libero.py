@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from vla_datasets import metadata
+from vla_datasets.metadata import ACTION as ACTION
+from vla_datasets.metadata import STATE as STATE
 
 FPS, ROBOT = 20, "panda"
 CAMERAS = {  # the simulator's camera -> its name in LeRobot sets, in HDF5 files
     "agentview": ("observation.images.image", "agentview_rgb"),
     "robot0_eye_in_hand": ("observation.images.wrist_image", "eye_in_hand_rgb"),
 }
-STATE, ACTION = "observation.state", "action"
 _HAND = ("x", "y", "z", "roll", "pitch", "yaw")  # "roll, pitch, yaw" are an axis-angle; the names are the sets'
 STATE_NAMES, ACTION_NAMES = (*_HAND, "gripper", "gripper"), (*_HAND, "gripper")
 LANGUAGE = "human.action.task_description"

@@ -1,7 +1,7 @@
 """Episodes that a person has marked as bad: training leaves them out.
 
-No layout has a place for that, so it stands in a file of its own beside the data set, `.NAME.marks.json`, with what
-tells the set: marks of another set that had the name are refused.
+No layout stores that, so it is in a file of its own next to the data set, `.NAME.marks.json`, with an identity of the
+set: marks of another set that had the name are refused.
 """
 
 from __future__ import annotations
@@ -15,17 +15,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vla_common import anchored
 from vla_common.volume import Volume, shown
 from vla_datasets import metadata
+from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
-from vla_datasets.lerobot import LeRobotDataset
-
-if TYPE_CHECKING:
-    from vla_datasets.hdf5 import LiberoFiles
-
 
 SHOWN = 20  # episodes without rows that are named
 
@@ -54,12 +49,12 @@ class Marks:
 
 
 def path_of(folder: Path) -> Path:
-    """Returns where a data set's marks are kept."""
+    """Return where a data set's marks are kept."""
     return folder.with_name(f".{folder.name}.marks.json")
 
 
-def read(dataset: LeRobotDataset | LiberoFiles) -> Marks:
-    """Returns a set's marks. Raises DatasetError for a damaged file, and for marks of another set of that name."""
+def read(dataset: Dataset) -> Marks:
+    """Return a set's marks. Raises DatasetError for a damaged file, and for marks of another set of that name."""
     path = path_of(dataset.folder)
     if not path.exists():
         return Marks()
@@ -72,22 +67,23 @@ def read(dataset: LeRobotDataset | LiberoFiles) -> Marks:
     return Marks(tuple(sorted(set(bad))))
 
 
-def mark(dataset: LeRobotDataset | LiberoFiles, bad: Iterable[int] = (), good: Iterable[int] = ()) -> Marks:
+def mark(dataset: Dataset, bad: Iterable[int] = (), good: Iterable[int] = ()) -> Marks:
     """Marks episodes as bad, or takes that back; returns all marks. Raises DatasetError for an episode there is not."""
     bad, good = set(bad), set(good)
     if unknown := sorted((bad | good) - {one.index for one in dataset.episodes}):
         raise DatasetError(f"{dataset.name} has no episode {unknown[0]}; it has {len(dataset.episodes)}")
     path = path_of(dataset.folder)
     with _locked(path.parent) as around:
-        found = Marks(tuple(sorted((set(read(dataset).bad) | bad) - good)))
-        if found.bad:
-            _put(around, path.name, json.dumps({"of": _identity(dataset), "bad": found.bad}) + "\n")
+        marks = Marks(tuple(sorted((set(read(dataset).bad) | bad) - good)))
+        if marks.bad:
+            _write(around, path.name, json.dumps({"of": _identity(dataset), "bad": marks.bad}) + "\n")
         else:
-            _remove(path.name, around)
-    return found
+            with suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=around)
+    return marks
 
 
-def leave_out(dataset: LeRobotDataset | LiberoFiles) -> Marks:
+def leave_out(dataset: Dataset) -> Marks:
     """Leaves the marked episodes, and those without rows, out of an open data set: its statistics are of the others.
 
     Returns which they are. Raises DatasetError where none is left.
@@ -97,15 +93,15 @@ def leave_out(dataset: LeRobotDataset | LiberoFiles) -> Marks:
     marks = Marks(marks.bad, tuple(one.index for one in left if not one.length))
     left = [one for one in left if one.length]
     if marks.bad and not left:
-        what = marks.left_out if marks.empty else f"all {len(marks.bad)} episodes are marked as bad"
-        raise DatasetError(f"{dataset.name}: {what}; nothing can be learned")
+        reason = marks.left_out if marks.empty else f"all {len(marks.bad)} episodes are marked as bad"
+        raise DatasetError(f"{dataset.name}: {reason}; nothing can be learned")
     if not left:
         raise DatasetError(f"{dataset.name} has no episode with a step; record one, or name another")
     dataset.episodes, dataset.left_out = left, len(marks.bad)
     return marks
 
 
-def require_instructions(dataset: LeRobotDataset | LiberoFiles, empty: Iterable[int] | None = None) -> None:
+def require_instructions(dataset: Dataset, empty: Iterable[int] | None = None) -> None:
     """Raise DatasetError where an episode's instruction is empty, with the command that leaves such episodes out.
 
     empty: their numbers; by default those whose first task is empty.
@@ -125,7 +121,7 @@ def require_instructions(dataset: LeRobotDataset | LiberoFiles, empty: Iterable[
         raise DatasetError(f"{problem}; write it, or leave the episode out: {command}")
 
 
-def _identity(dataset: LeRobotDataset | LiberoFiles) -> str:
+def _identity(dataset: Dataset) -> str:
     episodes = [[one.index, one.length, *one.tasks] for one in dataset.episodes]
     text = json.dumps([episodes, dataset.source], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -133,7 +129,7 @@ def _identity(dataset: LeRobotDataset | LiberoFiles) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[int]:
-    """Yields a descriptor of a folder, held by this caller alone; below the volume's root no link leads to it."""
+    """Yield a descriptor of a folder, held by this caller alone; below the volume's root no link leads to it."""
     root = Volume().root
     start = root if folder.is_relative_to(root) else folder
     with anchored.folder(start, *folder.relative_to(start).parts) as entered:
@@ -145,23 +141,15 @@ def _locked(folder: Path) -> Iterator[int]:
             os.close(around)
 
 
-def _put(around: int, name: str, text: str) -> None:
-    """Writes a file whole or not at all; it belongs to whoever owns the folder."""
+def _write(around: int, name: str, text: str) -> None:
+    """Write a file whole or not at all; it belongs to the owner of the directory `around`."""
     partial = f"{name}.partial"
-    _remove(partial, around)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=around)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            owner = os.fstat(around)
-            if os.geteuid() == 0:
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-        os.rename(partial, name, src_dir_fd=around, dst_dir_fd=around)
-    except OSError:
-        _remove(partial, around)
-        raise
-
-
-def _remove(name: str, around: int) -> None:
     with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=around)
+        os.unlink(partial, dir_fd=around)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=around)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        owner = os.fstat(around)
+        if os.geteuid() == 0:
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+    os.rename(partial, name, src_dir_fd=around, dst_dir_fd=around)

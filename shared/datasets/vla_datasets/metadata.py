@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ EPISODES, TASKS, EPISODES_STATS = "meta/episodes.jsonl", "meta/tasks.jsonl", "me
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 CHUNK = 1000  # episodes in a folder
+STATE, ACTION = "observation.state", "action"  # what LeRobot's sets call these columns
 
 # What a file of a data set may hold at most. Each limit is several times what the largest published sets need.
 MAX_BYTES = {".json": 2**26, ".jsonl": 2**30, ".parquet": 2**32}
@@ -45,7 +47,7 @@ class Episode:
 
 
 def features(films: Iterable[str], size: int, numbers: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Returns the features of info.json: films `size` pixels square, and what the numbers of each column are called."""
+    """Return the features of info.json: films `size` pixels square, and what the numbers of each column are called."""
     found: dict[str, dict[str, Any]] = {film: {"dtype": "video", "shape": [size, size, 3]} for film in films}
     for name, names in numbers.items():
         found[name] = {"dtype": "float32", "shape": [len(names)], "names": {"motors": list(names)}}
@@ -53,7 +55,7 @@ def features(films: Iterable[str], size: int, numbers: Mapping[str, Sequence[str
 
 
 def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
-    """Returns a JSON object. Raises DatasetError naming the file."""
+    """Return a JSON object. Raises DatasetError naming the file."""
     try:
         with open_regular(path, MAX_BYTES[".json"], opener) as file:
             value = _parse(file.read(MAX_BYTES[".json"]))
@@ -71,8 +73,16 @@ def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
 def read_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (row from 1, object) for each line of JSON that is not blank. Raises DatasetError naming file and row."""
     for row, line in raw_lines(path, opener):
-        if line.strip():
-            yield row, _line(path, row, line, opener)
+        if not line.strip():
+            continue
+        try:
+            value = _parse(line)
+        except (ValueError, RecursionError) as error:
+            reason = _reason(path, error, opener) if row == 1 else str(error)
+            raise DatasetError(f"{path}, row {row}: no JSON: {reason}") from error
+        if not isinstance(value, dict):
+            raise DatasetError(f"{path}, row {row}: a {type(value).__name__}; expected a JSON object")
+        yield row, value
 
 
 def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, bytes]]:
@@ -137,34 +147,22 @@ def _parse(text: bytes) -> Any:
     return value
 
 
-def _line(path: Path, row: int, line: bytes, opener: Opener | None) -> dict[str, Any]:
-    try:
-        value = _parse(line)
-    except (ValueError, RecursionError) as error:
-        reason = _reason(path, error, opener) if row == 1 else str(error)
-        raise DatasetError(f"{path}, row {row}: no JSON: {reason}") from error
-    if not isinstance(value, dict):
-        raise DatasetError(f"{path}, row {row}: a {type(value).__name__}; expected a JSON object")
-    return value
-
-
 def episodes(folder: Path, opener: Opener | None = None) -> list[Episode]:
-    """Returns what episodes.jsonl lists, in its order."""
-    return [_episode(folder / EPISODES, row, one) for row, one in read_lines(folder / EPISODES, opener)]
-
-
-def _episode(path: Path, row: int, one: dict[str, Any]) -> Episode:
-    index, length, tasks = one.get("episode_index"), one.get("length"), one.get("tasks")
-    if not all(type(number) is int and 0 <= number <= MAX_NUMBER for number in (index, length)):
-        numbers = f"whole numbers from 0 to {MAX_NUMBER:,}"
-        raise DatasetError(f"{path}, row {row}: episode_index {index!r}, length {length!r}; expected {numbers}")
-    if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
-        raise DatasetError(f"{path}, row {row}: tasks is {tasks!r}; expected a list of instructions")
-    return Episode(index, tuple(tasks), length)
+    """Return what episodes.jsonl lists, in its order."""
+    path, listed = folder / EPISODES, []
+    for row, one in read_lines(path, opener):
+        index, length, tasks = one.get("episode_index"), one.get("length"), one.get("tasks")
+        if not all(type(number) is int and 0 <= number <= MAX_NUMBER for number in (index, length)):
+            numbers = f"whole numbers from 0 to {MAX_NUMBER:,}"
+            raise DatasetError(f"{path}, row {row}: episode_index {index!r}, length {length!r}; expected {numbers}")
+        if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
+            raise DatasetError(f"{path}, row {row}: tasks is {tasks!r}; expected a list of instructions")
+        listed.append(Episode(index, tuple(tasks), length))
+    return listed
 
 
 def tasks(folder: Path, opener: Opener | None = None) -> dict[int, str]:
-    """Returns what tasks.jsonl lists: task_index -> instruction."""
+    """Return what tasks.jsonl lists: task_index -> instruction."""
     path, found = folder / TASKS, {}
     for row, one in read_lines(path, opener):
         if type(one.get("task_index")) is not int or not isinstance(one.get("task"), str):
@@ -189,18 +187,27 @@ def fill_template(template: str, episode_chunk: int, episode_index: int, video_k
     )
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write; it becomes `path` at the end, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: object) -> None:
-    """Writes a value as JSON; NaN is refused, since no other program reads it."""
-    _write(path, json.dumps(value, indent=4, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write a value as JSON; NaN is refused, since no other program reads it."""
+    text = json.dumps(value, indent=4, ensure_ascii=False, allow_nan=False) + "\n"
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def write_lines(path: Path, values: Iterable[object]) -> None:
-    """Writes a line of JSON for each value."""
-    _write(path, "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in values))
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    """Write a line of JSON for each value."""
+    text = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in values)
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")

@@ -1,22 +1,19 @@
-"""A data set of whichever layout, by its place or its name on the volume."""
+"""A data set of either layout, by its path or its name on the volume."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vla_common.volume import Volume
 from vla_datasets import metadata
+from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 
-if TYPE_CHECKING:
-    from vla_datasets.hdf5 import LiberoFiles
 
-
-def open_dataset(folder: str | Path) -> LeRobotDataset | LiberoFiles:
-    """Returns the data set in a folder, or of one HDF5 file. Raises DatasetError for what is none."""
+def open_dataset(folder: str | Path) -> Dataset:
+    """Return the data set in a directory, or of one HDF5 file. Raises DatasetError for anything else."""
     folder = Path(folder).expanduser().absolute()
     if not folder.exists():
         raise DatasetError(f"{folder} is not there; expected a data set's folder")
@@ -30,7 +27,7 @@ def open_dataset(folder: str | Path) -> LeRobotDataset | LiberoFiles:
 
 
 def find(name: str, volume: Volume | None = None) -> Path:
-    """Returns where a data set lies that a person named: under datasets/ on the volume, or a path.
+    """Return the path of a data set: under datasets/ on the volume, or a path itself.
 
     Raises DatasetError with the nearest name.
     """

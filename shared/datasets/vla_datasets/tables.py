@@ -26,14 +26,22 @@ TYPES = {
 
 
 def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Returns a parquet file's table, all columns by default.
+    """Return a parquet file's table, all columns by default.
 
     Raises DatasetError for a file that is missing or none, or too large to read.
     """
     try:
         with open_regular(path, metadata.MAX_BYTES[".parquet"], opener) as file:
             parquet = pq.ParquetFile(file)
-            _refuse_large(path, parquet.metadata)
+            described = parquet.metadata
+            groups = [described.row_group(group) for group in range(described.num_row_groups)]
+            values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
+            # A few bytes of parquet may stand for billions of values.
+            limits = (("rows", described.num_rows, metadata.MAX_ROWS), ("values", values, metadata.MAX_VALUES))
+            for unit, number, most in limits:
+                if number > most:
+                    expected = f"expected at most {most:,}: check where it comes from"
+                    raise DatasetError(f"{path} has {number:,} {unit}; {expected}")
             return parquet.read(columns=columns)
     except FileNotFoundError as error:
         raise metadata.missing(path, "an episode's rows") from error
@@ -41,30 +49,26 @@ def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None
         raise metadata.unreadable(path, error, "parquet", opener) from error
 
 
-def _refuse_large(path: Path, described: pq.FileMetaData) -> None:
-    """Raise DatasetError for more than an episode can hold: a few bytes of parquet may stand for billions of values."""
-    groups = [described.row_group(group) for group in range(described.num_row_groups)]
-    values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
-    limits = (("rows", described.num_rows, metadata.MAX_ROWS), ("values", values, metadata.MAX_VALUES))
-    for what, number, most in limits:
-        if number > most:
-            raise DatasetError(f"{path} has {number:,} {what}; expected at most {most:,}: check where it comes from")
-
-
 def columns(table: pa.Table, path: Path) -> dict[str, np.ndarray]:
-    """Returns an array [T, …] for each column that holds numbers or texts; pictures inside are left out."""
+    """Return an array [T, …] for each column that holds numbers or texts; pictures inside are left out."""
     kept = [name for name in table.column_names if not pa.types.is_struct(table.schema.field(name).type)]
     return {name: array(table.column(name), f"column {name} of {path}") for name in kept}
 
 
 def array(column: pa.ChunkedArray, where: str) -> np.ndarray:
-    """Returns a column as [T] or [T, n]. Raises DatasetError where its rows are of different lengths."""
+    """Return a column as [T] or [T, n]. Raises DatasetError where its rows are of different lengths."""
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(values, pa.ChunkedArray):  # of no chunk at all
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _rectangle(values, where)
+        lengths = pc.list_value_length(values).to_numpy(zero_copy_only=False)
+        odd = np.flatnonzero(lengths != lengths[0]) if len(lengths) else []
+        if len(odd):
+            numbers = f"{lengths[odd[0]]} numbers; expected {lengths[0]} as in row 0"
+            raise DatasetError(f"{where}: row {odd[0]} holds {numbers}")
+        flat = array(values.flatten(), where)
+        return flat.reshape(len(values), -1, *flat.shape[1:]) if len(values) else flat.reshape(0, 0)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(values.to_pylist(), object)
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
@@ -72,24 +76,10 @@ def array(column: pa.ChunkedArray, where: str) -> np.ndarray:
     return values.to_numpy(zero_copy_only=False)
 
 
-def _rectangle(values: pa.Array, where: str) -> np.ndarray:
-    lengths = pc.list_value_length(values).to_numpy(zero_copy_only=False)
-    odd = np.flatnonzero(lengths != lengths[0]) if len(lengths) else []
-    if len(odd):
-        raise DatasetError(f"{where}: row {odd[0]} holds {lengths[odd[0]]} numbers; expected {lengths[0]} as in row 0")
-    flat = array(values.flatten(), where)
-    return flat.reshape(len(values), -1, *flat.shape[1:]) if len(values) else flat.reshape(0, 0)
-
-
 def write(path: Path, values: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays [T] and [T, n] as a parquet file; it is there under its name when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    """Write arrays [T] and [T, n] as a parquet file, whole or not at all."""
+    with metadata.replacing(path) as partial:
         pq.write_table(pa.table({name: _column(one) for name, one in values.items()}), partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _column(values: np.ndarray) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The options of every benchmark's program that makes a data set of its recordings and runs."""
+"""The options of the programs that make a data set of recordings and runs, and that score a policy on one."""
 
 from __future__ import annotations
 
@@ -45,3 +45,31 @@ class DatasetOptions(Options):
     def camera_names(self) -> tuple[str, ...]:
         """The cameras, each once."""
         return tuple(dict.fromkeys(name.strip() for name in self.cameras.split(",") if name.strip()))
+
+
+@dataclass(frozen=True)
+class OfflineOptions(Options):
+    """Score a policy on a recorded data set, over HTTP."""
+
+    dataset: str = option(help="a name under datasets/ on the volume, or a path", kind="dataset")
+    policy_url: str = option("http://127.0.0.1:8001", "where the policy service listens", group="internal")
+    index: int | None = option(None, "which row of the data set", "[0, inf)", default_help="0")
+    plot: bool = option(False, "draw each episode's curves")
+    episodes: str = option("", "which ones", default_help="the first ten", kind="ranges")
+    steps: int | None = option(None, "at most so many of an episode", "[1, inf)", default_help="to its end")
+    execute: int | None = option(None, "ask again after so many steps", "[1, inf)", default_help="the whole chunk")
+    swap: str = option(
+        "", "what the policy is told instead of the recorded instruction", default_help="another one of the data set"
+    )
+    seed: int = option(0, "of the noise that a policy's actions start from", "[0, inf)")
+    cameras: str = option("", "the policy's cameras in the data set, where names do not tell", metavar="CAMERA=FILM,…")
+    unnorm_key: str | None = option(None, "statistics the policy un-normalises with, where it has several")
+    name: str = option(
+        "",
+        "folder of the results under logs/offline on the volume",
+        default_help="made of both names",
+        kind="directory name",
+    )
+
+    def __post_init__(self) -> None:
+        self.check_options()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vla_datasets import metadata
-from vla_datasets.checks.fault import Fault, Findings
+from vla_datasets.checks.findings import Fault, Findings
 from vla_datasets.errors import DatasetError
 
 __all__ = ["Fault", "Findings", "faults"]
@@ -25,29 +25,25 @@ def faults(folder: Path | str, tick: Callable[[int, int], None] = lambda done, o
     if not folder.exists():
         return [Fault(str(folder), None, "it is not there; expected a data set's folder")]
     found = Findings(folder)
-    if (folder / "meta").is_dir() or not _has_hdf5(folder):
-        _lerobot(found, tick)
-    else:
+    if not (folder / "meta").is_dir():
+        from vla_datasets import hdf5  # h5py is loaded where it is needed
         from vla_datasets.checks import demos
 
-        demos.check(found, tick)
+        if hdf5.files(folder):
+            demos.check(found, tick)
+            return found.all
+    _lerobot(found, tick)
     return found.all
 
 
-def _has_hdf5(folder: Path) -> bool:
-    from vla_datasets import hdf5  # h5py is loaded where it is needed
-
-    return bool(hdf5.files(folder))
-
-
 def _lerobot(found: Findings, tick: Callable[[int, int], None]) -> None:
-    from vla_datasets.checks import listed, modality, numbers, rows, videos
+    from vla_datasets.checks import meta, rows, stats, videos
     from vla_datasets.lerobot import LeRobotDataset
 
-    listed.lines(found)  # what the reader forgives
+    meta.lines(found)  # what the reader forgives
     try:
         dataset = LeRobotDataset(found.folder)
-        listed.check(found, dataset)
+        meta.check(found, dataset)
         totals = rows.Totals()
         for place, episode in enumerate(dataset.episodes):
             tick(place, len(dataset.episodes))
@@ -57,7 +53,7 @@ def _lerobot(found: Findings, tick: Callable[[int, int], None]) -> None:
     except DatasetError as error:  # of what all that follows needs: what is listed, and paths in the data set
         found.error(metadata.INFO, error)
         return
-    listed.totals(found, dataset, totals)
-    numbers.check(found, dataset, totals)
+    meta.totals(found, dataset, totals)
+    stats.check(found, dataset, totals)
     if dataset.modality is not None:
-        modality.check(found, dataset, totals)
+        meta.check_modality(found, dataset, totals)

@@ -8,8 +8,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from vla_datasets import hdf5, statistics
-from vla_datasets.checks.fault import Findings
+from vla_datasets import hdf5
+from vla_datasets.checks.findings import Findings
 from vla_datasets.errors import DatasetError
 
 SIZES = {"actions": 7, "obs/ee_pos": 3, "obs/ee_ori": 3, "obs/gripper_states": 2}  # without them nothing can be learned
@@ -65,18 +65,6 @@ def _demo(found: Findings, path: Path, where: str, demo: h5py.Group) -> None:
         _array(found, path, where, key, demo[key], length)
 
 
-def _images(findings: Findings, path: Path, where: str, array: h5py.Dataset) -> None:
-    """Decode every image; one that is stored in another way than LIBERO's is a note, since the lab reads it."""
-    try:
-        hdf5.decode(array, range(len(array)), where)
-    except DatasetError as error:
-        findings.add(path, None, str(error))
-        return
-    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] != 3:
-        stored = f"{where} is {array.dtype} {list(array.shape)}, which the lab decodes"
-        findings.note(path, None, f"{stored}; LIBERO's and openvla's tools expect uint8 [T, height, width, 3]")
-
-
 def _array(found: Findings, path: Path, where: str, key: str, array: h5py.Dataset, length: int) -> None:
     if len(array) != length:
         found.add(path, None, f"{where}/{key} has {len(array)} rows; there are {length} actions")
@@ -84,13 +72,15 @@ def _array(found: Findings, path: Path, where: str, key: str, array: h5py.Datase
         found.add(path, None, f"{where}/{key} has {list(array.shape[1:])} numbers a row; expected [{SIZES[key]}]")
     try:
         if key.endswith("_rgb"):
-            _images(found, path, f"{where}/{key}", array)
-            return
-        values = array[:]
+            hdf5.decode(array, range(len(array)), f"{where}/{key}")
+        else:
+            found.not_finite(path, f"{where}/{key}", array[:])
+    except DatasetError as error:
+        found.add(path, None, str(error))
+        return
     except OSError as error:
         found.add(path, None, f"{where}/{key} cannot be read: {error}")
         return
-    if values.dtype.kind == "f":
-        odd = np.flatnonzero(~np.isfinite(statistics.as_rows(values)).all(axis=1))
-        if len(odd):
-            found.add(path, int(odd[0]), f"{where}/{key} holds a NaN or an infinity ({len(odd)} rows do)")
+    if key.endswith("_rgb") and (array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] != 3):
+        stored = f"{where}/{key} is {array.dtype} {list(array.shape)}, which the lab decodes"
+        found.note(path, None, f"{stored}; LIBERO's and openvla's tools expect uint8 [T, height, width, 3]")

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from vla_datasets import statistics, tables
-from vla_datasets.checks.fault import Findings
+from vla_datasets import tables
+from vla_datasets.checks.findings import Findings
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
+from vla_datasets.writing import OWN_COLUMNS
 
 TOLERANCE_S = 1e-4  # LeRobot's own, of time stamps
-OWN = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 Columns = dict[str, np.ndarray]
 
 
@@ -70,24 +70,19 @@ def _column(found: Findings, path: Path, key: str, feature: dict, table: pa.Tabl
     width = int(np.prod(values.shape[1:]))
     if values.dtype != object and width != size:
         found.add(path, None, f"column {key} has {width} numbers a row; info.json says shape {list(shape)}")
-    kind = _number(table.schema.field(key).type)
+    kind = table.schema.field(key).type
+    while hasattr(kind, "value_type"):  # of lists
+        kind = kind.value_type
     if feature["dtype"] in tables.TYPES and kind != tables.TYPES[feature["dtype"]]:
         is_grave = pa.types.is_floating(kind) != pa.types.is_floating(tables.TYPES[feature["dtype"]])
         found.add(path, None, f"column {key} is {kind}; info.json says {feature['dtype']}", is_grave)
-    if values.dtype.kind == "f":
-        odd = np.flatnonzero(~np.isfinite(statistics.as_rows(values)).all(axis=1))
-        if len(odd):
-            found.add(path, int(odd[0]), f"column {key} holds a NaN or an infinity ({len(odd)} rows do)")
-
-
-def _number(kind: pa.DataType) -> pa.DataType:
-    return _number(kind.value_type) if hasattr(kind, "value_type") else kind
+    found.not_finite(path, f"column {key}", values)
 
 
 def _own(
     found: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, totals: Totals
 ) -> None:
-    missing = [name for name in OWN if name not in columns and name not in dataset.features]
+    missing = [name for name in OWN_COLUMNS if name not in columns and name not in dataset.features]
     if missing:
         grave = "timestamp" in missing or "task_index" in missing
         found.add(path, None, f"lacks LeRobot's own column {', '.join(missing)}", grave)
@@ -98,26 +93,21 @@ def _own(
     expected = {"frame_index": steps, "index": first_row + steps, "episode_index": np.full(len(steps), episode.index)}
     for name, values in expected.items():
         if name in columns:
-            _equal(found, path, name, columns[name].ravel(), values)
+            stated = columns[name].ravel()
+            for row in np.flatnonzero(stated != values)[:1]:
+                found.add(path, int(row), f"{name} is {stated[row]}; expected {values[row]}")
     if "timestamp" in columns:
         _timestamps(found, path, columns["timestamp"].ravel(), dataset.fps)
     if "task_index" in columns:
-        odd = [row for row, index in enumerate(columns["task_index"].ravel()) if index not in dataset.tasks]
-        if odd:
-            found.add(path, odd[0], f"task_index is {columns['task_index'].ravel()[odd[0]]}, which tasks.jsonl lacks")
+        indices = columns["task_index"].ravel()
+        for row in [row for row, index in enumerate(indices) if index not in dataset.tasks][:1]:
+            found.add(path, row, f"task_index is {indices[row]}, which tasks.jsonl lacks")
             return
-        for row, index in enumerate(columns["task_index"].ravel()):
+        for row, index in enumerate(indices):
             if (text := dataset.tasks[int(index)]) not in episode.tasks:
                 stated = " or ".join(map(repr, episode.tasks)) or "none"
                 found.add(path, row, f"task_index is {index}, {text!r}; episodes.jsonl says {stated}")
                 return
-
-
-def _equal(found: Findings, path: Path, name: str, values: np.ndarray, expected: np.ndarray) -> None:
-    odd = np.flatnonzero(values != expected)
-    if len(odd):
-        row = int(odd[0])
-        found.add(path, row, f"{name} is {values[row]}; expected {expected[row]}")
 
 
 def _timestamps(found: Findings, path: Path, values: np.ndarray, fps: float) -> None:

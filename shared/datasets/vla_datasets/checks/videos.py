@@ -1,24 +1,20 @@
-"""An episode's films: whole, as many frames as rows, as fast and as large as info.json says; decoders agree."""
+"""An episode's videos: whole, as many frames as rows, as fast and as large as info.json says."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from vla_datasets import films, statistics
-from vla_datasets.checks.fault import Findings
+from vla_datasets import statistics, videos
+from vla_datasets.checks.findings import Findings
 from vla_datasets.checks.rows import Totals
 from vla_datasets.errors import DatasetError
-from vla_datasets.films import Film
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
 
 LONG_GROUP = 30  # frames from key frame to key frame; more and reading one frame takes a training loader's time
-APART = 6.0  # mean difference of two decoders' pictures, of 255; their colour conversions differ by 1 or 2
-COMPARED = 3  # frames of an episode that a second decoder reads, too
 Columns = dict[str, np.ndarray]
 
 
@@ -33,7 +29,7 @@ def check(
         return
     path = dataset.video_path(episode.index, key)
     try:
-        film = Film(path)
+        film = videos.Video(path)
     except DatasetError as error:
         if path.is_file() or (dataset.folder / path).parent.is_dir() or _needed(dataset, key):
             found.error(path, error)
@@ -60,7 +56,7 @@ def _needed(dataset: LeRobotDataset, key: str) -> bool:
 
 
 def _film(
-    found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, film: Film, columns: Columns | None
+    found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, film: videos.Video, columns: Columns | None
 ) -> np.ndarray | None:
     path, feature = film.path, dataset.features[key]
     rows = episode.length if columns is None else len(next(iter(columns.values()), ()))
@@ -72,18 +68,15 @@ def _film(
     if list(feature.get("shape") or ()) not in (shape, [3, *shape[:2]]):
         found.add(path, None, f"pictures of {shape}; info.json says {feature.get('shape')}")
     _encoding(found, film, feature)
-    pictures = _decode(found, path, film.frames)
-    if pictures is not None and len(pictures):
-        _second_opinion(found, film, pictures)
-    return pictures
+    return _decode(found, path, film.frames)
 
 
-def _encoding(found: Findings, film: Film, feature: dict) -> None:
+def _encoding(found: Findings, film: videos.Video, feature: dict) -> None:
     told = feature.get("info") or feature.get("video_info") or {}
     codec = told.get("video.codec", film.codec)
     if _family(codec) != _family(film.codec):
         found.add(film.path, None, f"the codec is {film.codec}; info.json says {codec}")
-    if _family(film.codec) != films.CODEC:
+    if _family(film.codec) != videos.CODEC:
         found.add(
             film.path, None, f"the codec is {film.codec}, which not every decoder reads (decord: no AV1); use H.264"
         )
@@ -107,55 +100,3 @@ def _decode(found: Findings, path: Path, read: Callable[[], np.ndarray]) -> np.n
     except DatasetError as error:
         found.error(path, error)
         return None
-
-
-def _second_opinion(found: Findings, film: Film, pictures: np.ndarray) -> None:
-    places = sorted({0, len(pictures) // 2, len(pictures) - 1})[:COMPARED]
-    for name, read in DECODERS.items():
-        if name not in sys.modules and not _there(name):
-            continue
-        theirs = read(film.path, places)
-        for place, picture in zip(places, theirs, strict=True):
-            if picture is None or picture.shape != pictures[place].shape:
-                found.add(film.path, place, f"{name} cannot read this frame, PyAV can")
-                return
-            apart = float(np.abs(picture.astype(np.int16) - pictures[place]).mean())
-            if apart > APART:
-                found.add(
-                    film.path, place, f"{name} shows another picture than PyAV (they differ by {apart:.0f} of 255)"
-                )
-                return
-
-
-def _there(module: str) -> bool:
-    try:
-        __import__(module)
-    except Exception:  # whatever keeps a decoder from being loaded: without it there is no second opinion
-        return False
-    return True
-
-
-def _with_cv2(path: Path, places: list[int]) -> list[np.ndarray | None]:
-    import cv2
-
-    capture, shown = cv2.VideoCapture(str(path)), []
-    try:
-        for place in places:
-            capture.set(cv2.CAP_PROP_POS_FRAMES, place)
-            read, picture = capture.read()
-            shown.append(picture[..., ::-1] if read else None)
-    finally:
-        capture.release()
-    return shown
-
-
-def _with_decord(path: Path, places: list[int]) -> list[np.ndarray | None]:
-    import decord
-
-    try:
-        return list(decord.VideoReader(str(path), num_threads=1).get_batch(places).asnumpy())
-    except decord.DECORDError:
-        return [None] * len(places)
-
-
-DECODERS: dict[str, Callable[[Path, list[int]], list[np.ndarray | None]]] = {"cv2": _with_cv2, "decord": _with_decord}

@@ -1,6 +1,6 @@
 """`python -m services.BENCHMARK record SUITE --policy-url URL` records demonstrations of a policy.
 
-The plan grows: each task has so many attempts to do as are left to succeed. Exit codes are an evaluation's.
+The plan grows: each task has as many attempts to do as successes are missing. Exit codes are an evaluation's.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pathlib import Path
 
 from vla_common.counts import plural
 from vla_common.volume import Volume, require_space, shown
-from vla_contract import PolicyInfo
 from vla_evaluation import evaluate, provenance
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
-from vla_evaluation.config import RecordConfig, RunConfig, parse_record_args
+from vla_evaluation.config import RecordConfig, parse_record_args
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
-from vla_evaluation.runs.folders import FOLDERS, STORE, Run, RunRefused, open_run
+from vla_evaluation.runs.folders import FOLDERS, STORE, RunRefused, open_run
 from vla_evaluation.spec import RunSpec
+from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.terminal import one_line, say
 
 DEMONSTRATION_BYTES = 500_000  # states and actions of some hundred steps
 
 
 def make_plan(benchmark: Benchmark, config: RecordConfig, profile: str | None = None) -> Plan:
-    """Returns the plan, without episodes; ValueError for an unknown suite, profile or task, and too few episodes."""
+    """Return the plan, without episodes; ValueError for an unknown suite, profile or task, and too few episodes."""
     chosen, tasks = choose_tasks(benchmark, config, profile)
     if config.episodes < len(tasks):
         raise ValueError(
@@ -38,13 +38,13 @@ def make_plan(benchmark: Benchmark, config: RecordConfig, profile: str | None = 
 
 
 def share(episodes: int, tasks: Sequence[int]) -> dict[int, int]:
-    """Returns how many demonstrations each task gives: as many as the others, the first ones one more."""
+    """Return how many demonstrations each task gives: as many as the others, the first ones one more."""
     each, more = divmod(episodes, len(tasks))
     return {task: each + (place < more) for place, task in enumerate(tasks)}
 
 
 def record(benchmark: Benchmark, config: RecordConfig) -> int:
-    """Records until as many demonstrations are kept as were asked for; returns the exit code."""
+    """Record until there are as many demonstrations as requested; return the exit code."""
     provenance.check_simulator(benchmark, say)
     plan = make_plan(benchmark, config)
     info = evaluate.reach_policy(config)
@@ -53,27 +53,34 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
     check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
     assets = benchmark.assets(config.assets, Volume().root)
     require_assets(benchmark, plan.tasks, assets)
-    spec = specify_recording(plan, info)
+    spec = specify(plan, info)
+    # With noise, every answer but the next one is an answer to something else.
+    spec = replace(spec, seed=config.seed or 0, execute=1 if config.noise else spec.execute)
     root, name = (config.run_dir or Volume().demonstrations).resolve(), config.name or f"{config.suite}-{info.name}"
     refuse_foreign(root / name)
     identity = identify_recording(plan, spec, assets)
     with open_run(root, identity, [], run_id=name, resume=None, label=name, allow_drift=config.allow_drift) as run:
         wanted = share(config.episodes, [task.index for task in plan.tasks])
         run.store.want(wanted, config.attempts)
-        run.store.set_meta("about", {**describe(plan, assets), "recording": what_is_kept(benchmark)})
+        run.store.set_meta("about", {**describe(plan, assets), "recording": describe_recording(benchmark)})
         facts = {"wanted": {str(task): count for task, count in wanted.items()}}
         run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **facts).to_json())
-        return carry_out(run, plan, info, assets)
-
-
-def specify_recording(plan: Plan, info: PolicyInfo) -> RunSpec:
-    """Returns what all attempts share. Noise makes every answer but the next one an answer to something else."""
-    config, spec = plan.config, specify(plan, info)
-    return replace(spec, seed=config.seed or 0, execute=1 if config.noise else spec.execute)
+        left = sum(row["pending"] + row["leased"] + row["broken"] for row in run.store.counts().values())
+        require_space(run.folder, left * DEMONSTRATION_BYTES)
+        workers = evaluate.choose_workers(config.workers, left, benchmark.worker_gb)
+        say(f"recording {run.id} in {shown(run.folder)}{' (goes on)' if run.resumed else ''}")
+        noise = f", noise {config.noise:g}" if config.noise else ""
+        say(
+            f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} "
+            f"to do, policy {one_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
+        )
+        evaluate.announce(run, plan, left, workers)
+        code = evaluate.try_to_work(run, plan, info, workers, worker.MODULE) if left else 0
+        return report_result(run.store, run.folder, config, wanted, code)
 
 
 def identify_recording(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
-    """Returns everything that a demonstration depends on; not how many are wanted, so that more can be."""
+    """Return everything that a demonstration depends on; not how many are wanted, which may grow."""
     names = ("noise", "drop_noops", "keep_failures")
     return {
         **identify(plan, spec, assets, worker.MODULE),
@@ -82,47 +89,25 @@ def identify_recording(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
     }
 
 
-def what_is_kept(benchmark: Benchmark) -> dict:
-    """Returns what readers have to know of the files, beside the identity."""
+def describe_recording(benchmark: Benchmark) -> dict:
+    """Return what readers have to know of the files besides the identity."""
     return {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raises RunRefused for a folder that something else is in."""
+    """Raise RunRefused for a directory that something else is in."""
     known = {*FOLDERS, STORE, "run.lock", "config.json"}
     others = [name for name in (os.listdir(folder) if folder.is_dir() else ()) if not name.startswith(".")]
     if STORE not in others and (strange := sorted(set(others) - known)):
         raise RunRefused(f"{folder} is no recording (it holds {strange[0]}); choose another --name")
 
 
-def carry_out(run: Run, plan: Plan, info: PolicyInfo, assets: Assets) -> int:
-    """Runs what is left of a recording that this process holds; returns the exit code."""
-    left = sum(row["pending"] + row["leased"] + row["broken"] for row in run.store.counts().values())
-    require_space(run.folder, left * DEMONSTRATION_BYTES)
-    workers = evaluate.choose_workers(plan.config.workers, left, plan.benchmark.worker_gb)
-    print_header(run, plan, info, assets, left, workers)
-    code = evaluate.try_to_work(run, plan, info, workers, worker.MODULE) if left else 0
-    return conclude(run, plan.config, code)
-
-
-def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> None:
-    config = plan.config
-    say(f"recording {run.id} in {shown(run.folder)}{' (goes on)' if run.resumed else ''}")
-    noise = f", noise {config.noise:g}" if config.noise else ""
-    say(
-        f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} to "
-        f"do, policy {one_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
-    )
-    evaluate.announce(run, plan, left, workers)
-
-
-def conclude(run: Run, config: RunConfig, code: int) -> int:
-    """Prints what there is now, and which tasks gave less than was asked for; returns the exit code."""
-    counts = run.store.counts()
-    wanted = {int(task): count for task, count in run.store.meta("job")["wanted"].items()}
+def report_result(store: RunStore, folder: Path, config: RecordConfig, wanted: dict[int, int], code: int) -> int:
+    """Print what there is now, and which tasks gave less than requested; return the exit code."""
+    counts = store.counts()
     kept_of = {task: row["done" if config.keep_failures else "successes"] for task, row in counts.items()}
     kept, attempts = sum(kept_of.values()), sum(row["done"] for row in counts.values())
-    say(f"\n{run.id}: {plural(kept, 'demonstration')} kept of {plural(attempts, 'attempt')} in {shown(run.folder)}")
+    say(f"\n{folder.name}: {plural(kept, 'demonstration')} kept of {plural(attempts, 'attempt')} in {shown(folder)}")
     if code:
         if kept < config.episodes:
             say("not complete, nothing lost; the same command goes on")
@@ -135,5 +120,5 @@ def conclude(run: Run, config: RunConfig, code: int) -> int:
 
 
 def main(benchmark: Benchmark, arguments: list[str]) -> int:
-    """Records as the arguments say; returns the exit code."""
+    """Record as the arguments say; return the exit code."""
     return evaluate.guarded(lambda: record(benchmark, parse_record_args(arguments)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_evaluation.benchmark import Environment
-from vla_evaluation.recording.tape import Noise, Tape, seed_of
+from vla_evaluation.recording.trajectory import Noise, TrajectoryRecorder, seed_of
 from vla_evaluation.rollout import Record
 from vla_evaluation.store.records import Lease
 from vla_evaluation.workers.job import Job
@@ -37,20 +37,20 @@ class RecordingWorker(Worker):
 
     job_type = RecordingJob
     job: RecordingJob
-    tape: Tape
+    trajectory: TrajectoryRecorder
     seed: int
 
     def place(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
         """Draws the episode's start by a seed of its own, which it is the first episode of."""
         parts = self.job.spec.action
         self.seed = seed_of(self.job.spec.seed, task.index, episode)
-        self.tape = Tape(env, parts, Noise(parts, self.job.noise, self.seed))
+        self.trajectory = TrajectoryRecorder(env, parts, Noise(parts, self.job.noise, self.seed))
         env.load_task(task, self.seed, **self.job.spec.protocol.scene(drawn=True))
         return 0, env.start(0)
 
     def alter(self, action: np.ndarray) -> np.ndarray:
         """Keeps the step; returns the action with the noise that was asked for."""
-        return self.tape(action)
+        return self.trajectory(action)
 
     def save(self, lease: Lease, record: Record, fixtures: dict[str, np.ndarray]) -> bool:
         """Stores the result, and the demonstration where it is one; another attempt is planned where it is none."""
@@ -58,7 +58,7 @@ class RecordingWorker(Worker):
         if not (record.success or self.job.keep_failures):
             wanted = self.job.wanted[str(lease.task)], self.job.attempts
             return self.store.finish(lease, result, self.clock.now(), wanted=wanted)
-        arrays = self.tape.arrays(self.job.drop_noops)
+        arrays = self.trajectory.arrays(self.job.drop_noops)
         poses = {f"fixture_{name}": pose for name, pose in fixtures.items()}
         result["kept_steps"] = len(arrays["actions"])
         return self.store_with(lease, result, {**arrays, "end": record.states[-1], **poses})

@@ -1,26 +1,22 @@
-"""A data set in words: what `./lab dataset NAME` and `./lab data MODEL` print of it."""
+"""A data set as text: what `./lab dataset NAME` and `./lab data MODEL` print."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vla_common.durations import show_seconds
 from vla_common.endings import one_line
 from vla_datasets import metadata
 from vla_datasets.checks import Fault
-from vla_datasets.lerobot import LeRobotDataset
-
-if TYPE_CHECKING:
-    from vla_datasets.hdf5 import LiberoFiles
+from vla_datasets.dataset import Dataset
 
 AT_MOST = 40  # faults that are shown
 
 
-def summary(dataset: LeRobotDataset | LiberoFiles) -> str:
-    """Returns one line: layout, robot, episodes, steps, tasks, size."""
+def describe_line(dataset: Dataset) -> str:
+    """Return one line: layout, robot, episodes, steps, tasks, size."""
     steps = len(dataset)
     took = show_seconds(steps / dataset.fps)
     robot = dataset.info.get("robot_type") or "unknown robot"
@@ -30,14 +26,14 @@ def summary(dataset: LeRobotDataset | LiberoFiles) -> str:
     )
 
 
-def layout(dataset: LeRobotDataset | LiberoFiles) -> str:
-    """Returns what the layout is called."""
+def layout(dataset: Dataset) -> str:
+    """Return what the layout is called."""
     version = str(dataset.info["codebase_version"])
     return f"LeRobot {version}" if version.startswith("v") else version
 
 
 def size(folder: Path) -> int:
-    """Returns the bytes that a data set takes."""
+    """Return the bytes that a data set takes."""
     paths = metadata.files_below(folder) if folder.is_dir() else [folder]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
@@ -46,8 +42,8 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def names_of(dataset: LeRobotDataset | LiberoFiles, column: str) -> list[str]:
-    """Returns a name for each number of a column: info.json's where it has so many, else their places."""
+def names_of(dataset: Dataset, column: str) -> list[str]:
+    """Return a name for each number of a column: info.json's where it has so many, else their places."""
     feature = dataset.features.get(column, {})
     names = feature.get("names")
     names = next(iter(names.values()), None) if isinstance(names, dict) else names
@@ -56,8 +52,8 @@ def names_of(dataset: LeRobotDataset | LiberoFiles, column: str) -> list[str]:
     return [str(name) for name in names] if fits else [str(place) for place in range(width)] if width > 1 else [""]
 
 
-def schema(dataset: LeRobotDataset | LiberoFiles) -> list[tuple[str, str, str]]:
-    """Returns (feature, type and shape, names) for each feature."""
+def schema(dataset: Dataset) -> list[tuple[str, str, str]]:
+    """Return (feature, type and shape, names) for each feature."""
     rows = []
     for key, feature in dataset.features.items():
         shape = " × ".join(map(str, feature.get("shape") or ()))
@@ -66,8 +62,8 @@ def schema(dataset: LeRobotDataset | LiberoFiles) -> list[tuple[str, str, str]]:
     return rows
 
 
-def tasks(dataset: LeRobotDataset | LiberoFiles) -> list[tuple[int, str, int, int]]:
-    """Returns (number, instruction, episodes, steps) for each task."""
+def tasks(dataset: Dataset) -> list[tuple[int, str, int, int]]:
+    """Return (number, instruction, episodes, steps) for each task."""
     episodes, steps = Counter(), Counter()
     for episode in dataset.episodes:
         for text in set(episode.tasks):
@@ -76,9 +72,9 @@ def tasks(dataset: LeRobotDataset | LiberoFiles) -> list[tuple[int, str, int, in
     return [(index, text, episodes[text], steps[text]) for index, text in sorted(dataset.tasks.items())]
 
 
-def describe(dataset: LeRobotDataset | LiberoFiles) -> Iterator[str]:
-    """Yields the lines that say what is in a data set: schema, tasks, episodes' lengths, statistics."""
-    yield summary(dataset)
+def describe(dataset: Dataset) -> Iterator[str]:
+    """Yield the lines that say what is in a data set: schema, tasks, episodes' lengths, statistics."""
+    yield describe_line(dataset)
     yield from _table("features", schema(dataset))
     yield from _table(
         "tasks", [(str(i), text, _count(n, "episode"), f"{s:,} steps") for i, text, n, s in tasks(dataset)]
@@ -96,8 +92,8 @@ def describe(dataset: LeRobotDataset | LiberoFiles) -> Iterator[str]:
     yield from _table("statistics", rows)
 
 
-def statistics(dataset: LeRobotDataset | LiberoFiles) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """Yields (column, name of the number, its statistics) of states and actions."""
+def statistics(dataset: Dataset) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """Yield (column, name of the number, its statistics) of states and actions."""
     for key, of in dataset.statistics().items():
         if key.startswith(("observation.", "action")) and key in dataset.features:
             for place, name in enumerate(names_of(dataset, key)):
@@ -113,7 +109,7 @@ def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def verdict(found: Sequence[Fault]) -> Iterator[str]:
-    """Yields a line for each kind of fault, the grave ones first, and one that sums them up."""
+    """Yield a line for each kind of fault, the grave ones first, and one that sums them up."""
     kinds: dict[tuple[bool, int | None, str], list[Fault]] = {}
     for one in sorted(found, key=lambda one: not one.grave):
         kinds.setdefault((one.grave, one.row, one.words), []).append(one)
@@ -132,9 +128,3 @@ def progress(done: int, of: int) -> None:
     """Says how far a check is, at most ten times."""
     if of > 10 and done and done % -(-of // 10) == 0:
         print(f"{done} of {of} episodes read", flush=True)
-
-
-def print_all(lines: Iterable[str]) -> None:
-    """Prints lines."""
-    for line in lines:
-        print(line)

@@ -1,7 +1,7 @@
-"""Films: an episode's pictures of one camera as an H.264 mp4, written with short groups and read frame by frame.
+"""Videos: an episode's frames of one camera as an H.264 mp4, written with short groups and read frame by frame.
 
-A frame is found by its place in the file and not by its time stamp, so that fps as written in info.json, a film that
-begins late, and rounding cannot move it. Every second frame is a key frame, as LeRobot writes its own: to read one
+A frame is found by its number in the file and not by its time stamp: fps as written in info.json, a video that begins
+late, and rounding cannot move it. Every second frame is a key frame, as LeRobot writes its own: to read one
 frame, two are decoded at most.
 """
 
@@ -27,19 +27,19 @@ from vla_datasets.errors import DatasetError
 CODEC, PIXELS = "h264", "yuv420p"  # what every decoder reads; AV1, LeRobot's default, some cannot
 GROUP = 2  # frames from one key frame to the next
 OPTIONS = {"preset": "veryfast", "crf": "18", "g": str(GROUP), "bf": "0", "threads": "1"}  # 18: hardly to be seen
-OPEN_FILMS = 16  # per process
+MAX_OPEN = 16  # per process
 # A text of another format would have FFmpeg open what it names: playlists and concat lists name files and addresses.
-FILM_OPTIONS, PICTURE_OPTIONS = ({"format_whitelist": names} for names in ("mov,matroska,avi", "png_pipe,jpeg_pipe"))
+VIDEO_OPTIONS, IMAGE_OPTIONS = ({"format_whitelist": names} for names in ("mov,matroska,avi", "png_pipe,jpeg_pipe"))
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Turns what FFmpeg says of a film into words with the film's name."""
+def _reported(path: Path) -> Iterator[None]:
+    """Report FFmpeg's errors with the video's path."""
     try:
         yield
     except FileNotFoundError as error:
         raise metadata.missing(path, "a film") from error
-    except av.error.ArgumentError as error:  # its format is not in FILM_OPTIONS
+    except av.error.ArgumentError as error:  # its format is not in VIDEO_OPTIONS
         reason = ValueError("its format is not MP4, Matroska or AVI")
         raise metadata.unreadable(path, reason, "a film") from error
     except av.error.FFmpegError as error:
@@ -49,18 +49,14 @@ def _told(path: Path) -> Iterator[None]:
         raise metadata.unreadable(path, error, "a film") from error
 
 
-def _opened(path: Path) -> av.container.InputContainer:
-    require_regular(path)
-    return av.open(str(path), options=FILM_OPTIONS)
-
-
-class Film:
-    """One open film. Frames are counted from 0 in the order in which they are shown."""
+class Video:
+    """One open video. Frames are counted from 0 in the order in which they are shown."""
 
     def __init__(self, path: Path):
         self.path = path
-        with _told(path):
-            self._container = _opened(path)
+        with _reported(path):
+            require_regular(path)
+            self._container = av.open(str(path), options=VIDEO_OPTIONS)
             self._stream = next(iter(self._container.streams.video), None)
             if self._stream is None or self._stream.codec_context is None:  # none for an unknown codec
                 raise metadata.unreadable(path, ValueError("no images that can be decoded"), "a film")
@@ -85,12 +81,12 @@ class Film:
 
     @property
     def longest_group(self) -> int:
-        """Returns how many frames lie between two key frames at most: what reading a single one may cost."""
+        """Return how many frames lie between two key frames at most: what reading a single one may cost."""
         places = [bisect_right(self.pts, pts) for pts, _ in self._keys]
         return max((b - a for a, b in zip(places, [*places[1:], len(self.pts) + 1], strict=True)), default=len(self))
 
     def frames(self, indices: Sequence[int] | None = None) -> np.ndarray:
-        """Returns uint8 [n, H, W, 3] of those frames, all by default, in the order asked for."""
+        """Return uint8 [n, H, W, 3] of those frames, all by default, in the order asked for."""
         wanted = list(range(len(self))) if indices is None else [int(index) for index in indices]
         for index in wanted:
             if not 0 <= index < len(self):
@@ -102,7 +98,7 @@ class Film:
 
     def _frame(self, index: int) -> np.ndarray:
         pts = self.pts[index]
-        with _told(self.path):
+        with _reported(self.path):
             picture = self._decoded(pts, self._keys[max(0, bisect_right(self._keys, (pts, 2**62)) - 1)])
             if picture is None:  # a key frame that is none, or a container that seeks badly
                 picture = self._decoded(pts, self._keys[0], anew=True)
@@ -125,21 +121,21 @@ class Film:
         return None
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._container.close()
 
 
-class Films:
-    """Open films of one process, those used last; a forked process opens its own."""
+class OpenVideos:
+    """The open videos of one process, those used last; a forked process opens its own."""
 
-    def __init__(self, most: int = OPEN_FILMS):
+    def __init__(self, most: int = MAX_OPEN):
         self.most, self._open, self._process = most, OrderedDict(), os.getpid()
 
-    def __getitem__(self, path: Path) -> Film:
-        if self._process != os.getpid():  # a file's place is shared with the parent, so its films are left alone
+    def __getitem__(self, path: Path) -> Video:
+        if self._process != os.getpid():  # a file's offset is shared with the parent, so its videos are left alone
             self._open, self._process = OrderedDict(), os.getpid()
         if path not in self._open:
-            self._open[path] = Film(path)
+            self._open[path] = Video(path)
             if len(self._open) > self.most:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(path)
@@ -150,22 +146,24 @@ class Films:
 
 
 def frame_count(path: Path) -> int:
-    """Returns how many frames a film has: as its container says at once, else counted."""
-    with _told(path), _opened(path) as container:
-        if container.streams.video and container.streams.video[0].frames:
-            return container.streams.video[0].frames
-    return len(Film(path))
+    """Return how many frames a video has: as its container says at once, else counted."""
+    with _reported(path):
+        require_regular(path)
+        with av.open(str(path), options=VIDEO_OPTIONS) as container:
+            if container.streams.video and container.streams.video[0].frames:
+                return container.streams.video[0].frames
+    return len(Video(path))
 
 
-def none_called(key: str, name: str, known: Sequence[str]) -> DatasetError:
-    """Returns the error for pictures that a data set does not have."""
+def missing_images(key: str, name: str, known: Sequence[str]) -> DatasetError:
+    """Return the error for pictures that a data set does not have."""
     return DatasetError(f"{name} has no pictures {key!r}; it has {', '.join(known) or 'none'}")
 
 
-def picture(data: bytes, where: str) -> np.ndarray:
-    """Returns uint8 [H, W, 3] of a PNG or JPEG, as data sets of features "image" hold them. `where` is for errors."""
+def decode_image(data: bytes, where: str) -> np.ndarray:
+    """Return uint8 [H, W, 3] of a PNG or JPEG, as data sets of features "image" hold them. `where` is for errors."""
     try:
-        with av.open(BytesIO(data), options=PICTURE_OPTIONS) as container:
+        with av.open(BytesIO(data), options=IMAGE_OPTIONS) as container:
             return next(container.decode(video=0)).to_ndarray(format="rgb24")
     except (av.error.FFmpegError, StopIteration) as error:
         reason = getattr(error, "strerror", None) or "no image in it"
@@ -173,25 +171,19 @@ def picture(data: bytes, where: str) -> np.ndarray:
 
 
 def write(path: Path, pictures: np.ndarray, fps: float) -> None:
-    """Writes uint8 [T, H, W, 3] as a film; it is there under its name when it is whole."""
+    """Write uint8 [T, H, W, 3] as a video, whole or not at all."""
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[-1] != 3 or not len(pictures):
         raise DatasetError(f"a film of {pictures.dtype} {pictures.shape} was given; expected uint8 [T, H, W, 3], T ≥ 1")
     if pictures.shape[1] % 2 or pictures.shape[2] % 2:
         size = " × ".join(map(str, pictures.shape[1:3]))
         raise DatasetError(f"pictures of {size} make no {PIXELS} film; choose even sizes")
     rate = Fraction(fps).limit_denominator(1000)
-    partial = path.with_name(f".{path.name}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with av.open(str(partial), "w", format="mp4") as container:
-            stream = container.add_stream("libx264", rate=rate, options=OPTIONS)
-            stream.height, stream.width = pictures.shape[1:3]
-            stream.pix_fmt = PIXELS
-            for place, one in enumerate(pictures):
-                frame = av.VideoFrame.from_ndarray(one, format="rgb24")
-                frame.pts, frame.time_base = place, 1 / rate
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with metadata.replacing(path) as partial, av.open(str(partial), "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=rate, options=OPTIONS)
+        stream.height, stream.width = pictures.shape[1:3]
+        stream.pix_fmt = PIXELS
+        for number, one in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(one, format="rgb24")
+            frame.pts, frame.time_base = number, 1 / rate
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vla_datasets import metadata, statistics
-from vla_datasets.checks.fault import Findings
+from vla_datasets.checks.findings import Findings
 from vla_datasets.checks.rows import Totals
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset, incomplete

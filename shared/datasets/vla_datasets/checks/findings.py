@@ -1,14 +1,18 @@
-"""One departure, and the list of them."""
+"""The faults of a data set, with what several checks share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
+from vla_datasets.statistics import as_rows
+
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, where. `row` counts from 0 in tables and films, from 1 in lines of text; None: all of the file.
+    """A problem and its location. `row` counts from 0 in tables and videos, from 1 in lines of text; None: the file.
 
     grave: a reader fails on it or learns something wrong; else it only costs time or concerns few readers.
     """
@@ -31,17 +35,24 @@ class Findings:
     all: list[Fault] = field(default_factory=list)
 
     def add(self, file: Path | str, row: int | None, words: str, grave: bool = True) -> None:
-        """Adds a fault; `file` is named from the data set's folder on."""
+        """Add a fault; `file` is named from the data set's folder on."""
         path = Path(file)
         name = path.relative_to(self.folder) if path.is_absolute() and path.is_relative_to(self.folder) else path
         self.all.append(Fault(str(name), row, words, grave))
 
     def note(self, file: Path | str, row: int | None, words: str) -> None:
-        """Adds what is no grave one."""
+        """Add a fault that is not grave."""
         self.add(file, row, words, grave=False)
 
+    def not_finite(self, file: Path | str, name: str, values: np.ndarray) -> None:
+        """Add a fault where a column of floats [T, …] holds a NaN or an infinity."""
+        if values.dtype.kind == "f":
+            odd = np.flatnonzero(~np.isfinite(as_rows(values)).all(axis=1))
+            if len(odd):
+                self.add(file, int(odd[0]), f"{name} holds a NaN or an infinity ({len(odd)} rows do)")
+
     def error(self, file: Path | str, error: Exception) -> None:
-        """Adds what a reader says of a file."""
+        """Add a reader's error about a file."""
         words = str(error).replace(f"{self.folder}/", "")
         at = str(file).removeprefix(f"{self.folder}/")
         self.add(file, None, words.removeprefix(f"{at}: ").removeprefix(f"{at} "))

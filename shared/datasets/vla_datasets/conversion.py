@@ -1,0 +1,98 @@
+"""Data sets made of other ones: LeRobot v2.1 of any set, and LeRobot v3.0 by LeRobot's own converter.
+
+The converter is a program of LeRobot's package, in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from vla_common.volume import require_space
+from vla_datasets import marks, metadata, summary
+from vla_datasets.dataset import Dataset
+from vla_datasets.errors import DatasetError
+from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.writing import OWN_COLUMNS, Writer
+
+VARIABLE = "VLALAB_LEROBOT_PYTHON"  # a Python that has lerobot 0.4 or newer
+MODULE = "lerobot.datasets.v30.convert_dataset_v21_to_v30"
+FORMAT = "lerobot-v3.0"
+WORK_NAME = "set"  # of the converter's working copy
+
+
+def recode(dataset: Dataset, folder: Path) -> LeRobotDataset:
+    """Write `dataset` into `folder`, which must not exist, and return it: the same numbers, videos of short groups.
+
+    Episodes that are marked as bad are left out, and the others renumbered.
+    """
+    require_space(folder, summary.size(dataset.folder))
+    if text := marks.leave_out(dataset).left_out:
+        print(f"{dataset.name}: {text}")
+    first = dataset.episodes[0].index
+    columns = dataset.columns(first)
+    numbers = [key for key in dataset.column_keys if key in columns and columns[key].dtype != object]
+    numbers = [key for key in numbers if key not in OWN_COLUMNS]
+    # info.json may promise videos that nobody made
+    paths = {key: (dataset.pictures_path(one.index, key) for one in dataset.episodes) for key in dataset.video_keys}
+    cameras = [key for key in dataset.video_keys if any(map(os.path.lexists, paths[key]))]
+    features = {key: dataset.features[key] for key in dataset.features if key in numbers}
+    for key in cameras:
+        height, width = dataset.frames(first, key, [0]).shape[1:3]
+        features[key] = {"dtype": "video", "shape": [height, width, 3]}
+    features = {key: features[key] for key in dataset.features if key in features}
+    robot = dataset.info.get("robot_type") or "unknown"
+    writer = Writer(folder, robot, dataset.fps, features, dataset.modality, dataset.source)
+    for number, episode in enumerate(dataset.episodes):
+        summary.progress(number, len(dataset.episodes))
+        rows = {key: dataset.columns(episode.index)[key] for key in numbers}
+        frames = {key: dataset.frames(episode.index, key) for key in cameras}
+        writer.add(rows, frames, episode.tasks[0] if episode.tasks else "")
+    return writer.finish()
+
+
+def require_converter(layout: str | None) -> None:
+    """Raise DatasetError where v3.0 is requested and LeRobot's converter is missing."""
+    if layout != FORMAT:
+        return
+    python = os.environ.get(VARIABLE)
+    hint = "leave out -v3.0: v2.1 is what the lab, GR00T N1.5 and LeRobot up to 0.3 read"
+    if not python:
+        raise DatasetError(
+            f"v3.0 is made by LeRobot's own converter; set {VARIABLE} to a Python with lerobot 0.4, or {hint}"
+        )
+    done = subprocess.run([python, "-c", f"import {MODULE}"], capture_output=True, text=True, env=_environment())
+    if done.returncode:
+        message = (done.stderr.strip().splitlines() or ["it does not run"])[-1]
+        raise DatasetError(
+            f"{VARIABLE}={python} has no converter to v3.0 ({message}); install lerobot 0.4 there, or {hint}"
+        )
+
+
+def convert_to_v3(folder: Path, final: Path) -> Path:
+    """Turn a v2.1 set at `folder` into v3.0 at `final`; return it. The v2.1 set is removed afterwards."""
+    work = folder.with_name(f".{final.name}.v3")
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(folder, work / WORK_NAME)
+    command = [os.environ[VARIABLE], "-m", MODULE, f"--repo-id={WORK_NAME}", f"--root={work}", "--push-to-hub=false"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+        if done.returncode or not (work / WORK_NAME / "meta" / "episodes").is_dir():
+            message = " ".join(done.stderr.strip().splitlines()[-3:]) or "no v3.0 set was written"
+            raise DatasetError(f"LeRobot's converter failed: {message}. The v2.1 set is at {folder}")
+        for name in (metadata.MODALITY, metadata.SOURCE):  # the converter leaves them out
+            if (folder / name).exists():
+                shutil.copy(folder / name, work / WORK_NAME / name)
+        (work / WORK_NAME).rename(final)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(folder)
+    return final
+
+
+def _environment() -> dict[str, str]:
+    """Return this program's environment without the paths of its own packages, and without a network."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return own | {"HF_HUB_OFFLINE": "1"}

@@ -1,0 +1,113 @@
+"""What a session's episode can be saved as: a video, or a demonstration as `./lab record` stores them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from vla_common.volume import Volume, require_space
+from vla_contract import PolicyInfo
+from vla_evaluation.benchmark import Assets, Benchmark, Environment, Task
+from vla_evaluation.config import RecordConfig, config_hash
+from vla_evaluation.pictures import video
+from vla_evaluation.plan import describe, make_job
+from vla_evaluation.recording import record, worker
+from vla_evaluation.recording.trajectory import TrajectoryRecorder
+from vla_evaluation.rollout import Record
+from vla_evaluation.runs.folders import STORE, Run, RunRefused, open_run
+from vla_evaluation.spec import RunSpec
+from vla_evaluation.store import files
+from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.workers.clock import InvocationClock
+
+LOCK_TIMEOUT_S = 5.0  # another session saves a demonstration in the same recording
+LEASE_S = 60.0
+
+
+@dataclass(frozen=True)
+class SolvedEpisode:
+    """An episode that a session's environment has just run. person_steps: how many of its steps a person drove."""
+
+    task: Task
+    seed: int
+    record: Record
+    trajectory: TrajectoryRecorder
+    fixtures: dict[str, np.ndarray]
+    person_steps: int
+
+
+def render_video(env: Environment, benchmark: Benchmark, states: np.ndarray, work: Path) -> bytes:
+    """Return an mp4 of the episode that `env` has just run, two cameras next to each other."""
+    every = video.stride(benchmark.control_hz)
+    views = [video.draw(env, camera, states, {}, every) for camera in benchmark.cameras[:2]]
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        path = Path(folder) / "film.mp4"
+        frames = (np.concatenate(pair, axis=1) for pair in zip(*views, strict=True))
+        video.write(path, path.with_suffix(".jpg"), frames, Fraction(str(benchmark.control_hz)) / every)
+        return path.read_bytes()
+
+
+def save_demonstration(
+    benchmark: Benchmark, suite: str, info: PolicyInfo, spec: RunSpec, assets: Assets, episode: SolvedEpisode
+) -> str:
+    """Add the episode to a recording, whole or not at all; return the recording's name.
+
+    Recordings are by driver: SUITE-person, SUITE-POLICY-live, SUITE-POLICY-and-person; one that another version of the
+    lab made is left alone, and another one started. A person's steps that do nothing are left out, as with
+    `record --drop-noops`.
+    """
+    steps = len(episode.trajectory.steps["actions"])
+    driver = info.name if not episode.person_steps else "person"
+    if 0 < episode.person_steps < steps:
+        driver = f"{info.name}-and-person"
+    name = f"{suite}-{driver}" + ("" if episode.person_steps else "-live")
+    root, task = Volume().demonstrations, episode.task.index
+    require_space(root, record.DEMONSTRATION_BYTES)
+    config = RecordConfig(suite, episodes=len(benchmark.tasks(suite)), drop_noops=bool(episode.person_steps))
+    plan = record.make_plan(benchmark, config, spec.profile)
+    spec = replace(spec, seed=0, policy=replace(info, name=driver))
+    with ExitStack() as stack:
+        run = _open(stack, root, name, record.identify_recording(plan, spec, assets))
+        about = describe(plan, assets)
+        run.store.set_meta("about", {**about, "recording": record.describe_recording(benchmark)})
+        wanted = {one: counts["successes"] for one, counts in run.store.counts().items()}
+        wanted[task] = wanted.get(task, 0) + 1
+        run.store.want({task: wanted[task]}, 1)
+        facts = {"wanted": {str(one): count for one, count in wanted.items()}}
+        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **facts).to_json())
+        clock = InvocationClock.start()
+        invocation = run.store.begin_invocation(clock.now(), {"workers": 1})
+        lease = run.store.lease("live", invocation, clock.now(), LEASE_S, task)
+        arrays = episode.trajectory.arrays(drop_noops=bool(episode.person_steps))
+        result = episode.record.summary() | {"seed": episode.seed, "kept_steps": len(arrays["actions"])}
+        result["by_person"] = episode.person_steps
+        arrays |= {"end": episode.record.states[-1]}
+        arrays |= {f"fixture_{fixture}": pose for fixture, pose in episode.fixtures.items()}
+        files.save_episode(run.store, run.folder, lease, result, arrays, clock.now)
+        run.store.end_invocation(invocation, clock.now(), "complete")
+        return run.id
+
+
+def _open(stack: ExitStack, root: Path, stem: str, identity: dict) -> Run:
+    """Open the recording of that name and identity, else the first of stem-2, stem-3, … that fits or is free."""
+    name, number, until = stem, 1, time.monotonic() + LOCK_TIMEOUT_S
+    while (store := root / name / STORE).exists():
+        with RunStore(store, readonly=True) as opened:
+            if opened.config_hash == config_hash(identity):
+                break
+        number += 1
+        name = f"{stem}-{number}"
+    record.refuse_foreign(root / name)
+    while True:
+        try:
+            return stack.enter_context(open_run(root, identity, [], run_id=name, resume=None, label=name))
+        except RunRefused:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,288 @@
+"""The service over HTTP: JSON for what people do, and one request per image.
+
+A page requests what is newer than it has, and is answered as soon as there is something: nothing is queued, and a slow
+page gets fewer images, none of them old. Each benchmark has a module that calls `main` with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import tyro
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from vla_common.serving import Serving
+from vla_contract import ContractError, PolicyClient
+from vla_contract.protocol.problems import Problem
+from vla_contract.server.auth import TokenCheck, token_for
+from vla_contract.server.metrics import Metrics
+from vla_contract.server.middleware import RequestGuard, read_body
+from vla_contract.server.serving import address, listen, uvicorn_config
+from vla_evaluation import provenance
+from vla_evaluation.benchmark import Benchmark
+from vla_evaluation.live import messages
+from vla_evaluation.live.session import Session
+from vla_evaluation.routed import JSON, bad_request, read, told
+
+BINARY, VIDEO = "application/octet-stream", "video/mp4"
+BODY_BYTES = 16 * 2**10
+NEWS_TIMEOUT_S = 10.0  # of a request for an image
+CHECK_INTERVAL_S = 1.0  # between two checks of what sessions take
+POLICY_TIMEOUT_S = 1.0  # for a policy to answer its info
+MAX_ENDED = 64  # ended sessions whose last news can still be read
+
+log = logging.getLogger("vla_evaluation.live")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What sessions may take."""
+
+    sessions: int = 8  # at once
+    idle_s: float = 120.0  # without a request, until a session is closed
+    undriven_s: float = 1800.0  # looked at, but with nothing done, until it is closed
+    memory_gb: float = 4.0  # of one session's process
+
+    def __post_init__(self):
+        for name, value in self.to_dict().items():
+            if value <= 0:
+                raise ValueError(f"{name} is {value}; expected more than 0")
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the limits by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Limits)}
+
+
+@dataclass(frozen=True)
+class Server(Serving, Limits):
+    """A simulator to look at and to drive, over HTTP: a process for each session.
+
+    $VLALAB_TOKEN, when set, is asked for and sent to policies; it must be set where the network reaches the service.
+    """
+
+    port: int = 8006  # 0: any free one, named in the log
+    policies: str = ""  # name=URL, with commas between them: the only policies that sessions may ask
+
+
+@dataclass(eq=False)
+class Sessions:
+    """All sessions, by id; the ones that ended last stay until others take their place."""
+
+    benchmark: Benchmark
+    work: Path
+    policies: Mapping[str, str]
+    limits: Limits
+    token: str | None = None
+    all: dict[str, Session] = field(default_factory=dict)
+    opened: int = 0
+
+    def live(self) -> list[Session]:
+        """Return those whose process runs."""
+        return [one for one in self.all.values() if not one.is_over]
+
+    async def open(self, body: Mapping[str, Any]) -> Session:
+        """Return a new session. ValueError for what does not exist, Problem (503) without room for one more."""
+        request = await asyncio.to_thread(messages.parse_request, self.benchmark, self.policies, body)
+        if (count := len(self.live())) >= self.limits.sessions:
+            raise Problem.retry_after("busy", f"{count} sessions run already; close one, or try again later", 10.0)
+        if (free := provenance.free_memory_gb()) < (needed := self.benchmark.worker_gb):
+            raise Problem.retry_after("busy", f"a session needs {needed:g} GB of memory, {free:.1f} GB are free", 10.0)
+        session = Session(request)
+        self.all[session.id] = session  # it counts from here on
+        variables = self.benchmark.worker_variables(self.opened)
+        self.opened += 1
+        try:
+            await session.start(self.benchmark.module, self.work, variables)
+        except BaseException:
+            del self.all[session.id]
+            raise
+        for ended in [one for one in self.all.values() if one.is_over][:-MAX_ENDED]:
+            del self.all[ended.id]
+        return session
+
+    def find(self, name: str) -> Session:
+        """Return a session. Problem (404) for none."""
+        if name not in self.all:
+            raise Problem("not-found", "this session is not known here (any more); open a new one")
+        session = self.all[name]
+        session.used = time.monotonic()
+        return session
+
+    async def watch(self) -> None:
+        """End, for as long as it runs, sessions that nobody uses and those that take too much."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            for session in self.live():
+                if reason := self.over(session):
+                    await session.end(reason)
+
+    def over(self, session: Session) -> str:
+        """Return why a session has to end; empty where it may continue."""
+        now, limits = time.monotonic(), self.limits
+        if session.process is None:  # it is being started
+            return ""
+        if now - session.used > limits.idle_s:
+            return f"closed, since nobody looked at it for {limits.idle_s:g} s; start anew"
+        if now - session.driven > limits.undriven_s:
+            return f"closed, since nothing was done in it for {limits.undriven_s / 60:g} minutes; start anew"
+        if session.rss_bytes() > limits.memory_gb * 1e9:
+            return f"closed, since it took more than {limits.memory_gb:g} GB of memory; start anew"
+        return ""
+
+    async def close(self) -> None:
+        """End all."""
+        await asyncio.gather(*(one.end("the service was stopped") for one in self.live()))
+
+
+class Handlers:
+    """What the routes do."""
+
+    def __init__(self, sessions: Sessions):
+        self.sessions, self.benchmark = sessions, sessions.benchmark
+
+    async def about(self, request: Request) -> Response:
+        """Answer with what can be opened here."""
+        of, sessions = self.benchmark, self.sessions
+
+        def list_tasks() -> dict[str, list[str]]:
+            return {suite: [task.instruction for task in of.tasks(suite)] for suite in of.suites}
+
+        about = {
+            "benchmark": of.name,
+            "suites": await asyncio.to_thread(list_tasks),
+            "action": [asdict(part) for part in of.action],
+            "control_hz": of.control_hz,
+            "policies": list(sessions.policies),
+            "sessions": len(sessions.live()),
+            "limits": sessions.limits.to_dict(),
+        }
+        return told(about)
+
+    async def policies(self, request: Request) -> Response:
+        """Answer with the policies, and which of them are up now."""
+
+        def is_ready(url: str) -> bool:
+            try:
+                timeout_s = POLICY_TIMEOUT_S
+                with PolicyClient(url, self.sessions.token, timeout_s, timeout_s, retries=0) as client:
+                    return bool(client.info())
+            except ContractError:
+                return False
+
+        urls = self.sessions.policies
+        ready = await asyncio.gather(*(asyncio.to_thread(is_ready, url) for url in urls.values()))
+        return told({"policies": [{"name": name, "ready": one} for name, one in zip(urls, ready, strict=True)]})
+
+    async def open(self, request: Request) -> Response:
+        session = await self.sessions.open(await read(request))
+        return told({"id": session.id}, 201)
+
+    async def frame(self, request: Request) -> Response:
+        """Answer with what is newer than number `after`, within NEWS_TIMEOUT_S, else with the latest."""
+        session = self.sessions.find(request.path_params["id"])
+        numbers = []
+        for name in ("after", "episode", "have"):
+            text = request.query_params.get(name, "0")
+            if not text.isdecimal() or len(text) > 12:
+                raise ValueError(f"{name} is {text[:40]!r}; expected a whole number from 0")
+            numbers.append(int(text))
+        after, episode, have = numbers
+        await session.wait_for_news(after, NEWS_TIMEOUT_S)
+        session.used = time.monotonic()
+        return Response(session.message(episode, have), media_type=BINARY)
+
+    async def do(self, request: Request) -> Response:
+        session = self.sessions.find(request.path_params["id"])
+        command = messages.check_command(await read(request), self.benchmark.action, bool(session.request.policy))
+        if command["do"] == "close":
+            await session.end("closed")
+            return told({"done": "close"})
+        if command["do"] == "reset" and command["start"] is not None:
+            start = session.request.with_start(command["start"])
+            await asyncio.to_thread(start.require_init_state, self.benchmark)
+            command["start"] = start.start
+        if session.is_over:
+            raise ValueError(f"this session is over: {session.state['reason']}")
+        session.driven = time.monotonic()
+        session.tell(command)
+        return told({"done": command["do"]})
+
+    async def film(self, request: Request) -> Response:
+        _, blob = await self.sessions.find(request.path_params["id"]).run_job("film")
+        return Response(blob, media_type=VIDEO)
+
+    async def keep(self, request: Request) -> Response:
+        session = self.sessions.find(request.path_params["id"])
+        await read_body(request, (JSON,))  # another type is what a form of another site's page can send
+        answer, _ = await session.run_job("keep")
+        return told({"kept": answer["kept"]})
+
+    async def ready(self, request: Request) -> Response:
+        return told({"status": "ready", "sessions": len(self.sessions.live())})
+
+
+def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
+    """Return the application; its sessions end with it."""
+    handlers = Handlers(sessions)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette):
+        watching = asyncio.create_task(sessions.watch())
+        yield
+        watching.cancel()
+        await sessions.close()
+
+    routes = [
+        Route("/v1/simulator", handlers.about),
+        Route("/v1/policies", handlers.policies),
+        Route("/v1/sessions", handlers.open, methods=["POST"]),
+        Route("/v1/sessions/{id}/frame", handlers.frame),
+        Route("/v1/sessions/{id}/do", handlers.do, methods=["POST"]),
+        Route("/v1/sessions/{id}/film", handlers.film),
+        Route("/v1/sessions/{id}/keep", handlers.keep, methods=["POST"]),
+        Route("/livez", handlers.ready),
+        Route("/readyz", handlers.ready),
+    ]
+    guard = Middleware(RequestGuard, token=check, metrics=Metrics(), max_body_bytes=BODY_BYTES)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={ValueError: bad_request}, lifespan=lifespan)
+
+
+def parse_policies(text: str) -> dict[str, str]:
+    """Return addresses by name. ValueError for what is not a list of name=URL."""
+    policies = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, url = part.partition("=")
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not re.fullmatch(r"https?://[^\s,]+", url):
+            raise ValueError(f"--policies has {part!r}; expected name=http://host:port, with commas between them")
+        policies[name] = url
+    return policies
+
+
+def main(benchmark: Benchmark, prog: str) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    settings = tyro.cli(Server, prog=prog)
+    provenance.check_simulator(benchmark, log.warning)
+    token, policies = token_for(settings.host), parse_policies(settings.policies)
+    listener = listen(settings.host, settings.port)
+    with tempfile.TemporaryDirectory(prefix="vlalab-live-") as work, listener:
+        sessions = Sessions(benchmark, Path(work), policies, settings, token)
+        config = uvicorn_config(create_app(sessions, TokenCheck(token)), "info", has_token=token is not None)
+        server = uvicorn.Server(config)
+        log.info("listening on %s", address(listener))
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
+            server.run(sockets=[listener])

@@ -1,0 +1,164 @@
+"""Score a policy on a data set without a simulator, or ask it about one row.
+
+A benchmark's module calls `main` with its profiles and the names of its data sets' cameras.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.table import Table
+
+from vla_common import endings
+from vla_common.volume import Volume, shown
+from vla_contract import PolicyClient
+from vla_datasets.metadata import Episode
+from vla_datasets.opening import find, open_dataset
+from vla_evaluation.benchmark import Benchmark
+from vla_evaluation.config import EvalConfig, parse_ranges, token_of
+from vla_evaluation.dataset_options import OfflineOptions
+from vla_evaluation.evaluate import reach_policy
+from vla_evaluation.offline import report, scores
+from vla_evaluation.offline.policy_view import PolicyView, view_as
+from vla_evaluation.terminal import one_line, say
+
+DEFAULT_EPISODES = 10
+TABLE_COLUMNS = 4  # dimensions in one table of a terminal
+
+
+def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[str], prog: str) -> int:
+    """Score, or ask once; return the exit code. cameras: `usual_cameras` of `view_as`."""
+    options = tyro.cli(OfflineOptions, prog=prog, args=list(arguments))
+    dataset = open_dataset(find(options.dataset))
+    config = EvalConfig("", policy_url=options.policy_url)
+    info = reach_policy(config)
+    view = view_as(dataset, info, benchmark.profiles, cameras, _parse_cameras(options.cameras), options.unnorm_key)
+    with PolicyClient(options.policy_url, token_of(config)) as client:
+        if options.index is None:
+            score_episodes(client, view, options)
+        else:
+            show_row(client, view, options, options.index)
+    return 0
+
+
+def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptions) -> None:
+    """Score the chosen episodes and write summary.json, report.html and, with --plot, a PNG for each."""
+    info, dataset = view.info, view.dataset
+    every = min(options.execute or info.horizon, info.horizon)
+    episodes = _choose_episodes(view, options.episodes)
+    low, high = view.ranges()
+    names, directory = scores.dimension_names(info.action), _make_directory(view, options)
+    scored, plots = [], []
+    for episode in episodes:
+        swapped = options.swap or scores.swap_instruction(dataset.episodes, episode)
+        one = scores.score_episode(client, view, episode, swapped, options.seed, every, options.steps)
+        scored.append(one)
+        mean = scores.average(scores.errors(one.own, one.recorded, high - low))
+        say(f"episode {one.index}: {len(one.recorded)} steps, MSE {mean['mse']:.4g}, "
+            f"normalised {mean['mse_normalised']:.4g} · {one_line(one.instruction)}")  # fmt: skip
+        if options.plot:
+            path, title = directory / f"episode_{one.index:06d}.png", f"episode {one.index}: {one.instruction}"
+            state = view.recorded_states(one.index)[: len(one.recorded)]
+            plots.append(report.plot_curves(path, title, names, one.recorded, one.own, every, state))
+    figures = scores.summarize(scored, info.action, high - low)
+    verdict = scores.describe_listening(figures)
+    numbers = ", ".join(str(one.index) for one in episodes)
+    settings = {"episodes": numbers, "asked every": f"{every} steps", "seed": options.seed}
+    facts = report.list_facts(info, view.notes, settings)
+    subtitle = f"{len(scored)} episodes, {figures['steps']} steps, no simulator"
+    html = report.render(info.name, dataset.name, subtitle, facts, figures=figures, verdict=verdict, plots=plots)
+    _write(directory, html, {**figures, "verdict": verdict, "facts": facts})
+    titles = (metric.replace("_", ", ").upper().replace("NORMALISED", "normalised") for metric in scores.METRICS)
+    table = Table("key", *titles)
+    for row in (*figures["keys"], {"key": "all", **figures["overall"]}):
+        table.add_row(row["key"], *(f"{row[metric]:.4g}" for metric in scores.METRICS))
+    endings.console().print(table)
+    say(verdict)
+    say(f"report: {shown(directory / 'report.html')}")
+
+
+def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, index: int) -> None:
+    """Ask about one row of the data set; print the chunk next to what was recorded, and write the page."""
+    info, dataset = view.info, view.dataset
+    episode, step = _find_row(view, index)
+    instruction = options.swap or (episode.tasks[0] if episode.tasks else "")
+    session = scores.session_name(options.seed, episode.index)
+    (observation,) = view.observations(episode.index, [step], instruction, session)
+    chunk = client.act(observation).actions
+    recorded = view.recorded_actions(episode.index)[step : step + len(chunk)]
+    predicted = chunk[: len(recorded)].astype(float)
+    names = scores.dimension_names(info.action)
+    where = f"row {index}: episode {episode.index}, step {step} of {episode.length}"
+    say(f"{info.name} on {dataset.name}, {where}\ninstruction: {one_line(instruction)}")
+    for note in view.notes:
+        say(f"  {note}")
+    say("the policy's action / what was recorded")
+    for start in range(0, len(names), TABLE_COLUMNS):
+        columns = slice(start, start + TABLE_COLUMNS)
+        table = Table("step", *names[columns])
+        for number, (ours, theirs) in enumerate(zip(predicted[:, columns], recorded[:, columns], strict=True)):
+            table.add_row(str(number), *(f"{a:.3f} / {b:.3f}" for a, b in zip(ours, theirs, strict=True)))
+        endings.console().print(table)
+    if len(recorded) < len(chunk):
+        say(f"the episode ends after {len(recorded)} of the chunk's {len(chunk)} actions; the others are not shown")
+    low, high = view.ranges()
+    figures = scores.tables(scores.errors(predicted, recorded, high - low), info.action)
+    figures |= {"steps": len(recorded), "episodes": [], "swapped": None}
+    directory = _make_directory(view, options)
+    _, plot = report.plot_curves(directory / "chunk.png", where, names, recorded, predicted, len(recorded))
+    facts = report.list_facts(info, view.notes, {"row": index, "seed": options.seed})
+    frames = [(name, report.frame_uri(frame)) for name, frame in observation.images.items()]
+    html = report.render(info.name, dataset.name, where, facts, figures=figures, instruction=instruction,
+                         frames=frames, plots=[("The chunk", plot)])  # fmt: skip
+    answer = {"predicted": predicted.tolist(), "recorded": recorded.tolist(), "names": names}
+    _write(directory, html, {**figures, **answer, "instruction": instruction, "facts": facts})
+    say(f"MSE {figures['overall']['mse']:.4g}, normalised {figures['overall']['mse_normalised']:.4g}")
+    say(f"page: {shown(directory / 'report.html')}")
+
+
+def _choose_episodes(view: PolicyView, ranges: str) -> list[Episode]:
+    episodes = {one.index: one for one in view.dataset.episodes if one.length}
+    if empty := [str(one.index) for one in view.dataset.episodes if not one.length]:
+        say(f"episodes without rows are left out: {', '.join(empty)}")
+    numbers = parse_ranges(ranges) if ranges else list(episodes)[:DEFAULT_EPISODES]
+    if unknown := [number for number in numbers if number not in episodes]:
+        raise ValueError(f"{view.dataset.name} has no episode {unknown[0]}; it has {len(episodes)}, from 0 on")
+    if len(numbers) < len(episodes) and not ranges:
+        say(f"the first {len(numbers)} of {len(episodes)} episodes (--episodes chooses)")
+    return [episodes[number] for number in numbers]
+
+
+def _find_row(view: PolicyView, index: int) -> tuple[Episode, int]:
+    step = index
+    for episode in view.dataset.episodes:
+        if 0 <= step < episode.length:
+            return episode, step
+        step -= episode.length
+    raise ValueError(f"--index {index} is no row of {view.dataset.name}; it has {len(view.dataset)}, from 0 on")
+
+
+def _make_directory(view: PolicyView, options: OfflineOptions) -> Path:
+    """Return where the results go; those of an earlier call under the same name are replaced."""
+    row = f"-row{options.index}" if options.index is not None else ""
+    directory = Volume().logs / "offline" / (options.name or f"{view.dataset.name}-{view.info.name}{row}")
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob("*.png"):
+        old.unlink()
+    return directory
+
+
+def _write(directory: Path, html: str, figures: dict[str, Any]) -> None:
+    (directory / "report.html").write_text(html, encoding="utf-8")
+    (directory / "summary.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def _parse_cameras(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    for camera, equals, video in pairs:
+        if not (camera and equals and video):
+            raise ValueError(f"--cameras {camera!r} names no film; expected CAMERA=FILM,…")
+    return {camera: video for camera, _, video in pairs}

@@ -1,0 +1,150 @@
+"""How far a policy's actions are from recorded ones: per dimension, part and episode, as they are and normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from vla_contract import Observation, PolicyClient
+from vla_contract.protocol.parts import Part
+from vla_datasets.metadata import Episode
+from vla_evaluation.offline.policy_view import PolicyView
+
+METRICS = ("mse", "mae", "mse_normalised", "mae_normalised")
+MAX_CONCURRENT = 8  # requests to a stateless policy, which answers them together where it can
+UNRELATED_INSTRUCTION = "stay where you are and do nothing"  # where all episodes of a set have one task
+
+
+@dataclass(frozen=True)
+class ScoredEpisode:
+    """One episode: recorded and predicted actions, float64 [T, n].
+
+    own    predicted with the recorded instruction
+    other  predicted with the instruction `swapped`
+    again  predicted with the recorded instruction and the next seed
+    """
+
+    index: int
+    instruction: str
+    swapped: str
+    recorded: np.ndarray
+    own: np.ndarray
+    other: np.ndarray
+    again: np.ndarray
+
+
+def score_episode(
+    client: PolicyClient, view: PolicyView, episode: Episode, swapped: str, seed: int, every: int, steps: int | None
+) -> ScoredEpisode:
+    """Score an episode over its first `steps` steps, all by default; the policy is asked every `every` steps."""
+    own = episode.tasks[0] if episode.tasks else ""
+    recorded = view.recorded_actions(episode.index)[:steps]
+    requests = ((own, seed), (swapped, seed), (own, seed + 1))
+    predicted = (predict(client, view, episode.index, len(recorded), text, number, every) for text, number in requests)
+    return ScoredEpisode(episode.index, own, swapped, recorded, *predicted)
+
+
+def swap_instruction(episodes: Sequence[Episode], episode: Episode) -> str:
+    """Return another instruction than the episode's: the data set's next one in alphabetical order."""
+    own = episode.tasks[0] if episode.tasks else ""
+    texts = sorted({text for one in episodes for text in one.tasks} - {own})
+    return next((text for text in texts if text > own), texts[0] if texts else UNRELATED_INSTRUCTION)
+
+
+def predict(
+    client: PolicyClient, view: PolicyView, episode: int, length: int, instruction: str, seed: int, every: int
+) -> np.ndarray:
+    """Return what the policy would have done in an episode's first `length` steps, float64 [length, n].
+
+    It is asked at every `every`-th step and its actions are taken until the next one. Raises ValueError where it
+    answers fewer.
+    """
+    steps = range(0, length, every)
+    at_once = 1 if view.info.stateful else view.info.max_batch
+    observations = view.observations(episode, steps, instruction, session_name(seed, episode))
+    chunks = [chunk[:every] for chunk in ask(client, observations, at_once)]
+    for step, chunk in zip(steps, chunks, strict=True):
+        if len(chunk) < min(every, length - step):
+            raise ValueError(
+                f"the policy answered {len(chunk)} actions at step {step} and is asked every {every}; "
+                f"ask at least every {len(chunk)}: --execute {len(chunk)}"
+            )
+    return np.concatenate(chunks)[:length].astype(np.float64)
+
+
+def session_name(seed: int, episode: int) -> str:
+    """Return a session name of an evaluator's form: a policy that samples noise takes it from seed and episode."""
+    return f"offline.{seed}.{episode}.0.x"
+
+
+def ask(client: PolicyClient, observations: Iterator[Observation], at_once: int) -> Iterator[np.ndarray]:
+    """Yield the policy's actions, float32 [H, n], for each observation in order."""
+    count = min(at_once, MAX_CONCURRENT)
+    with ThreadPoolExecutor(count) as pool:
+        while group := list(islice(observations, count)):
+            yield from (chunk.actions for chunk in pool.map(client.act, group))
+
+
+def errors(predicted: np.ndarray, recorded: np.ndarray, width: np.ndarray) -> dict[str, np.ndarray]:
+    """Return each of METRICS by dimension, float64 [n], of actions [T, n].
+
+    Normalised: `width`, the data set's range of each dimension, becomes 2; a dimension that never changes has no error.
+    """
+    difference = predicted - recorded
+    normalised = np.divide(2 * difference, width, out=np.zeros_like(difference), where=width > 0)
+    values = ((difference**2), np.abs(difference), normalised**2, np.abs(normalised))
+    return {metric: value.mean(0) for metric, value in zip(METRICS, values, strict=True)}
+
+
+def average(by_dimension: dict[str, np.ndarray], dimensions: slice = slice(None)) -> dict[str, float]:
+    """Return each metric over some dimensions."""
+    return {metric: float(by_dimension[metric][dimensions].mean()) for metric in METRICS}
+
+
+def dimension_names(parts: Sequence[Part]) -> list[str]:
+    """Return a name for each number: "gripper", "position delta 2"."""
+    return [part.name if part.size == 1 else f"{part.name} {i}" for part in parts for i in range(part.size)]
+
+
+def tables(by_dimension: dict[str, np.ndarray], parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the metrics over all dimensions, per part ("keys") and per dimension."""
+    keys, dimensions, names = [], [], dimension_names(parts)
+    for part in parts:
+        start = len(dimensions)
+        keys.append({"key": part.name, "size": part.size, **average(by_dimension, slice(start, start + part.size))})
+        for i in range(start, start + part.size):
+            dimensions.append({"dimension": names[i], "key": part.name, **average(by_dimension, slice(i, i + 1))})
+    return {"overall": average(by_dimension), "keys": keys, "dimensions": dimensions}
+
+
+def summarize(episodes: Sequence[ScoredEpisode], parts: Sequence[Part], width: np.ndarray) -> dict[str, Any]:
+    """Return all figures as JSON holds them; every step counts once."""
+    joined = {name: np.concatenate([getattr(one, name) for one in episodes]) for name in ("own", "other", "again")}
+    recorded = np.concatenate([one.recorded for one in episodes])
+    rows = []
+    for one in episodes:
+        swapped = {"instruction": one.swapped, **average(errors(one.other, one.recorded, width))}
+        row = {"episode": one.index, "steps": len(one.recorded), "instruction": one.instruction}
+        rows.append({**row, **average(errors(one.own, one.recorded, width)), "swapped": swapped})
+    return {
+        "steps": len(recorded),
+        **tables(errors(joined["own"], recorded, width), parts),
+        "episodes": rows,
+        "swapped": average(errors(joined["other"], recorded, width)),
+        "moved_by_instruction": average(errors(joined["other"], joined["own"], width)),
+        "moved_by_noise": average(errors(joined["again"], joined["own"], width)),
+    }
+
+
+def describe_listening(figures: dict[str, Any]) -> str:
+    """Say whether the instruction moves the actions by more than noise does."""
+    instruction, noise = (figures[name]["mae_normalised"] for name in ("moved_by_instruction", "moved_by_noise"))
+    numbers = f"another instruction moves an action by {instruction:.3g} of [-1, 1], other noise by {noise:.3g}"
+    if instruction == 0:
+        return f"it does not listen: {numbers}"
+    return f"it listens: {numbers}" if instruction > 1.5 * noise else f"not distinguishable from noise: {numbers}"

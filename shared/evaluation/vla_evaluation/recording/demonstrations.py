@@ -1,0 +1,227 @@
+"""Recorded episodes, read back: `Demonstrations(directory)` needs neither benchmark nor simulator until it renders."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from vla_common.volume import Volume
+from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.parts import Part
+from vla_evaluation import benchmark
+from vla_evaluation.benchmark import Assets, Benchmark, Environment, Task
+from vla_evaluation.runs.folders import STORE
+from vla_evaluation.store.records import StoreError, as_damage
+from vla_evaluation.store.runstore import RunStore
+
+
+@dataclass(frozen=True)
+class Source:
+    """What images of a recording are rendered with: its directory, the benchmark's module, assets; auto, cpu or gpu."""
+
+    folder: Path
+    module: str
+    assets: Assets
+    render: str
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One recorded episode, of T steps. Its arrays are read on first use.
+
+    index    its number in the recording, from 0
+    suite    of its task
+    task     index of its task in the suite
+    episode  its number among the task's attempts: with `seed`, what its start was drawn from
+    """
+
+    index: int
+    suite: str
+    task: int
+    episode: int
+    instruction: str
+    success: bool
+    seed: int
+    steps: int
+    path: Path
+    source: Source = field(repr=False)
+
+    ADVICE: ClassVar[str] = "record it again"
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that was recorded, by name, `fixture_…` being poses; ValueError where the file is damaged."""
+        return self.read_file(dict.fromkeys(("actions", "executed", "states", "views"), self.steps))
+
+    def read_file(self, lengths: dict[str, int]) -> dict[str, np.ndarray]:
+        """Return the file's arrays, some of which have these lengths."""
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            if any(len(arrays[name]) != length for name, length in lengths.items()):
+                raise ValueError(f"its arrays do not have {self.steps} steps")
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"demonstration {self.path} cannot be read: {reason}; {self.ADVICE}") from error
+        return arrays
+
+    @property
+    def actions(self) -> np.ndarray:
+        """The policy's action at each step, float32 [T, m] as the benchmark executes it: what is to be learned."""
+        return self.arrays["actions"]
+
+    @property
+    def executed(self) -> np.ndarray:
+        """The executed actions, float32 [T, m]: with noise not those of the policy."""
+        return self.arrays["executed"]
+
+    @property
+    def states(self) -> np.ndarray:
+        """The proprioception that a policy would have been sent before each action: float32 [T, n]."""
+        return self.arrays["states"]
+
+    @property
+    def sim_states(self) -> np.ndarray:
+        """The simulator's whole state before each action: float64 [T, k]."""
+        return self.arrays["sim_states"]
+
+    @property
+    def views(self) -> np.ndarray:
+        """What images before each action show: float64 [T, v]; see `Environment.view`."""
+        return self.arrays["views"]
+
+    def frames(self, camera: str, size: int) -> np.ndarray:
+        """Return the images that a policy would have been sent before each action, rendered now.
+
+        uint8 [T, size, size, 3], bottom row first as the environment renders them (`[:, ::-1]` is upright,
+        `[:, ::-1, ::-1]` turned by 180°). ValueError for an unknown camera, or where they cannot be rendered as they
+        were.
+        """
+        rendering = renderer(self.source, size)
+        if camera not in rendering.benchmark.cameras:
+            raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, rendering.benchmark.cameras)}")
+        views, env = self.views, rendering.env
+        self.reset_scene(rendering)
+        images = np.empty((self.steps, size, size, 3), np.uint8)
+        for image, view in zip(images, views, strict=True):
+            env.show(view)
+            image[:] = env.render(camera)
+        return images
+
+    def reset_scene(self, rendering: Renderer) -> None:
+        """Bring the episode's scene back. ValueError where its fixtures are at other positions than then."""
+        tasks = rendering.benchmark.tasks(self.suite)
+        self.load_scene(rendering, next(task for task in tasks if task.index == self.task))
+        recorded = self.fixture_poses
+        for name, pose in rendering.env.fixture_poses().items():
+            if not np.array_equal(recorded[name], pose):
+                raise ValueError(f"{self.path}: {name} stood elsewhere when it was recorded; {self.ADVICE}")
+
+    def load_scene(self, rendering: Renderer, task: Task) -> None:
+        """Load the task and reset the scene to the episode's start."""
+        rendering.env.load_task(task, self.seed)
+        rendering.env.reset(0, rendering.env.start(0))
+
+    @property
+    def fixture_poses(self) -> dict[str, np.ndarray]:
+        """The recorded poses, as `Environment.fixture_poses` has them."""
+        prefix = "fixture_"
+        return {name.removeprefix(prefix): one for name, one in self.arrays.items() if name.startswith(prefix)}
+
+
+class Demonstrations:
+    """A directory that `./lab record` made. One that is still being recorded has the episodes that are finished.
+
+    name, suite, policy  the recording's, the suite's and the policy's name
+    benchmark            the benchmark's name
+    rate_hz              steps per second
+    cameras              those that can be rendered
+    action, state        the parts of `Demonstration.actions` and `.states`
+    noise                the standard deviation of what was added to the executed actions, 0 for none
+    tasks                instructions by the task's index
+    episodes             the demonstrations, by task and episode
+    """
+
+    def __init__(self, folder: Path | str, render: str = "auto"):
+        """Read the store; ValueError where the directory holds no recording, or a damaged one."""
+        self.folder = Path(folder).absolute()
+        store = self.folder / STORE
+        if not store.is_file():
+            raise ValueError(f"{folder} holds no recording (no {STORE}); `./lab record` makes one")
+        try:
+            with as_damage(store), RunStore(store, readonly=True) as opened:
+                about, self.identity, job = opened.described(), opened.meta("identity"), opened.meta("job")
+                rows = [row for row in opened.finished() if "recording" in row.result]
+                self.suite = opened.suite
+        except StoreError as error:
+            raise ValueError(str(error)) from error
+        if "recording" not in about:
+            raise ValueError(f"{self.folder} is a run of an evaluation, which nothing may be learned from; record one")
+        facts, identity = about["recording"], self.identity
+        self.name, self.policy = self.folder.name, identity["policy"]["name"]
+        self.benchmark, self.rate_hz = identity["benchmark"], float(identity["control_hz"])
+        self.cameras, self.noise = tuple(facts["cameras"]), float(identity["recording"]["noise"])
+        self.action = tuple(Part(**part) for part in identity["action"])
+        self.state = tuple(Part(**part) for part in facts["state"])
+        self.tasks = {index: task["instruction"] for index, task in enumerate(about["tasks"])}
+        assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
+        source = Source(self.folder, job["benchmark"], assets, render)
+        self.episodes = tuple(
+            Demonstration(
+                index, self.suite, row.task, row.episode, self.tasks[row.task], row.success, row.result["seed"],
+                row.result["kept_steps"], self.folder / row.result["recording"], source,
+            )
+            for index, row in enumerate(rows)
+        )  # fmt: skip
+
+
+class Renderer:
+    """Renders the episodes of one source at one size. ValueError where its assets are missing."""
+
+    def __init__(self, source: Source, size: int):
+        if size < 1:
+            raise ValueError(f"images of {size} pixels cannot be rendered; expected 1 or more")
+        self.source, self.size, self.benchmark = source, size, benchmark.load(source.module)
+        assets = _find_assets(self.benchmark, source.assets)
+        work = source.folder / "work"
+        if not os.access(work, os.W_OK):
+            work = Path(tempfile.mkdtemp(prefix="vla-lab-drawing-"))
+            atexit.register(shutil.rmtree, work, ignore_errors=True)
+        cameras: Iterable[str] = self.benchmark.cameras
+        self.env: Environment = self.benchmark.make_env(assets.path, work, tuple(cameras), size, source.render)
+
+
+_renderer: Renderer | None = None  # of this process: an environment takes a gigabyte
+
+
+def renderer(source: Source, size: int | None = None) -> Renderer:
+    """Return this process's renderer, a new one where the last was of another source or size; None: of any size."""
+    global _renderer
+    if _renderer is None or _renderer.source != source or size not in (None, _renderer.size):
+        if _renderer is not None:
+            getattr(_renderer.env, "close", lambda: None)()
+        _renderer = Renderer(source, size or 64)
+    return _renderer
+
+
+def _find_assets(of: Benchmark, recorded: Assets) -> Assets:
+    """Return the assets that a recording was made with; ValueError where they are missing."""
+    for name in (recorded.kind, str(recorded.path)):
+        with suppress(ValueError):
+            if (assets := of.assets(name, Volume().root)).digest == recorded.digest:
+                return assets
+    raise ValueError(
+        f"the assets of the recording ({recorded.kind}, {recorded.digest[:12]}) are neither here nor at "
+        f"{recorded.path}, and on others pictures would show other things; bring them there, or record again"
+    )

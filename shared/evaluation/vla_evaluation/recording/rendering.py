@@ -1,0 +1,83 @@
+"""Frames of recorded steps: any camera at any size, after the fact, in this process or in several."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from itertools import groupby, islice
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from vla_evaluation.recording.demonstrations import Demonstration
+
+BLOCK = 8  # demonstrations of one task that a process renders in a row: it builds the task's scene once for them
+BLOCK_BYTES = 2**28  # of their frames, at most
+Frames = dict[str, np.ndarray]  # camera → uint8 [T, size, size, 3]
+Then = Callable[[Demonstration, Frames], Any]
+
+
+def draw(
+    demonstrations: Sequence[Demonstration],
+    cameras: Sequence[str],
+    size: int,
+    workers: int = 1,
+    then: Then | None = None,
+) -> Iterator[tuple[Demonstration, Any]]:
+    """Yield each demonstration with its frames by camera, in the given order; `workers` processes render ahead.
+
+    then: called with both in the process that rendered, and its result is yielded instead, as for videos that are
+    encoded there; a function of a module. ValueError where something cannot be rendered, RuntimeError where a process
+    died.
+    """
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; expected 1 or more")
+    if workers == 1:
+        for one in map(replace, demonstrations):  # without their arrays, which are freed after each
+            yield one, _render(one, cameras, size, then)
+        return
+    blocks = list(_blocks(demonstrations, len(cameras) * size**2 * 3))
+    pool = ProcessPoolExecutor(min(workers, max(1, len(blocks))), get_context("spawn"), _use_one_thread)
+    try:
+        tasks = ((block, pool.submit(_render_block, block, tuple(cameras), size, then)) for block in blocks)
+        submitted = deque(islice(tasks, workers + 1))
+        while submitted:
+            block, future = submitted.popleft()
+            yield from zip(block, future.result(), strict=True)
+            submitted.extend(islice(tasks, 1))
+    except BrokenProcessPool as error:
+        raise RuntimeError("a process that draws has died (out of memory?); try fewer --workers") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _blocks(demonstrations: Sequence[Demonstration], step_bytes: int) -> Iterator[list[Demonstration]]:
+    """Yield neighbours with the same task, as many at once as fit into BLOCK_BYTES."""
+    for _, of_task in groupby(demonstrations, key=lambda one: (one.source.folder, one.task)):
+        block: list[Demonstration] = []
+        for one in of_task:
+            size = sum(other.steps for other in (*block, one)) * step_bytes
+            if block and (len(block) == BLOCK or size > BLOCK_BYTES):
+                yield block
+                block = []
+            block.append(replace(one))  # without its arrays
+        yield block
+
+
+def _use_one_thread() -> None:
+    """Processes that render at the same time must not compete."""
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+
+
+def _render_block(block: list[Demonstration], cameras: Sequence[str], size: int, then: Then | None) -> list[Any]:
+    return [_render(one, cameras, size, then) for one in block]
+
+
+def _render(one: Demonstration, cameras: Sequence[str], size: int, then: Then | None) -> Any:
+    frames = {camera: one.frames(camera, size) for camera in cameras}
+    return frames if then is None else then(one, frames)
