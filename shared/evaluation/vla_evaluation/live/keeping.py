@@ -19,9 +19,9 @@ from vla_evaluation.pictures import video
 from vla_evaluation.plan import describe, make_job
 from vla_evaluation.recording import record, worker
 from vla_evaluation.runs.folders import STORE, Run, RunRefused, open_run
-from vla_evaluation.store import files
+from vla_evaluation.store.remote import save_episode
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.workers.clock import InvocationClock
+from vla_evaluation.workers.job import InvocationClock
 
 if TYPE_CHECKING:
     from vla_evaluation.live.player import Player
@@ -80,9 +80,7 @@ def _add(run: Run, player: Player) -> None:
     arrays = player.tape.arrays(drop_noops=bool(player.by_person))
     result = player.record.summary() | {"seed": player.seed, "kept_steps": len(arrays["actions"])}
     result["by_person"] = player.by_person
-    files.save_episode(
-        run.store, run.folder, lease, result, {**arrays, "end": player.record.states[-1], **poses}, clock.now
-    )
+    save_episode(run.store, run.folder, lease, result, {**arrays, "end": player.record.states[-1], **poses}, clock.now)
     run.store.end_invocation(invocation, clock.now(), "complete")
 
 

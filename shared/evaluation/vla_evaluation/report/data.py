@@ -145,7 +145,7 @@ class Summary:
 
     def rows(self) -> list[dict]:
         """Returns one JSON-able row per finished episode."""
-        known = hosts.known_hosts(self.invocations)
+        known = hosts.own_names(self.invocations)
         return [
             {
                 "suite": self.suite,
@@ -243,7 +243,7 @@ def load(folder: Path, store: RunStore) -> Summary:
         steps=sum(e.steps for e in finished),
         requests=sum(e.result.get("requests", 0) for e in finished),
         faults=store.faults(),
-        hosts=hosts.shares(store.by_worker(), hosts.known_hosts(invocations)),
+        hosts=hosts.shares(store.by_worker(), hosts.own_names(invocations)),
         policies=store.by_policy(),
         invocations=invocations,
         notice=about["assets"].get("notice", ""),
