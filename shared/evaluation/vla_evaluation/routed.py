@@ -1,4 +1,4 @@
-"""Routes of evaluation's own services: handlers that get the path's and the query's words, and JSON both ways."""
+"""Routes of the evaluation's own services: handlers get the path's and the query's parameters, and JSON both ways."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Handler = Callable[[Mapping, Mapping, Request], Awaitable[Answer]]
 
 
 class Routed:
-    """An `Endpoint` whose handler gets the path's and the query's words, and whose ValueErrors are the sender's."""
+    """An `Endpoint` whose handler also gets the parameters of path and query, and whose ValueErrors are status 400."""
 
     def __init__(self, handler: Handler, **settings: Any):
         self.handler, self.settings = handler, settings
@@ -29,7 +29,6 @@ class Routed:
         await Endpoint(handler=handler, **self.settings)(scope, receive, send)
 
     async def answer(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        """Returns what the handler answers."""
         try:
             return await self.handler(path, query, request)
         except ValueError as error:
@@ -37,12 +36,12 @@ class Routed:
 
 
 def told(value: Mapping[str, Any], status: int = 200) -> Answer:
-    """Returns a mapping as a JSON answer."""
+    """Return a mapping as a JSON answer."""
     return Answer(json.dumps(value, ensure_ascii=False).encode(), JSON, status)
 
 
 def read(request: Request) -> dict[str, Any]:
-    """Returns the JSON object that was sent. ValueError for anything else."""
+    """Return the JSON object of the body. ValueError for anything else."""
     value = load_json(request.body)
     if not isinstance(value, dict):
         raise ValueError(f"the body is {shorten(value)}; expected a JSON object")
