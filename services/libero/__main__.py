@@ -1,4 +1,4 @@
-"""`python -m services.libero SUITE --policy-url URL` evaluates a policy on LIBERO; see `vla_evaluation.evaluate`."""
+"""`python -m services.libero SUITE --policy-url URL` evaluates a policy on LIBERO; see `vla_evaluation.cli`."""
 
 import sys
 
@@ -7,6 +7,6 @@ from vla_common import endings, memory
 if __name__ == "__main__":
     with memory.importing():
         from services.libero.benchmark import BENCHMARK
-        from vla_evaluation.evaluate import main
+        from vla_evaluation.cli import main
 
     endings.run(main, BENCHMARK, sys.argv[1:])

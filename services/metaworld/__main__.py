@@ -1,4 +1,4 @@
-"""`python -m services.metaworld SUITE --policy-url URL` evaluates on Meta-World; see `vla_evaluation.evaluate`."""
+"""`python -m services.metaworld SUITE --policy-url URL` evaluates on Meta-World; see `vla_evaluation.cli`."""
 
 import sys
 
@@ -7,6 +7,6 @@ from vla_common import endings, memory
 if __name__ == "__main__":
     with memory.importing():
         from services.metaworld.benchmark import BENCHMARK
-        from vla_evaluation.evaluate import main
+        from vla_evaluation.cli import main
 
     endings.run(main, BENCHMARK, sys.argv[1:])

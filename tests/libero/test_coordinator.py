@@ -11,14 +11,14 @@ from dataclasses import asdict, replace
 import pytest
 
 from vla_evaluation import hosts
-from vla_evaluation.coordinator import calls, schemas
+from vla_evaluation.coordinator import calls
 from vla_evaluation.coordinator.app import Coordinator, coordinating
-from vla_evaluation.coordinator.calls import Held
-from vla_evaluation.coordinator.remote import Joined, RemoteStore
+from vla_evaluation.coordinator.calls import ActiveRun
 from vla_evaluation.runs.folders import FOLDERS
 from vla_evaluation.store.records import StoreError
+from vla_evaluation.store.remote import Joined, RemoteStore
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.workers.clock import InvocationClock
+from vla_evaluation.workers.job import InvocationClock
 
 RESULT = {"success": True, "steps": 7}
 
@@ -37,8 +37,8 @@ def run(tmp_path):
     plan = [(0, episode) for episode in range(3)]
     store = RunStore.create(tmp_path / "run/run.sqlite", suite="suite", config_hash="c" * 16, plan=plan, meta={})
     clock = InvocationClock.start()
-    held = Held(tmp_path / "run", Rules(), clock, store.begin_invocation(clock.now()))
-    with store, coordinating("127.0.0.1:0", None, Coordinator(held, {})) as coordinator:
+    active = ActiveRun(tmp_path / "run", Rules(), clock, store.begin_invocation(clock.now()))
+    with store, coordinating("127.0.0.1:0", None, Coordinator(active, {})) as coordinator:
         yield coordinator, store
 
 
@@ -85,7 +85,7 @@ def test_every_call_may_be_repeated(run, remote):
     assert remote.call("release", lease=asdict(third)) and not remote.call("release", lease=asdict(third))
     assert store.counts()[0]["pending"] == 2
     twice(remote, "leave")
-    assert coordinator.hosts_left() == []
+    assert coordinator.active_hosts() == []
 
 
 def test_counts_are_those_of_this_moment_for_who_changes_them(run, remote):
@@ -249,7 +249,7 @@ def test_calls_in_one_transaction_fail_alone(run, remote, monkeypatch):
     def broken(*_):
         raise TypeError("a fault of the program")
 
-    monkeypatch.setitem(calls.CALLS, "faults", (schemas.Call, broken))
+    monkeypatch.setitem(calls.CALLS, "faults", (calls.Call, broken))
     sent = [("say", {"worker": "w", "status": f"{number}"}) for number in range(20)]
     sent[5:5] = [("faults", {}), ("finish", {"lease": asdict(lease), "result": RESULT})]
     sent.append(("add_to_result", {"lease": asdict(lease), "more": {}, "files": 5}))
@@ -297,7 +297,7 @@ def test_a_damaged_file_and_another_invocation(run, remote):
         urllib.request.urlopen(urllib.request.Request(f"{run[0].url}/v1/files?{query}", b"b", headers), timeout=30)
     assert refused.value.code == 400 and "SHA-256" in json.load(refused.value)["detail"]
     remote.joined = replace(remote.joined, invocation=99)
-    with pytest.raises(StoreError, match="begun anew since; join it again"):
+    with pytest.raises(StoreError, match="started again since; join it again"):
         remote.open()
     run[0].end("the run was stopped")
     with pytest.raises(StoreError, match="the run was stopped"):

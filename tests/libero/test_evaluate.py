@@ -21,7 +21,7 @@ from tests.libero.harness import ENVIRONMENT, Evaluation, LightEvaluation, Polic
 from tests.ports import refusing
 from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
-from vla_evaluation import agreement, evaluate, imports, provenance
+from vla_evaluation import agreement, cli, evaluate, imports, provenance
 from vla_evaluation.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.runs import folders as rundir
@@ -320,7 +320,7 @@ def refuse(policy, libero_assets, tmp_path, monkeypatch, capsys):
 
     def run(*arguments, url=policy.url, root=tmp_path / "runs"):
         flags = ["--policy-url", url, "--assets", str(libero_assets), "--run-dir", str(root)]
-        assert evaluate.main(BENCHMARK, ["libero_goal", *flags, *arguments]) == 2
+        assert cli.main(BENCHMARK, ["libero_goal", *flags, *arguments]) == 2
         return capsys.readouterr().err
 
     return run
@@ -335,7 +335,7 @@ def test_a_policy_that_never_gets_ready(refuse):
 def test_the_wait_for_a_policy_is_one_line_where_nothing_can_be_drawn_again(libero_assets, tmp_path, capsys):
     with refusing() as nobody:
         flags = ["--policy-url", nobody, "--assets", str(libero_assets), "--run-dir", str(tmp_path / "runs")]
-        assert evaluate.main(BENCHMARK, ["libero_goal", *flags, "--policy-timeout-s", "6"]) == 2
+        assert cli.main(BENCHMARK, ["libero_goal", *flags, "--policy-timeout-s", "6"]) == 2
     assert capsys.readouterr().out.count(f"waiting for the policy at {nobody}, up to 6 s") == 1
 
 

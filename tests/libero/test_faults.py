@@ -17,8 +17,8 @@ import pytest
 
 from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, LightEvaluation, PolicyService, results, wait_for
 from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.workers.heartbeat import Phase, WorkerHeartbeat
 from vla_evaluation.workers.supervisor import Child
-from vla_evaluation.workers.vitals import Phase, Vitals
 from vla_evaluation.workers.worker import FATAL
 
 TASK, EPISODES, STEPS, LIBERO_STEPS = 0, 3, 40, 20
@@ -319,22 +319,22 @@ def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk)
 
 def test_a_worker_whose_log_cannot_be_written_still_ends_as_one_that_gives_up(tmp_path):
     """Else its run would start another and try its episodes on the same full disk until none of their tries is left."""
-    vitals, handle = Vitals.create()
+    heartbeat, handle = WorkerHeartbeat.create()
     start = ["-m", "vla_evaluation.workers.worker", str(tmp_path / "none"), "worker-0", "1"]
     command = [sys.executable, *start, str(os.getpid()), "0", str(handle)]
     with open("/dev/full", "w") as full:
         ended = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=full, stderr=full, pass_fds=(handle,))
         assert ended.wait(120) == FATAL
     os.close(handle)
-    child = Child("worker-0", ended, vitals, tmp_path / "worker-0.log")
-    assert child.why_it_gave_up().startswith("worker-0 gave up, and why could not be written to ")
+    child = Child("worker-0", ended, heartbeat, tmp_path / "worker-0.log")
+    assert child.fatal_message().startswith("worker-0 gave up, and why could not be written to ")
     child.log.write_text("a warning\nstop: no space left\n")
-    assert child.why_it_gave_up() == "no space left"
+    assert child.fatal_message() == "no space left"
     before = child.log.write_text("stop: of one that was here before\n")
-    later = Child("worker-0", ended, vitals, child.log, before)
-    assert later.why_it_gave_up().startswith("worker-0 gave up, and why could not be written to ")
+    later = Child("worker-0", ended, heartbeat, child.log, before)
+    assert later.fatal_message().startswith("worker-0 gave up, and why could not be written to ")
     child.log.write_text(child.log.read_text() + "stop: no space left\nException ignored in: a library's end\n")
-    assert later.why_it_gave_up() == "no space left"
+    assert later.fatal_message() == "no space left"
 
 
 def test_a_policy_that_stays_away_ends_the_run_and_loses_nothing(flags, undisturbed, tmp_path):

@@ -8,10 +8,10 @@ import pytest
 from tests.libero import light
 from tests.libero.harness import PolicyService
 from tests.libero.invented import episode_result, make_run
-from vla_evaluation import evaluate, provenance
+from vla_evaluation import cli, provenance
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.workers import growth
-from vla_evaluation.workers.growth import Growth
+from vla_evaluation.workers import supervisor
+from vla_evaluation.workers.supervisor import Growth
 
 SLOW = {"total": 1000.0, "policy": 600.0, "server_queue": 20.0, "server_infer": 550.0}
 
@@ -21,7 +21,7 @@ def look(tmp_path, monkeypatch):
     """Returns what is said of a run with these timings on a machine of two cores."""
 
     def say(timings=SLOW, load=1.0, memory_gb=8.0, workers=2, left=3, look_s=0.0):
-        monkeypatch.setattr(growth, "LOOK_S", look_s)
+        monkeypatch.setattr(supervisor, "GROWTH_INTERVAL_S", look_s)
         monkeypatch.setattr(provenance, "cores", lambda: 2)
         monkeypatch.setattr(provenance, "free_memory_gb", lambda: memory_gb)
         monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
@@ -29,7 +29,7 @@ def look(tmp_path, monkeypatch):
         with store:
             result = json.dumps(episode_result(True, timings_ms=timings))
             store.db.execute("UPDATE episodes SET result = ? WHERE status = 'done'", (result,))
-            return Growth(2.0).why(store, 1, workers)
+            return Growth(2.0).reason(store, 1, workers)
 
     return say
 
@@ -57,14 +57,14 @@ def test_none_otherwise(look, otherwise):
 
 
 def test_a_run_with_a_slow_policy_ends_with_more_workers_than_it_began_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(growth, "LOOK_S", 0.0)
-    monkeypatch.setattr(growth, "MOST_PER_CORE", 2)
+    monkeypatch.setattr(supervisor, "GROWTH_INTERVAL_S", 0.0)
+    monkeypatch.setattr(supervisor, "MAX_PER_CORE", 2)
     monkeypatch.setattr(provenance, "cores", lambda: 1)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     words = ["libero_goal", "--run-dir", str(tmp_path), "--run-id", "grown"]
     words += ["--tasks", "0", "--trials", "6", "--max-steps", "8", "--video", "none"]
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "100") as policy:
-        assert evaluate.main(light.BENCHMARK, [*words, "--policy-url", policy.url]) == 0
+        assert cli.main(light.BENCHMARK, [*words, "--policy-url", policy.url]) == 0
     with RunStore(tmp_path / "grown" / "run.sqlite", readonly=True) as store:
         assert len(list(store.finished())) == 6
         assert [one["notes"]["workers"] for one in store.invocations()] == [2]

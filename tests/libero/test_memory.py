@@ -12,9 +12,8 @@ from tests.libero.harness import ENVIRONMENT, ROOT
 from tests.libero.invented import make_run
 from vla_common import memory
 from vla_evaluation import evaluate, provenance
-from vla_evaluation.workers.clock import InvocationClock
-from vla_evaluation.workers.growth import Growth
-from vla_evaluation.workers.supervisor import Patience, Supervisor, worker_names
+from vla_evaluation.workers.job import InvocationClock
+from vla_evaluation.workers.supervisor import Growth, StallPolicy, Supervisor, worker_names
 
 LIMIT_S = 60.0
 DIES = """
@@ -49,14 +48,14 @@ def machine(monkeypatch):
 def test_fewer_workers_where_memory_is_short_and_why(machine, cores, free_gb, asked, episodes, workers, says):
     machine(cores, free_gb)
     assert evaluate.choose_workers(asked, episodes, 1.25) == workers
-    said = evaluate.about_memory(asked, episodes, workers, 1.25)
+    said = evaluate.memory_notice(asked, episodes, workers, 1.25)
     assert said.startswith(says) and bool(said) == bool(says)
 
 
 def supervisor_of(folder, store, names) -> Supervisor:
-    patience, variables = Patience(2, 30.0, LIMIT_S), lambda number: {}
+    limits, variables = StallPolicy(2, 30.0, LIMIT_S), lambda number: {}
     supervisor = Supervisor(
-        folder, store, 1, InvocationClock.start(), names, patience, lambda success, place: False, None, variables,
+        folder, store, 1, InvocationClock.start(), names, limits, lambda success, place: False, None, variables,
         "dies", Growth(1.0),
     )  # fmt: skip
     supervisor.environment["PYTHONPATH"] = str(folder)

@@ -23,7 +23,7 @@ from services.libero.simulator.suites import load_suite
 from tests.libero.harness import ENVIRONMENT
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused, SessionLost, UnknownSession
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
-from vla_evaluation.sessions import episode_of
+from vla_evaluation.random_policy import episode_of
 
 SUITE = "libero_goal"
 RECORDED = {(3, 7): 5, (4, 0): 2}  # (task, episode) -> steps

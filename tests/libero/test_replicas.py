@@ -90,18 +90,18 @@ def test_a_worker_leaves_one_alone_that_gives_no_answer_and_comes_back(policies)
     with PolicyClient(one.url) as client:
         expected = json.loads(json.dumps(client.info().to_dict()))
     replicas = Replicas((A, B), (one.url, other.url), expected, None, 5.0, 5.0)
-    assert replicas.there() == [A, B] and replicas.keep_to(B)
+    assert replicas.available() == [A, B] and replicas.pin(B)
     other.kill()
-    assert not replicas.keep_to(B) and replicas.there() == [A]
-    assert replicas.keep_to(A)
-    replicas.doubt("it said 500")
-    assert replicas.there() == [A], "it answers: one failure says nothing of the next episode"
+    assert not replicas.pin(B) and replicas.available() == [A]
+    assert replicas.pin(A)
+    replicas.suspect("it said 500")
+    assert replicas.available() == [A], "it answers: one failure says nothing of the next episode"
     other.start()
     replicas.all[B].next_at = time.monotonic()
-    assert replicas.there() == [A, B]
+    assert replicas.available() == [A, B]
     replicas.expected = {**expected, "horizon": 9}
     with pytest.raises(AnotherPolicy, match=f"came back at {other.url}"):
-        replicas.keep_to(B)
+        replicas.pin(B)
 
 
 def test_episodes_go_where_the_fewest_are_under_way_and_not_where_they_failed(store):

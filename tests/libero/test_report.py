@@ -7,11 +7,16 @@ import re
 import pytest
 from rich.console import Console
 
+from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
 from services.libero.simulator.suites import SUITES, load_suite
-from tests.libero.invented import IDENTITY, make_run
+from tests.libero.invented import ASSETS, IDENTITY, make_run
 from vla_common.durations import show_seconds
+from vla_contract import PolicyInfo
+from vla_contract.protocol.parts import OSC_POSE
 from vla_evaluation import evaluate, report
+from vla_evaluation.config import EvalConfig
+from vla_evaluation.plan import make_plan
 from vla_evaluation.progress import LiveProgress, Pace, PlainProgress
 from vla_evaluation.report import compare, data, page
 from vla_evaluation.runs import __main__ as runs
@@ -143,6 +148,13 @@ def test_a_run_on_the_kit_ends_with_where_the_official_files_are(tmp_path, capsy
     said = capsys.readouterr().out
     assert said.count("./lab assets libero") == lines
     assert said.splitlines()[-1].startswith("libero_goal: success rate 100.0 %"), "the result stays the last line"
+
+
+def test_a_run_on_the_kit_says_first_what_numbers_to_publish_need(tmp_path, capsys):
+    folder, store = make_run(tmp_path, trials=1, left=10)
+    plan, info = make_plan(BENCHMARK, EvalConfig(suite="libero_goal")), PolicyInfo(name="vla", action=OSC_POSE)
+    evaluate.print_header(Run(folder, store, False, []), plan, info, ASSETS["kit"], 10, 1)
+    assert "numbers to publish need LIBERO's official files: `./lab assets libero` (317 MB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("changes", [{"unnorm_key": "libero_goal_no_noops"}, {"unnorm_key": None},
@@ -339,13 +351,6 @@ def test_pace_leaves_the_start_out_and_counts_episodes_under_way():
     assert first.line == "1/10 episodes, success 0.0 %, 10 steps/s, about 1 min 20 s left"
 
 
-def test_until_the_first_episode_is_done_an_earlier_run_tells_what_is_left():
-    pace = Pace(counts(0), now=0.0, expected_s=100.0)
-    assert pace.totals(counts(0), now=4.0).left_s == 96.0
-    assert pace.totals(counts(0), now=300.0).left_s == 90.0, "18 of 20 episodes have not begun"
-    assert pace.totals(counts(2), now=301.0).left_s == pytest.approx(4.0)  # 4 episodes in 1 s, 16 to go
-
-
 def test_videos_that_are_rendered_at_the_end_are_named():
     pace = Pace(counts(0), now=0.0)
     workers = {"a": "task 3 episode 1", "b": "rendering videos"}
@@ -358,12 +363,12 @@ def test_videos_that_are_rendered_at_the_end_are_named():
 
 def test_a_run_of_more_than_ten_minutes_says_so_once():
     pace = Pace(counts(0), now=0.0)
-    assert pace.told_once(pace.totals(counts(1), now=900.0)) is None, "two episodes are no pace yet"
-    line = pace.told_once(pace.totals(counts(2), now=900.0))
+    assert pace.announcement(pace.totals(counts(1), now=900.0)) is None, "two episodes are no pace yet"
+    line = pace.announcement(pace.totals(counts(2), now=900.0))
     assert line == "this will take about 1 h 00 min more; Ctrl-C keeps what is finished, --resume goes on"
-    assert pace.told_once(pace.totals(counts(5), now=901.0)) is None
+    assert pace.announcement(pace.totals(counts(5), now=901.0)) is None
     quick = Pace(counts(0), now=0.0)
-    assert quick.told_once(quick.totals(counts(4), now=9.0)) is None
+    assert quick.announcement(quick.totals(counts(4), now=9.0)) is None
 
 
 @pytest.mark.parametrize(("s", "text"), [(None, "?"), (4.4, "4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")])
@@ -413,4 +418,4 @@ def test_a_long_suite_fits_on_the_screen():
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=24)
     many = {task: counts(3)[0] | {"leased": int(task == 77)} for task in range(90)}
     progress = LiveProgress({task: str(task) for task in many}, many, console)
-    assert 77 in progress.shown(many) and len(progress.shown(many)) <= 16
+    assert 77 in progress.visible(many) and len(progress.visible(many)) <= 16

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.libero.harness import ENVIRONMENT, ROOT
-from vla_evaluation.coordinator.remote import Joined, RemoteStore
+from vla_evaluation.store.remote import Joined, RemoteStore
 
 URL = "http://127.0.0.1:9"
 PROGRAMS = {

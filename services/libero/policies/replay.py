@@ -13,7 +13,7 @@ import numpy as np
 from services.libero.simulator.suites import load_suite
 from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
-from vla_evaluation.sessions import episode_of
+from vla_evaluation.random_policy import episode_of
 
 _RECORDING = re.compile(r"^(\d+)-(\d+)\.npz$")
 

@@ -1,13 +1,10 @@
-"""Do policy, benchmark and protocol fit together? Asked once, before the first episode."""
+"""Whether policy, benchmark and protocol fit together, checked once, before the first episode."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
-from vla_contract.protocol.parts import Part
-from vla_evaluation.actions import differing, unlike
+from vla_evaluation.actions import differing
 from vla_evaluation.benchmark import Benchmark, base_of
 from vla_evaluation.profiles import Profile
 
@@ -15,58 +12,52 @@ from vla_evaluation.profiles import Profile
 def check_policy(
     info: PolicyInfo, benchmark: Benchmark, suite: str, profile: Profile, allow_other_suite: bool = False
 ) -> None:
-    """Raises ValueError where `info` asks for what the benchmark does not have, answers what it cannot execute, was
-    made for something else, or is no policy of `profile`: other pictures, cameras, state or convention.
+    """Raise ValueError where the policy needs what the benchmark does not have, answers what it cannot execute, was
+    made for another suite, or does not fit `profile`: other images, cameras, state or convention.
     """
+    name, served = f"policy {info.name!r}", _name(info)
     for camera in info.cameras:
         if camera not in benchmark.cameras:
             raise ValueError(
-                f"policy {info.name!r} asks for camera {camera!r}, which {benchmark.name} does not have"
+                f"{name} asks for camera {camera!r}, which {benchmark.name} does not have"
                 f"{did_you_mean(camera, benchmark.cameras)}"
             )
-    _check_parts(info, benchmark)
+    if pair := differing(info.action, benchmark.action):
+        raise ValueError(
+            f"{served} answers actions with {pair[0] or 'nothing'} where {benchmark.name} "
+            f"executes {pair[1] or 'nothing'}; it takes {', '.join(map(str, benchmark.action))}: serve a checkpoint "
+            f"made for {benchmark.name}"
+        )
+    if info.state and (pair := differing(info.state, benchmark.state)):
+        raise ValueError(
+            f"{served} needs a state with {pair[0] or 'nothing'} where {benchmark.name} has "
+            f"{pair[1] or 'nothing'}: serve a checkpoint made for {benchmark.name}"
+        )
     base = base_of(benchmark, suite)
     if info.suites and not {suite, base} & set(info.suites) and not allow_other_suite:
-        made_for = ", ".join(info.suites)
         raise ValueError(
-            f"policy {info.name!r}{_checkpoint(info)} was made for {made_for}, not for {suite}: serve the checkpoint "
+            f"{served} was made for {', '.join(info.suites)}, not for {suite}: serve the checkpoint "
             f"for {base}, evaluate {info.suites[0]}, or add --allow-other-suite if that is what you want"
         )
-    if wrong := _misfit(info, profile):
-        raise ValueError(f"policy {info.name!r} {wrong}: {_way_out(info, benchmark.profiles)}")
+    if misfit := _misfit(info, profile):
+        fitting = [other for other, one in benchmark.profiles.items() if not _misfit(info, one)]
+        hint = f"serve it so that it fits, since no profile does: {', '.join(benchmark.profiles)}"
+        raise ValueError(f"{name} {misfit}: {f'give --profile {fitting[0]}, which fits it' if fitting else hint}")
 
 
-def choose_profile(info: PolicyInfo, benchmark: Benchmark, asked: str | None) -> str:
-    """Returns the name of the profile to evaluate under: the one asked for, else the policy's own, else the first."""
-    name = asked or info.profile or next(iter(benchmark.profiles))
-    if asked is None and name not in benchmark.profiles:
+def choose_profile(info: PolicyInfo, benchmark: Benchmark, requested: str | None) -> str:
+    """Return the name of the profile to evaluate under: the requested one, else the policy's own, else the first."""
+    name = requested or info.profile or next(iter(benchmark.profiles))
+    if requested is None and name not in benchmark.profiles:
         raise ValueError(
-            f"policy {info.name!r}{_checkpoint(info)} names the profile {name!r}, which {benchmark.name} does not "
+            f"{_name(info)} names the profile {name!r}, which {benchmark.name} does not "
             f"have; choose with --profile: {', '.join(benchmark.profiles)}"
         )
     return name
 
 
-def _check_parts(info: PolicyInfo, benchmark: Benchmark) -> None:
-    if pair := differing(info.action, benchmark.action):
-        raise ValueError(
-            f"policy {info.name!r}{_checkpoint(info)} answers actions with {_words(pair[0])} where {benchmark.name} "
-            f"executes {_words(pair[1])}; it takes {', '.join(map(str, benchmark.action))}: serve a checkpoint "
-            f"made for {benchmark.name}"
-        )
-    if info.state and (pair := differing(info.state, benchmark.state)):
-        raise ValueError(
-            f"policy {info.name!r}{_checkpoint(info)} needs a state with {_words(pair[0])} where {benchmark.name} has "
-            f"{_words(pair[1])}: serve a checkpoint made for {benchmark.name}"
-        )
-
-
-def _words(part: Part | None) -> str:
-    return str(part) if part else "nothing"
-
-
 def _misfit(info: PolicyInfo, profile: Profile) -> str:
-    """Returns what of a policy is not as its profile has it; empty where all is, or the policy looks at nothing."""
+    """Return how a policy differs from its profile; empty where it does not, or the policy needs no image."""
     if not info.cameras:
         return ""
     if info.image_hw is not None and tuple(info.image_hw) != (profile.image_size,) * 2:
@@ -76,37 +67,29 @@ def _misfit(info: PolicyInfo, profile: Profile) -> str:
         return f"looks through {theirs}, a policy of profile {profile.name} through {ours}"
     if profile.state and not info.state:
         return f"is not told the robot's state, a policy of profile {profile.name} is"
-    pair = unlike(info.action, profile.action) if profile.action else None
-    return f"answers {_words(pair[0])}, a policy of profile {profile.name} {_words(pair[1])}" if pair else ""
+    if profile.action and (pair := differing(info.action, profile.action, convert=False)):
+        return f"answers {pair[0] or 'nothing'}, a policy of profile {profile.name} {pair[1] or 'nothing'}"
+    return ""
 
 
-def _way_out(info: PolicyInfo, profiles: Mapping[str, Profile]) -> str:
-    fitting = [name for name, one in profiles.items() if not _misfit(info, one)]
-    if fitting:
-        return f"give --profile {fitting[0]}, which fits it"
-    return f"serve it so that it fits, since no profile does: {', '.join(profiles)}"
-
-
-def choose_unnorm_key(info: PolicyInfo, usual: tuple[str, ...], asked: str | None = None) -> str | None:
-    """Returns the key of the statistics that fit the suite: the one asked for, else the first of `usual` it has.
+def choose_unnorm_key(info: PolicyInfo, usual: tuple[str, ...], requested: str | None = None) -> str | None:
+    """Return the key of the statistics that fit the suite: the requested one, else the first of `usual` it has.
 
     None for a policy without such keys. ValueError, listing the keys, where none fits.
     """
-    keys = info.unnorm_keys
-    if not keys:
-        if asked is not None:
-            raise ValueError(f"--unnorm-key {asked!r}: policy {info.name!r} has no such keys; leave the flag out")
+    if not info.unnorm_keys:
+        if requested is not None:
+            raise ValueError(f"--unnorm-key {requested!r}: policy {info.name!r} has no such keys; leave the flag out")
         return None
-    candidates = (asked,) if asked is not None else usual
+    candidates = (requested,) if requested is not None else usual
     for key in candidates:
-        if key in keys:
+        if key in info.unnorm_keys:
             return key
-    wanted = " or ".join(repr(key) for key in candidates)
     raise ValueError(
-        f"policy {info.name!r} has no statistics {wanted} to un-normalise its actions; give one of its own with "
-        f"--unnorm-key: {', '.join(keys)}"
+        f"policy {info.name!r} has no statistics {' or '.join(map(repr, candidates))} to un-normalise its actions; "
+        f"give one of its own with --unnorm-key: {', '.join(info.unnorm_keys)}"
     )
 
 
-def _checkpoint(info: PolicyInfo) -> str:
-    return f" ({info.checkpoint.repo})" if info.checkpoint else ""
+def _name(info: PolicyInfo) -> str:
+    return f"policy {info.name!r}" + (f" ({info.checkpoint.repo})" if info.checkpoint else "")

@@ -1,12 +1,12 @@
-"""What evaluation knows of a benchmark: its tasks and conventions as data, and the environment that it makes.
+"""What the evaluator knows of a benchmark: the members of `Benchmark`, and of the `Environment` that one makes.
 
-A benchmark is one folder services/<name>/. Its module benchmark.py holds an object with the members of `Benchmark`,
+A benchmark is a directory under services/. Its benchmark.py has an object with the members of `Benchmark`,
 called BENCHMARK; its __main__.py is the job that compose.yaml runs:
 
-    endings.run(main, BENCHMARK, sys.argv[1:])  # main of vla_evaluation.evaluate
+    endings.run(main, BENCHMARK, sys.argv[1:])  # main of vla_evaluation.cli
 
 The evaluator's own process uses the data alone. Every worker process imports the benchmark's module by its name and
-calls `make_env` once, so whatever must be settled before a simulator is imported is settled in there, and the module
+calls `make_env` once, so settings that precede the import of a simulator belong there, and the module
 itself may import no simulator.
 """
 
@@ -25,10 +25,10 @@ from vla_evaluation.profiles import Profile
 
 
 class Task(Protocol):
-    """One task of a suite; `index` is its place there, from 0. What else it has is the benchmark's own affair.
+    """One task of a suite; `index` is its position there, from 0. Other members are the benchmark's own.
 
-    A suite whose tasks are of several kinds says so in `kind`, a word for each, and one that grades them in `level`,
-    from 1 on: reports then have a rate per kind and per level.
+    Optional: `kind`, a word for each kind of task, and `level`, its difficulty from 1 on; reports then have a rate per
+    kind and per level.
     """
 
     index: int
@@ -40,8 +40,8 @@ class Task(Protocol):
 class Assets:
     """The files that scenes are built from: what they are, where, and a digest that changes with their content.
 
-    `unlike` says why results on them must not stand beside published figures, empty where they may; `notice` stands
-    at the top of the report, and `advice` is told before and after a run on them.
+    `unlike` is the reason why results on them are not comparable with published figures, empty where they are;
+    `notice` is at the top of the report, and `advice` is printed before and after a run.
     """
 
     kind: str
@@ -53,143 +53,142 @@ class Assets:
 
 
 class Environment(Protocol):
-    """One simulated scene after another, in the process that made it. States and pictures must follow from the task,
+    """One simulated scene after another, in the process that made it. States and images must follow from the task,
     the seed, the episode and the actions alone, whichever episodes this process ran before: workers share a run.
 
-    One member more may be there: `sense(camera, picture)` returns what the policy gets of a picture that `render` has
-    drawn in this step, where a task has a bad sensor; films and people see what was drawn.
+    Optional: `sense(camera, picture)` returns the policy's version of an image that `render` drew in this step, for
+    a task with a disturbed sensor; videos and people get the rendered one.
     """
 
-    instruction: str  # of the task that is loaded
+    instruction: str  # of the loaded task
 
     def load_task(self, task: Any, seed: int, **scene: Any) -> None:
-        """Builds the task's scene unless it stands already, and starts its episodes' draws from `seed`; with the
-        benchmark's own robot and once for all, unless a profile says otherwise (`scene`, of `EpisodeProtocol.scene`; a
-        benchmark without such profiles takes none).
+        """Build the task's scene unless it is loaded already, and seed its episodes; with the benchmark's own robot and
+        once for all, unless a profile differs (`scene`, of `EpisodeProtocol.scene`; a benchmark without such
+        profiles takes none).
         """
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
-        """Starts episode `episode` (from 0) of the task at `init_state`, of `init_states` or `start`."""
+        """Start episode `episode` (from 0) of the task at `init_state`, of `init_states` or `start`."""
 
     def start(self, episode: int) -> np.ndarray:
-        """Returns a start state that the benchmark itself draws for `episode` by the seed of `load_task`: what
-        demonstrations begin from, and none of the `init_states` that evaluation begins from.
+        """Return a start state that the benchmark samples for `episode` by the seed of `load_task`: for demonstrations,
+        and none of the `init_states` of an evaluation.
         """
 
     def step(self, action: np.ndarray) -> bool:
-        """Executes one action, float32 [n] as `Benchmark.action` says; returns whether the task is solved now."""
+        """Execute one action, float32 [n] as in `Benchmark.action`; return whether the task is solved now."""
 
     def render(self, camera: str) -> np.ndarray:
-        """Returns a camera's picture: uint8 [camera_size, camera_size, 3], bottom row first, as OpenGL draws."""
+        """Return a camera's image: uint8 [camera_size, camera_size, 3], bottom row first, as OpenGL draws."""
 
     def state(self) -> np.ndarray:
-        """Returns what a policy may know of the robot: float32 [n] as `Benchmark.state` says."""
+        """Return the robot's state for a policy: float32 [n] as in `Benchmark.state`."""
 
     def sim_state(self) -> np.ndarray:
-        """Returns the simulator's whole state: float64, of one length within a task."""
+        """Return the simulator's whole state: float64, of one length within a task."""
 
     def restore(self, sim_state: np.ndarray) -> None:
-        """Poses the scene as it was at `sim_state` of the episode that was reset last, to draw it afterwards."""
+        """Pose the scene as it was at `sim_state` of the episode that was reset last, to render it afterwards."""
 
     def view(self) -> np.ndarray:
-        """Returns what pictures show now, cameras aside: float64, of one length within a task."""
+        """Return what images show now, cameras aside: float64, of one length within a task."""
 
     def show(self, view: np.ndarray) -> None:
-        """Poses the scene of the episode that was reset last for `render` to draw what it drew at `view`."""
+        """Pose the scene of the episode that was reset last for `render` to draw what it drew at `view`."""
 
     def fixture_poses(self) -> dict[str, np.ndarray]:
-        """Returns by name what `reset` placed and `sim_state` does not hold; empty where there is nothing such."""
+        """Return by name the poses that `reset` set and `sim_state` does not have; empty where there are none."""
 
     def privileged(self, first: bool) -> dict[str, Any]:
-        """Returns the true state for policies that ask for it, as a plain tree; `first`: with what never changes."""
+        """Return the true state for policies that request it, as a plain tree; `first`: with what never changes."""
 
 
 class Benchmark(Protocol):
-    """A benchmark. Everything but `make_env` must be cheap: the evaluator asks before it starts anything.
+    """A benchmark. Everything but `make_env` must be cheap: the evaluator uses it before it starts anything.
 
-    Four members more may be there. `bases`, a mapping, names for a suite the one that it is made of: step limits,
-    statistics and checkpoints of the base hold for it. `trials`, a mapping, says of a suite how many episodes of a task
-    are its own protocol's, whatever the profile's. `lacking(tasks, assets)` returns why these tasks cannot be built
-    from these assets, with the way out, and an empty text where they can.
-    `requires`, a mapping, gives for some of `packages` how versions begin that its code runs with ("1.4"); others are
-    refused before a run.
+    Four optional members: `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
+    statistics and checkpoints hold for it; `trials`, a mapping from a suite to its own protocol's episodes per task;
+    `lacking(tasks, assets)`, which returns why these tasks cannot be built from these assets and what to do, and an
+    empty text where they can; `requires`, a mapping from some of `packages` to the beginning of the versions that its
+    code runs with ("1.4"), others being refused before a run.
     """
 
-    name: str  # as people call it; part of a run's identity
-    module: str  # the module that holds it as BENCHMARK: `module = __name__`
+    name: str  # for people; part of a run's identity
+    module: str  # the module that has it as BENCHMARK: `module = __name__`
     suites: tuple[str, ...]
     action: tuple[Part, ...]  # what `step` executes
     state: tuple[Part, ...]  # what `state` returns; empty: nothing
     control_hz: float  # steps per simulated second
-    cameras: tuple[str, ...]  # those that `render` knows
-    video_camera: str  # the one that videos show
-    profiles: Mapping[str, Profile]  # by name; the first is taken where neither user nor policy names one
-    packages: tuple[str, ...]  # distributions whose versions states and pictures depend on
-    worker_gb: float  # memory of a worker that draws
+    cameras: tuple[str, ...]  # of `render`
+    video_camera: str  # of videos
+    profiles: Mapping[str, Profile]  # by name; the first is the default
+    packages: tuple[str, ...]  # distributions whose versions states and images depend on
+    worker_gb: float  # memory of a worker that renders
     uncounted: tuple[str, ...]  # modules that `module` imports but no worker does: a change in them is no drift
 
     def tasks(self, suite: str) -> Sequence[Task]:
-        """Returns the tasks of one of `suites`, in order."""
+        """Return the tasks of one of `suites`, in order."""
 
     def init_states(self, task: Any) -> np.ndarray:
-        """Returns the task's start states [episodes, n]; episode k starts from row k."""
+        """Return the task's start states [episodes, n]; episode k starts from row k."""
 
     def assets(self, asked: str | None, volume: Path) -> Assets:
-        """Returns the assets to use: what --assets says, else the first that there are on the volume or elsewhere.
+        """Return the assets of --assets, else the first on the volume or elsewhere.
 
-        ValueError, with the way out, where there are none or `asked` names what is none.
+        ValueError, with what to do, where there are none or `asked` is invalid.
         """
 
     def renderer(self, render: str) -> str:
-        """Returns what draws for `render` (auto, cpu, gpu), its version included; ValueError where nothing can."""
+        """Return the renderer of `render` (auto, cpu, gpu), with its version; ValueError where there is none."""
 
     def worker_variables(self, number: int) -> dict[str, str]:
-        """Returns environment variables for worker `number` (from 0), such as the GPU of its turn."""
+        """Return environment variables for worker `number` (from 0), such as the GPU of its turn."""
 
     def make_env(
         self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str
     ) -> Environment:
-        """Returns this process's environment, called before any simulator was imported; a second call, for another
-        size, comes with the same assets and `render`.
+        """Return this process's environment, called before any simulator was imported; a second call, for another
+        size, has the same assets and `render`.
 
-        `work` is a folder of the run to write into, shared by its workers; a name that begins with a dot and ends in
-        .partial is swept after a kill. `render` is auto, cpu, gpu, or none where no picture will be asked for.
+        `work` is a directory of the run to write into, shared by its workers; a name that begins with a dot and ends in
+        .partial is removed after a kill. `render` is auto, cpu, gpu, or none where no image will be rendered.
         """
 
 
 def base_of(benchmark: Benchmark, suite: str) -> str:
-    """Returns the suite that `suite` is made of, itself where it is made of none."""
+    """Return the suite that `suite` is derived from, itself where it is not."""
     return getattr(benchmark, "bases", {}).get(suite, suite)
 
 
 def kind_of(task: Task) -> str:
-    """Returns the kind of a task; empty where its benchmark has none."""
+    """Return the kind of a task; empty where its benchmark has none."""
     return getattr(task, "kind", "")
 
 
 def level_of(task: Task) -> int:
-    """Returns the difficulty of a task; 0 where its benchmark has none, or not for this one."""
+    """Return the difficulty of a task; 0 where its benchmark has none, or not for this one."""
     return getattr(task, "level", 0)
 
 
 def trials_of(benchmark: Benchmark, suite: str, profile: Profile) -> int:
-    """Returns how many episodes of a task a whole run of the suite has."""
+    """Return how many episodes of a task a whole run of the suite has."""
     return getattr(benchmark, "trials", {}).get(suite, profile.trials)
 
 
 def sensed(env: Environment, camera: str, picture: np.ndarray) -> np.ndarray:
-    """Returns what the policy gets of a picture: uint8 [size, size, 3], bottom row first, as it was drawn."""
+    """Return the policy's version of a rendered image: uint8 [size, size, 3], bottom row first."""
     sense = getattr(env, "sense", None)
     return sense(camera, picture) if sense else picture
 
 
 def require_assets(benchmark: Benchmark, tasks: Sequence[Task], assets: Assets) -> None:
-    """Raises ValueError, with the way out, where a task cannot be built from these assets."""
+    """Raise ValueError, with what to do, where a task cannot be built from these assets."""
     lacking = getattr(benchmark, "lacking", None)
-    if why := lacking(tasks, assets) if lacking else "":
-        raise ValueError(why)
+    if reason := lacking(tasks, assets) if lacking else "":
+        raise ValueError(reason)
 
 
 def load(module: str) -> Benchmark:
-    """Returns the benchmark that a module holds."""
+    """Return the benchmark of a module."""
     return import_module(module).BENCHMARK

@@ -1,4 +1,4 @@
-"""The evaluator's and the recorder's options, and what of them makes up a run's identity."""
+"""The options of evaluation and recording, and the identity of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN_DIGITS = 8  # of a digest or a revision
 
 @dataclass(frozen=True)
 class RunConfig(Options):
-    """What every job has that rolls a policy out on a suite, over HTTP."""
+    """The options of every job that rolls a policy out on a suite, over HTTP."""
 
     suite: str = option(help="one of the benchmark's suites", group="internal")
     policy_url: str = option(
@@ -117,7 +117,7 @@ class RunConfig(Options):
 
     @property
     def chunking(self) -> Chunking:
-        """How chunks are to be executed, as far as flags say it. Raises ValueError for what makes no sense."""
+        """How chunks are executed, as far as flags say it. Raises ValueError for invalid combinations."""
         from vla_evaluation.chunks import Chunking  # with numpy, which `./lab` does not have
 
         return Chunking(self.execute)
@@ -169,7 +169,7 @@ class EvalConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.chunking  # refuses what makes no sense together
+        _ = self.chunking  # raises for invalid combinations
         if self.trials is not None and self.episodes is not None:
             raise ValueError("--trials and --episodes both choose episodes; give one of them")
         if self.run_id is not None and self.resume is not None:
@@ -192,13 +192,12 @@ class EvalConfig(RunConfig):
         return tuple(name.strip() for name in self.cameras.split(",") if name.strip())
 
     def episode_list(self, default_trials: int, available: int) -> list[int]:
-        """Returns the chosen episodes; ValueError where a task has fewer init states (`available`)."""
-        text = self.episodes or f"0-{(self.trials or default_trials) - 1}"
-        chosen = parse_ranges(text)
-        if chosen[-1] >= available:
+        """Return the episodes to run; ValueError where a task has fewer init states (`available`)."""
+        episodes = parse_ranges(self.episodes or f"0-{(self.trials or default_trials) - 1}")
+        if episodes[-1] >= available:
             flag = "--episodes" if self.episodes else "--trials"
-            raise ValueError(f"{flag} asks for episode {chosen[-1]}, but a task has init states 0-{available - 1}")
-        return chosen
+            raise ValueError(f"{flag} asks for episode {episodes[-1]}, but a task has init states 0-{available - 1}")
+        return episodes
 
 
 @dataclass(frozen=True)
@@ -239,34 +238,34 @@ class RecordConfig(RunConfig):
 
 
 def read_addresses(flag: str, text: str) -> tuple[str, ...]:
-    """Returns the addresses of a text like "http://a:1,http://b:1". ValueError for one that is named twice, or none."""
-    found = [one.strip().rstrip("/") for one in text.split(",")]
-    if not all(found):
+    """Return the addresses of a text like "http://a:1,http://b:1". ValueError for an empty or repeated one."""
+    addresses = [one.strip().rstrip("/") for one in text.split(",")]
+    if not all(addresses):
         raise ValueError(f"{flag} {text!r} has an address that is empty; expected URL or URL,URL")
-    if twice := sorted({one for one in found if found.count(one) > 1}):
+    if twice := sorted({one for one in addresses if addresses.count(one) > 1}):
         raise ValueError(f"{flag} names {twice[0]} twice; expected another address for each of the same policy")
-    return tuple(found)
+    return tuple(addresses)
 
 
 def require_folder_name(what: str, name: str) -> None:
-    """Raises ValueError for a name that cannot be a folder's."""
+    """Raise ValueError for an invalid directory name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"{what} {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")
 
 
 def parse_ranges(text: str) -> list[int]:
-    """Returns the sorted numbers of a text like "0,2-4"."""
+    """Return the sorted numbers of a text like "0,2-4"."""
     numbers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         if not match or int(match[2] or match[1]) < int(match[1]):
-            raise ValueError(f"{part!r} in {text!r} is no number or range; expected something like '0,2-4'")
+            raise ValueError(f"{part!r} in {text!r} is not a number or range; expected for example '0,2-4'")
         numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(numbers)
 
 
 def show_ranges(numbers: list[int]) -> str:
-    """Returns the shortest text that `parse_ranges` reads as these numbers."""
+    """Return the shortest text that `parse_ranges` reads as these numbers."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:
@@ -277,12 +276,20 @@ def show_ranges(numbers: list[int]) -> str:
 
 
 def parse_args(arguments: list[str], suites: Sequence[str]) -> EvalConfig:
-    """Return the configuration from command-line arguments. Raise ValueError for invalid values."""
-    return _parse(EvalConfig, _name_bare_resume(arguments, suites), "evaluate")
+    """Return the configuration from command-line arguments; `--resume` alone means the latest run like this.
+
+    Raises ValueError for invalid values.
+    """
+    named: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        named.append(argument)
+        if argument == "--resume" and (following.startswith("-") or following in suites):
+            named.append(LATEST)
+    return _parse(EvalConfig, named, "evaluate")
 
 
 def parse_record_args(arguments: list[str]) -> RecordConfig:
-    """Return the configuration from command-line arguments. Raise ValueError for invalid values."""
+    """Return the configuration from command-line arguments. Raises ValueError for invalid values."""
     return _parse(RecordConfig, arguments, "record")
 
 
@@ -290,17 +297,6 @@ def _parse(kind: type[Kind], arguments: list[str], program: str) -> Kind:
     import tyro  # here, for `./lab` imports this module and does not have it
 
     return tyro.cli(kind, args=arguments, prog=program, config=(tyro.conf.PositionalRequiredArgs,))
-
-
-def _name_bare_resume(arguments: list[str], suites: Sequence[str]) -> list[str]:
-    """Lets `--resume` stand alone, meaning the latest run with the same configuration."""
-    named: list[str] = []
-    for position, argument in enumerate(arguments):
-        named.append(argument)
-        following = arguments[position + 1] if position + 1 < len(arguments) else "--"
-        if argument == "--resume" and (following.startswith("-") or following in suites):
-            named.append(LATEST)
-    return named
 
 
 def token_of(config: RunConfig) -> str | None:
@@ -311,13 +307,13 @@ def token_of(config: RunConfig) -> str | None:
 
 
 def config_hash(identity: Mapping) -> str:
-    """Returns 16 hex digits that change with anything in the identity."""
+    """Return 16 hex digits that change with any fact of the identity."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def flatten(tree: Mapping, prefix: str = "") -> dict[str, object]:
-    """Returns a nested mapping as one level with dotted names."""
+    """Return a nested mapping as one level with dotted names."""
     flat: dict[str, object] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
@@ -328,24 +324,22 @@ def flatten(tree: Mapping, prefix: str = "") -> dict[str, object]:
 
 
 def differences(old: Mapping, new: Mapping) -> list[str]:
-    """Returns one line "name: old → new" per fact in which two identities differ."""
+    """Return one line "name: old → new" per fact in which two identities differ."""
     before, after = flatten(old), flatten(new)
-    lines = []
-    for key in sorted({*before, *after}):
-        if key not in before or key not in after or before[key] != after[key]:
-            lines.append(f"{key}: {fact(before, key)} → {fact(after, key)}")
-    return lines
+    missing = object()
+    changed = [key for key in sorted({*before, *after}) if before.get(key, missing) != after.get(key, missing)]
+    return [f"{key}: {fact(before, key)} → {fact(after, key)}" for key in changed]
 
 
 def fact(flat: Mapping, key: str) -> str:
-    """Returns what a flat identity says under a key, for people."""
+    """Return the value of a flat identity, for people."""
     if key not in flat:
         return "not recorded"
     return "the whole chunk" if key == "execute" and flat[key] is None else in_words(flat[key])
 
 
 def in_words(value: object) -> str:
-    """Returns a JSON value for people: no null, no quotes, and of a digest its beginning."""
+    """Return a JSON value for people: no null, no quotes, and of a digest its beginning."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""`python -m services.BENCHMARK SUITE --policy-url URL` runs a suite and writes a report.
+"""Run a suite and write a report: the evaluation, and the parts of it that a recording has too.
 
-Exit codes: 0 complete, 1 stopped by an error (resumable), 2 refused before it began, 130 stopped by Ctrl-C (resumable).
+Exit codes: 0 complete, 1 stopped by an error (resumable), 2 refused before it started, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -27,20 +27,17 @@ from vla_evaluation import hosts, provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.chunks import Chunking
-from vla_evaluation.config import EvalConfig, RunConfig, differences, parse_args, token_of
-from vla_evaluation.estimate import earlier
+from vla_evaluation.config import EvalConfig, RunConfig, differences, token_of
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
 from vla_evaluation.progress import make_progress
 from vla_evaluation.report.data import Summary
 from vla_evaluation.runs.folders import Run, RunRefused, explain_os_error, open_run
 from vla_evaluation.store.reading import NEXT_SESSION
-from vla_evaluation.store.records import StoreError
+from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.terminal import one_line, say
-from vla_evaluation.workers.clock import InvocationClock
-from vla_evaluation.workers.growth import Growth
-from vla_evaluation.workers.job import Job
-from vla_evaluation.workers.supervisor import Patience, RunFailed, Supervisor, worker_names
+from vla_evaluation.workers.job import InvocationClock, Job
+from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, Supervisor, worker_names
 
 if TYPE_CHECKING:
     from vla_evaluation.coordinator.app import Coordinator  # a web server, which few runs need
@@ -49,15 +46,22 @@ POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the
 EPISODE_BYTES = 500_000  # states and actions, with some video
 
 
-def reach_policy(config: RunConfig) -> PolicyInfo:
-    """Returns the policy's own description once it is ready at all of its addresses.
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM."""
 
-    ContractError if that takes too long, ValueError where these are not the same policy.
+
+# --- the policy -----------------------------------------------------------------------------------------------
+
+
+def reach_policy(config: RunConfig) -> PolicyInfo:
+    """Return the policy's description once it is ready at all of its addresses.
+
+    ContractError if that takes too long, ValueError if different policies answer.
     """
     first, *others = config.policies
-    info = reach_one(config, first)
+    info = wait_for_policy(config, first)
     for other in others:
-        if lines := differences(info.to_dict(), reach_one(config, other).to_dict()):
+        if lines := differences(info.to_dict(), wait_for_policy(config, other).to_dict()):
             raise ValueError(
                 f"at {first} and {other} are two policies, and one run is of one ({first} → {other}):\n"
                 + "\n".join(f"  {line}" for line in lines)
@@ -65,10 +69,10 @@ def reach_policy(config: RunConfig) -> PolicyInfo:
     return info
 
 
-def reach_one(config: RunConfig, url: str) -> PolicyInfo:
-    """Return what the policy at that address says of itself once it is ready.
+def wait_for_policy(config: RunConfig, url: str) -> PolicyInfo:
+    """Return the description of the policy at that address once it is ready.
 
-    The wait is one line: updated on a terminal, printed again elsewhere only when the reason changes.
+    On a terminal the wait is one line that is updated; elsewhere each new reason is a line.
     """
     console, reasons = endings.console(), set()
     status = console.status("")
@@ -90,80 +94,64 @@ def reach_one(config: RunConfig, url: str) -> PolicyInfo:
             status.stop()
 
 
-def choose_workers(asked: int | None, episodes: int, worker_gb: float) -> int:
-    """Returns the number of workers: as asked, else one per core that its memory suffices for."""
-    if asked is not None:
-        return min(asked, max(1, episodes))
-    return max(1, min(provenance.cores(), fitting(worker_gb), episodes))
+# --- workers --------------------------------------------------------------------------------------------------
 
 
-def fitting(worker_gb: float) -> int:
-    """Returns how many workers' memory is free."""
-    return int(provenance.free_memory_gb() // worker_gb)
-
-
-def about_memory(asked: int | None, episodes: int, workers: int, worker_gb: float) -> str:
-    """Returns what memory does to the number of workers, in words; "" where there is enough of it.
-
-    A number that was asked for is kept: worker_gb is the most that one takes.
-    """
-    fits, cores = fitting(worker_gb), provenance.cores()
-    free = f"each takes up to {worker_gb:g} GB and {provenance.free_memory_gb():.1f} GB are free"
-    if asked is None and workers == max(1, fits) < min(cores, episodes):
-        return f"{plural(workers, 'worker')} on {cores} cores: {free}"
-    if asked is not None and fits < workers:
-        return f"--workers {asked}: {free}; where the kernel has to end one, the run goes on with fewer"
-    return ""
+def choose_workers(requested: int | None, episodes: int, worker_gb: float) -> int:
+    """Return the number of workers: as requested, else one per core that its memory suffices for."""
+    if requested is not None:
+        return min(requested, max(1, episodes))
+    fitting = int(provenance.free_memory_gb() // worker_gb)
+    return max(1, min(provenance.cores(), fitting, episodes))
 
 
 def workers_for(config: RunConfig, episodes: int, worker_gb: float) -> int:
-    """Returns the number of workers for a run; in real time one, since waiting for others is not a policy's latency."""
-    asked = 1 if config.workers is None and config.chunking.realtime else config.workers
-    return choose_workers(asked, episodes, worker_gb)
+    """Return a run's number of workers; in real time one, since waiting for others is not a policy's latency."""
+    requested = 1 if config.workers is None and config.chunking.realtime else config.workers
+    return choose_workers(requested, episodes, worker_gb)
 
 
-def resume_command(run: Run, suites: Sequence[str]) -> str:
-    """Returns the command that goes on with this run, as the user would type it; a token stays out of it."""
-    typed = os.environ.get("VLALAB_COMMAND") or _typed_by_hand()
-    replaced = ("--resume", "--run-id", "--token")
-    kept, before = [], ""
-    for word in shlex.split(typed):
-        is_value = not word.startswith("-") and not (before == "--resume" and word in suites)  # it may stand alone
-        if before in replaced and is_value:
-            before = ""
-            continue
-        before = word
-        if word.split("=")[0] not in replaced:
-            kept.append(word)
-    return shlex.join([*kept, "--resume", run.id])
+def memory_notice(requested: int | None, episodes: int, workers: int, worker_gb: float) -> str:
+    """Return how memory limits the workers, "" where it does not. A requested number is not changed.
+
+    worker_gb: the most that one worker takes.
+    """
+    free_gb, cores = provenance.free_memory_gb(), provenance.cores()
+    fitting = int(free_gb // worker_gb)
+    memory = f"each takes up to {worker_gb:g} GB and {free_gb:.1f} GB are free"
+    if requested is None and workers == max(1, fitting) < min(cores, episodes):
+        return f"{plural(workers, 'worker')} on {cores} cores: {memory}"
+    if requested is not None and fitting < workers:
+        return f"--workers {requested}: {memory}; where the kernel has to end one, the run goes on with fewer"
+    return ""
 
 
-def _typed_by_hand() -> str:
-    return shlex.join(["python", "-m", sys.modules["__main__"].__spec__.parent, *sys.argv[1:]])
+def announce(run: Run, plan: Plan, left: int, workers: int) -> None:
+    """Print how memory limits the workers, and the drift that is allowed."""
+    if line := memory_notice(plan.config.workers, left, workers, plan.benchmark.worker_gb):
+        say(line)
+    for line in run.drift:
+        say(f"drift allowed: {line}")
 
 
-class Interrupted(Exception):
-    """Ctrl-C or SIGTERM."""
-
-
-@contextmanager
-def interruptible():
-    """Turns the signals that ask a process to end into Interrupted while it lasts."""
-
-    def interrupt(*_) -> None:
-        raise Interrupted
-
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in signals}
+def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: str = provenance.WORKER) -> int:
+    """Run what is left of a run, with all finished episodes stored; return the exit code, its reason printed."""
+    code = 0
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        work(run, plan, workers, worker)
+    except Interrupted:
+        code = 130
+    except (RunFailed, StoreError, OSError) as error:
+        code = 1
+        say(f"error: {one_line(error_message(error, run.folder))}")
+    if info.stateful:  # workers that were killed or stopped could not end their sessions
+        for url in plan.config.policies:
+            with suppress(ContractError), PolicyClient(url, token_of(plan.config), 5.0, 5.0, retries=0) as client:
+                client.reset_all(f"{run.folder.name}.")
+    return code
 
 
 def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
-    """Runs what is left of a run; RunFailed or Interrupted end it early, with all finished episodes stored."""
     config = plan.config
     notes = {
         "workers": workers,
@@ -173,8 +161,6 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
     }
     clock = InvocationClock.start()
     invocation = run.store.begin_invocation(clock.now(), notes)
-    patience = Patience(config.retries, config.lease_s, config.start_timeout_s)
-    wanted = partial(video.wanted, config.video)
     growth = Growth(plan.benchmark.worker_gb) if config.workers is None and not config.chunking.realtime else None
     supervisor = Supervisor(
         run.folder,
@@ -182,49 +168,41 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
         invocation,
         clock,
         worker_names(workers),
-        patience,
-        wanted,
+        StallPolicy(config.retries, config.lease_s, config.start_timeout_s),
+        partial(video.wanted, config.video),
         token_of(config),
         plan.benchmark.worker_variables,
         worker,
         growth,
         1 if growth or not workers else provenance.cores() // workers,
     )
-    left = sum(row["planned"] - row["done"] for row in supervisor.counts.values())
-    known = earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
-    expected_s = known.seconds(left, workers) if known else None
     outcome = "failed"
     try:
         with joinable(run, plan, clock, invocation) as coordinator:
-            names = {task.index: task.instruction for task in plan.tasks}
-            look_after(supervisor, names, coordinator, expected_s=expected_s)
+            look_after(supervisor, {task.index: task.instruction for task in plan.tasks}, coordinator)
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
         raise
     finally:
-        with suppress(StoreError):  # a full disk has been told already
+        with suppress(StoreError):  # a full disk has been reported already
             run.store.end_invocation(invocation, clock.now(), outcome)
 
 
 def look_after(
-    supervisor: Supervisor,
-    names: Mapping[int, str],
-    coordinator: Coordinator | None = None,
-    poll_s: float = POLL_S,
-    expected_s: float | None = None,
+    supervisor: Supervisor, names: Mapping[int, str], coordinator: Coordinator | None = None, poll_s: float = POLL_S
 ) -> None:
-    """Keeps the workers at it until all is done, and shows how far it is; the machines of a coordinator are waited for.
+    """Supervise the workers until all is done, also by a coordinator's other machines, and show the progress.
 
     RunFailed or Interrupted end it early, the workers with it.
     """
     store = supervisor.store
     try:
-        with make_progress(names, supervisor.counts, expected_s) as progress:
+        with make_progress(names, supervisor.counts) as progress:
             supervisor.start()
-            while not supervisor.finished() or (coordinator and coordinator.hosts_left()):
-                for line in supervisor.step():
-                    progress.say(line)
+            while not supervisor.finished() or (coordinator and coordinator.active_hosts()):
+                for message in supervisor.step():
+                    progress.say(message)
                 machines = hosts.line(coordinator.shares(store)) if coordinator else ""
                 progress.update(supervisor.counts, store.workers(), machines)
                 time.sleep(poll_s)
@@ -239,36 +217,40 @@ def look_after(
 
 @contextmanager
 def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> Iterator[Coordinator | None]:
-    """Lets other machines join where --listen says so; yields what they are coordinated by."""
-    at = getattr(plan.config, "listen", None)  # a recording cannot be joined
-    if at is None:
+    """Let other machines join where --listen is set; yield their coordinator."""
+    listen_at = getattr(plan.config, "listen", None)  # a recording cannot be joined
+    if listen_at is None:
         yield None
         return
     from vla_evaluation.coordinator.app import Coordinator, coordinating
-    from vla_evaluation.coordinator.calls import Held
+    from vla_evaluation.coordinator.calls import ActiveRun
 
     job = Job.from_json(run.store.meta("job"))
-    about = {"run": run.id, "identity": run.store.meta("identity"), "job": job.to_json()}
-    left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
-    about |= {
+    description = {
+        "run": run.id,
+        "identity": run.store.meta("identity"),
+        "job": job.to_json(),
         "worker_gb": plan.benchmark.worker_gb,
-        "episodes": left,
+        "episodes": unfinished(run.store.counts()),
         "runtime": "docker" if in_container() else "local",
     }
-    coordinator = Coordinator(Held(run.folder, job, clock, invocation), about)
-    with coordinating(at, token_of(plan.config), coordinator):
+    coordinator = Coordinator(ActiveRun(run.folder, job, clock, invocation), description)
+    with coordinating(listen_at, token_of(plan.config), coordinator):
         say(f"other machines join by: ./lab eval --join {coordinator.url}")
         try:
             yield coordinator
         finally:
             coordinator.end(
-                "the run was stopped or is complete; where episodes are left, join it again once it goes on"
+                "the run was stopped or is complete; if episodes are left, join it again once it is resumed"
             )
 
 
+# --- the evaluation -------------------------------------------------------------------------------------------
+
+
 def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
-    """Runs an evaluation to its report; returns the exit code."""
-    if config.listen:  # what cannot be run is said before a policy is waited for
+    """Run an evaluation to its report; return the exit code."""
+    if config.listen:  # refused before the wait for a policy
         from vla_evaluation.coordinator.app import read_address
 
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
@@ -282,9 +264,8 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
     require_assets(benchmark, plan.tasks, assets)
     spec = specify(plan, info)
     identity = identify(plan, spec, assets)
-    root = (config.run_dir or Volume().runs).resolve()
     with open_run(
-        root,
+        (config.run_dir or Volume().runs).resolve(),
         identity,
         plan.units,
         run_id=config.run_id,
@@ -294,51 +275,25 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
     ) as run:
         run.store.set_meta("about", describe(plan, assets))
         run.store.set_meta("job", make_job(plan, spec, assets).to_json())
-        return carry_out(run, plan, info, assets)
-
-
-def carry_out(run: Run, plan: Plan, info: PolicyInfo, assets: Assets) -> int:
-    """Runs what is left of a run that this process holds; returns the exit code."""
-    left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
-    undrawn = len(run.store.undrawn(NEXT_SESSION, partial(video.wanted, plan.config.video)))
-    require_space(run.folder, left * EPISODE_BYTES)
-    workers = workers_for(plan.config, left + undrawn, plan.benchmark.worker_gb)
-    workers = max(workers, min(undrawn, 1))  # where episodes are left to other machines, films of earlier ones are not
-    print_header(run, plan, info, assets, left, workers)
-    if undrawn:
-        say(f"{plural(undrawn, 'video')} of earlier invocations to draw")
-    code = try_to_work(run, plan, info, workers) if left or undrawn else 0
-    return conclude(run, code, plan.benchmark.suites)
-
-
-def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: str = provenance.WORKER) -> int:
-    """Runs what is left of a run; returns the exit code, whose reason was told."""
-    code = 0
-    try:
-        work(run, plan, workers, worker)
-    except Interrupted:
-        code = 130
-    except (RunFailed, StoreError, OSError) as error:
-        code = 1
-        say(f"error: {one_line(in_words(error, run.folder))}")
-    if info.stateful:
-        forget_sessions(run, plan.config)
-    return code
-
-
-def forget_sessions(run: Run, config: RunConfig) -> None:
-    """Tells the policy that no episode goes on: workers that were killed or stopped could not say so."""
-    for url in config.policies:
-        with suppress(ContractError), PolicyClient(url, token_of(config), 5.0, 5.0, retries=0) as client:
-            client.reset_all(f"{run.folder.name}.")
+        left = unfinished(run.store.counts())
+        videos = len(run.store.undrawn(NEXT_SESSION, partial(video.wanted, config.video)))
+        require_space(run.folder, left * EPISODE_BYTES)
+        workers = workers_for(config, left + videos, benchmark.worker_gb)
+        workers = max(workers, min(videos, 1))  # machines that join render no videos of earlier invocations
+        print_header(run, plan, info, assets, left, workers)
+        if videos:
+            say(f"{plural(videos, 'video')} of earlier invocations to draw")
+        code = try_to_work(run, plan, info, workers) if left or videos else 0
+        return conclude(run, code, benchmark.suites)
 
 
 def conclude(run: Run, code: int, suites: Sequence[str]) -> int:
-    """Writes the report and prints the result; returns the exit code."""
+    """Write the report and print the result; return the exit code."""
     try:
         summary = report.build(run.folder, run.store)
     except (StoreError, OSError) as error:
-        say(f"error: no report: {in_words(error, run.folder)}; go on with\n  {resume_command(run, suites)}")
+        command = resume_command(run, suites)
+        say(f"error: no report: {error_message(error, run.folder)}; resume with\n  {command}")
         return code or 1
     print_result(run, summary)
     if code and summary.done < summary.planned:
@@ -347,19 +302,31 @@ def conclude(run: Run, code: int, suites: Sequence[str]) -> int:
     return code
 
 
-def in_words(error: Exception, place: Path) -> str:
-    if isinstance(error, OSError):
-        return explain_os_error(error, place)
-    return one_line(error) if isinstance(error, ContractError) else str(error)
+def resume_command(run: Run, suites: Sequence[str]) -> str:
+    """Return the command that resumes this run, as the user would type it, without a token."""
+    python = ["python", "-m", sys.modules["__main__"].__spec__.parent, *sys.argv[1:]]
+    typed = os.environ.get("VLALAB_COMMAND") or shlex.join(python)
+    replaced = ("--resume", "--run-id", "--token")
+    words, previous = [], ""
+    for word in shlex.split(typed):
+        # --resume can stand alone, before a suite
+        is_value = not word.startswith("-") and not (previous == "--resume" and word in suites)
+        if previous in replaced and is_value:
+            previous = ""
+            continue
+        previous = word
+        if word.split("=")[0] not in replaced:
+            words.append(word)
+    return shlex.join([*words, "--resume", run.id])
 
 
 def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> None:
-    total, count = len(plan.units), len(plan.config.policies)
+    count = len(plan.config.policies)
     addresses = f" at {count} addresses" if count > 1 else ""
     say(f"run {run.id} in {shown(run.folder)}{' (resumed)' if run.resumed else ''}")
     say(
         f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
-        f"{left} of {total} to do, policy {one_line(info.name)}{addresses}, {plural(workers, 'worker')}, "
+        f"{left} of {len(plan.units)} to do, policy {one_line(info.name)}{addresses}, {plural(workers, 'worker')}, "
         f"assets: {assets.kind}"
     )
     if assets.advice:
@@ -369,61 +336,47 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
     announce(run, plan, left, workers)
 
 
-def announce(run: Run, plan: Plan, left: int, workers: int) -> None:
-    """Prints what memory does to the number of workers, the drift that is allowed, and where an earlier run tells it
-    about how long what is left takes.
-    """
-    if line := about_memory(plan.config.workers, left, workers, plan.benchmark.worker_gb):
-        say(line)
-    for line in run.drift:
-        say(f"drift allowed: {line}")
-    known = earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
-    if known and (line := known.announcement(left, workers)):
-        say(line)
-
-
 def print_result(run: Run, summary: Summary) -> None:
-    """Prints what a person and a script look for at the end: the report's path, then the result in one line."""
+    """Print the report's path and, as the last line, the result, for people and scripts."""
     say(f"\nreport: {shown(run.folder / 'report.html')}")
     for row in summary.published:
         say(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
     if summary.policy_errors:
         count = len(summary.policy_errors)
         say(f"policy errors: {count} of {plural(summary.done, 'episode')}, counted as not successful; see the report")
-    kind = summary.identity["assets"]["kind"]
     if summary.advice:
         say(summary.advice)
     elif not summary.comparable:
         say(f"not comparable with published figures: {summary.why_not_comparable}")
-    for of_tasks, rate in summary.kinds.items():
-        say(f"{of_tasks}: {rate}")
+    for kind, rate in summary.kinds.items():
+        say(f"{kind}: {rate}")
     for level, rate in summary.levels.items():
         say(f"level {level}: {rate}")
-    beside = "".join(f", published {row.percent:g} %" for row in summary.published)
-    say(f"{summary.suite}: success rate {summary.rate}{beside}, assets: {kind}")
+    published = "".join(f", published {row.percent:g} %" for row in summary.published)
+    say(f"{summary.suite}: success rate {summary.rate}{published}, assets: {summary.identity['assets']['kind']}")
+
+
+def error_message(error: Exception, path: Path) -> str:
+    if isinstance(error, OSError):
+        return explain_os_error(error, path)
+    return one_line(error) if isinstance(error, ContractError) else str(error)
 
 
 def guarded(job: Callable[[], int]) -> int:
-    """Returns the exit code of a job, which signals and refusals end in words."""
+    """Return a job's exit code; signals and refusals end it with a message."""
+
+    def interrupt(*_) -> None:
+        raise Interrupted
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        with interruptible():
-            return job()
+        return job()
     except (ContractError, ValueError, RunRefused, StoreError, OSError) as error:
-        say(f"error: {in_words(error, Path())}", file=sys.stderr)
+        say(f"error: {error_message(error, Path())}", file=sys.stderr)
         return 2
     except Interrupted:
-        say("stopped; a run that had begun can be resumed", file=sys.stderr)
+        say("stopped; a run that had started can be resumed", file=sys.stderr)
         return 130
-
-
-def main(benchmark: Benchmark, arguments: list[str]) -> int:
-    """Evaluates as the arguments say; returns the exit code. The words `record` and `join` come first: see there."""
-    if arguments[:1] == ["record"]:
-        from vla_evaluation.recording import record  # here: it is made of what this module has
-
-        return record.main(benchmark, arguments[1:])
-    if arguments[:1] == ["join"]:
-        from vla_evaluation.coordinator import join
-
-        return join.main(benchmark, arguments[1:])
-    return guarded(lambda: evaluate(benchmark, parse_args(arguments, benchmark.suites)))
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Which machine did what of a run: its workers are called MACHINE.WORKER, those of the evaluator's own just WORKER."""
+"""Each machine's share of a run: a worker is called MACHINE.WORKER, or just WORKER on the evaluator's machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from vla_common.counts import plural
 
 OWN = "evaluator"
-SHOWN = 4  # machines on a line of progress
+MAX_SHOWN = 4  # machines on a line of progress
 
 
 @dataclass
 class Share:
-    """What a machine did: finished episodes, their steps and time in them (s, of all its workers), faults."""
+    """A machine's finished episodes, their steps and time (s, of all its workers), and faults."""
 
     host: str
     workers: int = 0
@@ -28,42 +28,41 @@ class Share:
         return self.steps / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> dict:
-        """Returns it as JSON types."""
         return {**vars(self), "seconds": round(self.seconds, 3), "steps_per_s": round(self.steps_per_s, 2)}
 
 
-def host_of(worker: str, known: Mapping[str, str]) -> str:
-    """Returns the machine of a worker. known: the machines' own names by those that they have in the run."""
+def host_of(worker: str, own_names: Mapping[str, str]) -> str:
+    """Return a worker's machine. own_names: the machines' own names by their names in the run."""
     name = worker.rpartition(".")[0]
-    return known.get(name, name) or OWN
+    return own_names.get(name, name) or OWN
 
 
-def known_hosts(invocations: Iterable[Mapping]) -> dict[str, str]:
-    """Returns the machines' own names by those that they have in the run; one that joined twice has two of these."""
-    joined = [(name, one) for row in invocations for name, one in row["notes"].get("hosts", {}).items()]
-    return {name: one.get("host", name) for name, one in joined}
+def own_names(invocations: Iterable[Mapping]) -> dict[str, str]:
+    """Return the machines' own names by their names in the run, of which a machine that joined twice has two."""
+    hosts = [(name, host) for row in invocations for name, host in row["notes"].get("hosts", {}).items()]
+    return {name: host.get("host", name) for name, host in hosts}
 
 
-def shares(rows: Iterable[Mapping], known: Mapping[str, str]) -> list[Share]:
-    """Returns each machine's share of what `StoreReader.by_worker` tells, the evaluator's own first."""
-    found: dict[str, Share] = {}
+def shares(rows: Iterable[Mapping], own_names: Mapping[str, str]) -> list[Share]:
+    """Return each machine's share, from the rows of `StoreReader.by_worker`; the evaluator's own is first."""
+    by_host: dict[str, Share] = {}
     for row in rows:
-        host = host_of(row["worker"], known)
-        share = found.setdefault(host, Share(host))
+        host = host_of(row["worker"], own_names)
+        share = by_host.setdefault(host, Share(host))
         share.workers += 1
         share.episodes += row["episodes"]
         share.steps += row["steps"]
         share.seconds += (row["ms"] or 0.0) / 1e3
         share.faults += row["faults"]
-    return sorted(found.values(), key=lambda share: (share.host != OWN, share.host))
+    return sorted(by_host.values(), key=lambda share: (share.host != OWN, share.host))
 
 
-def line(found: list[Share]) -> str:
-    """Returns who does how much, for a line of progress; nothing where the evaluator's own machine does it all."""
-    if not [share for share in found if share.host != OWN]:
+def line(shares: list[Share]) -> str:
+    """Return the shares for a line of progress; nothing where the evaluator's machine works alone."""
+    if all(share.host == OWN for share in shares):
         return ""
-    faults = sum(share.faults for share in found)
+    faults = sum(share.faults for share in shares)
     tail = f" ({plural(faults, 'fault')})" if faults else ""
-    if len(found) > SHOWN:
-        return f"{len(found)} machines{tail}"
-    return " + ".join(f"{share.host} {share.episodes} at {share.steps_per_s:.0f} steps/s" for share in found) + tail
+    if len(shares) > MAX_SHOWN:
+        return f"{len(shares)} machines{tail}"
+    return " + ".join(f"{share.host} {share.episodes} at {share.steps_per_s:.0f} steps/s" for share in shares) + tail

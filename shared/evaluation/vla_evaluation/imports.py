@@ -1,4 +1,4 @@
-"""Which of the project's modules a program is made of: read from their import statements, without running anything."""
+"""The project's modules that a program consists of, read from import statements without running anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = {
 
 
 def code_digest(entries: Iterable[str], without: Sequence[str] = ()) -> str:
-    """Returns 16 hex digits over the names and sources of all modules that the modules `entries` may import."""
+    """Return 16 hex digits over the names and sources of all modules that the modules `entries` may import."""
     digest = hashlib.sha256()
     for module in sorted(closure(entries, without)):
         digest.update(module.encode() + b"\0" + source_of(module).read_bytes() + b"\0")
@@ -26,39 +26,35 @@ def code_digest(entries: Iterable[str], without: Sequence[str] = ()) -> str:
 
 
 def closure(entries: Iterable[str], without: Sequence[str] = ()) -> set[str]:
-    """Returns the names of `entries` and of every module of the project that they import, directly or through others,
-    but for the modules and packages `without`.
+    """Return `entries` and every module of the project that they import, directly or through others, but for the
+    modules and packages `without`.
 
     Imports inside functions count, those under `if TYPE_CHECKING` do not. A name taken from a package that loads it
     on demand, as vla_contract does, counts as the module that it comes from.
     """
     found, waiting = set(), [*entries]
+    excluded = tuple(f"{name}." for name in without)
     while waiting:
         module = waiting.pop()
-        if module in found or source_of(module) is None or _is_one_of(module, without):
-            continue
-        found.add(module)
-        waiting += [module.rpartition(".")[0], *_imported(module)]
+        if module not in found and source_of(module) is not None and not f"{module}.".startswith(excluded):
+            found.add(module)
+            waiting += [module.rpartition(".")[0], *_imported(module)]
     return found
 
 
-def _is_one_of(module: str, names: Sequence[str]) -> bool:
-    return any(module == name or module.startswith(f"{name}.") for name in names)
-
-
 def source_of(module: str) -> Path | None:
-    """Returns the file of one of the project's modules, None for a name that is none."""
+    """Return the file of one of the project's modules, None for another name."""
     first, *rest = module.split(".")
     if first not in PACKAGES:
         return None
-    place = PACKAGES[first].joinpath(*rest)
-    candidates = (place / "__init__.py", place.with_name(place.name + ".py"))
+    path = PACKAGES[first].joinpath(*rest)
+    candidates = (path / "__init__.py", path.with_name(path.name + ".py"))
     return next((path for path in candidates if path.is_file()), None)
 
 
 @cache
 def _imported(module: str) -> list[str]:
-    """Returns the names that a module's import statements may stand for."""
+    """Return the module names that a module's import statements may refer to."""
     names = []
     for node in _statements(ast.parse(source_of(module).read_bytes()), run=True):
         if isinstance(node, ast.Import):
@@ -72,14 +68,13 @@ def _imported(module: str) -> list[str]:
 
 @cache
 def _lazy(package: str) -> dict[str, str]:
-    """Returns the module that each name comes from which a package only declares, under `if TYPE_CHECKING`."""
+    """Return the modules of the names that a package only declares, under `if TYPE_CHECKING`."""
     source = source_of(package)
     if source is None or source.name != "__init__.py":
         return {}
-    declared = _statements(ast.parse(source.read_bytes()), run=False)
     return {
         alias.asname or alias.name: _absolute(package, node)
-        for node in declared
+        for node in _statements(ast.parse(source.read_bytes()), run=False)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
@@ -94,7 +89,7 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
 
 
 def _statements(tree: ast.AST, run: bool) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yields import statements: those that run, or those that are there for type checkers alone."""
+    """Yield import statements: those that run, or those for type checkers alone."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             for branch, runs in ((node.body, False), (node.orelse, True)):
@@ -103,5 +98,5 @@ def _statements(tree: ast.AST, run: bool) -> Iterator[ast.Import | ast.ImportFro
         elif isinstance(node, ast.Import | ast.ImportFrom):
             if run:
                 yield node
-        elif not isinstance(node, ast.expr):  # none holds a statement, and most nodes lie below one
+        elif not isinstance(node, ast.expr):  # no expression contains a statement, and most nodes are in one
             yield from _statements(node, run)

@@ -34,7 +34,7 @@ class Plan:
 
 
 def make_plan(benchmark: Benchmark, config: EvalConfig, profile: str | None = None) -> Plan:
-    """Returns the plan, under the profile that was asked for, or `profile`, or the benchmark's first.
+    """Return the plan, under the requested profile, else `profile`, else the benchmark's first.
 
     ValueError for an unknown suite, profile, camera, task or episode.
     """
@@ -43,13 +43,12 @@ def make_plan(benchmark: Benchmark, config: EvalConfig, profile: str | None = No
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, benchmark.cameras)}")
     chosen, tasks = choose_tasks(benchmark, config, profile)
     available = min(len(benchmark.init_states(task)) for task in tasks)
-    return Plan(
-        benchmark, config, chosen, tasks, config.episode_list(trials_of(benchmark, config.suite, chosen), available)
-    )
+    episodes = config.episode_list(trials_of(benchmark, config.suite, chosen), available)
+    return Plan(benchmark, config, chosen, tasks, episodes)
 
 
 def choose_tasks(benchmark: Benchmark, config: RunConfig, profile: str | None) -> tuple[Profile, tuple[Task, ...]]:
-    """Returns the profile and the tasks; ValueError for an unknown suite, profile or task."""
+    """Return the profile and the tasks; ValueError for an unknown suite, profile or task."""
     if config.suite not in benchmark.suites:
         raise ValueError(f"suite {config.suite!r} not found{did_you_mean(config.suite, benchmark.suites)}")
     chosen = choose(benchmark.profiles, config.profile or profile or next(iter(benchmark.profiles)))
@@ -57,7 +56,7 @@ def choose_tasks(benchmark: Benchmark, config: RunConfig, profile: str | None) -
 
 
 def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None) -> tuple[Task, ...]:
-    """Returns the tasks that `selection` names, in the suite's order and without repeats.
+    """Return the tasks that `selection` names, in the suite's order and without repeats.
 
     `selection` is a comma-separated list of indices ("0"), ranges ("2-4", both ends included), task names and
     instructions; None or "all" is every task. Raises ValueError for an index outside the suite, a reversed range and
@@ -65,34 +64,28 @@ def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None
     """
     if selection is None or selection.strip() in ("", "all"):
         return tuple(tasks)
-    chosen: set[int] = set()
+    texts = [text.lower().rstrip(".") for text in [task.name for task in tasks] + [task.instruction for task in tasks]]
+    indices: set[int] = set()
     for part in (part.strip() for part in selection.split(",")):
-        chosen.update(_indices(suite, tasks, part))
-    return tuple(task for task in tasks if task.index in chosen)
-
-
-def _indices(suite: str, tasks: Sequence[Task], part: str) -> range:
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-    if match:
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last or last >= len(tasks):
-            raise ValueError(f"tasks {part!r}: {suite} has tasks 0-{len(tasks) - 1}, lower end first")
-        return range(first, last + 1)
-    texts = [task.name for task in tasks] + [task.instruction for task in tasks]
-    plain = part.lower().rstrip(".")
-    matches = [index for index, text in enumerate(texts) if text.lower().rstrip(".") == plain]
-    if matches:
-        index = matches[0] % len(tasks)
-        return range(index, index + 1)
-    raise ValueError(
-        f"task {part!r} not found in {suite}{nearest(part, texts)} "
-        "Give indices ('0'), ranges ('0,2-4'), names or instructions."
-    )
+        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
+            first, last = int(match[1]), int(match[2] or match[1])
+            if first > last or last >= len(tasks):
+                raise ValueError(f"tasks {part!r}: {suite} has tasks 0-{len(tasks) - 1}, lower end first")
+            indices.update(range(first, last + 1))
+        elif (text := part.lower().rstrip(".")) in texts:
+            indices.add(texts.index(text) % len(tasks))
+        else:
+            known = [task.name for task in tasks] + [task.instruction for task in tasks]
+            raise ValueError(
+                f"task {part!r} not found in {suite}{nearest(part, known)} "
+                "Give indices ('0'), ranges ('0,2-4'), names or instructions."
+            )
+    return tuple(task for task in tasks if task.index in indices)
 
 
 def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
-    """Returns what all episodes share; ValueError where the policy lacks the statistics that were asked for, or its
-    chunks are too short for how they are to be executed.
+    """Return what all episodes share; ValueError where the policy lacks the requested statistics, or its chunks are
+    too short for the requested chunking.
     """
     benchmark, config, profile = plan.benchmark, plan.config, plan.profile
     chunking = config.chunking
@@ -121,7 +114,7 @@ def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
 
 
 def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict:
-    """Returns everything that an episode's outcome depends on, as JSON types; a run never mixes two of these."""
+    """Return everything that an episode's outcome depends on, as JSON types; a run never mixes two of these."""
     return {
         **spec.to_json(),
         "tasks": [task.index for task in plan.tasks],
@@ -131,36 +124,34 @@ def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance
 
 
 def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict:
-    """Returns what of an identity is a machine's own."""
+    """Return the part of an identity that depends on the machine."""
     return {
         "assets": {"kind": assets.kind, "digest": assets.digest},
         "versions": versions(benchmark.packages, "absent"),
         "code": provenance.code_digest(benchmark, worker),
         "lock": lock_hash(),
         "off_lock": provenance.off_lock(),
-        # what no policy sees changes nothing
+        # Without a camera the renderer changes nothing.
         "renderer": benchmark.renderer(spec.render) if spec.cameras else None,
     }
 
 
 def describe(plan: Plan, assets: Assets) -> dict:
-    """Returns what is read beside the identity (by report, comparison and tables), so that none needs the benchmark."""
-    tasks = plan.benchmark.tasks(plan.config.suite)
+    """Return what report, comparison and tables read besides the identity, so that they do not need the benchmark."""
     suite = plan.config.suite
+    classes = {"kind": kind_of, "level": level_of}
     return {
-        "tasks": [_described(task) for task in tasks],
+        "tasks": [
+            {"name": task.name, "instruction": task.instruction}
+            | {name: value for name, of in classes.items() if (value := of(task))}
+            for task in plan.benchmark.tasks(suite)
+        ],
         "profile": plan.profile.as_json(suite, base_of(plan.benchmark, suite)),
         "assets": {"unlike": assets.unlike, "notice": assets.notice, "advice": assets.advice},
     }
 
 
-def _described(task: Task) -> dict[str, str | int]:
-    told = {"name": task.name, "instruction": task.instruction}
-    more = {"kind": kind_of(task), "level": level_of(task)}
-    return {**told, **{name: value for name, value in more.items() if value}}
-
-
 def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **facts: object) -> Job:
-    """Returns what the workers need: `facts`, and of the configuration what else such a job has."""
+    """Return the workers' job: `facts`, and every other field of `kind` from the configuration."""
     ours = {"spec": spec, "benchmark": plan.benchmark.module, "assets": str(assets.path), "policies_at": (), **facts}
     return kind(**ours, **{name: getattr(plan.config, name) for name in kind.__dataclass_fields__.keys() - ours})

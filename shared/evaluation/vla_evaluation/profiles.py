@@ -1,6 +1,6 @@
 """Evaluation protocols as data: every constant that two runs must share to be comparable.
 
-A benchmark names its own. Figures stand beside a run only under the profile that they were measured with.
+A benchmark names its own. Published figures are shown with a run only under the profile that they were measured with.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,7 @@ from types import MappingProxyType
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import Part
 
-# Told where they are set, so that other runs' identities stay.
-LATER = ("upright", "robot", "seed_each", "extra_resets")
+LATER = ("upright", "robot", "seed_each", "extra_resets")  # stored only when set: older runs keep their identity
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,12 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeProtocol:
-    """What an episode does besides the policy's actions, and what of a picture the policy sees.
+    """What an episode does besides the policy's actions, and how its images are prepared for the policy.
 
-    `wait_steps` steps of `wait_action`, in the benchmark's action, in which objects fall to rest. Pictures are drawn at
-    `camera_size`², turned by 180° or (`upright`) turned over, put through JPEG at `jpeg_quality` (4:2:0; None: not),
-    resized to `image_size`² as `resize` says (a name in pictures/images.py), the middle `crop_area` of them cut out and
-    stretched back (None: not).
+    `wait_steps` steps of `wait_action`, in the benchmark's action, in which objects fall to rest. Images are rendered
+    at `camera_size`², turned by 180° or (`upright`) flipped vertically, put through JPEG at `jpeg_quality` (4:2:0;
+    None: not), resized to `image_size`² by `resize` (a name in pictures/images.py), the middle `crop_area` cropped and
+    resized back (None: not).
 
     `robot` is one of the benchmark's robot models, empty: its own. The environment is seeded once per task; with
     `seed_each` before every episode, with the seed and the episode's number, after `extra_resets` unseeded ones that
@@ -53,8 +52,9 @@ class EpisodeProtocol:
     extra_resets: int = 0
 
     def scene(self, drawn: bool = False) -> dict[str, object]:
-        """Returns what `Environment.load_task` is told besides task and seed: nothing for the benchmark's own robot,
-        seeded once. `drawn`: of an episode whose start is drawn by a seed of its own.
+        """Return the settings of `Environment.load_task`: none for the benchmark's own robot, seeded once.
+
+        `drawn`: for an episode whose start is sampled by a seed of its own.
         """
         robot = {"robot": self.robot} if self.robot else {}
         each = self.seed_each and not drawn
@@ -62,20 +62,19 @@ class EpisodeProtocol:
 
     @property
     def sends(self) -> str:
-        """The pictures' size in words."""
+        """The images' size for people."""
         return f"{self.image_size}×{self.image_size}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile(EpisodeProtocol):
-    """One protocol: an episode's, and besides `max_steps` policy steps per suite, `trials` episodes per task from the
-    first init states on, the environment seeded with `env_seed` once per task. `execute` actions of a chunk are
-    executed before the policy is asked again, None: all. Of a policy that looks at pictures `cameras` are all that it
-    looks through, `state` and `action` what it is told of the robot and answers, in that convention; empty: whatever
-    the benchmark has a place for.
+    """One protocol: an episode's, `max_steps` policy steps per suite, and `trials` episodes per task from the first
+    init states on. The environment is seeded with `env_seed`. `execute` actions of a chunk are executed before the
+    next request, None: all. A policy that takes images takes those of `cameras`, with `state` and `action` in that
+    convention; empty: whatever the benchmark has.
 
-    `unnorm_keys` are the statistics to ask a policy for, in order of preference. Published figures go with `simulator`,
-    package versions, and `details`, which hold for a policy that tells such details of itself.
+    `unnorm_keys` are the statistics to request of a policy, in order of preference. Published figures hold for
+    `simulator`, package versions, and for `details`, of a policy that reports such details.
     """
 
     name: str
@@ -93,15 +92,15 @@ class Profile(EpisodeProtocol):
     published: tuple[Published, ...] = ()
 
     def protocol(self) -> EpisodeProtocol:
-        """Returns what two runs under this name must share beside step limit and seed: wait and pictures."""
+        """Return the episode's part, which is in a run's identity."""
         return EpisodeProtocol(**{one.name: getattr(self, one.name) for one in fields(EpisodeProtocol)})
 
     def unnorm_keys_for(self, suite: str) -> tuple[str, ...]:
-        """Returns the keys under which a checkpoint may keep its statistics for `suite`, the best first."""
+        """Return the keys of a checkpoint's statistics for `suite`, the best first."""
         return tuple(key.format(suite=suite) for key in self.unnorm_keys)
 
     def steps_for(self, suite: str) -> int:
-        """Returns the step limit of an episode of `suite`. Raises ValueError for a suite without one."""
+        """Return the step limit of an episode of `suite`. Raises ValueError for a suite without one."""
         if suite not in self.max_steps:
             raise ValueError(
                 f"profile {self.name!r} has no step limit for suite {suite!r}; known: {', '.join(self.max_steps)}"
@@ -109,12 +108,13 @@ class Profile(EpisodeProtocol):
         return self.max_steps[suite]
 
     def published_for(self, suite: str) -> tuple[Published, ...]:
-        """Returns the published rows that name `suite`."""
+        """Return the published rows that name `suite`."""
         return tuple(row for row in self.published if suite in row.success_percent)
 
     def as_json(self, suite: str, base: str | None = None) -> dict[str, object]:
-        """Returns what a run under this profile is held against, as JSON types, with the suite's figures alone; step
-        limit and statistics are those of `base`, the suite that it is made of.
+        """Return what a run under this profile is compared with, as JSON types, with the suite's figures alone.
+
+        Step limit and statistics are those of `base`, the suite that it is derived from.
         """
         base = base or suite
         rows = [{**vars(row), "success_percent": row.success_percent[suite]} for row in self.published_for(suite)]
@@ -131,7 +131,7 @@ class Profile(EpisodeProtocol):
 
 
 def choose(profiles: Mapping[str, Profile], name: str) -> Profile:
-    """Returns the profile called `name`. Raises ValueError, with the nearest name, when there is none."""
+    """Return the profile called `name`. Raises ValueError, with the nearest name, when there is none."""
     if name not in profiles:
         raise ValueError(f"profile {name!r} not found{did_you_mean(name, profiles)}")
     return profiles[name]

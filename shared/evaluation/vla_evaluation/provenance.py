@@ -17,24 +17,25 @@ from vla_evaluation import imports
 from vla_evaluation.benchmark import Benchmark
 
 SITE = Path(sysconfig.get_path("purelib"))
-WORKER = "vla_evaluation.workers.worker"  # what an episode does and what the policy is shown
+WORKER = "vla_evaluation.workers.worker"
 
 
 def code_digest(benchmark: Benchmark, worker: str = WORKER) -> str:
-    """Returns 16 hex digits over the source of every module that a worker is made of: a change in one is drift."""
+    """Return 16 hex digits over the source of every module of a worker: a change in one is drift."""
     return imports.code_digest((worker, benchmark.module), benchmark.uncounted)
 
 
 def off_lock(lock: Path = LOCK) -> list[str]:
-    """Returns the installed packages that have another version than the lock pins, as in "scipy 1.9.0 (lock: 1.8.1)".
+    """Return the installed packages that have another version than the lock pins, as in "scipy 1.9.0 (lock: 1.8.1)".
 
-    A lock pins some packages twice, for different Pythons; either will do here.
+    A lock pins some packages twice, for different Pythons; either is right here.
     """
     pins = read_pins(lock)
-    named = (path.name.removesuffix(".dist-info").rpartition("-") for path in SITE.glob("*.dist-info"))
-    there = {normalize(name): found for name, _, found in named}  # from the folders' names: reading each takes 0.1 s
-    wrong = (name for name in sorted(pins.keys() & there.keys()) if there[name] not in pins[name])
-    return [f"{name} {there[name]} (lock: {' or '.join(pins[name])})" for name in wrong]
+    # From the directories' names: reading the metadata takes 0.1 s each.
+    parts = (path.name.removesuffix(".dist-info").rpartition("-") for path in SITE.glob("*.dist-info"))
+    installed = {normalize(name): version for name, _, version in parts}
+    wrong = (name for name in sorted(pins.keys() & installed.keys()) if installed[name] not in pins[name])
+    return [f"{name} {installed[name]} (lock: {' or '.join(pins[name])})" for name in wrong]
 
 
 def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None:
@@ -44,16 +45,17 @@ def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None
     """
     lock = LOCK if LOCK.is_file() else ROOT / "images" / benchmark.module.split(".")[-2] / "requirements.lock"
     pins, installed = read_pins(lock), versions(benchmark.packages)
-    other, unfit = {}, []
+    different, unusable = {}, []
     for name in benchmark.packages:
         pinned, version = pins.get(normalize(name), []), installed.get(name)
         required = getattr(benchmark, "requires", {}).get(name)
         if pinned and version not in pinned:
-            other[name] = pinned[0]
+            different[name] = pinned[0]
         if required and not f"{version}.".startswith(f"{required}."):
-            found = f"{name} {version}" if version else f"no {name}"
-            unfit.append(f"{found} is installed, and {benchmark.name} needs {required} (lock: {' or '.join(pinned)})")
-    if not other and not unfit:
+            package = f"{name} {version}" if version else f"no {name}"
+            lock_text = f"(lock: {' or '.join(pinned)})"
+            unusable.append(f"{package} is installed, and {benchmark.name} needs {required} {lock_text}")
+    if not different and not unusable:
         return
     environment = lock.parent.name
     venv = Path("images", environment, ".venv")
@@ -62,11 +64,11 @@ def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None
     elif os.environ.get("VLALAB_LOCK_HASH"):
         command = f"./lab build {environment}"
     else:
-        pinned = [f"{name}=={pin}" for name, pin in other.items()]
-        command = shlex.join([sys.executable, "-m", "pip", "install", *pinned])
-    if unfit:
-        raise ValueError(f"{'; '.join(unfit)}; run: {command}")
-    shown = ", ".join(f"{name} {installed.get(name, 'not installed')} (lock: {pin})" for name, pin in other.items())
+        packages = [f"{name}=={pin}" for name, pin in different.items()]
+        command = shlex.join([sys.executable, "-m", "pip", "install", *packages])
+    if unusable:
+        raise ValueError(f"{'; '.join(unusable)}; run: {command}")
+    shown = ", ".join(f"{name} {installed.get(name, 'not installed')} (lock: {pin})" for name, pin in different.items())
     warn(
         f"warning: other packages than the lock's: {shown}. Physics and images may differ: results compare neither "
         f"with published figures nor with runs under the lock. To get the lock's: {command}"
@@ -74,13 +76,12 @@ def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None
 
 
 def git_commit() -> str | None:
-    """Returns the commit of the source tree, with "+" where it has local changes; None outside a checkout."""
-    root = ROOT
-    if not (root / ".git").exists() or shutil.which("git") is None:
+    """Return the commit of the source tree, with "+" where it has local changes; None outside a checkout."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return os.environ.get("VLALAB_COMMIT") or None
 
     def git(*arguments: str) -> str | None:
-        command = ["git", "-c", f"safe.directory={root}", "-C", str(root)]  # an install may be somebody else's
+        command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]  # an install may be another user's
         run = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
         return run.stdout.strip() if run.returncode == 0 else None
 
@@ -89,7 +90,7 @@ def git_commit() -> str | None:
 
 
 def machine() -> dict[str, object]:
-    """Returns the machine in words and numbers; nothing that names it."""
+    """Return the machine's system, cores and memory; nothing that identifies it."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cores": cores(),
@@ -98,12 +99,12 @@ def machine() -> dict[str, object]:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def free_memory_gb() -> float:
-    """Returns the memory that new processes may take, in GB; a container's own limit counts."""
+    """Return the memory that new processes may take, in GB, within a container's own limit."""
     with open("/proc/meminfo") as file:
         meminfo = dict(line.split(":", 1) for line in file)
     free = int(meminfo["MemAvailable"].split()[0]) * 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -9,7 +10,14 @@ import numpy as np
 
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
 from vla_contract.protocol.parts import Part
-from vla_evaluation.sessions import episode_of
+
+SESSION_FORM = re.compile(r"^.+\.(\d+)\.(\d+)\.\d+\.[^.]+$")  # <run>.<task>.<episode>.<attempt>.<lease>
+
+
+def episode_of(session: str) -> tuple[int, int] | None:
+    """Return (task index, episode) from the name of an evaluator's session, None for another name."""
+    match = SESSION_FORM.match(session)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 @dataclass(frozen=True)
@@ -30,11 +38,11 @@ class RandomPolicy(Policy):
         unknown = [part for part in self.parts if part.low is None or part.high is None]
         if unknown:
             raise ValueError(
-                f"the range of {unknown[0]} is not known, and random actions are drawn from it; give it low and high"
+                f"the range of {unknown[0]} is not known, and random actions need it; give it low and high"
             )
 
     def info(self) -> PolicyInfo:
-        """Returns what it is; the pictures it asks for are not looked at."""
+        """Return the description; the images that it requests are not used."""
         return PolicyInfo(
             name=self.name,
             cameras=self.cameras,
@@ -46,21 +54,21 @@ class RandomPolicy(Policy):
         )
 
     def details(self) -> dict[str, str]:
-        """Returns what its actions follow from."""
+        """Return what its actions depend on."""
         return {"seed": str(self.seed)}
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
-        """Returns a chunk of `horizon` actions for every observation."""
+        """Return a chunk of `horizon` actions for every observation."""
         return [ActionChunk(np.stack([self.action(o, o.step + k) for k in range(self.horizon)])) for o in observations]
 
     def action(self, observation: Observation, step: int) -> np.ndarray:
-        """Returns the action of one step, float32 [n]."""
+        """Return the action of one step, float32 [n]."""
         episode = episode_of(observation.session) or observation.session
         key = crc32(f"{observation.instruction}|{episode}".encode())
         return self.draw(key, step).astype(np.float32)
 
     def draw(self, key: int, step: int) -> np.ndarray:
-        """Returns the numbers [n] of one step of the episode that has that key."""
+        """Return the numbers [n] of one step of the episode with that key."""
         low, high = (np.repeat([getattr(part, end) for part in self.parts], self.sizes) for end in ("low", "high"))
         return np.random.default_rng([self.seed, key, step]).uniform(low, high)
 

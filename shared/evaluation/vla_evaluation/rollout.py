@@ -1,6 +1,6 @@
-"""One episode: observe, ask the policy, execute its actions, look whether the task is done.
+"""One episode: observe, ask the policy, execute its actions, check whether the task is done.
 
-No process, file or database in here; what talks to the policy and what watches the worker come in as functions.
+No process, file or database in here; the policy and the supervision of the worker are passed in as functions.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Timings:
 
 @dataclass
 class Record:
-    """What happened in an episode.
+    """The record of an episode.
 
     actions  float32 [T, n] as executed, in the environment's convention
     states   float64 [T + 1, n]: simulator state before each action, and after the last
-    frames   pictures of the film's camera drawn on the way and kept, by step: uint8 [H, W, 3], bottom row first
+    frames   images of the video's camera that were rendered and kept, by step: uint8 [H, W, 3], bottom row first
     policy_error  why the policy's own answer ended the episode, empty where it did not
-    delays   what thinking cost in real time, None where the world waited
+    delays   the cost of inference in real time, None where the world waited
     """
 
     success: bool
@@ -70,12 +70,10 @@ class Record:
         return digest(self.actions)
 
     def summary(self) -> dict:
-        """Returns the episode's row as JSON types."""
-        error = {"policy_error": self.policy_error} if self.policy_error else {}
-        delays = {"realtime": self.delays.summary()} if self.delays else {}
+        """Return the episode's row as JSON types."""
         return {
-            **error,
-            **delays,
+            **({"policy_error": self.policy_error} if self.policy_error else {}),
+            **({"realtime": self.delays.summary()} if self.delays else {}),
             "success": self.success,
             "steps": self.steps,
             "requests": self.requests,
@@ -87,7 +85,7 @@ class Record:
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """Returns 16 hex digits over the arrays' bytes."""
+    """Return 16 hex digits over the arrays' bytes."""
     sha = hashlib.sha256()
     for array in arrays:
         sha.update(np.ascontiguousarray(array).tobytes())
@@ -95,15 +93,15 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def observe(env: Environment, spec: RunSpec, session: str, step: int, timings: Timings) -> tuple[Observation, dict]:
-    """Returns what the policy gets to see, and the raw pictures by camera. Draws only the cameras it asks for."""
-    drawn: dict[str, np.ndarray] = {}
+    """Return the policy's observation, and the raw images by camera, only of those that it requests."""
+    rendered: dict[str, np.ndarray] = {}
     for camera in spec.cameras:
         with timings.stage("render"):
-            drawn[camera] = env.render(camera)
+            rendered[camera] = env.render(camera)
     with timings.stage("preprocess"):
         observation = Observation(
             images={
-                camera: images.prepare(sensed(env, camera, image), spec.protocol) for camera, image in drawn.items()
+                camera: images.prepare(sensed(env, camera, image), spec.protocol) for camera, image in rendered.items()
             },
             state=env.state() if spec.policy.needs_state else None,
             instruction=env.instruction,
@@ -112,13 +110,13 @@ def observe(env: Environment, spec: RunSpec, session: str, step: int, timings: T
             privileged=env.privileged(step == 0) if spec.policy.needs_privileged else None,
             unnorm_key=spec.unnorm_key,
         )
-    return observation, drawn
+    return observation, rendered
 
 
 def ask(
     act: Callable[[Observation], ActionChunk], observation: Observation, timings: Timings, clock: Callable[[], float]
 ) -> tuple[ActionChunk, float]:
-    """Returns the policy's answer and how many seconds it took; splits them into the server's stages and the wire."""
+    """Return the policy's answer and its latency in s, which is split into the server's stages and the wire."""
     start = clock()
     chunk = act(observation)
     took_s = clock() - start
@@ -148,17 +146,17 @@ def run_episode(
     alter: Callable[[np.ndarray], np.ndarray] = lambda action: action,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Record:
-    """Returns the record of `episode` of the task that `env` has loaded.
+    """Return the record of `episode` of the task that `env` has loaded.
 
-    `film` is the camera whose pictures `keep_frame` chooses from. `tick(steps)` is called before every simulator step;
-    what it raises ends the episode. Nothing is drawn in the wait steps (objects fall into place) or between the actions
-    of a chunk. Success ends the episode at once, but does not count during the wait, as in the reference loop. Which
-    actions of which chunk are executed `spec.chunking` says; of a chunk only these are judged. By `clock` (s) the
-    policy's answers are timed. Where the policy's answer (PolicyFault) or its absence
-    (ContractError) ends the episode, `forgive` is asked whether that belongs into the record; else it is raised.
-    `alter` gets every action before it is executed and returns the one to execute.
+    `film` is the camera whose images `keep_frame` chooses from. `tick(steps)` is called before every simulator step;
+    what it raises ends the episode. Nothing is rendered in the wait steps (objects fall into place) or between the
+    actions of a chunk. Success ends the episode at once, but does not count during the wait, as in the reference loop.
+    `spec.chunking` says which actions of a chunk are executed; only these are checked. The policy's answers are timed
+    by `clock` (s). Where the policy's answer (PolicyFault) or its absence (ContractError) ends the episode, it is part
+    of the record if `forgive` returns True; else it is raised. `alter` returns the action to execute for one of the
+    policy's.
     """
-    timings, began = Timings(), time.perf_counter()
+    timings, start = Timings(), time.perf_counter()
     with timings.stage("reset"):
         env.reset(episode, init_state)
     fixtures = env.fixture_poses()
@@ -179,9 +177,9 @@ def run_episode(
         step = len(actions)
         if timeline.due(step):
             tick(step)
-            observation, drawn = observe(env, spec, session, step, timings)
-            if film in drawn and keep_frame(step):
-                frames[step] = drawn[film]
+            observation, rendered = observe(env, spec, session, step, timings)
+            if film in rendered and keep_frame(step):
+                frames[step] = rendered[film]
             try:
                 chunk, took_s = ask(act, observation, timings, clock)
             except ContractError as error:
@@ -202,7 +200,7 @@ def run_episode(
         states.append(env.sim_state())
     if fault is not None and not forgive(fault):
         raise fault
-    timings.add("total", (time.perf_counter() - began) * 1e3)
+    timings.add("total", (time.perf_counter() - start) * 1e3)
     return Record(
         success,
         len(actions),

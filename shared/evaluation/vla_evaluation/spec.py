@@ -1,4 +1,4 @@
-"""What all episodes of a run share: told to every worker, and the greater part of the run's identity."""
+"""The part of a run that all its episodes share: sent to every worker, and most of the run's identity."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vla_evaluation import profiles
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.profiles import EpisodeProtocol
 
-LATER = ("ensemble", "ensemble_weight", "realtime")  # told where they are set, so that other runs' identities stay
+LATER = ("ensemble", "ensemble_weight", "realtime")  # stored only when set, so that older runs keep their identity
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """`cameras` are sent with every observation. `execute`, `ensemble`, `ensemble_weight` and `realtime` say how chunks
-    are executed (`chunking`). `action` and `control_hz` are the benchmark's, `profile` is the protocol's name.
+    """`cameras` are sent with every observation; `chunking` consists of `execute`, `ensemble`, `ensemble_weight` and
+    `realtime`. `action` and `control_hz` are the benchmark's, `profile` is the protocol's name.
     """
 
     benchmark: str
@@ -41,22 +41,20 @@ class RunSpec:
 
     @property
     def chunking(self) -> Chunking:
-        """How chunks are executed."""
         return Chunking(self.execute, self.ensemble, self.ensemble_weight, self.realtime)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON types, as a store gives it back: lists for tuples."""
-        told = {name: value for name, value in asdict(self).items() if name not in LATER or value is not None}
-        drawn = {name: value for name, value in told["protocol"].items() if name not in profiles.LATER or value}
-        return json.loads(json.dumps({**told, "protocol": drawn, "policy": self.policy.to_dict()}))
+        """Return it as JSON types: lists for tuples."""
+        values = {name: value for name, value in asdict(self).items() if name not in LATER or value is not None}
+        protocol = {name: value for name, value in values["protocol"].items() if name not in profiles.LATER or value}
+        return json.loads(json.dumps({**values, "protocol": protocol, "policy": self.policy.to_dict()}))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
-        """Returns what `to_json` has told; anything beside it is left out."""
-        known = {name: data[name] for name in cls.__dataclass_fields__ if name not in LATER or name in data}
-        protocol = dict(known["protocol"])
-        protocol["wait_action"] = tuple(protocol["wait_action"])
-        known["protocol"] = EpisodeProtocol(**protocol)
-        known["action"] = tuple(Part(**part) for part in known["action"])
-        known["policy"] = PolicyInfo.from_dict(known["policy"])
-        return cls(**{**known, "cameras": tuple(known["cameras"])})
+        """Return the spec in an identity, ignoring other keys."""
+        values = {name: data[name] for name in cls.__dataclass_fields__ if name not in LATER or name in data}
+        protocol = {**values["protocol"], "wait_action": tuple(values["protocol"]["wait_action"])}
+        values["protocol"] = EpisodeProtocol(**protocol)
+        values["action"] = tuple(Part(**part) for part in values["action"])
+        values["policy"] = PolicyInfo.from_dict(values["policy"])
+        return cls(**{**values, "cameras": tuple(values["cameras"])})

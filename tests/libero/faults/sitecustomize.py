@@ -25,9 +25,9 @@ def shift_the_clock(path):
 
 
 def hang_in(names, folder):
-    from vla_evaluation.workers.vitals import Vitals
+    from vla_evaluation.workers.heartbeat import WorkerHeartbeat
 
-    enter = Vitals.enter
+    enter = WorkerHeartbeat.enter
 
     def hanging(self, phase, within_s, steps=0):
         enter(self, phase, within_s, steps)
@@ -36,7 +36,7 @@ def hang_in(names, folder):
             while True:
                 time.sleep(60)
 
-    Vitals.enter = hanging
+    WorkerHeartbeat.enter = hanging
 
 
 def is_first(path):

@@ -7,6 +7,6 @@ from vla_common import endings, memory
 if __name__ == "__main__":
     with memory.importing():
         from tests.libero.light import BENCHMARK
-        from vla_evaluation.evaluate import main
+        from vla_evaluation.cli import main
 
     endings.run(main, BENCHMARK, sys.argv[1:])

@@ -1,51 +1,134 @@
-"""What may be asked of a run's store over HTTP, by name. Every call may be repeated when its answer was not heard.
+"""The calls of a run's store over HTTP. Every call may be repeated when its answer was not heard.
 
-A call is `POST /v1/calls/NAME` with its arguments as a JSON object, `invocation` among them; it answers {"value": …}.
-A function here gets the store, the run and the validated arguments (`schemas`), and returns what can be JSON.
+A call is `POST /v1/calls/NAME` with its arguments as a JSON object, `invocation` and `key` among them; it answers
+{"value": …}. A function here gets the store, the run and the arguments, which pydantic has validated by the function's
+annotations, and returns a JSON value.
+
+The store adds up the numbers and keeps the rest as JSON, so a value that SQLite or a report cannot read would end the
+run for good: NaN, a number as text, half a surrogate pair. Pydantic's JSON parser refuses such text, `allow_inf_nan`
+such numbers; unknown fields are refused too.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_type_hints
 
-from vla_evaluation.coordinator import schemas
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+
 from vla_evaluation.store import files
 from vla_evaluation.store.records import Lease
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.workers.clock import InvocationClock
-from vla_evaluation.workers.job import Job
+from vla_evaluation.workers.job import InvocationClock, Job
 
 MAX_MACHINES = 2000  # that may join in one invocation
 MAX_WORKERS = 10_000  # that machines may name in one invocation
-COUNTED_S = 1.0  # how long counts are told again, since every machine asks and the store goes through all rows for them
+MAX_TIME_MS = 1e12
+COUNTS_CACHE_S = 1.0  # every machine asks for the counts, which the store sums over all rows
 KINDS = {"episode": "episodes/{}.npz", "film": "videos/{}.mp4", "still": "videos/{}.jpg"}  # of files
+NO_COUNTS: tuple[float, list] = (-math.inf, [])
+
+PRINTABLE = r"^[^\p{C}]*$"
+MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=PRINTABLE)]
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
+Prefix = Annotated[str, Field(max_length=128)]
+Text = Annotated[str, Field(max_length=10_000)]
+Hash = Annotated[str, Field(max_length=64, pattern=PRINTABLE)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Milliseconds = Annotated[float, Field(ge=-MAX_TIME_MS, le=MAX_TIME_MS)]
+Token = Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]  # random, and part of a file name
+MachineFact = Annotated[str, Field(max_length=200, pattern=PRINTABLE)] | int | float
+VideoFile = Annotated[str, Field(max_length=128, pattern=r"^videos/[A-Za-z0-9._-]+$")]
 
 
-NEVER: tuple[float, list] = (-math.inf, [])
+class Schema(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class Call(Schema):
+    """What every call has: the invocation that the sender joined, and its own random key."""
+
+    invocation: Count
+    key: Name
+
+
+class LeaseFields(Schema):
+    """A lease as the machine received it."""
+
+    config_hash: Name
+    suite: Name
+    task: Count
+    episode: Count
+    attempt: Count
+    token: Token
+    expires_at: float = 0.0
+    policy: Text = ""
+
+
+LeaseArgument = Annotated[LeaseFields, AfterValidator(lambda fields: Lease(**fields.__dict__))]
+
+
+class RealtimeDelays(Schema):
+    held_steps: Count
+    overtaken_actions: Count
+    latency_ms_mean: Milliseconds
+    latency_ms_max: Milliseconds
+
+
+class Result(Schema):
+    """An episode's result; see `rollout.Record.summary`. Times are in ms, summed over the episode."""
+
+    success: bool
+    steps: Count
+    requests: Count = 0
+    start_hash: Hash = ""
+    end_hash: Hash = ""
+    actions_hash: Hash = ""
+    timings_ms: Annotated[dict[Name, Milliseconds], Field(max_length=100)] = {}
+    realtime: RealtimeDelays | None = None
+    policy_error: str = ""
+    recording: Annotated[str, Field(max_length=128, pattern=r"^episodes/[A-Za-z0-9._-]+$")] = ""
+
+
+class VideoResult(Schema):
+    """What a finished episode's video adds to its result."""
+
+    video: VideoFile = ""
+    still: VideoFile = ""
+    video_frames: Count = 0
+    video_ms: Milliseconds = 0.0
+
+
+def explain(error: ValidationError) -> str:
+    """Return the first problem as field, value and expectation."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    value = "" if first["type"] in ("missing", "json_invalid") else f" is {str(first['input'])[:80]!r}"
+    return f"{name or 'the body'}{value}: {first['msg']}"
 
 
 class NotSent(ValueError):
-    """A file that was to be there before this call."""
+    """A file that should have been sent before this call."""
 
 
 @dataclass
 class Host:
     """A machine that has joined."""
 
-    name: str  # in the run: no other machine has it
-    wanted: str  # its own
+    name: str  # unique in the run
+    own_name: str
     workers: int
     machine: Mapping[str, object]
-    heard: float  # on the run's clock, s
+    heard: float  # on the run's clock, s; -inf once it has left
 
 
 @dataclass
-class Held:
-    """The run whose store is asked, and who has joined it."""
+class ActiveRun:
+    """The run whose store is served, and the machines that have joined it."""
 
     folder: Path
     job: Job
@@ -53,165 +136,191 @@ class Held:
     invocation: int
     hosts: dict[str, Host] = field(default_factory=dict)
     worker_names: set[str] = field(default_factory=set)  # of machines that joined
-    counted: tuple[float, list] = NEVER  # when the store was last asked for its counts, and they
+    cached_counts: tuple[float, list] = NO_COUNTS  # time of the query, and its rows
 
     def now(self) -> float:
-        """Returns the time, s since the epoch; no other clock counts."""
+        """Return the time, s since the epoch; no other clock counts."""
         return self.clock.now()
 
+    def final(self, lease: Lease, kind: str) -> Path:
+        """Return the path of a file of an episode. ValueError for another kind."""
+        if kind not in KINDS:
+            raise ValueError(f"kind is {str(kind)[:40]!r}; expected one of {', '.join(KINDS)}")
+        return self.folder / KINDS[kind].format(lease.stem)
 
-def final(run: Held, lease: Lease, kind: str) -> Path:
-    """Returns where a file of an episode belongs. ValueError for another kind."""
-    if kind not in KINDS:
-        raise ValueError(f"kind is {str(kind)[:40]!r}; expected one of {', '.join(KINDS)}")
-    return run.folder / KINDS[kind].format(f"{lease.task:02d}-{lease.episode:02d}")
+    def draft(self, lease: Lease, kind: str) -> Path:
+        """Return the path of a file that was sent and not published, which is removed after a kill."""
+        path = self.final(lease, kind)
+        return path.with_name(f".{path.name}.{lease.token}.partial")
 
+    def publish(self, lease: Lease, kind: str) -> None:
+        draft = self.draft(lease, kind)
+        if not draft.exists():
+            raise NotSent(f"the {kind} of task {lease.task} episode {lease.episode} was not sent before it was named")
+        files.publish(draft, self.final(lease, kind))
 
-def draft(run: Held, lease: Lease, kind: str) -> Path:
-    """Returns where a file lies that was sent and not published: under a name that a killed run's leftovers have."""
-    path = final(run, lease, kind)
-    return path.with_name(f".{path.name}.{lease.token}.partial")
+    def add_worker(self, name: str) -> None:
+        """Raise ValueError for one more worker than the store takes rows of."""
+        if name not in self.worker_names and len(self.worker_names) >= MAX_WORKERS:
+            raise ValueError(f"{MAX_WORKERS} workers have joined already; no more can join until --resume")
+        self.worker_names.add(name)
 
 
 # --- the calls ------------------------------------------------------------------------------------------------
 
+CALLS: dict[str, tuple[type[Call], Callable[[RunStore, ActiveRun, Any], Any]]] = {}
 
-def join(store: RunStore, run: Held, call: schemas.Join) -> dict[str, Any]:
-    """A machine comes in. `name` is asked for; the answer has the name that no other machine has."""
-    host = run.hosts.get(call.key)
+
+def call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add a function to CALLS, with a schema made of its annotations."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())[2:]  # without store and run
+    fields: Any = {
+        one.name: (hints[one.name], ... if one.default is inspect.Parameter.empty else one.default)
+        for one in parameters
+    }
+    names = [one.name for one in parameters]
+
+    def carry_out(store: RunStore, run: ActiveRun, arguments: Call) -> Any:
+        return function(store, run, **{name: getattr(arguments, name) for name in names})
+
+    CALLS[function.__name__] = create_model(function.__name__, __base__=Call, **fields), carry_out
+    return function
+
+
+@call
+def join(
+    store: RunStore,
+    run: ActiveRun,
+    key: Name,
+    name: MachineName,
+    workers: Annotated[int, Field(ge=1, le=1024)],
+    machine: Annotated[dict[MachineName, MachineFact], Field(max_length=20)],
+) -> dict[str, Any]:
+    """Add a machine. `name` is requested; the answer has the name that no other machine has."""
+    host = run.hosts.get(key)
     if host is None:
         if len(run.hosts) >= MAX_MACHINES:
             raise ValueError(f"{MAX_MACHINES} machines have joined already; no more can join until --resume")
-        taken = {one.name for one in run.hosts.values()}
-        name = next(n for n in (call.name, *(f"{call.name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
-        host = Host(name, call.name, call.workers, call.machine, run.now())
-        store.note(run.invocation, {"hosts": {name: {"host": call.name, "workers": call.workers, **call.machine}}})
-        run.hosts[call.key] = host
+        taken = {host.name for host in run.hosts.values()}
+        unique = next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
+        host = Host(unique, name, workers, machine, run.now())
+        store.note(run.invocation, {"hosts": {unique: {"host": name, "workers": workers, **machine}}})
+        run.hosts[key] = host
     return {"name": host.name}
 
 
-def leave(store: RunStore, run: Held, call: schemas.Call) -> None:
-    """A machine goes, as it should, having given back or finished what it had. It is not waited for any more."""
-    if host := run.hosts.get(call.key):
+@call
+def leave(store: RunStore, run: ActiveRun, key: Name) -> None:
+    """Record that a machine has given back or finished its episodes, so that the run does not wait for it."""
+    if host := run.hosts.get(key):
         host.heard = -math.inf
 
 
-def lease(store: RunStore, run: Held, call: schemas.RequestLease) -> dict[str, Any] | None:
-    """The next episode, as `RunStore.lease`; `token` is the caller's."""
-    if unknown := set(call.policies) - set(run.job.policies if call.policies else ()):
+@call
+def lease(
+    store: RunStore,
+    run: ActiveRun,
+    worker: Name,
+    token: Token,
+    prefer_task: Count | None = None,
+    policies: Annotated[list[Text], Field(max_length=1000)] = [],  # noqa: B006 (pydantic copies it)
+) -> dict[str, Any] | None:
+    """Return the next episode, as `RunStore.lease`; `token` is the caller's."""
+    if unknown := set(policies) - set(run.job.policies if policies else ()):
         raise ValueError(f"policies has {min(unknown)[:80]!r}; expected some of {', '.join(run.job.policies)}")
-    _count_worker(run, call.worker)
-    lease_s, prefer_task = run.job.lease_s, call.prefer_task
-    got = store.lease(call.worker, run.invocation, run.now(), lease_s, prefer_task, call.token, call.policies)
-    return got and asdict(got)
+    run.add_worker(worker)
+    leased = store.lease(worker, run.invocation, run.now(), run.job.lease_s, prefer_task, token, policies)
+    return leased and asdict(leased)
 
 
-def _count_worker(run: Held, worker: str) -> None:
-    """Raises ValueError for one more worker than the store takes rows of."""
-    if worker not in run.worker_names and len(run.worker_names) >= MAX_WORKERS:
-        raise ValueError(f"{MAX_WORKERS} workers have joined already; no more can join until --resume")
-    run.worker_names.add(worker)
+@call
+def heartbeat(store: RunStore, run: ActiveRun, lease: LeaseArgument, steps: Count) -> bool:
+    return store.heartbeat(lease, run.now(), run.job.lease_s, steps)
 
 
-def heartbeat(store: RunStore, run: Held, call: schemas.Heartbeat) -> bool:
-    return store.heartbeat(call.lease.to_lease(), run.now(), run.job.lease_s, call.steps)
+@call
+def release(store: RunStore, run: ActiveRun, lease: LeaseArgument) -> bool:
+    return store.release(lease)
 
 
-def release(store: RunStore, run: Held, call: schemas.OfLease) -> bool:
-    return store.release(call.lease.to_lease())
+@call
+def fail(store: RunStore, run: ActiveRun, lease: LeaseArgument, error: Text, by_policy: bool = False) -> bool:
+    return store.fail(lease, error, run.now(), run.job.retries, by_policy) or store.ended_as(lease, "error")
 
 
-def fail(store: RunStore, run: Held, call: schemas.Fail) -> bool:
-    held = call.lease.to_lease()
-    done = store.fail(held, call.error, run.now(), run.job.retries, call.by_policy)
-    return done or store.ended_as(held, "error")
+@call
+def finish(store: RunStore, run: ActiveRun, lease: LeaseArgument, result: Result) -> bool:
+    """Store the episode's result and its file, which was sent before: both or neither."""
+    values = result.model_dump(exclude_unset=True)
+    done = store.finish(lease, values, run.now(), lambda: run.publish(lease, "episode"))
+    return done or store.ended_as(lease, "done")
 
 
-def finish(store: RunStore, run: Held, call: schemas.Finish) -> bool:
-    """The episode's result, and its file, which was sent before: both count or neither."""
-    held, result = call.lease.to_lease(), call.result.model_dump(exclude_unset=True)
-    done = store.finish(held, result, run.now(), lambda: _publish(run, held, "episode"))
-    return done or store.ended_as(held, "done")
-
-
-def add_to_result(store: RunStore, run: Held, call: schemas.AddToResult) -> None:
-    """What came after the episode; `files` names the kinds that were sent for it."""
-    held = call.lease.to_lease()
-    if store.by_token(held.token) is None:
+@call
+def add_to_result(
+    store: RunStore,
+    run: ActiveRun,
+    lease: LeaseArgument,
+    more: VideoResult,
+    files: Annotated[list[Literal["film", "still"]], Field(max_length=2)] = [],  # noqa: B006 (pydantic copies it)
+) -> None:
+    """Add the video; `files` names the kinds of files that were sent for it."""
+    if store.by_token(lease.token) is None:
         return
-    for kind in call.files:
-        if draft(run, held, kind).exists() or not final(run, held, kind).exists():
-            _publish(run, held, kind)
-    store.add_to_result(held, call.more.model_dump(exclude_unset=True))
+    for kind in files:
+        if run.draft(lease, kind).exists() or not run.final(lease, kind).exists():
+            run.publish(lease, kind)
+    store.add_to_result(lease, more.model_dump(exclude_unset=True))
 
 
-def _publish(run: Held, held: Lease, kind: str) -> None:
-    path = draft(run, held, kind)
-    if not path.exists():
-        raise NotSent(f"the {kind} of task {held.task} episode {held.episode} was not sent before it was named")
-    files.publish(path, final(run, held, kind))
+@call
+def take_back(store: RunStore, run: ActiveRun, worker: Name, reason: Text) -> list[dict[str, Any]]:
+    return [asdict(fault) for fault in store.take_back(worker, run.now(), run.job.retries, reason)]
 
 
-def take_back(store: RunStore, run: Held, call: schemas.TakeBack) -> list[dict[str, Any]]:
-    lost = store.take_back(call.worker, run.now(), run.job.retries, call.reason)
-    return [asdict(one) for one in lost]
+@call
+def say(store: RunStore, run: ActiveRun, worker: Name, status: Text) -> None:
+    run.add_worker(worker)
+    store.say(worker, run.invocation, status, run.now())
 
 
-def say(store: RunStore, run: Held, call: schemas.Say) -> None:
-    _count_worker(run, call.worker)
-    store.say(call.worker, run.invocation, call.status, run.now())
-
-
-def is_open(store: RunStore, run: Held, call: schemas.Call) -> bool:
+@call
+def is_open(store: RunStore, run: ActiveRun) -> bool:
     return store.open()
 
 
-def counts(store: RunStore, run: Held, call: schemas.Call) -> list[dict[str, int]]:
-    at, rows = run.counted
-    if run.now() - at > COUNTED_S:
+@call
+def counts(store: RunStore, run: ActiveRun) -> list[dict[str, int]]:
+    at, rows = run.cached_counts
+    if run.now() - at > COUNTS_CACHE_S:
         rows = [{"task": task, **row} for task, row in store.counts().items()]
-        run.counted = (run.now(), rows)
+        run.cached_counts = (run.now(), rows)
     return rows
 
 
-def leases(store: RunStore, run: Held, call: schemas.OfPrefix) -> dict[str, Any]:
-    """The leases of the workers whose names begin so."""
-    return {worker: asdict(held) for worker, held in store.leases(call.prefix).items()}
+@call
+def leases(store: RunStore, run: ActiveRun, prefix: Prefix) -> dict[str, Any]:
+    """Return the leases of the workers whose names begin with `prefix`."""
+    return {worker: asdict(lease) for worker, lease in store.leases(prefix).items()}
 
 
-def is_last_try_of_policy(store: RunStore, run: Held, call: schemas.OfLease) -> bool:
-    return store.is_last_try_of_policy(call.lease.to_lease(), run.job.retries)
+@call
+def is_last_try_of_policy(store: RunStore, run: ActiveRun, lease: LeaseArgument) -> bool:
+    return store.is_last_try_of_policy(lease, run.job.retries)
 
 
-def place(store: RunStore, run: Held, call: schemas.OfLease) -> int | None:
-    return store.place(call.lease.to_lease())
+@call
+def place(store: RunStore, run: ActiveRun, lease: LeaseArgument) -> int | None:
+    return store.place(lease)
 
 
-def faults(store: RunStore, run: Held, call: schemas.Call) -> list[dict[str, Any]]:
-    return [asdict(one) for one in store.faults(run.invocation)]
+@call
+def faults(store: RunStore, run: ActiveRun) -> list[dict[str, Any]]:
+    return [asdict(fault) for fault in store.faults(run.invocation)]
 
 
-def workers(store: RunStore, run: Held, call: schemas.OfPrefix) -> dict[str, str]:
-    """What the workers say whose names begin so: with all of them for each of a thousand the store does little else."""
-    return store.workers(call.prefix)
-
-
-CALLS: dict[str, tuple[type[schemas.Call], Callable[[RunStore, Held, Any], Any]]] = {
-    "join": (schemas.Join, join),
-    "leave": (schemas.Call, leave),
-    "lease": (schemas.RequestLease, lease),
-    "heartbeat": (schemas.Heartbeat, heartbeat),
-    "release": (schemas.OfLease, release),
-    "fail": (schemas.Fail, fail),
-    "finish": (schemas.Finish, finish),
-    "add_to_result": (schemas.AddToResult, add_to_result),
-    "take_back": (schemas.TakeBack, take_back),
-    "say": (schemas.Say, say),
-    "is_open": (schemas.Call, is_open),
-    "counts": (schemas.Call, counts),
-    "leases": (schemas.OfPrefix, leases),
-    "is_last_try_of_policy": (schemas.OfLease, is_last_try_of_policy),
-    "place": (schemas.OfLease, place),
-    "faults": (schemas.Call, faults),
-    "workers": (schemas.OfPrefix, workers),
-}
+@call
+def workers(store: RunStore, run: ActiveRun, prefix: Prefix) -> dict[str, str]:
+    """Return the status of the workers whose names begin with `prefix`: not of all, for each of a thousand."""
+    return store.workers(prefix)

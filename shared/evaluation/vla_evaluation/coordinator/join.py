@@ -1,6 +1,6 @@
-"""`python -m services.BENCHMARK join URL` works on a run that another machine's evaluator holds.
+"""`python -m services.BENCHMARK join URL`: work on a run that another machine's evaluator serves.
 
-Exit codes: 0 the run has no work left, 1 stopped by an error, 2 refused before it began, 130 stopped by Ctrl-C.
+Exit codes: 0 the run has no work left, 1 stopped by an error, 2 refused before it started, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,50 +25,49 @@ from vla_contract import ContractError, PolicyClient
 from vla_contract.client.transport import FAULTS, Transport
 from vla_contract.protocol.tokens import check_token
 from vla_evaluation import provenance
-from vla_evaluation.benchmark import Assets, Benchmark, require_assets
+from vla_evaluation.benchmark import Benchmark, require_assets
 from vla_evaluation.config import differences, read_addresses, require_folder_name
 from vla_evaluation.coordinator import VERSION
-from vla_evaluation.coordinator.remote import Joined, RemoteStore
-from vla_evaluation.evaluate import about_memory, choose_workers, guarded, look_after
+from vla_evaluation.evaluate import choose_workers, guarded, look_after, memory_notice
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import of_machine
 from vla_evaluation.runs.folders import FOLDERS
-from vla_evaluation.store.records import StoreError
+from vla_evaluation.store.records import StoreError, unfinished
+from vla_evaluation.store.remote import Joined, RemoteStore
 from vla_evaluation.terminal import one_line, say
-from vla_evaluation.workers.clock import InvocationClock
-from vla_evaluation.workers.job import Job
-from vla_evaluation.workers.supervisor import Patience, RunFailed, Supervisor, worker_names
+from vla_evaluation.workers.job import InvocationClock, Job
+from vla_evaluation.workers.supervisor import RunFailed, StallPolicy, Supervisor, worker_names
 
-ANSWER_S = 10.0
-POLL_S = 2.0  # rarer than on the evaluator's machine: each look is two calls
+REQUEST_TIMEOUT_S = 10.0
+POLL_S = 2.0  # rarer than on the evaluator's machine: each poll is two calls
 
 
 @dataclass(frozen=True)
 class JoinConfig:
-    """Work on a run that another machine's evaluator holds."""
+    """Work on a run that another machine's evaluator serves."""
 
     url: tyro.conf.Positional[str]
-    """Where that evaluator listens: it has said so (eval --listen)."""
+    """The evaluator's address, which eval --listen prints."""
     token: str | None = None
     """Bearer token of evaluator and policy; rather set $VLALAB_TOKEN. It is never stored."""
     policy_url: str | None = None
-    """Where the policy service is reached from here, several in the run's order; default: as the evaluator does."""
+    """The policy's address as reached from here, several in the run's order; default: the evaluator's."""
     workers: int | None = None
     """Simulator processes; default: one per core, fewer if memory is short."""
     assets: str | None = None
-    """Asset folder, or a word that the benchmark knows; default: the first source there is."""
+    """Asset folder, or a keyword of the benchmark; default: the first source there is."""
     name: str | None = None
-    """What this machine is called in the run; default: its host name."""
+    """This machine's name in the run; default: its host name."""
     patience_s: float = 60.0
-    """How long to go on asking an evaluator that does not answer."""
+    """How long to repeat requests that the evaluator does not answer."""
     start_timeout_s: float = 300.0
     """How long a worker may take to start."""
 
     def __post_init__(self):
         if self.workers is not None and self.workers < 1:
-            raise ValueError(f"--workers {self.workers} makes no sense; expected 1 or more")
+            raise ValueError(f"invalid --workers {self.workers}; expected 1 or more")
         if self.patience_s <= 0:
-            raise ValueError(f"--patience-s {self.patience_s:g} makes no sense; expected more than 0")
+            raise ValueError(f"invalid patience of {self.patience_s:g} s; expected more than 0")
         if self.name is not None:
             require_folder_name("name", self.name)
 
@@ -79,142 +77,133 @@ class JoinConfig:
         return check_token("the token (VLALAB_TOKEN)", token) if token else None
 
 
-def ask(config: JoinConfig) -> dict[str, Any]:
-    """Returns what the evaluator says of its run. ValueError where nobody is there, or something else."""
+def fetch_description(config: JoinConfig) -> dict[str, Any]:
+    """Return the evaluator's description of its run. ValueError where nothing answers, or another program."""
     headers = {"Authorization": f"Bearer {config.secret}"} if config.secret else {}
     try:
-        response = Transport(config.url).request("GET", "/v1/run", ANSWER_S, headers)
-        said = json.loads(response.body)
+        response = Transport(config.url).request("GET", "/v1/run", REQUEST_TIMEOUT_S, headers)
     except FAULTS as error:
         raise ValueError(
             f"nobody answers at {config.url} ({one_line(error)}); is that run going on (eval --listen)?"
         ) from error
-    except ValueError:
-        said, response = {}, None
-    if response is not None and response.status == 401:
+    if response.status == 401:
         raise ValueError(f"the evaluator at {config.url} wants another token: set VLALAB_TOKEN to that machine's")
-    if not isinstance(said, dict) or not {"run", "identity", "job", "invocation"} <= said.keys():
+    try:
+        run = json.loads(response.body)
+    except ValueError:
+        run = None
+    if not isinstance(run, dict) or not {"run", "identity", "job", "invocation"} <= run.keys():
         raise ValueError(
-            f"{config.url} answers, but is no evaluator that can be joined; expected what eval --listen said"
+            f"{config.url} answers, but is no evaluator that can be joined; expected the address of eval --listen"
         )
-    if said.get("version") != VERSION:
-        theirs = said.get("version")
-        raise ValueError(f"the evaluator at {config.url} speaks version {theirs}, this {VERSION}; use one commit")
-    return said
+    if (version := run.get("version")) != VERSION:
+        raise ValueError(f"the evaluator at {config.url} speaks version {version}, this {VERSION}; use one commit")
+    return run
 
 
-def require_same(benchmark: Benchmark, theirs: Mapping, job: Job, assets: Assets) -> None:
-    """Raises ValueError, with both sides of each difference, where episodes might not be the same here as there."""
+def policies_from_here(config: JoinConfig, job: Job) -> tuple[str, ...]:
+    """Return the addresses of the run's policies as reached from here. ValueError for fewer or more."""
+    if config.policy_url is None:
+        return job.policies
+    urls = read_addresses("--policy", config.policy_url)
+    if len(urls) != len(job.policies):
+        raise ValueError(
+            f"--policy {config.policy_url} and the run's {', '.join(job.policies)} are not equally many; "
+            "expected an address for each, in that order"
+        )
+    return urls
+
+
+def require_policy(config: JoinConfig, job: Job) -> None:
+    """Raise ValueError unless the run's policy answers at one of its addresses at least, and nowhere another policy."""
+    missing: list[str] = []
+    for url in job.policies_at:
+        try:
+            with PolicyClient(url, config.secret, REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S, retries=1) as client:
+                info = client.info().to_dict()
+        except ContractError as error:
+            missing.append(f"{url} ({one_line(error)})")
+            continue
+        if json.loads(json.dumps(info)) != job.spec.to_json()["policy"]:
+            raise ValueError(f"at {url} is another policy than the run's; give the address of the run's: --policy")
+    if len(missing) == len(job.policies_at):
+        raise ValueError(
+            f"the run's policy is not reached from here at {', '.join(missing)}; give its address: --policy "
+            + ",".join(["http://host:port"] * len(missing))
+        )
+    for policy in missing:
+        say(f"not reached from here, and not used until it is: {policy}")
+
+
+def join(benchmark: Benchmark, config: JoinConfig) -> int:
+    """Join a run and work until nothing of it is left; return the exit code."""
+    provenance.check_simulator(benchmark, say)
+    run = fetch_description(config)
+    identity = run["identity"]
+    require_folder_name("run id", run["run"])
+    job = Job.from_json(run["job"])
+    if job.benchmark != benchmark.module:
+        raise ValueError(f"the run at {config.url} is of {job.benchmark}; this is {benchmark.module}")
+    assets = benchmark.assets(config.assets, Volume().root)
     ours = of_machine(benchmark, job.spec, assets)
-    if lines := differences({name: theirs.get(name) for name in ours}, ours):
+    if lines := differences({name: identity.get(name) for name in ours}, ours):
         raise ValueError(
             "this machine must not join: what an episode's outcome depends on differs (there → here):\n"
             + "\n".join(f"  {line}" for line in lines)
             + "\nBring both to the same commit, environment and assets, and join again."
         )
-
-
-def policies_from_here(config: JoinConfig, job: Job) -> tuple[str, ...]:
-    """Returns where each of the run's policies is reached from here. ValueError where these are fewer or more."""
-    if config.policy_url is None:
-        return job.policies
-    found = read_addresses("--policy", config.policy_url)
-    if len(found) != len(job.policies):
-        raise ValueError(
-            f"--policy {config.policy_url} and the run's {', '.join(job.policies)} are not equally many; "
-            "expected an address for each, in that order"
-        )
-    return found
-
-
-def require_policy(config: JoinConfig, job: Job) -> None:
-    """Raises ValueError where the run's policy is not there for this machine: at one of its addresses at least.
-
-    One that is away may come back; another policy's may not.
-    """
-    away: list[str] = []
-    for url in job.policies_at:
-        try:
-            with PolicyClient(url, config.secret, ANSWER_S, ANSWER_S, retries=1) as client:
-                info = client.info().to_dict()
-        except ContractError as error:
-            away.append(f"{url} ({one_line(error)})")
-            continue
-        if json.loads(json.dumps(info)) != job.spec.to_json()["policy"]:
-            raise ValueError(f"at {url} is another policy than the run's; give the address of the run's: --policy")
-    if len(away) == len(job.policies_at):
-        raise ValueError(
-            f"the run's policy is not reached from here at {', '.join(away)}; say where it is: --policy "
-            + ",".join(["http://host:port"] * len(away))
-        )
-    for one in away:
-        say(f"not reached from here, and not asked until it is: {one}")
-
-
-def join(benchmark: Benchmark, config: JoinConfig) -> int:
-    """Joins a run and works until nothing of it is left; returns the exit code."""
-    provenance.check_simulator(benchmark, say)
-    said = ask(config)
-    require_folder_name("run id", said["run"])
-    job = Job.from_json(said["job"])
-    if job.benchmark != benchmark.module:
-        raise ValueError(f"the run at {config.url} is of {job.benchmark}; this is {benchmark.module}")
-    assets = benchmark.assets(config.assets, Volume().root)
-    require_same(benchmark, said["identity"], job, assets)
-    require_assets(benchmark, [benchmark.tasks(job.spec.suite)[index] for index in said["identity"]["tasks"]], assets)
+    require_assets(benchmark, [benchmark.tasks(job.spec.suite)[index] for index in identity["tasks"]], assets)
     job = replace(job, assets=str(assets.path), policies_at=policies_from_here(config, job))
     require_policy(config, job)
     name = config.name or re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-") or "host"
     joined = Joined(
-        config.url.rstrip("/"), said["invocation"], name, secrets.token_hex(16), config.patience_s, job.to_json()
+        config.url.rstrip("/"), run["invocation"], name, secrets.token_hex(16), config.patience_s, job.to_json()
     )
-    folder = Volume().logs / "joined" / joined.key[:8] / said["run"]
+    folder = Volume().logs / "joined" / joined.key[:8] / run["run"]
     try:
         return work(benchmark, config, joined, job, folder)
     finally:
-        for done in set(FOLDERS) - {"logs"}:
-            shutil.rmtree(folder / done, ignore_errors=True)
+        for part in set(FOLDERS) - {"logs"}:
+            shutil.rmtree(folder / part, ignore_errors=True)
 
 
 def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, folder: Path) -> int:
-    """Does episodes of a run until none is left; returns the exit code, whose reason was told."""
+    """Run episodes until none is left; return the exit code, its reason printed."""
     for part in FOLDERS:
         (folder / part).mkdir(parents=True, exist_ok=True)
     store = RemoteStore(folder, joined, config.secret)
-    left = sum(row["planned"] - row["done"] for row in store.counts().values())
+    left = unfinished(store.counts())
     workers = choose_workers(config.workers, left, benchmark.worker_gb)
     name = store.call("join", name=joined.name, workers=workers, machine=provenance.machine())["name"]
     store.joined = joined = replace(joined, name=name)
     joined.write(folder)
-    tasks = {task.index: task.instruction for task in benchmark.tasks(job.spec.suite)}
     say(f"joined run {folder.name} as {name}: {plural(left, 'episode')} left, {plural(workers, 'worker')}")
-    if line := about_memory(config.workers, left, workers, benchmark.worker_gb):
+    if line := memory_notice(config.workers, left, workers, benchmark.worker_gb):
         say(line)
-    patience = Patience(job.retries, job.lease_s, config.start_timeout_s)
     supervisor = Supervisor(
         folder,
         store,
         joined.invocation,
         InvocationClock.start(),
         worker_names(workers, name),
-        patience,
+        StallPolicy(job.retries, job.lease_s, config.start_timeout_s),
         partial(video.wanted, job.video),
         config.secret,
         benchmark.worker_variables,
         provenance.WORKER,
     )
+    instructions = {task.index: task.instruction for task in benchmark.tasks(job.spec.suite)}
     try:
-        look_after(supervisor, {task: tasks[task] for task in supervisor.counts}, poll_s=min(POLL_S, job.lease_s / 6))
+        look_after(supervisor, instructions, poll_s=min(POLL_S, job.lease_s / 6))
     except (RunFailed, StoreError) as error:
         say(f"error: {one_line(error)}")
         return 1
     finally:
-        with suppress(StoreError):  # that nobody is there to hear it has been told
+        with suppress(StoreError):  # an evaluator that does not answer has been reported
             store.leave()
-    say(f"run {folder.name} has no work left; its report is where it began")
+    say(f"run {folder.name} has no work left; its report is on the machine where it started")
     return 0
 
 
 def main(benchmark: Benchmark, arguments: list[str]) -> int:
-    """Joins as the arguments say; returns the exit code."""
     return guarded(lambda: join(benchmark, tyro.cli(JoinConfig, args=arguments, prog="join")))

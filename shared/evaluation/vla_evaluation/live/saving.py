@@ -22,9 +22,9 @@ from vla_evaluation.recording.trajectory import TrajectoryRecorder
 from vla_evaluation.rollout import Record
 from vla_evaluation.runs.folders import STORE, Run, RunRefused, open_run
 from vla_evaluation.spec import RunSpec
-from vla_evaluation.store import files
+from vla_evaluation.store.remote import save_episode
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.workers.clock import InvocationClock
+from vla_evaluation.workers.job import InvocationClock
 
 LOCK_TIMEOUT_S = 5.0  # another session saves a demonstration in the same recording
 LEASE_S = 60.0
@@ -89,7 +89,7 @@ def save_demonstration(
         result["by_person"] = episode.person_steps
         arrays |= {"end": episode.record.states[-1]}
         arrays |= {f"fixture_{fixture}": pose for fixture, pose in episode.fixtures.items()}
-        files.save_episode(run.store, run.folder, lease, result, arrays, clock.now)
+        save_episode(run.store, run.folder, lease, result, arrays, clock.now)
         run.store.end_invocation(invocation, clock.now(), "complete")
         return run.id
 

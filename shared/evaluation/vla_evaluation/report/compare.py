@@ -1,4 +1,4 @@
-"""Two runs against each other, paired by episode: both saw the same scenes, so the difference is the policies'."""
+"""Two runs against each other, paired by episode: both had the same scenes, so the difference is the policies'."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.dige
 RECORDED_LATER = ("benchmark", "protocol")  # not in every old run
 ROBOT = ("control_hz", "protocol.robot")
 PLAN = ("tasks", "episodes")  # the pairs show what both have
+Pair = tuple[Finished, Finished]
 
 
 class Unpaired(ValueError):
@@ -45,7 +46,7 @@ class Comparison:
 
 
 def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
-    """Returns the comparison of two runs; Unpaired, naming what differs, where they cannot be paired.
+    """Return the comparison of two runs. Raises Unpaired, naming what differs, where they cannot be paired.
 
     Runs that can be paired and are not comparable are Unpaired too, unless the caller forces it.
     """
@@ -54,30 +55,45 @@ def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
     warnings = why_not_comparable(a, b)
     if warnings and not force:
         raise Unpaired(f"these runs are not comparable: {'; '.join(warnings)}; add --force to compare them anyway")
-    rows_a = {(e.task, e.episode): e for e in a.finished()}
-    rows_b = {(e.task, e.episode): e for e in b.finished()}
+    rows_a, rows_b = ({(e.task, e.episode): e for e in store.finished()} for store in (a, b))
     common = sorted(rows_a.keys() & rows_b.keys())
     if not common:
         raise Unpaired("the two runs have no finished episode in common")
     pairs = [(rows_a[key], rows_b[key]) for key in common]
-    check_scenes(pairs)
+    for x, y in pairs:
+        if x.result.get("start_hash") != y.result.get("start_hash"):
+            raise Unpaired(
+                f"task {x.task} episode {x.episode} began from different states in the two runs ("
+                f"{x.result.get('start_hash')} and {y.result.get('start_hash')}); made with different versions?"
+            )
+    rate_a, rate_b = rates(pairs)
     only_a = sum(x.success and not y.success for x, y in pairs)
     only_b = sum(y.success and not x.success for x, y in pairs)
     difference, low, high = paired_difference(only_b, only_a, len(pairs))
     return Comparison(
-        a=Rate(sum(x.success for x, _ in pairs), len(pairs)),
-        b=Rate(sum(y.success for _, y in pairs), len(pairs)),
+        a=rate_a,
+        b=rate_b,
         only_a=only_a,
         only_b=only_b,
         difference=difference,
         interval=(low, high),
         p_value=mcnemar_exact(only_a, only_b),
-        tasks={task: _task_rates(pairs, task) for task in sorted({task for task, _ in common})},
+        tasks={task: rates(pair for pair in pairs if pair[0].task == task) for task in sorted({t for t, _ in common})},
         left_out=len(rows_a.keys() ^ rows_b.keys()),
-        policy_errors=(_policy_errors(x for x, _ in pairs), _policy_errors(y for _, y in pairs)),
-        beside=differences(*map(_beside_policy, identities)),
+        policy_errors=tuple(sum("policy_error" in e.result for e in side) for side in zip(*pairs, strict=True)),
+        beside=differences(*({k: v for k, v in flatten(one).items() if is_beside(k)} for one in identities)),
         warnings=warnings,
     )
+
+
+def rates(pairs: Iterable[Pair]) -> tuple[Rate, Rate]:
+    sides = [[e.success for e in side] for side in zip(*pairs, strict=True)]
+    return Rate(sum(sides[0]), len(sides[0])), Rate(sum(sides[1]), len(sides[1]))
+
+
+def is_beside(key: str) -> bool:
+    """Return whether a fact of a run's identity is neither the plan nor the policy."""
+    return key not in PLAN and not key.startswith("policy.")
 
 
 def why_not_comparable(a: RunStore, b: RunStore) -> list[str]:
@@ -101,10 +117,10 @@ def _flatten(identity: Mapping) -> dict[str, object]:
 
 
 def check_protocol(a: dict, b: dict) -> None:
-    """Raises Unpaired, with the difference, unless both runs follow one protocol on the same assets.
+    """Raise Unpaired, with the difference, unless both runs follow one protocol on the same assets.
 
-    What only one of them recorded, since it is older, is no reason; it stands among what they differ in beside. So
-    does the robot, about which the caller decides.
+    A fact that only the newer run recorded is no reason; it is among the other differences. So is the robot, about
+    which the caller decides.
     """
     left, right = _flatten(a), _flatten(b)
     later = (key for key in left if key.split(".")[0] in RECORDED_LATER and key in right and key not in ROBOT)
@@ -112,27 +128,3 @@ def check_protocol(a: dict, b: dict) -> None:
     lines = [f"{key}: {fact(left, key)} and {fact(right, key)}" for key in keys if left.get(key) != right.get(key)]
     if lines:
         raise Unpaired("these runs cannot be paired; they differ in " + "; ".join(lines))
-
-
-def _beside_policy(identity: Mapping) -> dict:
-    """Returns what of a run's identity its policy does not bring along."""
-    return {key: value for key, value in flatten(identity).items() if key not in PLAN and not key.startswith("policy.")}
-
-
-def _policy_errors(episodes: Iterable[Finished]) -> int:
-    return sum("policy_error" in episode.result for episode in episodes)
-
-
-def check_scenes(pairs: list[tuple[Finished, Finished]]) -> None:
-    """Raises Unpaired if an episode began from different bits: its pair would not be one."""
-    for x, y in pairs:
-        if x.result.get("start_hash") != y.result.get("start_hash"):
-            raise Unpaired(
-                f"task {x.task} episode {x.episode} began from different states in the two runs ("
-                f"{x.result.get('start_hash')} and {y.result.get('start_hash')}); made with different versions?"
-            )
-
-
-def _task_rates(pairs: list[tuple[Finished, Finished]], task: int) -> tuple[Rate, Rate]:
-    mine = [(x.success, y.success) for x, y in pairs if x.task == task]
-    return Rate(sum(x for x, _ in mine), len(mine)), Rate(sum(y for _, y in mine), len(mine))

@@ -1,9 +1,11 @@
-"""What a run's store says, summed up."""
+"""The summary of a run, from its store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from vla_evaluation import hosts
@@ -13,7 +15,7 @@ from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Fault, Finished
 from vla_evaluation.store.runstore import RunStore
 
-STAGES = (  # parts of an episode's time that do not overlap: key in the store, words, what it is
+STAGES = (  # parts of an episode's time that do not overlap: key in the store, name, explanation
     ("reset", "reset", "putting the scene into its init state, once per episode"),
     ("sim", "simulation", "physics and success check"),
     ("render", "rendering", "drawing the cameras that the policy asks for"),
@@ -28,8 +30,8 @@ STAGES = (  # parts of an episode's time that do not overlap: key in the store, 
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """One task's share. `steps` is the mean length of its successful episodes, None without any; `kind` is the task's,
-    empty in suites without kinds; `level` is how hard it is, 0 where nobody has said so.
+    """One task. `steps` is the mean length of its successful episodes, None without any; `kind` is empty and `level` 0
+    in suites without them.
     """
 
     index: int
@@ -40,6 +42,11 @@ class TaskSummary:
     rate: Rate
     steps: float | None
     episodes: list[Finished]
+
+    @property
+    def classes(self) -> dict[str, str | int]:
+        """The kind and level, as far as the suite has them."""
+        return {name: value for name, value in (("kind", self.kind), ("level", self.level)) if value}
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Summary:
     planned: int
     rate: Rate
     tasks: list[TaskSummary]
-    timings_ms: dict[str, float]  # summed over all finished episodes
+    timings_ms: Mapping[str, float]  # summed over all finished episodes
     steps: int
     requests: int
     faults: list[Fault]
@@ -70,8 +77,8 @@ class Summary:
     policies: list[dict]  # what was done with each of the policy's addresses
     invocations: list[dict]
     published: list[PublishedFigure]
-    notice: str  # what the assets are, where a reader must know; empty: nothing
-    advice: str  # what to do about the assets; empty: nothing
+    notice: str  # about the assets, where a reader must know; else empty
+    advice: str  # what to do about the assets; else empty
     why_not_comparable: str  # empty: comparable
 
     @property
@@ -93,69 +100,69 @@ class Summary:
     @property
     def policy_errors(self) -> list[tuple[int, Finished]]:
         """Task and episode where the policy's own answer ended it (--policy-errors fail); each counts as a failure."""
-        return [(task.index, e) for task in self.tasks for e in task.episodes if "policy_error" in e.result]
+        return [(episode.task, episode) for episode in self.episodes if "policy_error" in episode.result]
 
     @property
     def kinds(self) -> dict[str, Rate]:
         """The rate over the tasks of each kind, in the suite's order; empty in suites without kinds."""
         kinds = dict.fromkeys(task.kind for task in self.tasks if task.kind)
-        return {kind: _rate([task for task in self.tasks if task.kind == kind]) for kind in kinds}
+        return {kind: pooled_rate(task for task in self.tasks if task.kind == kind) for kind in kinds}
 
     @property
     def levels(self) -> dict[str, Rate]:
-        """The rate over the tasks of each difficulty, the easiest first; empty in suites without such."""
+        """The rate over the tasks of each difficulty, the easiest first; empty in suites without levels."""
         levels = sorted({task.level for task in self.tasks if task.level})
-        return {str(level): _rate([task for task in self.tasks if task.level == level]) for level in levels}
+        return {str(level): pooled_rate(task for task in self.tasks if task.level == level) for level in levels}
 
     @property
     def chunks(self) -> str:
-        """How chunks were executed, in words."""
+        """How chunks were executed."""
         return Chunking.of(self.identity).words
 
-    @property
+    @cached_property
     def delays(self) -> dict[str, float] | None:
-        """What thinking cost in real time, over all episodes: steps held, actions overtaken, latency in ms; None where
-        the world waited, or nothing is done yet.
+        """The cost of inference in real time, over all episodes: steps held, actions overtaken, latency in ms; None
+        where the world waited, or nothing is done yet.
         """
-        asked = [e.result for e in self.episodes if "realtime" in e.result]
-        told = [result["realtime"] for result in asked]
-        if not told:
+        results = [e.result for e in self.episodes if "realtime" in e.result]
+        delays = [result["realtime"] for result in results]
+        if not delays:
             return None
-        questions = sum(result["requests"] for result in asked)
-        thought = sum(result["realtime"]["latency_ms_mean"] * result["requests"] for result in asked)
+        requests = sum(result["requests"] for result in results)
+        latency = sum(result["realtime"]["latency_ms_mean"] * result["requests"] for result in results)
         return {
-            "held_steps": sum(one["held_steps"] for one in told),
-            "overtaken_actions": sum(one["overtaken_actions"] for one in told),
-            "latency_ms_mean": round(thought / max(questions, 1), 3),
-            "latency_ms_max": max(one["latency_ms_max"] for one in told),
+            "held_steps": sum(delay["held_steps"] for delay in delays),
+            "overtaken_actions": sum(delay["overtaken_actions"] for delay in delays),
+            "latency_ms_mean": round(latency / max(requests, 1), 3),
+            "latency_ms_max": max(delay["latency_ms_max"] for delay in delays),
         }
 
     @property
     def seconds(self) -> float:
-        """Time in which an evaluator was at work, in s."""
-        return sum(max(0.0, (s["ended"] or 0.0) - s["started"]) for s in self.invocations)
+        """Time in which an evaluator was running, in s."""
+        return sum(max(0.0, (one["ended"] or 0.0) - one["started"]) for one in self.invocations)
 
     def stages(self) -> list[tuple[str, str, float, float]]:
-        """Returns (words, explanation, ms per policy step, share of the whole) of every stage that took time."""
-        total = max(self.timings_ms.get("total", 0.0), sum(self.timings_ms.get(key, 0.0) for key, _, _ in STAGES), 1e-9)
-        parts = [(words, what, self.timings_ms.get(key, 0.0)) for key, words, what in STAGES]
-        parts.append(("other", "recording and bookkeeping", total - sum(ms for _, _, ms in parts)))
-        steps = max(self.steps, 1)
-        return [(words, what, ms / steps, ms / total) for words, what, ms in parts if ms > 0]
+        """Return (name, explanation, ms per policy step, share of the whole) of every stage that took time."""
+        parts = [(name, text, self.timings_ms.get(key, 0.0)) for key, name, text in STAGES]
+        known = sum(ms for _, _, ms in parts)
+        total = max(self.timings_ms.get("total", 0.0), known, 1e-9)
+        parts.append(("other", "recording and bookkeeping", total - known))
+        return [(name, text, ms / max(self.steps, 1), ms / total) for name, text, ms in parts if ms > 0]
 
     def rows(self) -> list[dict]:
-        """Returns one JSON-able row per finished episode."""
-        known = hosts.known_hosts(self.invocations)
+        """Return one JSON-able row per finished episode."""
+        names = hosts.own_names(self.invocations)
         return [
             {
                 "suite": self.suite,
                 "task": task.index,
                 "instruction": task.instruction,
-                **_class_json(task),
+                **task.classes,
                 "episode": e.episode,
                 "attempt": e.attempt,
                 "worker": e.worker,
-                "host": hosts.host_of(e.worker, known),
+                "host": hosts.host_of(e.worker, names),
                 "renderer": self.identity.get("renderer"),
                 **e.result,
             }
@@ -164,7 +171,8 @@ class Summary:
         ]
 
     def to_json(self) -> dict:
-        """Returns the content of summary.json; rates run from 0 to 1."""
+        """Return the content of summary.json; rates run from 0 to 1."""
+        classes = {"kinds": self.kinds, "levels": self.levels}
         return {
             "run_id": self.run_id,
             "suite": self.suite,
@@ -179,15 +187,25 @@ class Summary:
             "comparable_with_published": self.comparable,
             "why_not_comparable": self.why_not_comparable,
             "published": [vars(row) for row in self.published],
-            **({"kinds": {kind: _rate_json(rate) for kind, rate in self.kinds.items()}} if self.kinds else {}),
-            **({"levels": {level: _rate_json(rate) for level, rate in self.levels.items()}} if self.levels else {}),
-            "tasks": [_task_json(task) for task in self.tasks],
+            **{name: {one: rate_json(rate) for one, rate in rates.items()} for name, rates in classes.items() if rates},
+            "tasks": [
+                {
+                    "task": task.index,
+                    "instruction": task.instruction,
+                    **task.classes,
+                    "planned": task.planned,
+                    **rate_json(task.rate),
+                    "policy_errors": sum("policy_error" in e.result for e in task.episodes),
+                    "mean_steps_of_successes": task.steps,
+                }
+                for task in self.tasks
+            ],
             "steps": self.steps,
             "requests": self.requests,
             "chunks": self.chunks,
             **({"realtime": self.delays} if self.delays else {}),
             "seconds": round(self.seconds, 3),
-            "ms_per_step": {words: round(ms, 4) for words, _, ms, _ in self.stages()},
+            "ms_per_step": {name: round(ms, 4) for name, _, ms, _ in self.stages()},
             "hosts": [share.to_json() for share in self.hosts],
             "policies": self.policies,
             "faults": [vars(fault) for fault in self.faults],
@@ -195,15 +213,12 @@ class Summary:
         }
 
 
-def _rate(tasks: list[TaskSummary]) -> Rate:
-    return Rate(sum(task.rate.successes for task in tasks), sum(task.rate.trials for task in tasks))
+def pooled_rate(tasks: Iterable[TaskSummary]) -> Rate:
+    rates = [task.rate for task in tasks]
+    return Rate(sum(rate.successes for rate in rates), sum(rate.trials for rate in rates))
 
 
-def _class_json(task: TaskSummary) -> dict:
-    return {name: value for name, value in (("kind", task.kind), ("level", task.level)) if value}
-
-
-def _rate_json(rate: Rate) -> dict:
+def rate_json(rate: Rate) -> dict:
     return {
         "episodes": rate.trials,
         "successes": rate.successes,
@@ -212,38 +227,44 @@ def _rate_json(rate: Rate) -> dict:
     }
 
 
-def _task_json(task: TaskSummary) -> dict:
-    return {
-        "task": task.index,
-        "instruction": task.instruction,
-        **_class_json(task),
-        "planned": task.planned,
-        **_rate_json(task.rate),
-        "policy_errors": sum("policy_error" in e.result for e in task.episodes),
-        "mean_steps_of_successes": task.steps,
-    }
-
-
 def load(folder: Path, store: RunStore) -> Summary:
-    """Returns the summary of the run in `folder`, whether it is complete or not."""
+    """Return the summary of the run in `folder`, whether it is complete or not."""
     identity, about = store.meta("identity"), store.described()
-    finished, plan = store.finished(), store.plan()
-    tasks = [_task(index, finished, plan, about["tasks"]) for index in sorted({task for task, _ in plan})]
-    rate = Rate(sum(e.success for e in finished), len(finished))
-    invocations = store.invocations()
+    finished, plan, invocations = store.finished(), store.plan(), store.invocations()
+    planned = Counter(task for task, _ in plan)
+    timings: Counter[str] = Counter()
+    tasks = []
+    for index in sorted(planned):
+        episodes = [e for e in finished if e.task == index]
+        lengths = [e.steps for e in episodes if e.success]
+        task = about["tasks"][index]
+        tasks.append(
+            TaskSummary(
+                index=index,
+                instruction=task["instruction"],
+                kind=task.get("kind", ""),
+                level=task.get("level", 0),
+                planned=planned[index],
+                rate=Rate(len(lengths), len(episodes)),
+                steps=sum(lengths) / len(lengths) if lengths else None,
+                episodes=episodes,
+            )
+        )
+    for episode in finished:
+        timings.update(episode.result.get("timings_ms", {}))
     reason = why_not_comparable(identity, about, len(finished) == len(plan), invocations)
     return Summary(
         run_id=folder.name,
         suite=identity["suite"],
         identity=identity,
         planned=len(plan),
-        rate=rate,
+        rate=pooled_rate(tasks),
         tasks=tasks,
-        timings_ms=_sum_timings(finished),
+        timings_ms=timings,
         steps=sum(e.steps for e in finished),
         requests=sum(e.result.get("requests", 0) for e in finished),
         faults=store.faults(),
-        hosts=hosts.shares(store.by_worker(), hosts.known_hosts(invocations)),
+        hosts=hosts.shares(store.by_worker(), hosts.own_names(invocations)),
         policies=store.by_policy(),
         invocations=invocations,
         notice=about["assets"].get("notice", ""),
@@ -253,31 +274,8 @@ def load(folder: Path, store: RunStore) -> Summary:
     )
 
 
-def _task(index: int, finished: list[Finished], plan: list[tuple[int, int]], tasks: list[dict]) -> TaskSummary:
-    mine = [e for e in finished if e.task == index]
-    lengths = [e.steps for e in mine if e.success]
-    return TaskSummary(
-        index=index,
-        instruction=tasks[index]["instruction"],
-        kind=tasks[index].get("kind", ""),
-        level=tasks[index].get("level", 0),
-        planned=sum(task == index for task, _ in plan),
-        rate=Rate(len(lengths), len(mine)),
-        steps=sum(lengths) / len(lengths) if lengths else None,
-        episodes=mine,
-    )
-
-
-def _sum_timings(finished: list[Finished]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for episode in finished:
-        for stage, ms in episode.result.get("timings_ms", {}).items():
-            total[stage] = total.get(stage, 0.0) + ms
-    return total
-
-
 def published(profile: Mapping) -> list[PublishedFigure]:
-    """Returns the published figures that were measured under this very protocol."""
+    """Return the published figures that were measured under this very protocol."""
     return [
         PublishedFigure(row["model"], row["success_percent"], row["episodes"], row["source"])
         for row in profile["published"]
@@ -285,33 +283,23 @@ def published(profile: Mapping) -> list[PublishedFigure]:
     ]
 
 
-def _other_packages(identity: Mapping, profile: Mapping) -> str:
-    """Returns which packages differ from those of the published figures, or from their lock."""
-    has = identity["versions"]
-    wrong = [
-        f"{name} {has.get(name)}, not {wanted}"
-        for name, wanted in profile["simulator"].items()
-        if has.get(name) != wanted
-    ]
-    return "; ".join([*wrong, *identity.get("off_lock", [])])
-
-
-def _other_details(identity: Mapping, profile: Mapping) -> str:
-    """Returns what the policy tells of itself that the one of the published figures was not run with."""
-    told = identity["policy"].get("details") or {}
-    wanted = profile.get("details", {}).items()
-    return "; ".join(f"{name} {told[name]}, not {one}" for name, one in wanted if told.get(name, one) != one)
-
-
 def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, invocations: list[dict]) -> str:
-    """Returns why this run must not stand beside published figures; empty if it may."""
+    """Return why this run must not stand next to published figures; empty if it may."""
     profile = about["profile"]
     if not published(profile):
         return f"nothing was published for {identity['suite']} under profile {identity['profile']}"
     if about["assets"]["unlike"]:
         return about["assets"]["unlike"]
-    trials = profile["trials"]
-    made_for, key = identity["policy"].get("suites") or [], identity["unnorm_key"]
+    trials, versions, policy = profile["trials"], identity["versions"], identity["policy"]
+    suites, key, details = policy.get("suites") or [], identity["unnorm_key"], policy.get("details") or {}
+    pinned = profile["simulator"].items()
+    packages = [f"{name} {versions.get(name)}, not {pin}" for name, pin in pinned if versions.get(name) != pin]
+    packages += identity.get("off_lock", [])
+    other_details = "; ".join(
+        f"{name} {details[name]}, not {expected}"
+        for name, expected in profile.get("details", {}).items()
+        if details.get(name, expected) != expected
+    )
     changed = {
         "not all tasks": identity["tasks"] != list(range(len(about["tasks"]))),
         f"not the first {trials} init states": parse_ranges(identity["episodes"]) != list(range(trials)),
@@ -320,13 +308,13 @@ def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, invoca
         "another part of each action chunk executed": identity["execute"] != profile.get("execute"),
         "an ensemble of chunks executed": identity.get("ensemble") is not None,
         "in real time": identity.get("realtime") is not None,
-        "privileged state was sent": identity["policy"]["needs_privileged"],
-        f"a checkpoint for {', '.join(made_for)}": made_for and identity["suite"] not in made_for,
+        "privileged state was sent": policy["needs_privileged"],
+        f"a checkpoint for {', '.join(suites)}": suites and identity["suite"] not in suites,
         f"un-normalised as {key}": key is not None and key not in profile["unnorm_keys"],
-        f"a policy with {_other_details(identity, profile)}": _other_details(identity, profile),
-        f"other packages ({_other_packages(identity, profile)})": _other_packages(identity, profile),
+        f"a policy with {other_details}": other_details,
+        f"other packages ({'; '.join(packages)})": packages,
         "packages of no lock": identity["lock"] is None,
-        "configuration changed between invocations": any(s["notes"].get("drift") for s in invocations),
+        "configuration changed between invocations": any(one["notes"].get("drift") for one in invocations),
         "not complete": not complete,
     }
     return ", ".join(reason for reason, holds in changed.items() if holds)

@@ -1,4 +1,4 @@
-"""report.html: one file that needs nothing beside it and no network."""
+"""report.html: one self-contained file, which needs no network."""
 
 from __future__ import annotations
 
@@ -40,40 +40,35 @@ class Clip:
     embedded: bool
 
 
-class Budget:
-    """Turns files into data URIs until the page is big enough, then into links."""
+def clips(folder: Path, summary: Summary, embed_bytes: int) -> list[Clip]:
+    """Return the episodes with a video, failures first: data URIs until `embed_bytes` are used, then links."""
+    left = embed_bytes
 
-    def __init__(self, folder: Path, size: int):
-        self.folder, self.left = folder, size
-
-    def uri(self, name: str | None, mime: str) -> str | None:
-        path = self.folder / name if name else None
+    def uri(name: str | None, mime: str) -> str | None:
+        nonlocal left
+        path = folder / name if name else None
         if path is None or not path.is_file():
             return None
         size = path.stat().st_size * 4 // 3
-        if size > self.left:
+        if size > left:
             return name
-        self.left -= size
+        left -= size
         return f"data:{mime};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
-
-def clips(summary: Summary, budget: Budget) -> list[Clip]:
-    """Returns the episodes that have a picture, failures first, so that these are embedded as long as there is room."""
-    shown = [(task, e) for task in summary.tasks for e in task.episodes if "video" in e.result]
-    shown.sort(key=lambda pair: pair[1].success)
-    found = []
-    for task, episode in shown:
-        still = budget.uri(episode.result.get("still"), "image/jpeg")
-        video = budget.uri(episode.result.get("video"), "video/mp4")
+    with_video = [(task, e) for task in summary.tasks for e in task.episodes if "video" in e.result]
+    gallery = []
+    for task, episode in sorted(with_video, key=lambda pair: pair[1].success):
+        still = uri(episode.result.get("still"), "image/jpeg")
+        video = uri(episode.result.get("video"), "video/mp4")
         embedded = bool(video) and video.startswith("data:")
-        found.append(Clip(task.index, task.instruction, episode, video, still, embedded))
-    return found
+        gallery.append(Clip(task.index, task.instruction, episode, video, still, embedded))
+    return gallery
 
 
 def interval_bar(rate: Rate, finished: bool = True, height: int = 18, published: float | None = None) -> dict:
-    """Returns the places, in percent of its width, of a bar with its Wilson interval, and what it says in words."""
+    """Return the positions, in percent of its width, of a bar with its Wilson interval, and its text."""
     low, high = (round(100 * end, 2) for end in rate.interval)
-    words = f"{100 * rate.value:.1f} %, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
+    words = f"{rate.percent}, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
     return {
         "height": height,
         "finished": finished,
@@ -87,12 +82,11 @@ def interval_bar(rate: Rate, finished: bool = True, height: int = 18, published:
 
 
 def verdict(episode: Finished) -> str:
-    """Returns in words how an episode ended."""
     return "success" if episode.success else "policy error" if "policy_error" in episode.result else "failure"
 
 
 def timing_split(summary: Summary) -> list[dict]:
-    """Returns the stages for the stacked bar: words, ms per step, share, and where in 0…100 each begins."""
+    """Return the stages for the stacked bar: name, ms per step, share, and where in 0…100 each begins."""
     parts, begin = [], 0.0
     for words, what, ms, share in summary.stages():
         part = {"words": words, "what": what, "ms": ms, "colour": COLOURS[words]}
@@ -102,15 +96,14 @@ def timing_split(summary: Summary) -> list[dict]:
 
 
 def provenance_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Returns name and value of everything that the run depends on."""
-    rows = [(name, _show(value)) for name, value in flatten(summary.identity).items()]
+    """Return name and value of everything that the run depends on."""
     notes = summary.invocations[-1]["notes"] if summary.invocations else {}
     last = {name: notes[name] for name in ("commit", "machine") if name in notes}
-    rows += [(name, _show(value)) for name, value in flatten(last).items()]
-    return [row for row in rows if row[1]]
+    rows = [*flatten(summary.identity).items(), *flatten(last).items()]
+    return [(name, text) for name, value in rows if (text := _format(value))]
 
 
-def _show(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(str(Part(**item)) if isinstance(item, dict) else str(item) for item in value)
     return "" if value is None or value == {} else str(value)
@@ -118,11 +111,11 @@ def _show(value: object) -> str:
 
 @lru_cache
 def templates(*folders: Path) -> jinja2.Environment:
-    """Returns the templates of those folders: every text is escaped, and can neither forge a line nor turn one."""
+    """Return the templates of those directories: every text is escaped, and can neither add a line nor reverse one."""
     loader = jinja2.FileSystemLoader(folders)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.undefined = jinja2.StrictUndefined
-    environment.finalize = lambda value: plain(value) if type(value) is str else value  # markup of ours stays as it is
+    environment.finalize = lambda value: plain(value) if type(value) is str else value  # our own markup stays as it is
     environment.filters |= {
         "percent": lambda value: f"{100 * value:.1f}".removesuffix(".0"),
         "duration": show_seconds,
@@ -132,28 +125,25 @@ def templates(*folders: Path) -> jinja2.Environment:
 
 
 def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> str:
-    """Returns the page as HTML."""
+    """Return the page as HTML."""
     published = summary.published[0].percent if summary.published else None
-    gallery = clips(summary, Budget(folder, embed_bytes))
-    return (
-        templates(FOLDER)
-        .get_template("report.html.j2")
-        .render(
-            s=summary,
-            low_high=summary.rate.interval,
-            bar=interval_bar,
-            verdict=verdict,
-            overall=interval_bar(summary.rate, summary.complete, 26, published),
-            failures=[clip for clip in gallery if not clip.episode.success],
-            successes=[clip for clip in gallery if clip.episode.success],
-            failed_count=summary.done - summary.rate.successes,
-            split=timing_split(summary),
-            provenance=provenance_rows(summary),
-            linked=any(clip.video and not clip.embedded for clip in gallery),
-        )
+    gallery = clips(folder, summary, embed_bytes)
+    template = templates(FOLDER).get_template("report.html.j2")
+    return template.render(
+        s=summary,
+        low_high=summary.rate.interval,
+        bar=interval_bar,
+        verdict=verdict,
+        overall=interval_bar(summary.rate, summary.complete, 26, published),
+        failures=[clip for clip in gallery if not clip.episode.success],
+        successes=[clip for clip in gallery if clip.episode.success],
+        failed_count=summary.done - summary.rate.successes,
+        split=timing_split(summary),
+        provenance=provenance_rows(summary),
+        linked=any(clip.video and not clip.embedded for clip in gallery),
     )
 
 
 def render_board(board: Board) -> str:
-    """Returns the leaderboard's page as HTML."""
+    """Return the leaderboard's page as HTML."""
     return templates(FOLDER).get_template("leaderboard.html.j2").render(board=board, bar=interval_bar)

@@ -8,14 +8,14 @@ from statistics import NormalDist
 
 
 def z_value(confidence: float) -> float:
-    """Returns the two-sided normal quantile, 1.96 for a confidence of 0.95."""
+    """Return the two-sided normal quantile, 1.96 for a confidence of 0.95."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} is not between 0 and 1; use e.g. 0.95")
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns Wilson's score interval of a success rate, both ends in [0, 1]; (0, 1) without trials.
+    """Return Wilson's score interval of a success rate, both ends in [0, 1]; (0, 1) without trials.
 
     Unlike the textbook p ± z·s it stays inside [0, 1] and is honest for 0 of n and n of n.
     Source: E. B. Wilson, JASA 22 (1927).
@@ -35,7 +35,7 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Returns the two-sided exact p-value of McNemar's test from the two discordant counts.
+    """Return the two-sided exact p-value of McNemar's test from the two discordant counts.
 
     Under "no difference" each discordant pair is a fair coin, so this is a binomial test with p = 1/2.
     """
@@ -47,7 +47,7 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
 
 
 def paired_score(only_a: int, only_b: int, pairs: int, difference: float) -> float:
-    """Returns Tango's score statistic for the hypothesis rate_a − rate_b = `difference`.
+    """Return Tango's score statistic for the hypothesis rate_a − rate_b = `difference`.
 
     Source: T. Tango, Statistics in Medicine 17 (1998); the nuisance parameter is its constrained
     maximum-likelihood estimate, the larger root of a quadratic.
@@ -64,7 +64,7 @@ def paired_score(only_a: int, only_b: int, pairs: int, difference: float) -> flo
 
 
 def paired_difference(only_a: int, only_b: int, pairs: int, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Returns rate_a − rate_b with its score interval (estimate, low, high) from paired episodes."""
+    """Return rate_a − rate_b with its score interval (estimate, low, high) from paired episodes."""
     if only_a < 0 or only_b < 0 or only_a + only_b > pairs:
         raise ValueError(f"discordant counts ({only_a}, {only_b}) do not fit into {pairs} pairs")
     if pairs == 0:
@@ -73,7 +73,7 @@ def paired_difference(only_a: int, only_b: int, pairs: int, confidence: float = 
     estimate = (only_a - only_b) / pairs
 
     def end(inside: float, outside: float) -> float:
-        """Bisects for the difference at which the statistic reaches z; it is monotonic."""
+        """Find the difference at which the statistic, which is monotonic, reaches z, by bisection."""
         for _ in range(60):
             middle = (inside + outside) / 2
             if abs(paired_score(only_a, only_b, pairs, middle)) <= z:
@@ -100,8 +100,18 @@ class Rate:
     def interval(self) -> tuple[float, float]:
         return wilson(self.successes, self.trials)
 
+    @property
+    def percent(self) -> str:
+        """The rate, for example "95.0 %"."""
+        return f"{100 * self.value:.1f} %"
+
+    @property
+    def percent_interval(self) -> str:
+        """The interval in percent, for example "76.4–99.1"."""
+        low, high = self.interval
+        return f"{100 * low:.1f}–{100 * high:.1f}"
+
     def __str__(self) -> str:
         if not self.trials:
             return "no episodes"
-        low, high = self.interval
-        return f"{100 * self.value:.1f} % ({self.successes}/{self.trials}), 95 % {100 * low:.1f}–{100 * high:.1f} %"
+        return f"{self.percent} ({self.successes}/{self.trials}), 95 % {self.percent_interval} %"

@@ -1,3 +1,3 @@
-"""Run folders on the volume: made, found, resumed, listed and removed."""
+"""Runs on the volume: created, found, resumed, listed and deleted."""
 
-STORE = "run.sqlite"  # the file that makes a folder a run
+STORE = "run.sqlite"  # the file that makes a directory a run

@@ -17,46 +17,39 @@ from vla_common.volume import Volume, shown
 from vla_evaluation import report
 from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.runs import leaderboard, removing
-from vla_evaluation.runs.folders import STORE, RunRefused, find_run, find_runs
-from vla_evaluation.runs.listing import (
-    MODELS,
-    RECORDINGS,
-    RUNS,
-    SUITES,
-    Column,
-    model_row,
-    print_table,
-    rate_of,
-    recording_row,
-    run_row,
-)
+from vla_evaluation.runs import STORE, deletion, leaderboard, listing
+from vla_evaluation.runs.folders import RunRefused, find_run, find_runs
 from vla_evaluation.runs.models import find_models
-from vla_evaluation.store.records import StoreError, as_damage
-from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.store.records import StoreError
+from vla_evaluation.store.runstore import RunStore, read_run
 from vla_evaluation.terminal import one_line, say
 
 
 def list_runs(root: Path, console: Console) -> None:
-    """Prints a table of the runs under `root`, the latest last."""
-    folders = find_runs(root)
-    if not folders:
+    """Print a table of the runs under `root`, the latest last."""
+    if folders := find_runs(root):
+        print_folders(listing.RUNS, folders, listing.run_row, console)
+    else:
         say(f"no runs in {root}", console.file)
-        return
-    print_folders(RUNS, folders, run_row, console)
 
 
-def list_recordings(volume: Volume, console: Console) -> None:
-    """Prints a table of the demonstrations that were recorded on the volume; nothing where there are none."""
+def list_recordings_and_models(volume: Volume, console: Console) -> None:
+    """Print tables of the volume's recorded demonstrations and trained models, as far as there are any."""
     if folders := find_runs(volume.path("demonstrations")):
         say(file=console.file)
-        print_folders(RECORDINGS, folders, recording_row, console)
+        print_folders(listing.RECORDINGS, folders, listing.recording_row, console)
+    if models := find_models(volume):
+        say(file=console.file)
+        listing.print_table(listing.MODELS, [listing.model_row(model) for model in models], console)
 
 
 def print_folders(
-    columns: Sequence[Column], folders: Sequence[Path], row_of: Callable[[Path], dict[str, str]], console: Console
+    columns: Sequence[listing.Column],
+    folders: Sequence[Path],
+    row_of: Callable[[Path], dict[str, str]],
+    console: Console,
 ) -> None:
-    """Prints a table of folders with a store each, and what is wrong with those that are damaged."""
+    """Print a table of directories with a store each, and the errors of those that are damaged."""
     rows, problems = [], []
     for folder in folders:
         try:
@@ -64,52 +57,50 @@ def print_folders(
         except (StoreError, OSError) as error:
             rows.append({columns[0].name: folder.name, "state": "damaged"})
             problems.append(f"{folder.name}: {error}")
-    print_table(columns, rows, console)
+    listing.print_table(columns, rows, console)
     for problem in problems:
         console.print(Text(one_line(problem), style="red"), soft_wrap=True)
 
 
-def list_models(volume: Volume, console: Console) -> None:
-    """Prints a table of the models that were trained on the volume; nothing where there are none."""
-    if models := find_models(volume):
-        say(file=console.file)
-        print_table(MODELS, [model_row(model) for model in models], console)
-
-
 def show_suites(root: Path, names: Sequence[str], console: Console) -> None:
-    """Prints a table of suites: each run's suite and rate with its interval, and the mean of the suites' rates."""
-    rows = [run_row(folder) for folder in (root / name for name in names) if (folder / STORE).is_file()]
+    """Print a table of suites: each run's suite and rate with its interval, and the mean of the suites' rates."""
+    folders = [root / name for name in names if (root / name / STORE).is_file()]
+    rows, rates = [listing.run_row(folder) for folder in folders], []
+    for folder in folders:
+        with read_run(folder, check=False) as store:
+            rates.append(listing.rate_of(store).value)
     unfinished = [row["suite"] for row in rows if row["state"] != "complete"]
     if not unfinished and len(rows) == len(names):
-        mean = sum(rate_of(root / row["run"]).value for row in rows) / len(rows)
-        rows.append({"suite": "mean", "success": f"{100 * mean:.1f} %"})
+        rows.append({"suite": "mean", "success": f"{100 * sum(rates) / len(rates):.1f} %"})
     say(file=console.file)
-    print_table(SUITES, rows, console)
+    listing.print_table(listing.SUITES, rows, console)
     if unfinished:
         say(f"not complete: {', '.join(unfinished)}", console.file)
 
 
 def rebuild(root: Path, name: str, console: Console) -> None:
-    """Writes a run's report anew from its store."""
+    """Write a run's report again from its store."""
     folder = find_run(root, name)
-    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
+    with read_run(folder) as store:
         summary = report.build(folder, store)
     say(f"success rate {summary.rate}\nreport: {shown(folder / 'report.html')}", console.file)
 
 
 def print_comparison(names: tuple[str, str], tasks: Sequence[dict], result: Comparison, console: Console) -> None:
-    """Prints both rates per task and over all, and the paired test."""
+    """Print both rates per task and over all, and the paired test."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name, justify in (("task", "left"), (f"A {names[0]}", "right"), (f"B {names[1]}", "right"), ("B − A", "right")):
-        table.add_column(name, justify=justify)
+    table.add_column("task")
+    for name in (f"A {names[0]}", f"B {names[1]}", "B − A"):
+        table.add_column(name, justify="right")
+
+    def cells(a: Rate, b: Rate) -> tuple[str, str, str]:
+        return a.percent, b.percent, f"{100 * (b.value - a.value):+.1f}"
+
     for index, (a, b) in result.tasks.items():
-        table.add_row(tasks[index]["instruction"], *_cells(a, b))
+        table.add_row(tasks[index]["instruction"], *cells(a, b))
     table.add_section()
-    table.add_row(
-        f"all {plural(result.pairs, 'pair')}" if result.pairs > 1 else "the only pair",
-        *_cells(result.a, result.b),
-        style="bold",
-    )
+    pairs = plural(result.pairs, "pair")
+    table.add_row(f"all {pairs}" if result.pairs > 1 else "the only pair", *cells(result.a, result.b), style="bold")
     console.print(table)
     for line in result.warnings:
         say(f"not comparable: {one_line(line)}", console.file)
@@ -117,21 +108,17 @@ def print_comparison(names: tuple[str, str], tasks: Sequence[dict], result: Comp
         say(f"A and B also differ in {one_line(line)}", console.file)
     if any(result.policy_errors):
         say("policy errors among the failures: A {}, B {}".format(*result.policy_errors), console.file)
-    low, high = (f"{100 * end:+.1f}" for end in result.interval)
-    test = (
-        f"95 % {low} … {high}; exact McNemar p = {result.p_value:.3g}" if result.pairs > 1 else "of one pair: no test"
-    )
+    test = "of one pair: no test"
+    if result.pairs > 1:
+        low, high = (f"{100 * end:+.1f}" for end in result.interval)
+        test = f"95 % {low} … {high}; exact McNemar p = {result.p_value:.3g}"
     console.print(
-        f"only A succeeded in {result.only_a}, only B in {result.only_b} of {plural(result.pairs, 'pair')}\n"
+        f"only A succeeded in {result.only_a}, only B in {result.only_b} of {pairs}\n"
         f"B − A = {100 * result.difference:+.1f} points, {test}"
         + (f"\n{plural(result.left_out, 'episode')} that only one run has left out" if result.left_out else ""),
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _cells(a: Rate, b: Rate) -> tuple[str, str, str]:
-    return f"{100 * a.value:.1f} %", f"{100 * b.value:.1f} %", f"{100 * (b.value - a.value):+.1f}"
 
 
 def compare_runs(root: Path, first: str, second: str, force: bool, console: Console) -> None:
@@ -142,19 +129,19 @@ def compare_runs(root: Path, first: str, second: str, force: bool, console: Cons
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="runs", description="Runs on the shared volume.")
-    parser.add_argument("--run-dir", type=Path, help="folder of all runs; default: runs on the shared volume")
+    parser.add_argument("--run-dir", type=Path, help="directory of all runs; default: runs on the shared volume")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="a table of all runs, recordings and trained models")
-    rebuilt = commands.add_parser("report", help="write a run's report anew")
-    rebuilt.add_argument("run", help="name, the beginning of one, or 'latest'")
-    for name, what in (("size", "say what such things take on disk"), ("remove", "delete them, without asking")):
-        commands.add_parser(name, help=what).add_argument("names", nargs="+", help="names, or beginnings of them")
+    one = commands.add_parser("report", help="write a run's report again")
+    one.add_argument("run", help="name, the beginning of one, or 'latest'")
+    for name, text in (("size", "print their sizes on disk"), ("remove", "delete them, without asking")):
+        commands.add_parser(name, help=text).add_argument("names", nargs="+", help="names, or beginnings of them")
     table = commands.add_parser("table", help="rates of runs of several suites, and their mean")
     table.add_argument("names", nargs="+", help="names of runs")
     board = commands.add_parser("leaderboard", help="policies × suites")
     board.add_argument("suites", nargs="*", help="only these; default: all that have runs")
     for flag in ("--csv", "--html"):
-        board.add_argument(flag, nargs=2, metavar=("FOLDER", "NAME"), help=f"also write it as {flag[2:].upper()}")
+        board.add_argument(flag, nargs=2, metavar=("DIR", "NAME"), help=f"also write it as {flag[2:].upper()}")
     pair = commands.add_parser("compare", help="test two runs against each other, paired by episode")
     pair.add_argument("a")
     pair.add_argument("b")
@@ -163,26 +150,25 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str]) -> int:
-    asked = make_parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     volume, console = Volume(), endings.console(width=None if sys.stdout.isatty() else 160)
-    root = asked.run_dir or volume.path("runs")
+    root = options.run_dir or volume.path("runs")
     try:
-        if asked.command == "list":
+        if options.command == "list":
             list_runs(root, console)
-            list_recordings(volume, console)
-            list_models(volume, console)
-        elif asked.command in ("size", "remove"):
-            act = removing.remove if asked.command == "remove" else removing.show
-            act(removing.find_things(root, volume, asked.names))
-        elif asked.command == "table":
-            show_suites(root, asked.names, console)
-        elif asked.command == "report":
-            rebuild(root, asked.run, console)
-        elif asked.command == "leaderboard":
-            files = {suffix: Path(*given) for suffix in ("csv", "html") if (given := getattr(asked, suffix))}
-            return leaderboard.show(root, asked.suites, files, console)
+            list_recordings_and_models(volume, console)
+        elif options.command in ("size", "remove"):
+            act = deletion.delete if options.command == "remove" else deletion.show
+            act(deletion.find_items(root, volume, options.names))
+        elif options.command == "table":
+            show_suites(root, options.names, console)
+        elif options.command == "report":
+            rebuild(root, options.run, console)
+        elif options.command == "leaderboard":
+            files = {suffix: Path(*parts) for suffix in ("csv", "html") if (parts := getattr(options, suffix))}
+            return leaderboard.show(root, options.suites, files, console)
         else:
-            compare_runs(root, asked.a, asked.b, asked.force, console)
+            compare_runs(root, options.a, options.b, options.force, console)
     except (RunRefused, StoreError, ValueError) as error:
         say(f"error: {error}", sys.stderr)
         return 2

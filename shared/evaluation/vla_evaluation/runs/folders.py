@@ -1,4 +1,4 @@
-"""Run folders: making one, finding the one to resume, refusing one whose configuration has changed."""
+"""Run directories: creating one, finding the one to resume, refusing one whose configuration has changed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,21 +20,27 @@ from vla_common.anchored import refuse_links
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.config import LATEST, config_hash, differences
 from vla_evaluation.runs import STORE as STORE
-from vla_evaluation.runs.leftovers import sweep
 from vla_evaluation.store.records import StoreError, as_damage
-from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.store.runstore import RunStore, read_run
 
 FOLDERS = ("episodes", "videos", "logs", "work")
-PLANNED = ("suite", "tasks", "episodes")  # what the store's rows were made from: no drift of these makes sense
+PLANNED = ("suite", "tasks", "episodes")  # the store's rows were made from these: they allow no drift
+PARTIAL_FILES = (  # of a killed process, under names that nothing reads
+    "videos/.*.partial",
+    "episodes/.*.npz.*",
+    ".run.sqlite.*",  # a store that was never named, and its journal
+    "work/.*.partial",
+    "work/*/.*.partial",
+)
 
 
 class RunRefused(Exception):
-    """The run that was asked for cannot be used; the message says why and what to do."""
+    """The requested run cannot be used; the message gives the reason and what to do."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """An open run and how it was come by."""
+    """An open run, and whether and with which changes it was resumed."""
 
     folder: Path
     store: RunStore
@@ -46,23 +53,23 @@ class Run:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Returns the run folders under `root`, oldest first."""
-    found = [path.parent for path in root.glob(f"*/{STORE}") if not path.parent.name.startswith(".")]  # being removed
-    return sorted(found, key=lambda folder: (_created(folder), folder.name))
+    """Return the run directories under `root`, oldest first."""
 
+    def created(folder: Path) -> float:
+        try:
+            with read_run(folder, check=False) as store:
+                return float(store.meta("created", 0.0))
+        except StoreError:
+            return (folder / STORE).stat().st_mtime
 
-def _created(folder: Path) -> float:
-    try:
-        with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True, check=False) as store:
-            return float(store.meta("created", 0.0))
-    except StoreError:
-        return (folder / STORE).stat().st_mtime
+    folders = [path.parent for path in root.glob(f"[!.]*/{STORE}")]  # a dot: being deleted
+    return sorted(folders, key=lambda folder: (created(folder), folder.name))
 
 
 def find_run(root: Path, name: str) -> Path:
-    """Returns the folder of a run: by name, by the beginning of one name only, by path, or as "latest".
+    """Return the directory of a run: by name, by the unique beginning of a name, by path, or as "latest".
 
-    RunRefused, with those that it could mean, for any other text.
+    RunRefused, with the runs that it could mean, for any other text.
     """
     if name == LATEST and (runs := find_runs(root)):
         return runs[-1]
@@ -76,14 +83,14 @@ def find_run(root: Path, name: str) -> Path:
 
 
 def by_beginning(name: str, known: Sequence[str]) -> str:
-    """Returns the one of these names that is meant: it itself, or the only one that begins so. ValueError for none."""
-    meant = [one for one in known if one.startswith(name)]
-    if name in known or len(meant) == 1:
-        return name if name in known else meant[0]
-    if meant:
-        more = f" and {len(meant) - 5} more" if meant[5:] else ""
-        raise ValueError(f"could be {', '.join(meant[:5])}{more}; type some more of it")
-    raise ValueError(f"not found{did_you_mean(name, known)}")
+    """Return the name itself if it is known, or the only one that begins with it. ValueError for none or several."""
+    matches = [name] if name in known else [one for one in known if one.startswith(name)]
+    if not matches:
+        raise ValueError(f"not found{did_you_mean(name, known)}")
+    if len(matches) > 1:
+        more = f" and {len(matches) - 5} more" if matches[5:] else ""
+        raise ValueError(f"could be {', '.join(matches[:5])}{more}; type some more of it")
+    return matches[0]
 
 
 @contextmanager
@@ -97,61 +104,58 @@ def open_run(
     label: str,
     allow_drift: bool = False,
 ) -> Iterator[Run]:
-    """Yields the run to work on, held by this process alone: the one named (resumed or made), the latest that
-    matches, or a new one.
+    """Yield the run to work on, locked for this process: the named one (resumed or created), the latest that matches,
+    or a new one.
 
-    RunRefused where another process has it, a named run has another configuration (with the difference), or none is
-    there to resume. The lock is taken first: of two that name the same new run one makes it.
+    RunRefused where another process has it, a named run has another configuration (with the difference), or none
+    can be resumed. The lock is taken first: of two processes that name the same new run one creates it.
     """
-    _make_root(root)
-    if resume is not None:
-        folder = _latest_match(root, identity) if resume == LATEST else find_run(root, resume)
-    else:
-        folder = _make_folder(root, run_id) if run_id else _make_new_folder(root, label)
-    refuse_links(folder)
-    with lock(folder):
-        sweep(folder)
-        is_made = (folder / STORE).exists()
-        run = _resume(folder, identity, allow_drift) if is_made else _create(folder, identity, plan)
-        with run.store:
-            yield run
-
-
-def _make_root(root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunRefused(explain_os_error(error, root)) from error
+    if resume is not None:
+        folder = _latest_match(root, identity) if resume == LATEST else find_run(root, resume)
+    elif run_id:
+        folder = root / run_id
+        folder.mkdir(exist_ok=True)
+    else:
+        folder = _make_new_folder(root, label)
+    refuse_links(folder)
+    with lock(folder):
+        for path in [path for pattern in PARTIAL_FILES for path in folder.glob(pattern)]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        exists = (folder / STORE).exists()
+        run = _resume(folder, identity, allow_drift) if exists else _create(folder, identity, plan)
+        with run.store:
+            yield run
 
 
-def explain_os_error(error: OSError, place: Path) -> str:
-    """Returns what an error of the file system means here; an error that explains itself is left as it is."""
+def explain_os_error(error: OSError, path: Path) -> str:
+    """Return an error of the file system with what to do; an error with its own message is left as it is."""
     if error.filename is None and error.errno and error.strerror != os.strerror(error.errno):
         return error.strerror
+    at = error.filename or path
     if error.errno == errno.ENOSPC:
-        return f"no space left at {error.filename or place}: free some and resume; finished episodes are safe"
+        return f"no space left at {at}: free some and resume; finished episodes are safe"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        what = f"{error.filename or place} cannot be written ({error.strerror})"
-        return f"{what}: make it writable or choose another volume (VLALAB_VOLUME)"
-    return f"{error.filename or place}: {error.strerror or error}; choose another volume (VLALAB_VOLUME) or repair it"
-
-
-def _make_folder(root: Path, run_id: str) -> Path:
-    (root / run_id).mkdir(exist_ok=True)
-    return root / run_id
+        return f"{at} cannot be written ({error.strerror}): make it writable or choose another volume (VLALAB_VOLUME)"
+    return f"{at}: {error.strerror or error}; choose another volume (VLALAB_VOLUME) or repair it"
 
 
 def _make_new_folder(root: Path, label: str) -> Path:
-    """Makes a folder that nobody else has, named after label and number: short enough to be typed."""
+    """Create a directory of a new name, made of label and number: short enough to be typed."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
     pattern = re.compile(rf"{re.escape(stem)}-(\d+)")
-    taken = (int(found[1]) for path in root.iterdir() if (found := pattern.fullmatch(path.name)))
+    taken = (int(match[1]) for path in root.iterdir() if (match := pattern.fullmatch(path.name)))
     for number in itertools.count(max(taken, default=0) + 1):
-        folder = root / f"{stem}-{number}"
         with suppress(FileExistsError):
-            folder.mkdir()
-            return folder
-    raise AssertionError("there is always a next number")
+            (root / f"{stem}-{number}").mkdir()
+            break
+    return root / f"{stem}-{number}"
 
 
 def _create(folder: Path, identity: dict, plan: list[tuple[int, int]]) -> Run:
@@ -180,7 +184,7 @@ def _resume(folder: Path, identity: dict, allow_drift: bool) -> Run:
         raise RunRefused(
             f"run {folder.name!r} was made with another configuration; the difference:\n"
             + "\n".join(f"  {line}" for line in drift)
-            + f"\nGive it the old configuration or start anew under another name{mix}."
+            + f"\nGive it the old configuration or start a new run under another name{mix}."
         )
     for name in FOLDERS:
         (folder / name).mkdir(exist_ok=True)
@@ -188,11 +192,11 @@ def _resume(folder: Path, identity: dict, allow_drift: bool) -> Run:
 
 
 def _latest_match(root: Path, identity: dict) -> Path:
-    wanted, nearest = config_hash(identity), None
+    expected, nearest = config_hash(identity), None
     for folder in reversed(find_runs(root)):
         try:
-            with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
-                if store.config_hash == wanted:
+            with read_run(folder) as store:
+                if store.config_hash == expected:
                     return folder
                 nearest = nearest or (folder, differences(store.meta("identity"), identity))
         except StoreError:
@@ -208,26 +212,26 @@ def _latest_match(root: Path, identity: dict) -> Path:
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Holds the run for this process alone; RunRefused if another evaluator has it. Ends with the process, however."""
+    """Lock the run for this process; RunRefused if another evaluator has it. The lock ends with the process."""
     with open(folder / "run.lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunRefused(
-                f"{_holder(file)} is working on run {folder.name!r}; wait for it, stop it, or choose another name"
+                f"{_lock_owner(file)} is working on run {folder.name!r}; wait for it, stop it, or choose another name"
             ) from None
         except OSError as error:
+            # On a file system without locks, leases still make every episode count once.
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
-            # a file system without locks: leases still make every episode count once
         file.truncate(0)
         file.write(f"process {os.getpid()} (started {time.strftime('%Y-%m-%d %H:%M:%S')})")
         file.flush()
         yield
 
 
-def _holder(file: TextIO) -> str:
-    """Returns who has a run's lock, in words; it has said so a moment after it got the lock."""
+def _lock_owner(file: TextIO) -> str:
+    """Return the owner of a run's lock, who writes this a moment after taking the lock."""
     for _ in range(20):
         time.sleep(0.05)
         file.seek(0)

@@ -1,4 +1,4 @@
-"""Tables of what lies on the volume. Numbers and names are never cut: a narrow terminal gets fewer columns."""
+"""Tables of the runs, recordings and models on the volume: a narrow terminal gets fewer columns, all of them whole."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.runs.folders import STORE
 from vla_evaluation.runs.models import Model
-from vla_evaluation.store.records import as_damage
-from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.store.records import total
+from vla_evaluation.store.runstore import RunStore, read_run
 from vla_evaluation.terminal import one_line
 
 GAP = 2
@@ -22,7 +21,7 @@ GAP = 2
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. rank: the higher, the sooner a narrow terminal goes without; 0 always stays."""
+    """A column of a table. rank: the highest is left out first on a narrow terminal; 0 always stays."""
 
     name: str
     rank: int = 0
@@ -61,16 +60,16 @@ MODELS = (Column("trained model"), Column("lab"), Column("epochs", right=True), 
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, str]], console: Console) -> None:
-    """Prints a table with as many columns as fit; a name that is wider than a line goes on in the next."""
+    """Print a table with as many columns as fit; a name that is wider than a line continues on the next."""
     cells = [{column.name: one_line(row.get(column.name, "")) for column in columns} for row in rows]
     widths = {c.name: max(len(c.name), *(len(row[c.name]) for row in cells)) for c in columns}
-    shown = [*columns]
-    while sum(widths[c.name] + GAP for c in shown) - GAP > console.width and max(c.rank for c in shown):
-        shown.remove(max(shown, key=lambda column: column.rank))
+    visible = [*columns]
+    while sum(widths[c.name] + GAP for c in visible) - GAP > console.width and max(c.rank for c in visible):
+        visible.remove(max(visible, key=lambda column: column.rank))
     heading = {column.name: column.name for column in columns}
-    console.print(Text(_line(shown, heading, widths), style="bold"), soft_wrap=True)
+    console.print(Text(_line(visible, heading, widths), style="bold"), soft_wrap=True)
     for row in cells:
-        console.print(Text(_line(shown, row, widths)), soft_wrap=True)
+        console.print(Text(_line(visible, row, widths)), soft_wrap=True)
 
 
 def _line(columns: Iterable[Column], row: Mapping[str, str], widths: Mapping[str, int]) -> str:
@@ -79,12 +78,12 @@ def _line(columns: Iterable[Column], row: Mapping[str, str], widths: Mapping[str
 
 
 def size_of(folder: Path) -> int:
-    """Returns how many bytes a folder's files take."""
+    """Return the bytes of a directory's files."""
     return sum(file.lstat().st_size for file in folder.rglob("*"))
 
 
 def show_size(size: int) -> str:
-    """Returns a size as a person says it: "12 MB", "3.4 GB"."""
+    """Return a size for people: "12.0 MB", "3.4 GB"."""
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
@@ -92,65 +91,48 @@ def show_size(size: int) -> str:
 
 
 def show_time(at: float) -> str:
-    """Returns a time of the local clock: to the minute, in sixteen characters."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def model_row(model: Model) -> dict[str, str]:
-    """Returns the cells of one trained model."""
-    return {
-        "trained model": model.name,
-        "lab": model.lab,
-        "epochs": str(model.epochs),
-        "trained": show_time(model.changed),
-    }
+    """Return the cells of one trained model."""
+    cells = {"trained model": model.name, "lab": model.lab, "epochs": str(model.epochs)}
+    return {**cells, "trained": show_time(model.changed)}
 
 
 def run_row(folder: Path) -> dict[str, str]:
-    """Returns the cells of one run. StoreError if its store cannot be read."""
-    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
-        return _cells_of_run(folder.name, store)
+    """Return the cells of one run. StoreError if its store cannot be read."""
+    with read_run(folder) as store:
+        return _run_cells(folder.name, store)
 
 
 def recording_row(folder: Path) -> dict[str, str]:
-    """Returns the cells of one recording of demonstrations. StoreError if its store cannot be read."""
-    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
+    """Return the cells of one recording of demonstrations. StoreError if its store cannot be read."""
+    with read_run(folder) as store:
         kept = sum("recording" in row.result for row in store.finished())
-        cells = _cells_of_run(folder.name, store)
+        cells = _run_cells(folder.name, store)
     attempts = cells["episodes"].partition("/")[0]
-    return {
-        **cells,
-        "recording": folder.name,
-        "kept": str(kept),
-        "attempts": attempts,
-        "size": show_size(size_of(folder)),
-    }
+    size = show_size(size_of(folder))
+    return {**cells, "recording": folder.name, "kept": str(kept), "attempts": attempts, "size": size}
 
 
-def rate_of(folder: Path) -> Rate:
-    """Returns the success rate of a run's finished episodes. StoreError if its store cannot be read."""
-    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True, check=False) as store:
-        return _rate(store)
+def rate_of(store: RunStore) -> Rate:
+    """Return the success rate of a run's finished episodes."""
+    counts = store.counts()
+    return Rate(total(counts, "successes"), total(counts, "done"))
 
 
-def _rate(store: RunStore) -> Rate:
-    counts = store.counts().values()
-    return Rate(sum(row["successes"] for row in counts), sum(row["done"] for row in counts))
-
-
-def _cells_of_run(name: str, store: RunStore) -> dict[str, str]:
-    counts, identity, invocations = store.counts().values(), store.meta("identity"), store.invocations()
-    planned = sum(row["planned"] for row in counts)
-    rate = _rate(store)
+def _run_cells(name: str, store: RunStore) -> dict[str, str]:
+    identity, invocations, rate = store.meta("identity"), store.invocations(), rate_of(store)
+    planned = total(store.counts(), "planned")
     outcome = (invocations[-1]["outcome"] or "unfinished") if invocations else "not started"
-    low, high = rate.interval
     return {
         "run": name,
         "suite": store.suite,
         "policy": identity["policy"]["name"],
         "episodes": f"{rate.trials}/{planned}",
-        "success": f"{100 * rate.value:.1f} %" if rate.trials else "–",
-        "95 %": f"{100 * low:.1f}–{100 * high:.1f}" if rate.trials else "–",
+        "success": rate.percent if rate.trials else "–",
+        "95 %": rate.percent_interval if rate.trials else "–",
         "assets": identity["assets"]["kind"],
         "state": "complete" if rate.trials == planned else outcome,
         "started": show_time(store.meta("created")),

@@ -1,4 +1,4 @@
-"""The models of the course that were trained on this volume, as far as their files' names tell: no PyTorch is here."""
+"""The course's models that were trained on this volume, from their files' names alone: there is no PyTorch here."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PREFIXES = {
     "vae": "vae",
     "forecast": "forecast",
     "skipgram": "skipgram",
-}  # of the weights files, by folder under checkpoints/
+}  # of the weights files, by directory under checkpoints/
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model: its folder of weights, and its curves."""
+    """A trained model: its directory of weights, and its curves."""
 
     lab: str
     folder: Path
@@ -38,22 +38,15 @@ class Model:
 
 
 def find_models(volume: Volume) -> list[Model]:
-    """Returns the models that have weights, the one trained last at the end."""
-    found = [
-        model
-        for lab in PREFIXES
-        for folder in (volume.path("checkpoints") / lab).glob("*")
-        if not folder.name.startswith(".") and (model := _model(volume, lab, folder))
-    ]
-    return sorted(found, key=lambda model: (model.changed, model.name))
-
-
-def _model(volume: Volume, lab: str, folder: Path) -> Model | None:
-    """Returns the model in a folder; `tmodel_04.pt` is the state after epoch 4, the first being 0."""
-    pattern = re.compile(rf"{PREFIXES[lab]}_(\d+)(_\d+)?\.pt")
-    states = [(found, path) for path in folder.glob("*.pt") if (found := pattern.fullmatch(path.name))]
-    if not states:
-        return None
-    epochs = max(int(found[1]) + (0 if found[2] else 1) for found, _ in states)
-    changed = max(path.stat().st_mtime for _, path in states)
-    return Model(lab, folder, volume.path("logs") / "tensorboard" / lab / folder.name, epochs, changed)
+    """Return the models that have weights, the one trained last at the end."""
+    models = []
+    for lab, prefix in PREFIXES.items():
+        pattern = re.compile(rf"{prefix}_(\d+)(_\d+)?\.pt")  # tmodel_04.pt is the state after epoch 4, from 0 on
+        for folder in (volume.path("checkpoints") / lab).glob("[!.]*"):
+            states = [(match, path) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))]
+            if states:
+                epochs = max(int(match[1]) + (0 if match[2] else 1) for match, _ in states)
+                changed = max(path.stat().st_mtime for _, path in states)
+                curves = volume.path("logs") / "tensorboard" / lab / folder.name
+                models.append(Model(lab, folder, curves, epochs, changed))
+    return sorted(models, key=lambda model: (model.changed, model.name))

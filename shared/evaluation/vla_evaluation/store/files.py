@@ -1,25 +1,16 @@
-"""Files that are whole or absent, also after a power cut."""
+"""Files that are complete or absent, also after a power cut."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-if TYPE_CHECKING:
-    from vla_evaluation.coordinator.remote import RemoteStore
-    from vla_evaluation.store.records import Lease
-    from vla_evaluation.store.runstore import RunStore
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def sync(path: Path) -> None:
-    """Forces a file's content, or a folder's names, to the disk."""
+    """Force a file's content, or a directory's names, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -28,13 +19,13 @@ def sync(path: Path) -> None:
 
 
 def publish(draft: Path, final: Path) -> None:
-    """Gives a written and synced draft its final name, for good: without the folder a power cut undoes the rename."""
+    """Rename a written and synced draft, durably: without the directory a power cut undoes the rename."""
     os.replace(draft, final)
     sync(final.parent)
 
 
 def name_once(draft: Path, final: Path) -> None:
-    """Gives a draft its final name, for good. FileExistsError, whoever was first, where that name is taken."""
+    """Rename a draft, durably. Raises FileExistsError if the name is taken, also by a concurrent caller."""
     sync(draft)
     try:
         os.link(draft, final)
@@ -47,26 +38,8 @@ def name_once(draft: Path, final: Path) -> None:
     sync(final.parent)
 
 
-def save_episode(
-    store: RunStore | RemoteStore,
-    folder: Path,
-    lease: Lease,
-    result: Mapping,
-    arrays: Mapping[str, np.ndarray],
-    now: Callable[[], float],
-    **finishing: object,
-) -> bool:
-    """Stores a leased episode's result and a file of its arrays in a run's folder, both or neither; False if the lease
-    was lost. `finishing` are further settings of `RunStore.finish`.
-    """
-    name = f"{lease.task:02d}-{lease.episode:02d}.npz"
-    final, partial = folder / "episodes" / name, folder / "episodes" / f".{name}.{lease.token}"
-    try:
-        with open(partial, "wb") as file:
-            np.savez_compressed(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        told = {**result, "recording": f"episodes/{name}"}
-        return store.finish_with(lease, told, now(), partial, final, **finishing)
-    finally:
-        partial.unlink(missing_ok=True)
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, complete or not at all; half of a surrogate pair, as in a policy's name, is escaped."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    partial.replace(path)

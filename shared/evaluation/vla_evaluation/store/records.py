@@ -1,10 +1,10 @@
-"""What the run store is made of: its schema, the rows it gives out, and its errors in words."""
+"""The run store's schema, the records it returns, and its errors as messages."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,29 @@ CREATE UNIQUE INDEX counted_once ON episodes (config_hash, suite, task, episode)
 CREATE UNIQUE INDEX open_once ON episodes (config_hash, suite, task, episode) WHERE status IN ('pending', 'leased');
 CREATE INDEX by_status ON episodes (status, task);
 """
+HINTS = (  # of errors: parts of SQLite's text, and what to do
+    (("full",), "the disk is full: free some space, then resume this run; finished episodes are safe"),
+    (
+        ("readonly", "read-only"),
+        "the volume is read-only: make it writable or choose another volume (VLALAB_VOLUME)",
+    ),
+    (
+        ("malformed", "decode", "not a database"),
+        "the file is damaged and was left as it is: restore it from a backup, or move its run folder away "
+        "and start a new run; `sqlite3 {name} .recover` may save its rows",
+    ),
+    (("locked",), "another process holds it; is a second evaluator or a database browser open?"),
+    (
+        ("disk I/O", "unable to open"),
+        "check that the folder exists, is writable and its disk is healthy",
+    ),
+    (("",), "unexpected; the file was left as it is"),
+)
+Counts = dict[int, dict[str, int]]  # by task; see `StoreReader.counts`
 
 
 class StoreError(Exception):
-    """The store cannot be read or written; the message says why and what to do."""
+    """The store cannot be read or written; the message gives the reason and what to do."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +63,11 @@ class Lease:
     token: str
     expires_at: float
     policy: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The name of the episode's files, without a suffix."""
+        return f"{self.task:02d}-{self.episode:02d}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +97,16 @@ class Fault:
     error: str
 
 
+def total(counts: Mapping[int, Mapping[str, int]], key: str) -> int:
+    """Return the sum of one of the counts over all tasks."""
+    return sum(row[key] for row in counts.values())
+
+
+def unfinished(counts: Mapping[int, Mapping[str, int]]) -> int:
+    """Return how many planned episodes are not done."""
+    return total(counts, "planned") - total(counts, "done")
+
+
 def to_json(value: object) -> str:
     """Return JSON that SQLite can read. ValueError for a NaN or an infinity, which are not JSON."""
     return json.dumps(value, allow_nan=False)
@@ -92,7 +126,7 @@ def from_json(text: str) -> Any:
 
 @contextmanager
 def as_damage(path: Path) -> Iterator[None]:
-    """Turns what makes no sense in a store that SQLite could read into a StoreError that names it."""
+    """Raise StoreError, naming the store, for values in it that SQLite could read and the code inside cannot use."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -100,21 +134,7 @@ def as_damage(path: Path) -> Iterator[None]:
 
 
 def explain(error: sqlite3.Error | json.JSONDecodeError, path: Path) -> StoreError:
-    """Returns what an error in reading means for the person who runs the evaluation."""
+    """Return a read or write error with what to do about it."""
     text = f"malformed: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
-    if "full" in text:
-        hint = "the disk is full: free some space, then resume this run; finished episodes are safe"
-    elif "readonly" in text or "read-only" in text:
-        hint = "the volume is read-only: make it writable or choose another volume (VLALAB_VOLUME)"
-    elif "malformed" in text or "decode" in text or "not a database" in text:
-        hint = (
-            "the file is damaged and was left as it is: restore it from a backup, or move its run folder away "
-            f"and start a new run; `sqlite3 {path.name} .recover` may save its rows"
-        )
-    elif "locked" in text:
-        hint = "another process holds it; is a second evaluator or a database browser open?"
-    elif "disk I/O" in text or "unable to open" in text:
-        hint = "check that the folder exists, is writable and its disk is healthy"
-    else:
-        hint = "unexpected; the file was left as it is"
-    return StoreError(f"run store {path}: {text}; {hint}")
+    hint = next(hint for parts, hint in HINTS if any(part in text for part in parts))
+    return StoreError(f"run store {path}: {text}; {hint.format(name=path.name)}")

@@ -1,1 +1,1 @@
-"""The processes that run episodes, what they are told, and the supervisor that keeps them alive."""
+"""The processes that run episodes, their job, and the supervisor that keeps them alive."""

@@ -1,7 +1,8 @@
-"""What a worker has to know, and how it is told to stop."""
+"""What the evaluator hands to its workers: the job, and the clock of the invocation."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -13,13 +14,32 @@ class Stop(Exception):
 
 
 @dataclass(frozen=True)
+class InvocationClock:
+    """Seconds since the epoch as of the invocation's start, and from then on by the monotonic clock.
+
+    The evaluator hands it to its workers, so all times of an invocation are comparable: no lease runs out and no
+    duration gets negative when the system clock is set. The monotonic clock stands still while the machine sleeps, as
+    the workers do. It is one boot's; no lease outlives its invocation, and so none its boot.
+    """
+
+    offset_s: float  # from the monotonic clock to the epoch
+
+    @classmethod
+    def start(cls) -> InvocationClock:
+        return cls(time.time() - time.monotonic())
+
+    def now(self) -> float:
+        return self.offset_s + time.monotonic()
+
+
+@dataclass(frozen=True)
 class Job:
-    """What a worker has to know; the evaluator stores it in the run store under "job". `benchmark` is its module."""
+    """What a worker has to know; stored in the run store under "job". `benchmark` is the benchmark's module."""
 
     spec: RunSpec
     benchmark: str
     assets: str
-    policies: tuple[str, ...]  # where it answers; these addresses are their names in the run
+    policies: tuple[str, ...]  # the policy's addresses; they are also its replicas' names in the run
     video: str
     retries: int
     policy_errors: str
@@ -27,15 +47,13 @@ class Job:
     act_timeout_s: float
     lease_s: float
     scene_timeout_s: float
-    policies_at: tuple[str, ...] = ()  # from here, in the same order, where that is elsewhere
+    policies_at: tuple[str, ...] = ()  # as reached from this machine, in the same order, where that differs
 
     def to_json(self) -> dict:
-        """Returns it as JSON types."""
         return {**asdict(self), "spec": self.spec.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping) -> Job:
-        """Returns what `to_json` has told."""
         addresses = {name: tuple(data[name]) for name in ("policies", "policies_at")}
         return cls(**{**data, **addresses, "spec": RunSpec.from_json(data["spec"])})
 

@@ -1,7 +1,7 @@
-"""The policy as a worker sees it: at one address, or at several where the same one answers.
+"""A worker's connection to the policy: one address, or several replicas of the same policy.
 
-An episode keeps to the address that its lease names. Each worker finds out for itself where nobody answers, since what
-one machine does not reach another may; it asks for no episode there until somebody does again.
+An episode stays at the address of its lease. Each worker finds out for itself which replicas answer, since what one
+machine does not reach another may; it requests no episode for a replica that does not answer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from vla_contract import ContractError, PolicyClient, PolicyUnavailable
 from vla_evaluation.terminal import one_line
 
-ASK_S = 5.0  # for an answer to who is there
-PAUSES_S = 1.0, 30.0  # before one that gave no answer is asked again: the first, and the longest
-LOOK_S = 0.5  # between two looks where nobody answers
+PROBE_TIMEOUT_S = 5.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0  # before a replica that did not answer is probed again
+POLL_S = 0.5  # while none answers
 
 
 class AnotherPolicy(Exception):
@@ -31,20 +31,14 @@ class Replica:
     client: PolicyClient
     pause_s: float = 0.0
     next_at: float = 0.0  # on the monotonic clock, s
-    why: str = ""
-
-    def is_gone(self, why: str) -> None:
-        """Leaves it alone for a while, each time for longer."""
-        first, longest = PAUSES_S
-        self.pause_s, self.why = min(2 * self.pause_s, longest) or first, why
-        self.next_at = time.monotonic() + self.pause_s
+    error: str = ""
 
 
 class Replicas:
     """All addresses of a run's policy.
 
-    urls: their names in the run. at: where each is reached from here. expected: what each says of itself, as JSON.
-    looking: called before each question whether somebody is there.
+    urls: their names in the run. at: where each is reached from here. expected: the policy's description, as JSON.
+    before_probe: called before each probe.
     """
 
     def __init__(
@@ -55,67 +49,68 @@ class Replicas:
         token: str | None,
         timeout_s: float,
         deadline_s: float,
-        looking: Callable[[], None] = lambda: None,
+        before_probe: Callable[[], None] = lambda: None,
     ):
-        self.expected, self.token, self.looking = expected, token, looking
+        self.expected, self.token, self.before_probe = expected, token, before_probe
         self.all = {
-            url: Replica(url, PolicyClient(where, token, timeout_s=timeout_s, deadline_s=deadline_s))
-            for url, where in zip(urls, at, strict=True)
+            url: Replica(url, PolicyClient(address, token, timeout_s=timeout_s, deadline_s=deadline_s))
+            for url, address in zip(urls, at, strict=True)
         }
         self.current = next(iter(self.all.values()))
 
     @property
     def client(self) -> PolicyClient:
-        """The client of the address that the episode under way keeps to."""
+        """The client of the current episode's replica."""
         return self.current.client
 
     @property
     def is_one(self) -> bool:
         return len(self.all) == 1
 
-    def there(self) -> list[str]:
-        """Returns those to choose from; asks, of those that gave no answer, the ones whose pause is over."""
+    def available(self) -> list[str]:
+        """Return the replicas to choose from; those that did not answer are probed once their pause is over."""
         now = time.monotonic()
-        return [one.url for one in self.all.values() if not one.pause_s or (now >= one.next_at and self._answers(one))]
+        return [one.url for one in self.all.values() if not one.pause_s or (now >= one.next_at and self._probe(one))]
 
-    def keep_to(self, url: str) -> bool:
-        """Has the next episode keep to that one; False where there are others and it gives no answer."""
+    def pin(self, url: str) -> bool:
+        """Use that replica for the next episode; False where there are others and it does not answer."""
         self.current = self.all[url]
-        return self.is_one or self._answers(self.current)
+        return self.is_one or self._probe(self.current)
 
-    def doubt(self, why: str) -> None:
-        """Has the current one asked before it is chosen again: it failed in an episode."""
+    def suspect(self, error: str) -> None:
+        """Have the current replica probed before it is chosen again: it failed in an episode."""
         if not self.is_one:
-            self.current.pause_s, self.current.next_at, self.current.why = PAUSES_S[0], time.monotonic(), why
+            self.current.pause_s, self.current.next_at, self.current.error = FIRST_PAUSE_S, time.monotonic(), error
 
     def wait(self, timeout_s: float, on_wait: Callable[[float, str], None]) -> None:
-        """Returns once one answers. PolicyUnavailable where none does in that time, AnotherPolicy where another is."""
+        """Wait until one answers. Raises PolicyUnavailable after that time, AnotherPolicy for another policy."""
         if self.is_one:
             self.client.wait_ready(timeout_s, on_wait)
             self._require_same(self.current, self.client)
             return
-        begun = time.monotonic()
-        while not self.there():
-            waited_s, why = time.monotonic() - begun, self.current.why
+        start = time.monotonic()
+        while not self.available():
+            waited_s, error = time.monotonic() - start, self.current.error
             if waited_s >= timeout_s:
-                raise PolicyUnavailable(f"none of its {len(self.all)} addresses answers after {timeout_s:g} s: {why}")
-            on_wait(waited_s, why)
-            time.sleep(LOOK_S)
+                raise PolicyUnavailable(f"none of its {len(self.all)} addresses answers after {timeout_s:g} s: {error}")
+            on_wait(waited_s, error)
+            time.sleep(POLL_S)
             for one in self.all.values():
-                one.next_at = min(one.next_at, time.monotonic() + PAUSES_S[0])
+                one.next_at = min(one.next_at, time.monotonic() + FIRST_PAUSE_S)
 
-    def _answers(self, one: Replica) -> bool:
-        self.looking()
+    def _probe(self, one: Replica) -> bool:
+        self.before_probe()
         try:
-            with PolicyClient(one.client.base_url, self.token, ASK_S, ASK_S, retries=0) as client:
+            with PolicyClient(one.client.base_url, self.token, PROBE_TIMEOUT_S, PROBE_TIMEOUT_S, retries=0) as client:
                 self._require_same(one, client)
         except ContractError as error:
-            one.is_gone(one_line(error))
+            one.pause_s, one.error = min(2 * one.pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S, one_line(error)
+            one.next_at = time.monotonic() + one.pause_s
             return False
         one.pause_s = 0.0
         return True
 
     def _require_same(self, one: Replica, client: PolicyClient) -> None:
         if json.loads(json.dumps(client.info().to_dict())) != self.expected:
-            where = "the same address" if self.is_one else one.client.base_url
-            raise AnotherPolicy(f"another policy came back at {where}; start a new run for it")
+            address = "the same address" if self.is_one else one.client.base_url
+            raise AnotherPolicy(f"another policy came back at {address}; start a new run for it")

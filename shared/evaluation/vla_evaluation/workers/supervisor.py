@@ -8,26 +8,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vla_common import memory
 from vla_common.counts import plural
-from vla_evaluation.coordinator.remote import RemoteStore
-from vla_evaluation.store.records import Fault, Lease
+from vla_evaluation import provenance
+from vla_evaluation.store.reading import StoreReader
+from vla_evaluation.store.records import Counts, Lease, total
+from vla_evaluation.store.remote import Store
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.workers.clock import InvocationClock
-from vla_evaluation.workers.growth import Growth
-from vla_evaluation.workers.vitals import Phase, Vitals
+from vla_evaluation.workers.heartbeat import Phase, WorkerHeartbeat
+from vla_evaluation.workers.job import InvocationClock
 from vla_evaluation.workers.worker import FATAL, STOP
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
 UNKILLABLE_S = 10.0  # after SIGKILL: a process that a driver holds in the kernel stays
 SECOND_LOOK_S = 1.0  # a worker that was paused together with its supervisor moves on at once
-BROKEN_LIMIT = 3  # episodes out of tries before the whole run stops
-DEATHS_IN_A_ROW = 3  # per worker, without any episode finishing in between
-MOST_DRAWING = 4  # threads of one worker
+MAX_BROKEN = 3  # episodes out of tries before the whole run stops
+MAX_DEATHS = 3  # per worker, without any episode finishing in between
+MAX_RENDER_THREADS = 4  # of one worker
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
+GROWTH_INTERVAL_S = 60.0  # the kernel's shortest load average is of a minute
+MAX_PER_CORE = 4  # workers
 
 
 class RunFailed(Exception):
@@ -35,7 +38,7 @@ class RunFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Patience:
+class StallPolicy:
     """How often an episode is tried again, and how long a worker may stay silent in it and take to start."""
 
     retries: int
@@ -44,65 +47,100 @@ class Patience:
 
 
 @dataclass
+class Growth:
+    """Decides when one more worker has something to do: one that waits for the policy leaves its core idle."""
+
+    worker_gb: float  # memory of one worker
+    checked: float = field(default_factory=time.monotonic)
+
+    def reason(self, store: StoreReader, invocation: int, workers: int) -> str:
+        """Return why one more worker should start; "" where none should, or it is too early to say.
+
+        The machine's load has to leave a core for the part of its time in which a worker does not wait. A policy at
+        which requests wait longer than inference takes is busy enough.
+        """
+        if time.monotonic() - self.checked < GROWTH_INTERVAL_S:
+            return ""
+        self.checked = time.monotonic()
+        spent, cores = store.spent(invocation), provenance.cores()
+        if not spent["total"] or spent["server_queue"] > spent["server_infer"] or workers >= MAX_PER_CORE * cores:
+            return ""
+        waiting = min(1.0, spent["policy"] / spent["total"])
+        if os.getloadavg()[0] + 1 - waiting > cores or not total(store.counts(), "pending"):
+            return ""
+        if provenance.free_memory_gb() < 2 * self.worker_gb:
+            return ""
+        return f"workers wait for the policy {waiting:.0%} of their time, and cores are idle: {workers + 1} from now on"
+
+
+@dataclass
 class Child:
-    """One worker process, what it shows of itself, and where its output goes."""
+    """One worker process, its heartbeat, and its log."""
 
     name: str
     process: subprocess.Popen
-    vitals: Vitals
+    heartbeat: WorkerHeartbeat
     log: Path
-    begin: int = 0  # of what it writes into its log, in bytes: those before it in its place wrote there too
-    suspected: float | None = None  # when it was first found stuck (monotonic, s)
+    log_start: int = 0  # bytes of earlier workers of that name
+    stalled_since: float | None = None  # monotonic, s
     killed: float | None = None
-    why_killed: str = ""
+    kill_reason: str = ""
 
-    def last_words(self) -> str:
-        """Returns the last line of its log."""
+    def last_line(self) -> str:
+        """Return the last line of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
         return lines[-1].strip() if lines else "it left no message"
 
-    def why_it_gave_up(self) -> str:
-        """Returns what a worker said that ended with FATAL."""
-        said = self.log.read_bytes()[self.begin :].decode(errors="replace").splitlines() if self.log.exists() else []
-        for line in said:  # what libraries say at their end comes behind it
+    def fatal_message(self) -> str:
+        """Return the message of a worker that ended with FATAL."""
+        lines = (
+            self.log.read_bytes()[self.log_start :].decode(errors="replace").splitlines() if self.log.exists() else []
+        )
+        for line in lines:  # libraries may log after it
             if line.startswith(STOP):
                 return line.removeprefix(STOP).strip()
         return f"{self.name} gave up, and why could not be written to {self.log}: free some space there, then resume"
 
     def kill_if_stuck(self, silence_s: float) -> None:
-        """Kills it where two looks find it stuck, and remembers why."""
-        problem, now = self.vitals.stuck(silence_s), time.monotonic()
+        """Kill it where two looks find it stuck."""
+        problem, now = self.heartbeat.stall(silence_s), time.monotonic()
         if problem is None or self.killed is not None:
-            self.suspected = None
+            self.stalled_since = None
             return
-        self.suspected = self.suspected or now
-        if now - self.suspected >= SECOND_LOOK_S:
-            self.killed, self.why_killed = now, f"{self.name} {problem}; ended it"
+        self.stalled_since = self.stalled_since or now
+        if now - self.stalled_since >= SECOND_LOOK_S:
+            self.killed, self.kill_reason = now, f"{self.name} {problem}; ended it"
             self.process.kill()
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing more is to be expected of it."""
         if self.process.poll() is not None:
             return True
         return self.killed is not None and time.monotonic() - self.killed > UNKILLABLE_S
 
     def how_it_ended(self) -> str:
-        """Returns its end in words, with its last ones where it ended by itself."""
         code = self.process.poll()
         if code is None:
-            return f"{self.why_killed}, but the kernel holds it"
-        if self.why_killed:
-            return self.why_killed
-        return f"{self.name} {exit_in_words(code)}" + ("" if code < 0 else f": {self.last_words()}")
+            return f"{self.kill_reason}, but the kernel holds it"
+        if self.kill_reason:
+            return self.kill_reason
+        if code < 0:
+            hint = " (out of memory? try fewer --workers)" if code == -signal.SIGKILL else ""
+            return f"{self.name} was killed by {signal.Signals(-code).name}{hint}"
+        return f"{self.name} ended with exit code {code}: {self.last_line()}"
+
+    @property
+    def was_killed_by_kernel(self) -> bool:
+        """Whether it ended like a process that the kernel kills for lack of memory."""
+        return self.process.poll() == -signal.SIGKILL and self.killed is None
 
 
-def one_thread_each(environ: Mapping[str, str], drawing: int = 1) -> dict[str, str]:
-    """Returns the variables of a worker: it computes in one thread, draws in so many, unless `environ` says otherwise.
+def one_thread_each(environ: Mapping[str, str], render_threads: int = 1) -> dict[str, str]:
+    """Return a worker's variables: it computes in one thread and renders in so many, unless `environ` differs.
 
-    Mesa's llvmpipe draws the same pixels with any number; 0 is how it is told to use no thread but the caller's.
+    Mesa's llvmpipe renders the same pixels with any number; 0 means no thread but the caller's.
     """
-    threads = str(min(drawing, MOST_DRAWING)) if drawing > 1 else "0"
+    threads = str(min(render_threads, MAX_RENDER_THREADS)) if render_threads > 1 else "0"
     return {"LP_NUM_THREADS": threads, **{name: "1" for name in ONE_THREAD}, **environ}
 
 
@@ -112,32 +150,32 @@ class Supervisor:
     def __init__(
         self,
         folder: Path,
-        store: RunStore | RemoteStore,
+        store: Store,
         invocation: int,
         clock: InvocationClock,
         names: Sequence[str],
-        patience: Patience,
+        limits: StallPolicy,
         wanted: Callable[[bool, int], bool],
         token: str | None,
         variables: Callable[[int], dict[str, str]],
         worker: str,
         growth: Growth | None = None,
-        drawing: int = 1,
+        render_threads: int = 1,
     ):
-        self.folder, self.store, self.invocation, self.clock, self.patience = folder, store, invocation, clock, patience
+        self.folder, self.store, self.invocation, self.clock, self.limits = folder, store, invocation, clock, limits
         self.wanted = wanted  # which videos, by outcome and place
         self.variables = variables  # of a worker, by its number
-        self.worker = worker  # the module that is one
-        self.environment = one_thread_each(os.environ, drawing)
+        self.worker = worker  # the worker's module
+        self.environment = one_thread_each(os.environ, render_threads)
         if token:
             self.environment["VLALAB_TOKEN"] = token
         self.children: dict[str, Child] = {}
-        self.names = list(names)  # of the workers, in the run: no other machine has the same
-        self.growth = growth  # None: there are as many as there are
+        self.names = list(names)  # of the workers, unique in the run
+        self.growth = growth  # None: the number of workers is fixed
         self.deaths, self.done_at_death = 0, 0
-        self.oom_kills = memory.oom_kills()  # as of the last worker that was lost to one
+        self.oom_kills = memory.oom_kills()
         self.renewed = time.monotonic()
-        self.renewed_at_step: dict[str, int] = {}  # by a lease's token: what the store knows of its episode
+        self.steps_at_renewal: dict[str, int] = {}  # by lease token: the steps that the store knows of
         self.counts = store.counts()  # as of the last step
 
     def start(self) -> None:
@@ -145,15 +183,15 @@ class Supervisor:
             self.spawn(name)
 
     def spawn(self, name: str) -> None:
-        """Starts one worker, away from the terminal's process group: Ctrl-C is for the evaluator alone."""
+        """Start one worker, outside the terminal's process group: Ctrl-C is for the evaluator alone."""
         log = self.folder / "logs" / f"{name}.log"
-        vitals, handle = Vitals.create()
-        vitals.enter(Phase.STARTING, self.patience.start_timeout_s)
+        heartbeat, handle = WorkerHeartbeat.create()
+        heartbeat.enter(Phase.STARTING, self.limits.start_timeout_s)
         command = [sys.executable, "-m", self.worker, str(self.folder), name]
         command += [str(self.invocation), str(os.getpid()), repr(self.clock.offset_s), str(handle)]
         try:
             with open(log, "ab") as output:
-                begin = output.tell()  # the child moves it
+                log_start = output.tell()  # the child moves it
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -165,109 +203,105 @@ class Supervisor:
                 )
         finally:
             os.close(handle)
-        self.children[name] = Child(name, process, vitals, log, begin)
+        self.children[name] = Child(name, process, heartbeat, log, log_start)
 
     def step(self) -> list[str]:
-        """Looks after the workers once and returns what happened, in words; RunFailed where nothing can be done."""
-        news = []
+        """Check the workers once and return messages of what happened; RunFailed where the run cannot go on."""
+        messages = []
         for child in list(self.children.values()):
-            child.kill_if_stuck(self.patience.lease_s)
+            child.kill_if_stuck(self.limits.lease_s)
             if child.is_gone:
-                news += self.bury(child)
+                messages += self.replace(child)
         leases = self.store.leases()
         self.renew(leases)
-        for fault in self.store.expire(self.clock.now(), self.patience.retries):
-            news.append(f"the lease of task {fault.task} episode {fault.episode} ran out")
+        for fault in self.store.expire(self.clock.now(), self.limits.retries):
+            messages.append(f"the lease of task {fault.task} episode {fault.episode} ran out")
         self.counts = self.store.counts()
-        self.count_live_steps(leases)
+        for name, lease in leases.items():  # steps since the store was last updated
+            if (child := self.children.get(name)) and lease.task in self.counts:
+                stored = self.steps_at_renewal.get(lease.token, 0)
+                self.counts[lease.task]["steps"] += max(0, child.heartbeat.steps - stored)
         self.check_broken()
-        return news + self.grow()
+        return messages + self.grow()
+
+    def renew(self, leases: Mapping[str, Lease]) -> None:
+        """Renew the leases of the workers that move on, and store their steps."""
+        if time.monotonic() - self.renewed < self.limits.lease_s / 6:
+            return
+        self.renewed = time.monotonic()
+        self.steps_at_renewal.clear()
+        for name, lease in leases.items():
+            child = self.children.get(name)
+            if child is not None and child.killed is None:
+                steps = self.steps_at_renewal[lease.token] = child.heartbeat.steps
+                self.store.heartbeat(lease, self.clock.now(), self.limits.lease_s, steps)
 
     def grow(self) -> list[str]:
-        """Starts one more worker where it has something to do; returns why, in words."""
-        why = self.growth.why(self.store, self.invocation, len(self.names)) if self.growth else ""
-        if not why:
+        """Start one more worker where it has something to do; return the reason."""
+        reason = self.growth.reason(self.store, self.invocation, len(self.names)) if self.growth else ""
+        if not reason:
             return []
         self.names.append(worker_names(len(self.names) + 1)[-1])
         self.spawn(self.names[-1])
         self.store.note(self.invocation, {"workers": len(self.names)})
-        return [why]
+        return [reason]
 
-    def count_live_steps(self, leases: Mapping[str, Lease]) -> None:
-        """Adds to the counts the steps that workers have taken since the store was last told of them."""
-        for name, lease in leases.items():
-            if (child := self.children.get(name)) and lease.task in self.counts:
-                known = self.renewed_at_step.get(lease.token, 0)
-                self.counts[lease.task]["steps"] += max(0, child.vitals.steps - known)
-
-    def renew(self, leases: Mapping[str, Lease]) -> None:
-        """Renews the leases of the workers that move on, and notes how far they are."""
-        if time.monotonic() - self.renewed < self.patience.lease_s / 6:
-            return
-        self.renewed = time.monotonic()
-        self.renewed_at_step.clear()
-        for name, lease in leases.items():
-            child = self.children.get(name)
-            if child is not None and child.killed is None:
-                steps = self.renewed_at_step[lease.token] = child.vitals.steps
-                self.store.heartbeat(lease, self.clock.now(), self.patience.lease_s, steps)
-
-    def bury(self, child: Child) -> list[str]:
-        """Takes a dead worker's episode back and starts a successor if there is work for it."""
+    def replace(self, child: Child) -> list[str]:
+        """Take a dead worker's episode back and start a successor if there is work for it."""
         del self.children[child.name]
         code = child.process.poll()
         if code == FATAL:
-            raise RunFailed(child.why_it_gave_up())
+            raise RunFailed(child.fatal_message())
         if code == 0:
-            if episodes_left(self.store.counts()):
+            if has_work(self.store.counts()):
                 self.spawn(child.name)
             return []
         reason = child.how_it_ended()
-        lost = self.store.take_back(child.name, self.clock.now(), self.patience.retries, reason)
-        news = reason + in_episode(lost)
-        if not episodes_left(self.store.counts()) and not self.store.undrawn(self.invocation, self.wanted):
-            return [news]
-        if self.children and lost_to_memory(child) and self.has_memory_run_out():
-            return [f"{news}; {self.go_on_with_fewer()}"]
+        lost = self.store.take_back(child.name, self.clock.now(), self.limits.retries, reason)
+        message = reason + "".join(f" in task {fault.task} episode {fault.episode}" for fault in lost)
+        if not has_work(self.store.counts()) and not self.store.undrawn(self.invocation, self.wanted):
+            return [message]
+        if self.children and child.was_killed_by_kernel and self.ran_out_of_memory():
+            return [f"{message}; {self.continue_with_fewer()}"]
         self.count_death(reason)
         self.spawn(child.name)
-        return [f"{news}; starting another"]
+        return [f"{message}; starting another"]
 
-    def has_memory_run_out(self) -> bool:
-        """Returns whether the kernel has ended a process of this machine for want of memory, and not been told of."""
+    def ran_out_of_memory(self) -> bool:
+        """Return whether the kernel has killed a process of this machine for lack of memory since the last call."""
         before, self.oom_kills = self.oom_kills, memory.oom_kills()
         return self.oom_kills > before
 
-    def go_on_with_fewer(self) -> str:
-        """Leaves the place of a worker empty and starts no more than there are; returns what that means, in words."""
+    def continue_with_fewer(self) -> str:
+        """Do not replace a worker, and start no more than there are; return the message."""
         self.growth = None
-        if isinstance(self.store, RunStore):  # the pace that an estimate is made of; a machine that joined has none
+        if isinstance(self.store, RunStore):  # for estimates of later runs; a machine that joined makes none
             self.store.note(self.invocation, {"workers": len(self.children)})
         return f"memory ran out: {plural(len(self.children), 'worker')} from now on"
 
     def count_death(self, reason: str) -> None:
-        done = sum(row["done"] for row in self.store.counts().values())
+        done = total(self.store.counts(), "done")
         self.deaths = 1 if done > self.done_at_death else self.deaths + 1
         self.done_at_death = done
-        if self.deaths > DEATHS_IN_A_ROW * len(self.names):
+        if self.deaths > MAX_DEATHS * len(self.names):
             logs = self.folder / "logs"
             raise RunFailed(f"workers keep dying ({self.deaths} in a row); the last: {reason}; logs: {logs}")
 
     def check_broken(self) -> None:
-        broken = sum(row["broken"] for row in self.counts.values())
-        if broken >= BROKEN_LIMIT or (broken and not episodes_left(self.counts)):
+        broken = total(self.counts, "broken")
+        if broken >= MAX_BROKEN or (broken and not has_work(self.counts)):
             last = self.store.faults(self.invocation)[-1]
             raise RunFailed(
-                f"{broken} episode{'s' if broken > 1 else ''} could not be run in {self.patience.retries + 1} tries "
+                f"{plural(broken, 'episode')} could not be run in {self.limits.retries + 1} tries "
                 f"each; the last error, in task {last.task} episode {last.episode}: {last.error}"
             )
 
     def finished(self) -> bool:
-        """Returns whether all is done and every worker has ended; one that draws the last video is waited for."""
-        return not episodes_left(self.counts) and not self.children
+        """Return whether all is done and every worker has ended, also one that renders the last video."""
+        return not has_work(self.counts) and not self.children
 
     def stop(self) -> None:
-        """Ends the workers: asks first, kills what does not end in time."""
+        """End the workers: with SIGTERM first, then SIGKILL."""
         for child in self.children.values():
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGTERM)
@@ -280,27 +314,18 @@ class Supervisor:
         self.children.clear()
 
     def kill(self) -> None:
-        """Ends the workers at once."""
+        """Kill the workers at once."""
         for child in self.children.values():
             child.process.kill()
 
 
-def lost_to_memory(child: Child) -> bool:
-    """Returns whether a worker ended as one does that the kernel ends for want of memory."""
-    return child.process.poll() == -signal.SIGKILL and child.killed is None
-
-
 def worker_names(count: int, machine: str = "") -> list[str]:
-    """Returns the names of a machine's workers; the one that holds the run needs none of its own."""
+    """Return the names of a machine's workers; the evaluator's own have no prefix."""
     return [f"{machine}.worker-{number}" if machine else f"worker-{number}" for number in range(count)]
 
 
-def episodes_left(counts: dict[int, dict[str, int]]) -> bool:
+def has_work(counts: Counts) -> bool:
     return any(row["pending"] or row["leased"] for row in counts.values())
-
-
-def in_episode(lost: list[Fault]) -> str:
-    return "".join(f" in task {fault.task} episode {fault.episode}" for fault in lost)
 
 
 def ends_within(process: subprocess.Popen, seconds: float) -> bool:
@@ -309,11 +334,3 @@ def ends_within(process: subprocess.Popen, seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def exit_in_words(code: int) -> str:
-    """Returns an exit status in words."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    hint = " (out of memory? try fewer --workers)" if -code == signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-code).name}{hint}"

@@ -4,7 +4,7 @@ import sys
 
 from services.tabletop.benchmark import BENCHMARK
 from vla_common import endings
-from vla_evaluation.evaluate import main
+from vla_evaluation.cli import main
 
 if __name__ == "__main__":
     endings.run(main, BENCHMARK, sys.argv[1:])

@@ -1,0 +1,20 @@
+"""`python -m services.BENCHMARK SUITE --policy-url URL`: the program of every benchmark.
+
+The words `record` and `join` come first: `record SUITE …` records demonstrations, `join URL` works on a run that
+another machine's evaluator serves.
+"""
+
+from vla_evaluation.benchmark import Benchmark
+from vla_evaluation.config import parse_args
+from vla_evaluation.coordinator import join
+from vla_evaluation.evaluate import evaluate, guarded
+from vla_evaluation.recording import record
+
+
+def main(benchmark: Benchmark, arguments: list[str]) -> int:
+    """Run the program that the arguments name; return the exit code."""
+    if arguments[:1] == ["record"]:
+        return record.main(benchmark, arguments[1:])
+    if arguments[:1] == ["join"]:
+        return join.main(benchmark, arguments[1:])
+    return guarded(lambda: evaluate(benchmark, parse_args(arguments, benchmark.suites)))

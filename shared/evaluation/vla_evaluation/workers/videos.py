@@ -1,0 +1,97 @@
+"""A worker's videos: of the episode it has just run, and of finished ones whose video was cut off."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from vla_evaluation.benchmark import Benchmark, Task
+from vla_evaluation.pictures import video
+from vla_evaluation.store.reading import BUSY_TIMEOUT_S
+from vla_evaluation.store.records import Lease
+from vla_evaluation.store.remote import Store
+from vla_evaluation.workers.heartbeat import Phase, WorkerHeartbeat
+from vla_evaluation.workers.job import Job, Stop
+
+SAVE_S = BUSY_TIMEOUT_S + 120.0  # a disk may be slow, and the store waits for others
+
+
+@dataclass(frozen=True)
+class VideoMaker:
+    """Renders into one run's directory; `check_stop` raises Stop where the worker was told to end."""
+
+    folder: Path
+    store: Store
+    job: Job
+    benchmark: Benchmark
+    heartbeat: WorkerHeartbeat
+    check_stop: Callable[[], None]
+
+    @property
+    def stride(self) -> int:
+        """Steps between two frames."""
+        return video.stride(self.job.spec.control_hz)
+
+    def wants(self, success: bool, place: int) -> bool:
+        return video.wanted(self.job.video, success, place)
+
+    def keeps_frame(self, task: int) -> Callable[[int], bool]:
+        """Return which steps' images to keep: those in a video of the task's next episode, if it may get one."""
+        row = self.store.counts()[task]
+        if not video.possible(self.job.video, row["successes"], row["done"] - row["successes"]):
+            return lambda step: False
+        return lambda step: step % self.stride == 0
+
+    def draw(self, env, lease: Lease, states: np.ndarray, frames: dict[int, np.ndarray]) -> None:
+        """Render the episode whose scene `env` holds. The episode counts whatever happens here."""
+        self.heartbeat.enter(Phase.VIDEO, self.job.scene_timeout_s)  # the first image may be the scene's first
+        names = {"video": f"videos/{lease.stem}.mp4", "still": f"videos/{lease.stem}.jpg"}
+        start = time.perf_counter()
+        images = self._checked(video.draw(env, self.benchmark.video_camera, states, frames, self.stride))
+        rate = Fraction(self.job.spec.control_hz).limit_denominator(1000) / self.stride
+        try:
+            count = video.write(self.folder / names["video"], self.folder / names["still"], images, rate)
+        except Stop:
+            return
+        self.heartbeat.enter(Phase.SAVING, SAVE_S)
+        took_ms = round((time.perf_counter() - start) * 1e3, 1)
+        self.store.add_to_result(lease, {**names, "video_frames": count, "video_ms": took_ms})
+
+    def _checked(self, frames: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        for frame in frames:
+            self.check_stop()
+            self.heartbeat.enter(Phase.VIDEO, self.job.lease_s)
+            yield frame
+
+    def draw_missing(self, env, tasks: dict[int, Task], invocation: int) -> None:
+        """Render the missing videos of earlier invocations. One that fails is tried once per invocation."""
+        for lease in self.store.undrawn(invocation, self.wants):
+            self.heartbeat.enter(Phase.SAVING, SAVE_S)
+            self.check_stop()
+            if not self.store.claim_video(lease, invocation):
+                continue
+            task = tasks[lease.task]
+            self.heartbeat.enter(Phase.SCENE, self.job.scene_timeout_s)
+            env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
+            env.reset(lease.episode, self.benchmark.init_states(task)[lease.episode])
+            try:
+                states = self._recorded_states(lease, env.fixture_poses())
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+                logging.warning("no video of task %d episode %d: %s", lease.task, lease.episode, error)
+                continue
+            self.draw(env, lease, states, {})
+
+    def _recorded_states(self, lease: Lease, fixtures: dict[str, np.ndarray]) -> np.ndarray:
+        """Return an episode's states; ValueError where its fixtures were at other poses than now."""
+        with np.load(self.folder / "episodes" / f"{lease.stem}.npz") as recording:
+            for name, pose in fixtures.items():
+                if not np.array_equal(recording[f"fixture_{name}"], pose):
+                    raise ValueError(f"{name} is at another position than in the recording")
+            return recording["states"]
