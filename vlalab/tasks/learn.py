@@ -172,7 +172,7 @@ def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **tra
 
 def _diffusion_flags(options: str) -> list[Flag]:
     lab = word("lab", "diffusion", OneOf(("diffusion",)))
-    return [lab, *program_flags(course.module("diffusion", f"options:{options}")), GPU, RUNTIME, DRY_RUN]
+    return [lab, *program_flags(course.module("diffusion", f"config:{options}")), GPU, RUNTIME, DRY_RUN]
 
 
 @task("make pictures", lambda: _diffusion_flags("SampleRequest"))

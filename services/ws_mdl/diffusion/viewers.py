@@ -11,9 +11,8 @@ from ipywidgets import Dropdown, FloatSlider, IntSlider, SelectionSlider, VBox
 from torch import Tensor
 
 from services.ws_mdl.diffusion import samplers
-from services.ws_mdl.diffusion.contexts import parse_context
-from services.ws_mdl.diffusion.sample import Trained
 from services.ws_mdl.diffusion.schedule import SCHEDULES, perturb_input
+from services.ws_mdl.diffusion.train import Trained
 from services.ws_mdl.diffusion.visualize import grid
 from vla_notebooks import drawing
 from vla_notebooks.viewer import viewer
@@ -84,7 +83,7 @@ def denoising(run: Trained, steps: int = 20) -> VBox:
 
     @functools.lru_cache(maxsize=32)
     def way(steps: int, eta: float, guidance: float, name: str) -> list[Moment]:
-        context = None if name == NO_CONTEXT else parse_context(name, run.classes).expand(SHOWN, -1)
+        context = None if name == NO_CONTEXT else samplers.parse_context(name, run.classes).expand(SHOWN, -1)
         return moments(run, steps, eta, guidance, context)
 
     def draw(t: float, steps: int, eta: float, guidance: float, context: str) -> str:
