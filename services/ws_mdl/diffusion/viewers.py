@@ -87,7 +87,7 @@ def denoising(run: Trained, steps: int = 20) -> VBox:
         return moments(run, steps, eta, guidance, context)
 
     def draw(t: float, steps: int, eta: float, guidance: float, context: str) -> str:
-        now = at(way(steps, eta, guidance, context), t * run.schedule.timesteps)
+        now = min(way(steps, eta, guidance, context), key=lambda moment: abs(moment.t - t * run.schedule.timesteps))
         parts = {f"x_t at t = {now.t}": now.x, "ε: the noise it sees": now.noise / 2, "x̂0: the picture it sees": now.x0}
         return drawing.side_by_side([drawing.picture(pixels(x), name) for name, x in parts.items()])
 
@@ -100,8 +100,3 @@ def denoising(run: Trained, steps: int = 20) -> VBox:
         guidance=FloatSlider(min=0.0, max=5.0, step=0.5, value=1.0, continuous_update=False),
         context=Dropdown(options=[NO_CONTEXT, *(run.classes if run.config.context else ())]),
     )
-
-
-def at(way: list[Moment], t: float) -> Moment:
-    """Returns the moment of the step nearest to t."""
-    return min(way, key=lambda moment: abs(moment.t - t))
