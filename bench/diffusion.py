@@ -26,9 +26,9 @@ from torchvision import transforms
 from bench.common import figure, flags, interleaved, median_ms, replace_attributes
 from services.ws_mdl.diffusion import samplers, score, train
 from services.ws_mdl.diffusion.config import Config
+from services.ws_mdl.diffusion.config import SampleRequest as Request
 from services.ws_mdl.diffusion.data import load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
-from services.ws_mdl.diffusion.options import SampleRequest as Request
 from services.ws_mdl.diffusion.sample import Trained, sample
 from services.ws_mdl.diffusion.schedule import Schedule, linear_schedule, perturb_input
 from services.ws_mdl.diffusion.sprites import make_sprites

@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from services.ws_mdl.settings import RunSettings
-from vla_common.volume import Volume
+from vla_common.volume import Volume, shown
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.progress import Progress
@@ -56,6 +57,18 @@ class EpochRun(ABC):
 
     def ended_epoch(self) -> None:  # noqa: B027 - most runs do nothing here
         """Is called after each whole epoch, before its weights are saved."""
+
+    def after_epoch(self, directory: Path, curves: Curves) -> None:  # noqa: B027
+        """Is called after each whole epoch, when its weights are saved: measures, and shows what it came to."""
+
+    def restore(self, state: State, path: Path) -> None:
+        """Puts the run where the state of a weights file was taken. Raises ValueError where it cannot go on from it."""
+        put_back(self, state)
+
+    @property
+    def about(self) -> str:
+        """What is said of the data when the run begins."""
+        return f"{len(self.data)} {self.unit}"
 
     @property
     def batches_per_epoch(self) -> int:
@@ -165,9 +178,26 @@ def run_files(kind: type[RunSettings], prefix: str, volume: Volume, name: str | 
 # --- the whole run ------------------------------------------------------------------------------------------
 
 
-def train_to_end(
-    run: EpochRun, files: WeightFiles, curves: Curves, on_epoch: Callable[[EpochRun], None] = lambda run: None
-) -> bool:
+def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_training: Callable[[], Run]) -> Run:
+    """Return a run, trained until it ended or was stopped, from its newest weights on, and saved.
+
+    prefix: of its weight files. get_training: returns it before its first batch. Raises ValueError where the weights
+    are of other settings or data.
+    """
+    files = WeightFiles(config.run_folder(volume), prefix)
+    found = files.load_chosen(config.preload)
+    if found:
+        config.refuse_drift(found[1]["config"], found[0])
+    run = get_training()
+    if found:
+        run.restore(found[1], found[0])
+        print(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
+    print(f"{config.name}: {run.about}, {machine}, weights in {shown(files.folder)}", flush=True)
+    train_to_end(run, files, Curves(config.tensorboard_folder(volume), run.global_step))
+    return run
+
+
+def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
     """Trains to the last epoch or until it is stopped, and saves; returns whether the run is complete."""
     with StopSignal() as stop, curves, progress_of(run, curves) as advance:
         while run.epoch < run.config.epochs and not asked(run, stop):
@@ -177,7 +207,7 @@ def train_to_end(
             if not whole or stop.asked or run.epoch % run.config.save_every == 0 or run.epoch == run.config.epochs:
                 save(run, files)
             if whole:
-                on_epoch(run)
+                run.after_epoch(files.folder, curves)
     return run.epoch >= run.config.epochs
 
 

@@ -24,7 +24,7 @@ PLACES = {
     *(place for one in manifests.models().values() for place in one.options.values()),
     *(place for one in manifests.benchmarks().values() for place in one.options.values()),
     *map(course.config, course.labs()),
-    *(course.module("diffusion", f"options:{name}") for name in ("SampleRequest", "ScoreRequest")),
+    *(course.module("diffusion", f"config:{name}") for name in ("SampleRequest", "ScoreRequest")),
     course.module("transformer", "config:TranslateCommand"),
     CHECKPOINT_OPTIONS,
 }

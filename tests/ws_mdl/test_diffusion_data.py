@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch.nn.functional import interpolate
 
 from services.ws_mdl.diffusion import data, sprites
-from services.ws_mdl.diffusion.contexts import contexts_for, parse_context
+from services.ws_mdl.diffusion.samplers import contexts_for, parse_context
 
 
 def one_hot(labels, width=5):

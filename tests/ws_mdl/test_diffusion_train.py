@@ -63,7 +63,7 @@ def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(few, tmp_path):
     assert not epochs.train_epoch(first, StopAfter(2)) and first.batches == 3
     epochs.save(first, files)
     second = train.get_training(small(seed=99), CPU, few)  # nothing of a fresh run may shine through
-    train.restore(second, files.load_latest()[1])
+    second.restore(files.load_latest()[1], tmp_path)
     while second.epoch < 2:
         epochs.train_epoch(second, StopAfter())
     assert (second.global_step, whole.global_step) == (10, 10)
@@ -198,11 +198,11 @@ def test_the_comparison_shows_ddim_as_it_was_asked_for(trained, tmp_path, monkey
 
 
 def test_a_run_is_found_by_name_or_by_age(trained, volume):
-    assert sampling.newest_run(volume) == trained.config.name
-    with pytest.raises(ValueError, match=f"run 'other' has no weights.*{trained.config.name}"):
+    assert sampling.open_run(None, volume).config.name == trained.config.name
+    with pytest.raises(ValueError, match=f"run 'other' not found.*{trained.config.name}"):
         sampling.open_run("other", volume)
-    with pytest.raises(ValueError, match="first: ./lab train diffusion"):
-        sampling.newest_run(Volume(volume.root / "empty"))
+    with pytest.raises(ValueError, match="./lab train diffusion"):
+        sampling.open_run(None, Volume(volume.root / "empty"))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ DATA = {"transformer": corpus, "minivla": lambda folder: [str(data_sets.lerobot(
 def train(model: str, volume, data: list[str]) -> subprocess.CompletedProcess:
     """Trains on a disk of 100 kB; behind what training printed stand the weight files that are there."""
     apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh"]
-    module = f"services.ws_mdl.{model}.train"
+    module = f"services.{'' if model == 'minivla' else 'ws_mdl.'}{model}.train"
     command = [*apart, *forked.python("-m", module, "--device", "cpu", *COURSE[model], *data)]
     variables = {**os.environ, "VLALAB_VOLUME": str(volume), "PYTHONUTF8": "1"}
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)

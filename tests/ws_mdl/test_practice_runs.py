@@ -119,9 +119,10 @@ def test_a_run_by_its_flags_saves_measures_shows_and_refuses_other_settings(begu
 def test_a_run_does_not_go_on_with_other_data(begun, tmp_path):
     _, begin = begun
     run, again, other = begin(), begin(), begin(held_fraction=0.4)
-    training.refuse_other_data(again, run.digest(), tmp_path / "one.pt")
+    state = state_of(run)
+    again.restore(state, tmp_path / "one.pt")
     with pytest.raises(ValueError, match=rf"one.pt was trained on other data \({run.digest()}\).*give another --name"):
-        training.refuse_other_data(other, run.digest(), tmp_path / "one.pt")
+        other.restore(state, tmp_path / "one.pt")
 
 
 @pytest.mark.parametrize(

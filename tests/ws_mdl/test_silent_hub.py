@@ -13,7 +13,7 @@ from vla_modelkit import hub
 
 LOAD = """
 from services.ws_mdl.corpora.hub import load_opus_books
-from services.ws_mdl.corpora.types import Languages
+from services.ws_mdl.corpora.corpus import Languages
 from services.ws_mdl.diffusion import data
 from vla_common.volume import Volume
 for load in (lambda: data.load("mnist"), lambda: load_opus_books(Languages("en", "it"), Volume())):

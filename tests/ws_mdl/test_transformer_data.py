@@ -10,7 +10,7 @@ import torch
 
 from services.ws_mdl import corpora
 from services.ws_mdl.corpora import homeassistant, hub
-from services.ws_mdl.corpora.types import Languages, clean
+from services.ws_mdl.corpora.corpus import Languages, clean
 from services.ws_mdl.practice.series import from_file
 from services.ws_mdl.practice.text import text_file
 from services.ws_mdl.transformer import dataset as data

@@ -11,10 +11,9 @@ from services.ws_mdl.diffusion import sample as sampling
 from services.ws_mdl.diffusion import viewers as diffusion
 from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.data import load
-from services.ws_mdl.diffusion.sample import trained_from
 from services.ws_mdl.diffusion.samplers import sample_ddim
 from services.ws_mdl.diffusion.schedule import SCHEDULES
-from services.ws_mdl.diffusion.train import get_training
+from services.ws_mdl.diffusion.train import get_training, trained_from
 from services.ws_mdl.epochs import state_of
 from services.ws_mdl.transformer import translate, viewers
 from services.ws_mdl.transformer.config import get_config

@@ -142,7 +142,7 @@ DIFFUSION = word(help="diffusion", kind="one of", keywords=("diffusion",))
 @task(
     "make pictures",
     "gpu runtime dry-run",
-    options=lambda: program_flags(course.module("diffusion", "options:SampleRequest")),
+    options=lambda: program_flags(course.module("diffusion", "config:SampleRequest")),
     next="./lab score diffusion",
 )
 def sample(lab: str = DIFFUSION, **given: object) -> None:
@@ -157,7 +157,7 @@ def sample(lab: str = DIFFUSION, **given: object) -> None:
 @task(
     "measure those pictures",
     "gpu runtime dry-run",
-    options=lambda: program_flags(course.module("diffusion", "options:ScoreRequest")),
+    options=lambda: program_flags(course.module("diffusion", "config:ScoreRequest")),
     next="./lab sample diffusion --compare",
 )
 def score(lab: str = DIFFUSION, **given: object) -> None:

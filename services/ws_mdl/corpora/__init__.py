@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from services.ws_mdl.corpora import files, homeassistant, hub, reverse
-from services.ws_mdl.corpora.types import Corpus, Languages
+from services.ws_mdl.corpora import files, homeassistant, hub
+from services.ws_mdl.corpora.corpus import REVERSE_PAIRS, Corpus, Languages, load_reverse
 from vla_common.volume import Volume
 
 __all__ = ["NAMED", "Corpus", "load"]
@@ -18,7 +18,7 @@ NAMED: dict[str, tuple[tuple[str, ...], Callable[[Languages, Volume], Corpus]]] 
     "default": (homeassistant.PAIRS, homeassistant.load),
     "opus_books": (hub.OPUS_BOOKS_PAIRS, hub.load_opus_books),
     "lemon-mint": (hub.LEMON_MINT_PAIRS, hub.load_lemon_mint),
-    "reverse": (reverse.PAIRS, reverse.load),
+    "reverse": (REVERSE_PAIRS, load_reverse),
 }
 
 

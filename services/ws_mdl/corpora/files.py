@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from services.ws_mdl.corpora.types import Corpus, Languages, clean
+from services.ws_mdl.corpora.corpus import Corpus, Languages, clean
 from vla_common.regular_files import RefusedFileError, open_regular
 from vla_common.unreadable import explain
 from vla_common.volume import Volume

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.ws_mdl import wheels
-from services.ws_mdl.corpora.types import Corpus, Languages, clean
+from services.ws_mdl.corpora.corpus import Corpus, Languages, clean
 from vla_common.volume import Volume, make_own_folder, require_space
 
 REQUIREMENT = Path(__file__).with_name("homeassistant.txt")

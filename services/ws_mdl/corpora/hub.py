@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from services.ws_mdl.corpora.types import Corpus, Languages, clean
+from services.ws_mdl.corpora.corpus import Corpus, Languages, clean
 from vla_common.volume import Volume
 from vla_modelkit import hub
 

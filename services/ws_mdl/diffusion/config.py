@@ -1,4 +1,4 @@
-"""Everything about a diffusion run that can be chosen, with the course's numbers as defaults."""
+"""The settings of a diffusion run, with the course's numbers as defaults, and the options of `sample` and `score`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from services.ws_mdl.settings import RunSettings, data_option, keep_option, name_option, preload_option
-from vla_common.options import device_option, option
+from services.ws_mdl.settings import (
+    RunSettings,
+    data_option,
+    epoch_option,
+    keep_option,
+    name_option,
+    preload_option,
+    trained_option,
+)
+from vla_common.options import Options, device_option, option
 
 if TYPE_CHECKING:
     from services.ws_mdl.diffusion.schedule import Schedule
@@ -19,17 +27,8 @@ class Config(RunSettings):
 
     LAB = "diffusion"
     FIXED = (
-        "data",
-        "context",
-        "n_feat",
-        "schedule",
-        "timesteps",
-        "beta1",
-        "beta2",
-        "batch_size",
-        "keep_context",
-        "seed",
-    )
+        "data", "context", "n_feat", "schedule", "timesteps", "beta1", "beta2", "batch_size", "keep_context", "seed",
+    )  # fmt: skip
 
     data: str = data_option("digits", "digits, sprites, mnist, a folder with the course's .npy files or MNIST's")
     context: bool = option(False, "tell the network the class of a picture")
@@ -69,3 +68,55 @@ class Config(RunSettings):
         if self.schedule == "cosine":
             return cosine_schedule(self.timesteps)
         return linear_schedule(self.timesteps, self.beta1, self.beta2)
+
+
+@dataclass
+class SampleRequest(Options):
+    """What to sample. The flags of `sample diffusion` are these fields."""
+
+    name: str | None = trained_option("diffusion")
+    epoch: str | None = epoch_option("are put side by side")
+    context: str | None = option(
+        None, "a class, a mix as in hero:1,food:0.6, or all", default_help="all where the run has a context"
+    )
+    count: int = option(32, "how many pictures", "[1, inf)")
+    sampler: Literal["ddim", "ddpm", "incorrect"] = option(
+        "ddim", "ddim, ddpm, or incorrect (adds no noise back: for the lesson)"
+    )
+    steps: int | None = option(None, "of ddim, 1 to 500", "[1, 500]", default_help="20")
+    eta: float = option(0.0, "of ddim: share of fresh noise, 0 to 1", "[0, 1]")
+    clip: bool = option(False, "of ddim: keep what it predicts in a picture's range")
+    spacing: float = option(1.0, "of ddim's steps: 1 is even, 1.5 puts more of them near the clean picture", "(0, inf)")
+    order: Literal[1, 2] = option(
+        1, "of ddim: 2 goes by where its predictions are heading; as good as ddpm with --eta 1"
+    )
+    guidance: float = option(1.0, "above 1: follow the context more closely")
+    seed: int = option(0, "the same seed gives the same pictures")
+    compare: bool = option(False, "ddpm, ddim and the incorrect sampler side by side")
+    columns: int = option(8, "pictures side by side", "[1, inf)", group="internal")
+    device: str = device_option()
+    out: Path | None = option(
+        None, "folder for the pictures", default_help="pictures/ in the run's folder", group="internal"
+    )
+
+    def __post_init__(self) -> None:
+        self.check_options()
+        of_ddim = {"steps": self.steps, "clip": self.clip, "spacing": self.spacing != 1, "order": self.order != 1}
+        wrong = [f"--{name}" for name, is_set in of_ddim.items() if is_set]
+        if wrong and self.sampler != "ddim":
+            raise ValueError(f"the sampler {self.sampler} is the course's and takes every step; {wrong[0]} is for ddim")
+        if self.guidance != 1.0 and self.sampler == "incorrect":
+            raise ValueError("the incorrect sampler knows no context, so it cannot be guided by one")
+
+
+@dataclass
+class ScoreRequest(Options):
+    """What to score. The flags of `score diffusion` are these fields."""
+
+    name: str | None = trained_option("diffusion")
+    count: int = option(500, "pictures of each sampler", "[1, inf)")
+    steps: int = option(20, "of ddim", "[1, 500]")
+    guidance: float = option(1.0, "above 1: follow the context more closely", group="internal")
+    ddpm: bool = option(True, "compare the samplers of 500 steps too", group="internal")
+    seed: int = option(0, "the same seed gives the same pictures", group="internal")
+    device: str = device_option()

@@ -7,7 +7,7 @@ course's arrays or MNIST's idx files; `mnist` comes from the hub.
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,10 +62,9 @@ class Pictures:
         """Returns most of the pictures, and a share of them held back."""
         order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(seed))
         held = max(1, round(len(order) * fraction))
-        return self._chosen(order[held:]), self._chosen(order[:held])
-
-    def _chosen(self, index: Tensor) -> Pictures:
-        return Pictures(self.name, self.x[index], self.labels[index], self.classes)
+        parts = order[held:], order[:held]
+        most, share = (replace(self, x=self.x[index], labels=self.labels[index]) for index in parts)
+        return most, share
 
 
 def load(source: str) -> Pictures:
@@ -151,7 +150,10 @@ def mnist_files(images: Path, labels: Path) -> Pictures:
 
 def idx(path: Path, dimensions: int) -> np.ndarray:
     """Returns the uint8 array of an idx file: 0 0 8 and the number of dimensions, big-endian int32 sizes, bytes."""
-    with path.open("rb") as packed, gzip.open(packed) if _is_gzip(path) else packed as file:
+    with path.open("rb") as packed:
+        is_gzip = packed.read(2) == b"\x1f\x8b"
+        packed.seek(0)
+        file = gzip.GzipFile(fileobj=packed) if is_gzip else packed
         head = file.read(4)
         if head != bytes([0, 0, 8, dimensions]):
             raise ValueError(f"{path} begins with {head.hex()}; expected 000008{dimensions:02x}, an idx file of bytes")
@@ -161,11 +163,6 @@ def idx(path: Path, dimensions: int) -> np.ndarray:
     if values.size != shape.prod(dtype=np.float64) or not values.size:
         raise ValueError(f"{path} says {' × '.join(map(str, shape))} and has {values.size} bytes: it is cut off")
     return values.reshape(shape).copy()  # torch wants arrays that can be written to
-
-
-def _is_gzip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
 
 
 def mnist_from_hub() -> Pictures:

@@ -42,9 +42,7 @@ class UnetDown(nn.Module):
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
         self.model = nn.Sequential(
-            ResidualConvBlock(in_channels, out_channels),
-            ResidualConvBlock(out_channels, out_channels),
-            nn.MaxPool2d(2),
+            ResidualConvBlock(in_channels, out_channels), ResidualConvBlock(out_channels, out_channels), nn.MaxPool2d(2)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,9 +89,7 @@ class ContextUnet(nn.Module):
     ):
         super().__init__()
         if height % 4 or height < 8:
-            raise ValueError(
-                f"height is {height}; the U-Net halves it twice, so it must be a multiple of 4, at least 8"
-            )
+            raise ValueError(f"height is {height}; the U-Net halves it twice: expected a multiple of 4, at least 8")
         if n_feat % 8:
             raise ValueError(f"n_feat is {n_feat}; its group norms make 8 groups, so it must be a multiple of 8")
         self.in_channels, self.n_feat, self.n_cfeat, self.h = in_channels, n_feat, n_cfeat, height
@@ -109,11 +105,8 @@ class ContextUnet(nn.Module):
         self.contextembed1 = EmbedFC(n_cfeat, 2 * n_feat)
         self.contextembed2 = EmbedFC(n_cfeat, n_feat)
 
-        self.up0 = nn.Sequential(
-            nn.ConvTranspose2d(2 * n_feat, 2 * n_feat, height // 4, height // 4),
-            nn.GroupNorm(8, 2 * n_feat),
-            nn.ReLU(),
-        )
+        up0 = nn.ConvTranspose2d(2 * n_feat, 2 * n_feat, height // 4, height // 4)
+        self.up0 = nn.Sequential(up0, nn.GroupNorm(8, 2 * n_feat), nn.ReLU())
         self.up1 = UnetUp(4 * n_feat, n_feat)
         self.up2 = UnetUp(2 * n_feat, n_feat)
         self.out = nn.Sequential(

@@ -8,124 +8,71 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 import tyro
 from torch import Tensor
 
 from services.ws_mdl.diffusion import samplers, visualize
-from services.ws_mdl.diffusion.config import Config
-from services.ws_mdl.diffusion.contexts import contexts_for, names_for
-from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
-from services.ws_mdl.diffusion.options import SampleRequest as Request
-from services.ws_mdl.diffusion.schedule import Schedule
-from services.ws_mdl.diffusion.train import PREFIX, dtype_for, model_from
+from services.ws_mdl.diffusion.config import SampleRequest as Request
+from services.ws_mdl.diffusion.train import Trained, open_run
 from vla_common import endings
 from vla_common.volume import Volume, make_folder, shown
-from vla_modelkit.devices import choose_device
 from vla_modelkit.training.progress import Progress
-from vla_modelkit.training.weights import State, WeightFiles
-
-
-@dataclass
-class Trained:
-    """A trained run, ready to sample from."""
-
-    folder: Path
-    config: Config
-    classes: tuple[str, ...]
-    nn_model: ContextUnet
-    schedule: Schedule
-    epochs: int
-
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """The format of matrix products that it was trained in, where this device computes in it."""
-        return dtype_for(self.schedule.b_t.device, self.config.precision)
-
-
-def newest_run(volume: Volume) -> str:
-    """Returns the name of the run whose weights were written last. Raises ValueError where there is none."""
-    files = [path for path in Config.runs_folder(volume).glob(f"*/{PREFIX}_*.pt")]
-    if not files:
-        raise ValueError(f"no trained run under {Config.runs_folder(volume)}; first: ./lab train diffusion")
-    return max(files, key=lambda path: path.stat().st_mtime).parent.name
-
-
-def open_run(name: str | None, volume: Volume, device: str = "auto", epoch: int | None = None) -> Trained:
-    """Returns a trained run by name, else the newest one; after an epoch, else with its newest weights."""
-    name = name or newest_run(volume)
-    folder = Config.runs_folder(volume) / name
-    files = WeightFiles(folder, PREFIX)
-    found = files.load_latest() if epoch is None or not files.latest() else files.load_epoch(epoch)
-    if found is None:
-        known = ", ".join(sorted({path.parent.name for path in Config.runs_folder(volume).glob(f"*/{PREFIX}_*.pt")}))
-        raise ValueError(f"run '{name}' has no weights in {folder}; trained runs: {known or 'none'}")
-    return trained_from(found[1], folder, choose_device(device))
-
-
-def trained_from(state: State, folder: Path, device: torch.device) -> Trained:
-    """Returns the run that a weights file holds, on that device."""
-    config = Config.of(state["config"])
-    nn_model = fused_for_sampling(model_from(state).to(device))
-    return Trained(folder, config, tuple(state["classes"]), nn_model, config.make_schedule().to(device), state["epoch"])
-
-
-def context_of(request: Request, run: Trained) -> Tensor | None:
-    """Returns the contexts to sample with, or None. Raises ValueError where the run has learned none."""
-    if not run.config.context:
-        if request.context:
-            raise ValueError(f"run '{run.config.name}' was trained without context; train one with --context")
-        return None
-    return contexts_for(request.context or "all", run.classes, request.count)
 
 
 def names_of(request: Request, run: Trained) -> list[str]:
-    """Returns what each of the pictures is to show, or nothing where no context is used."""
+    """Return what each of the pictures is to show, its class or the mix; nothing where no context is used."""
     if request.sampler == "incorrect" or not run.config.context:
         return []
-    return names_for(request.context or "all", run.classes, request.count)
+    if request.context not in (None, "all"):
+        return [request.context] * request.count
+    contexts = samplers.contexts_for("all", run.classes, request.count)
+    return [run.classes[number] for number in contexts.argmax(dim=1).tolist()]
 
 
 def steps_of(request: Request, run: Trained) -> int:
-    """Returns how many steps the sampler takes: DDIM as many as are asked for, the others all."""
+    """Return how many steps the sampler takes: DDIM as many as are asked for, the others all."""
     return request.steps or (min(20, run.schedule.timesteps) if request.sampler == "ddim" else run.schedule.timesteps)
 
 
 def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t: None) -> tuple[Tensor, np.ndarray]:
-    """Returns pictures [count, c, h, h] and the intermediate ones by the sampler that is asked for."""
+    """Return pictures [count, c, h, h] and the intermediate ones by the sampler that is asked for.
+
+    Raises ValueError for a context where the run has learned none.
+    """
+    model, schedule, count, context = run.nn_model, run.schedule, request.count, None
     options = {"seed": request.seed, "dtype": run.dtype, "save_rate": save_rate, "on_step": on_step}
     if request.sampler == "incorrect":
-        return samplers.sample_ddpm_incorrect(run.nn_model, run.schedule, request.count, **options)
+        return samplers.sample_ddpm_incorrect(model, schedule, count, **options)
+    if run.config.context:
+        context = samplers.contexts_for(request.context or "all", run.classes, count)
+    elif request.context:
+        raise ValueError(f"run '{run.config.name}' was trained without context; train one with --context")
     options["guidance"] = request.guidance
-    context = context_of(request, run)
     if request.sampler == "ddpm":
-        return samplers.sample_ddpm_context(run.nn_model, run.schedule, request.count, context, **options)
-    steps = steps_of(request, run)
-    options |= {"eta": request.eta, "clip": request.clip, "spacing": request.spacing, "order": request.order}
-    return samplers.sample_ddim_context(run.nn_model, run.schedule, request.count, context, steps, **options)
+        return samplers.sample_ddpm_context(model, schedule, count, context, **options)
+    options |= {name: getattr(request, name) for name in ("eta", "clip", "spacing", "order")}
+    return samplers.sample_ddim_context(model, schedule, count, context, steps_of(request, run), **options)
 
 
 def stem_of(request: Request) -> str:
-    """Returns what the files of a request are called: whatever makes its pictures others than the default's."""
-    eta, clip = request.eta and f"eta{request.eta:g}", request.clip and "clip"
-    spacing = request.spacing != 1.0 and f"spacing{request.spacing:g}"
-    order = request.order != 1 and f"order{request.order}"
-    guidance = request.guidance != 1.0 and f"guidance{request.guidance:g}"
-    count = request.count != Request.count and f"count{request.count}"
-    epoch = request.epoch and f"epoch{request.epoch}"
-    parts = (epoch, request.sampler, request.steps, order, eta, clip, spacing, request.context, guidance, count)
-    parts += (f"seed{request.seed}",)
-    return "-".join(str(part) for part in parts if part).replace(":", "").replace(",", "+")
+    """Return what the files of a request are called: whatever makes its pictures others than the default's."""
+    parts = [f"epoch{request.epoch}" if request.epoch else "", request.sampler, str(request.steps or "")]
+    for name in ("order", "eta", "clip", "spacing", "context", "guidance", "count"):
+        value = getattr(request, name)
+        if value != getattr(Request, name):
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            parts.append({"clip": name, "context": text}.get(name, name + text))
+    parts.append(f"seed{request.seed}")
+    return "-".join(part for part in parts if part).replace(":", "").replace(",", "+")
 
 
 def sample_and_save(request: Request, run: Trained) -> list[Path]:
-    """Makes the pictures and writes them; returns the files."""
-    folder = make_folder(request.out or run.folder / "pictures")
-    stem = stem_of(request)
+    """Make the pictures and write them; return the files."""
+    folder, stem = make_folder(request.out or run.folder / "pictures"), stem_of(request)
     started = time.perf_counter()
     with Progress(steps_of(request, run), long="--count 8 takes less") as progress:
         x, intermediate = sample(request, run, save_rate=20, on_step=progress.step_of(request.sampler))
@@ -140,62 +87,64 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
 
 
 def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
-    """Writes the three samplers' pictures of the same first noise under each other, DDIM's as the request has it."""
-    same = {"count": request.columns, "seed": request.seed}
-    told = {**same, "context": request.context, "guidance": request.guidance}
-    ddim = replace(request, **same) if request.sampler == "ddim" else Request(**told)
-    kinds = {
-        f"DDPM, {run.schedule.timesteps} steps": Request(sampler="ddpm", **told),
-        f"DDIM, {steps_of(ddim, run)} steps": ddim,
-        "incorrect: no noise added back": Request(sampler="incorrect", **same),
+    """Write the three samplers' pictures of the same first noise under each other, DDIM's as the request has it."""
+    count, seed = request.columns, request.seed
+    ddpm = Request(sampler="ddpm", count=count, seed=seed, context=request.context, guidance=request.guidance)
+    ddim = replace(request, count=count) if request.sampler == "ddim" else replace(ddpm, sampler="ddim")
+    rows = {
+        f"DDPM, {run.schedule.timesteps} steps": (ddpm, run),
+        f"DDIM, {steps_of(ddim, run)} steps": (ddim, run),
+        "incorrect: no noise added back": (Request(sampler="incorrect", count=count, seed=seed), run),
     }
-    shown = []
-    with Progress(sum(steps_of(asked, run) for asked in kinds.values())) as progress:
-        for title, asked in kinds.items():
-            x, _ = sample(asked, run, on_step=progress.step_of(asked.sampler))
-            shown.append((title, x, names_of(asked, run)))
-    return visualize.save_comparison(folder / "samplers.png", shown, request.columns)
+    return _save_rows(folder / "samplers.png", rows, request.columns)
+
+
+def save_stages(request: Request, runs: Mapping[int | None, Trained]) -> Path:
+    """Write what a run makes of the same first noise after each of these epochs, under each other."""
+    folder = make_folder(request.out or next(iter(runs.values())).folder / "pictures")
+    row = replace(request, count=request.columns)
+    rows = {f"after epoch {epoch}": (row, run) for epoch, run in runs.items()}
+    return _save_rows(folder / f"stages-{stem_of(request)}.png", rows, request.columns)
+
+
+def _save_rows(path: Path, rows: Mapping[str, tuple[Request, Trained]], columns: int) -> Path:
+    sheets = []
+    with Progress(sum(steps_of(*row) for row in rows.values())) as progress:
+        for title, (request, run) in rows.items():
+            x, _ = sample(request, run, on_step=progress.step_of(title))
+            sheets.append((title, x, names_of(request, run)))
+    return visualize.save_comparison(path, sheets, columns)
 
 
 def save_page(run: Trained, folder: Path) -> Path:
-    """Writes a page with sliders: the way out of noise, and a clean picture's way into it."""
+    """Write a page with sliders: the way out of noise, and a clean picture's way into it."""
     from services.ws_mdl.diffusion import viewers  # ipywidgets: not needed for pictures alone
     from vla_notebooks.page import page
 
-    few = {"steps": (min(20, run.schedule.timesteps),), "η": (0.0, 1.0), "guidance": (0.0, 1.0, 3.0)}
-    few["context"] = (viewers.NO_CONTEXT, *run.classes[:2])
-    clean = viewers.moments(run, *few["steps"])[-1].x[0]
-    shown = {
-        "Out of noise": (viewers.denoising(run, *few["steps"]), few),
+    steps, contexts = min(20, run.schedule.timesteps), (viewers.NO_CONTEXT, *run.classes[:2])
+    few = {"steps": (steps,), "η": (0.0, 1.0), "guidance": (0.0, 1.0, 3.0), "context": contexts}
+    clean = viewers.moments(run, steps)[-1].x[0]
+    boxes = {
+        "Out of noise": (viewers.denoising(run, steps), few),
         "Into noise": (viewers.noising(clean, run.schedule.timesteps), {}),
     }
     path = folder / "looking-in.html"
-    path.write_text(page(f"What {run.config.name} sees", shown), encoding="utf-8")
+    path.write_text(page(f"What {run.config.name} sees", boxes), encoding="utf-8")
     return path
 
 
-def save_stages(request: Request, runs: Mapping[int, Trained]) -> Path:
-    """Writes what a run makes of the same first noise after each of these epochs, under each other."""
-    sheets = []
-    with Progress(sum(steps_of(request, run) for run in runs.values())) as progress:
-        for epoch, run in runs.items():
-            x, _ = sample(replace(request, count=request.columns), run, on_step=progress.step_of(f"epoch {epoch}"))
-            sheets.append((f"after epoch {epoch}", x, names_of(replace(request, count=request.columns), run)))
-    folder = make_folder(request.out or run.folder / "pictures")
-    return visualize.save_comparison(folder / f"stages-{stem_of(request)}.png", sheets, request.columns)
-
-
 def main() -> int:
-    """Samples by the command line's flags; returns the exit code."""
+    """Sample by the command line's flags; return the exit code."""
     request = tyro.cli(Request, prog="sample diffusion", description=__doc__)
     epochs = [int(part) for part in request.epoch.split(",")] if request.epoch else [None]
     runs = {epoch: open_run(request.name, Volume(), request.device, epoch) for epoch in epochs}
     if len(runs) > 1:
-        print(shown(save_stages(request, runs)))
-        return 0
-    (run,) = runs.values()
-    print(f"run {run.config.name}: {run.epochs} of {run.config.epochs} epochs trained")
-    for path in sample_and_save(request, run):
+        written = [save_stages(request, runs)]
+    else:
+        (run,) = runs.values()
+        print(f"run {run.config.name}: {run.epochs} of {run.config.epochs} epochs trained")
+        written = sample_and_save(request, run)
+    for path in written:
         print(shown(path))
     return 0
 

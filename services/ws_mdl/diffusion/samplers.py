@@ -5,12 +5,16 @@ gives the same pictures. DDIM is Song et al. 2020, "Denoising Diffusion Implicit
 2022, "DPM-Solver++".
 """
 
+from __future__ import annotations
+
+import difflib
 import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from services.ws_mdl.diffusion.schedule import Schedule, predicted_x0
 
@@ -34,15 +38,9 @@ def denoise_add_noise(
 
 
 def denoise_ddim(
-    schedule: Schedule,
-    x: Tensor,
-    t: int,
-    t_prev: int,
-    pred_noise: Tensor,
-    z: Tensor | None = None,
-    eta: float = 0.0,
-    clip: bool = False,
-) -> Tensor:
+    schedule: Schedule, x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor | None = None,
+    eta: float = 0.0, clip: bool = False,
+) -> Tensor:  # fmt: skip
     """Returns x at step t_prev < t by DDIM: the predicted picture, made as noisy as t_prev is.
 
     eta: share of fresh noise z, from 0 (none: the result depends on the first noise only) to 1 (as much as DDPM's with
@@ -128,9 +126,7 @@ def sample_ddpm_context(
     def step(x, t, t_prev, pred_noise, z):
         return denoise_add_noise(schedule, x, t, pred_noise, z if t > 1 else torch.zeros_like(z), variance)
 
-    return walk(
-        nn_model, schedule, n_sample, context, ddim_steps(schedule.timesteps, schedule.timesteps), step, **options
-    )
+    return walk(nn_model, schedule, n_sample, context, range(schedule.timesteps, -1, -1), step, **options)
 
 
 def sample_ddpm_incorrect(nn_model, schedule: Schedule, n_sample: int, **options) -> tuple[Tensor, np.ndarray]:
@@ -139,7 +135,7 @@ def sample_ddpm_incorrect(nn_model, schedule: Schedule, n_sample: int, **options
     def step(x, t, t_prev, pred_noise, z):
         return denoise_add_noise(schedule, x, t, pred_noise, torch.zeros_like(z))
 
-    return walk(nn_model, schedule, n_sample, None, ddim_steps(schedule.timesteps, schedule.timesteps), step, **options)
+    return walk(nn_model, schedule, n_sample, None, range(schedule.timesteps, -1, -1), step, **options)
 
 
 def sample_ddim(nn_model, schedule: Schedule, n_sample: int, n: int = 20, **options) -> tuple[Tensor, np.ndarray]:
@@ -148,18 +144,9 @@ def sample_ddim(nn_model, schedule: Schedule, n_sample: int, n: int = 20, **opti
 
 
 def sample_ddim_context(
-    nn_model,
-    schedule: Schedule,
-    n_sample: int,
-    context: Tensor | None,
-    n: int = 20,
-    *,
-    eta: float = 0.0,
-    clip: bool = False,
-    spacing: float = 1.0,
-    order: int = 1,
-    **options,
-) -> tuple[Tensor, np.ndarray]:
+    nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, n: int = 20, *,
+    eta: float = 0.0, clip: bool = False, spacing: float = 1.0, order: int = 1, **options,
+) -> tuple[Tensor, np.ndarray]:  # fmt: skip
     """Returns what `sample_ddim` does, for a context [n_sample, n_cfeat].
 
     eta and clip as in `denoise_ddim`, spacing as in `ddim_steps`, order as in `ddim_step`.
@@ -170,19 +157,10 @@ def sample_ddim_context(
 
 @torch.inference_mode()
 def walk(
-    nn_model,
-    schedule: Schedule,
-    n_sample: int,
-    context: Tensor | None,
-    steps: Sequence[int],
-    step: Step,
-    *,
-    seed: int | None = None,
-    guidance: float = 1.0,
-    dtype: torch.dtype | None = None,
-    save_rate: int = 0,
-    on_step: Callable[[int], None] = lambda t: None,
-) -> tuple[Tensor, np.ndarray]:
+    nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, steps: Sequence[int], step: Step, *,
+    seed: int | None = None, guidance: float = 1.0, dtype: torch.dtype | None = None,
+    save_rate: int = 0, on_step: Callable[[int], None] = lambda t: None,
+) -> tuple[Tensor, np.ndarray]:  # fmt: skip
     """Returns the pictures at the end of `steps` (descending to 0), and those kept on the way.
 
     seed: of all noise; None draws anew. guidance: how far to go from the prediction without context towards that with
@@ -199,18 +177,14 @@ def walk(
     shape = (n_sample, nn_model.in_channels, nn_model.h, nn_model.h)
     context = None if context is None else context.to(device, torch.float32)
 
-    def draw() -> Tensor:
-        return torch.randn(shape, generator=generator).to(device)
-
-    x, kept, skips = draw(), [], len(steps) <= steps[0]
-    for t, t_prev in itertools.pairwise(steps):
+    x, kept = torch.randn(shape, generator=generator).to(device), []
+    keeps_all = len(steps) <= min(steps[0], FILM)  # of a short sampler, which skips steps
+    for number, (t, t_prev) in enumerate(itertools.pairwise(steps)):
         on_step(t)
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
             pred_noise = predict_noise(nn_model, x, schedule.time(t), context, guidance)
-        x = step(x, t, t_prev, pred_noise, draw())
-        if save_rate and (
-            (skips and len(steps) <= FILM) or t % save_rate == 0 or t == steps[0] or len(steps) - steps.index(t) < 9
-        ):
+        x = step(x, t, t_prev, pred_noise, torch.randn(shape, generator=generator).to(device))
+        if save_rate and (keeps_all or t % save_rate == 0 or number == 0 or len(steps) - number < 9):
             kept.append(x.cpu().numpy())
     return x, np.stack(kept) if kept else np.empty((0, *shape), np.float32)
 
@@ -223,3 +197,32 @@ def predict_noise(nn_model, x: Tensor, time: Tensor, context: Tensor | None, gui
     both = nn_model(torch.cat((x_in, x_in)), time, torch.cat((context, torch.zeros_like(context)))).float()
     with_context, without = both.chunk(2)
     return without + guidance * (with_context - without)
+
+
+# --- contexts: what `--context` means -----------------------------------------------------------------------
+
+
+def parse_context(text: str, classes: tuple[str, ...]) -> Tensor:
+    """Return the context vector, float32 [n_cfeat], of "hero", "hero+food" (both) or "hero:1,food:0.6" (a mix)."""
+    context = torch.zeros(len(classes))
+    for part in text.replace("+", ",").split(","):
+        name, _, weight = part.strip().partition(":")
+        if name not in classes:
+            close = difflib.get_close_matches(name, classes, 1)
+            hint = f"; did you mean '{close[0]}'?" if close else "."
+            raise ValueError(f"context '{name}' not found{hint} Known: {', '.join(classes)}, all")
+        try:
+            context[classes.index(name)] = float(weight or 1)
+        except ValueError as error:
+            raise ValueError(
+                f"context {part!r} has the weight {weight!r}; expected a number, as in {name}:0.6"
+            ) from error
+    return context
+
+
+def contexts_for(text: str, classes: tuple[str, ...], count: int) -> Tensor:
+    """Return contexts [count, n_cfeat]: one for all pictures, or with "all" the classes in turn, in even groups."""
+    if text == "all":
+        labels = torch.arange(count) * len(classes) // count
+        return functional.one_hot(labels, len(classes)).float()
+    return parse_context(text, classes).expand(count, -1)

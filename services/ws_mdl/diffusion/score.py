@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +19,11 @@ import tyro
 from torch import Tensor, nn
 from torch.nn import functional
 
+from services.ws_mdl.diffusion.config import SampleRequest
+from services.ws_mdl.diffusion.config import ScoreRequest as Request
 from services.ws_mdl.diffusion.data import Pictures, load
-from services.ws_mdl.diffusion.options import SampleRequest
-from services.ws_mdl.diffusion.options import ScoreRequest as Request
-from services.ws_mdl.diffusion.sample import Trained, open_run, sample, steps_of
+from services.ws_mdl.diffusion.sample import sample, steps_of
+from services.ws_mdl.diffusion.train import Trained, open_run
 from vla_common import endings
 from vla_common.volume import Volume, shown
 from vla_modelkit.training.progress import Progress
@@ -29,7 +31,7 @@ from vla_modelkit.training.weights import DamagedFileError, load_state
 
 FEATURES = 64
 # The ways of sampling that are compared: fields of a sampling Request.
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "ddim": {"sampler": "ddim"},
     "ddim, order 2": {"sampler": "ddim", "order": 2, "eta": 1.0, "clip": True, "spacing": 1.5},
     "ddpm": {"sampler": "ddpm"},
@@ -136,67 +138,49 @@ def classifier_for(run: Trained, data: Pictures) -> tuple[Classifier, float]:
     return classifier, held_out
 
 
-def score(request: Request, run: Trained, data: Pictures) -> dict:
-    """Returns accuracy per class and Fréchet distance of each sampler's pictures against the real ones."""
+def score(request: Request, run: Trained, data: Pictures) -> dict[str, Any]:
+    """Return accuracy per class and Fréchet distance of each sampler's pictures against the real ones."""
     classifier, held_out = classifier_for(run, data)
     kept, held = data.split()
     real, true = features(classifier, kept.x), features(classifier, held.x)
-    size = min(request.count, len(true))
-    result = {
+    size = min(request.count, len(true))  # distances of sets of this size compare
+    requests = {}
+    for name, way in WAYS.items():
+        if request.ddpm or way["sampler"] == "ddim":
+            steps = min(request.steps, run.schedule.timesteps) if way["sampler"] == "ddim" else None
+            has_context = run.config.context and way["sampler"] != "incorrect"
+            context = {"context": "all", "guidance": request.guidance} if has_context else {}
+            requests[name] = SampleRequest(**way, steps=steps, **context, count=request.count, seed=request.seed)
+    samplers: dict[str, dict[str, Any]] = {}
+    with Progress(sum(steps_of(one, run) for one in requests.values()), long="--count 100 takes less") as progress:
+        for name, one in requests.items():
+            started = time.perf_counter()
+            x = sample(one, run, on_step=progress.step_of(name))[0].cpu().clamp(-1, 1)
+            seconds, sampled = time.perf_counter() - started, features(classifier, x)
+            samplers[name] = {
+                "seconds": seconds,
+                "frechet": frechet_distance(real, sampled),
+                "frechet_equal_count": frechet_of_sets(real, sampled, size),
+            }
+            if one.context:
+                labels = torch.arange(one.count) * len(run.classes) // one.count
+                samplers[name]["accuracy"] = accuracy(classifier, x, labels)
+                samplers[name]["accuracy_per_class"] = {
+                    kind: accuracy(classifier, x[labels == k], labels[labels == k])
+                    for k, kind in enumerate(run.classes)
+                }
+    return {
         "run": run.config.name,
         "epochs": run.epochs,
         "count": request.count,
         "classifier_accuracy": held_out,
         "equal_count": size,
         "frechet_of_held_out_pictures": frechet_of_sets(real, true, size),
-        "samplers": {},
+        "samplers": samplers,
     }
-    ways = {name: way for name, way in WAYS.items() if request.ddpm or way["sampler"] == "ddim"}
-    asked = {name: sample_request(request, run, way) for name, way in ways.items()}
-    with Progress(sum(steps_of(one, run) for one in asked.values()), long="--count 100 takes less") as progress:
-        for name, one in asked.items():
-            result["samplers"][name] = score_way(one, run, classifier, real, size, progress.step_of(name))
-    return result
 
 
-def sample_request(request: Request, run: Trained, way: dict) -> SampleRequest:
-    """Returns what to sample for a way of sampling, with every class where the run has a context."""
-    wanted = run.config.context and way["sampler"] != "incorrect"
-    return SampleRequest(
-        **way,
-        steps=min(request.steps, run.schedule.timesteps) if way["sampler"] == "ddim" else None,
-        context="all" if wanted else None,
-        guidance=request.guidance if wanted else 1.0,
-        count=request.count,
-        seed=request.seed,
-    )
-
-
-def score_way(
-    request: SampleRequest, run: Trained, classifier: Classifier, real: np.ndarray, size: int, on_step=lambda t: None
-) -> dict:
-    """Returns Fréchet distances and time of a way of sampling and, where it has a context, how often it fitted.
-
-    size: how many pictures the second distance is of, the mean of disjoint sets of them.
-    """
-    started = time.perf_counter()
-    x = sample(request, run, on_step=on_step)[0].cpu().clamp(-1, 1)
-    seconds, seen = time.perf_counter() - started, features(classifier, x)
-    found = {
-        "seconds": seconds,
-        "frechet": frechet_distance(real, seen),
-        "frechet_equal_count": frechet_of_sets(real, seen, size),
-    }
-    if request.context:
-        labels = torch.arange(request.count) * len(run.classes) // request.count
-        found["accuracy"] = accuracy(classifier, x, labels)
-        found["accuracy_per_class"] = {
-            name: accuracy(classifier, x[labels == k], labels[labels == k]) for k, name in enumerate(run.classes)
-        }
-    return found
-
-
-def show(result: dict) -> str:
+def show(result: dict[str, Any]) -> str:
     """Returns the result as a table for people."""
     lines = [
         f"run {result['run']} after {result['epochs']} epochs, {result['count']} pictures of each sampler",
@@ -212,7 +196,7 @@ def show(result: dict) -> str:
     return "\n".join(lines)
 
 
-def save_result(folder: Path, result: dict) -> Path:
+def save_result(folder: Path, result: dict[str, Any]) -> Path:
     """Writes the result beside the run's weights."""
     path = folder / "score.json"
     path.write_text(json.dumps(result, indent=2) + "\n")

@@ -6,8 +6,9 @@ A run can be stopped at any time and goes on with the same command, bit for bit 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 import tyro
@@ -20,18 +21,19 @@ from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.samplers import sample_ddim_context
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
-from services.ws_mdl.epochs import EpochRun, average, put_back, train_to_end
+from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, run_files, train_run
 from vla_common import endings
-from vla_common.volume import Volume, shown
+from vla_common.volume import Volume
+from vla_modelkit.devices import choose_device
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine, choose_dtype, choose_machine
-from vla_modelkit.training.weights import State, WeightFiles
+from vla_modelkit.training.weights import State
 
-PREFIX = "model"
+PREFIX = "model"  # of a run's weight files
 
 
 class Training(EpochRun):
-    """A run in progress, its data on the device; the generator's are the pictures' order, times, noise and contexts."""
+    """A run in progress, its data on the device; the generator's are the images' order, times, noise and contexts."""
 
     config: Config
     data: Pictures
@@ -48,6 +50,18 @@ class Training(EpochRun):
     def own_state(self) -> State:
         return {"classes": list(self.data.classes), "channels": self.data.channels, "height": self.data.height}
 
+    def restore(self, state: State, path: Path) -> None:
+        if "optimizer_state_dict" not in state:
+            raise ValueError(
+                f"the weights of '{self.config.name}' were imported without their optimizer: they make pictures, and "
+                "training cannot go on from them; give another --name"
+            )
+        put_back(self, state)
+
+    def after_epoch(self, directory: Path, curves: Curves) -> None:
+        if self.epoch % self.config.sample_every == 0 or self.epoch == self.config.epochs:
+            curves.writer.add_image("samples", sample_sheet(self), self.global_step)
+
 
 def machine_for(device: str = "auto", precision: str = "auto") -> Machine:
     """Return where a run computes; in float32 on a CPU, unless bf16 is named.
@@ -63,21 +77,16 @@ def dtype_for(device: torch.device, precision: str) -> torch.dtype | None:
     return None if precision == "auto" and device.type == "cpu" else choose_dtype(device, precision)
 
 
-def get_model(config: Config, data: Pictures) -> ContextUnet:
-    """Returns the network for these pictures, with fresh weights that depend on the seed alone."""
+def get_training(config: Config, machine: Machine, data: Pictures | None = None) -> Training:
+    """Return a run before its first batch; its weights depend on the seed alone."""
+    data = data or load(config.data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return ContextUnet(data.channels, config.n_feat, len(data.classes), data.height)
-
-
-def get_training(config: Config, machine: Machine, data: Pictures | None = None) -> Training:
-    """Returns a run before its first batch."""
-    data = data or load(config.data)
-    nn_model = get_model(config, data).to(machine.device, memory_format=torch.channels_last)
-    data = Pictures(data.name, data.x.to(machine.device), data.labels.to(machine.device), data.classes)
+        nn_model = ContextUnet(data.channels, config.n_feat, len(data.classes), data.height)
+    nn_model.to(machine.device, memory_format=torch.channels_last)
     return Training(
         config=config,
-        data=data,
+        data=replace(data, x=data.x.to(machine.device), labels=data.labels.to(machine.device)),
         machine=machine,
         nn_model=nn_model,
         averaged=copy.deepcopy(nn_model).eval(),
@@ -86,17 +95,14 @@ def get_training(config: Config, machine: Machine, data: Pictures | None = None)
     )
 
 
-# --- a step -------------------------------------------------------------------------------------------------
-
-
 def loss_of(run: Training, x: Tensor, labels: Tensor) -> Tensor:
-    """Returns how far the predicted noise is from the noise that was added, as a mean square."""
+    """Return how far the predicted noise is from the noise that was added, as a mean square."""
     n, config = len(x), run.config
     noise = torch.randn(x.shape, generator=run.generator).to(x.device)
     t = torch.randint(1, run.schedule.timesteps + 1, (n,), generator=run.generator).to(x.device)
     context = functional.one_hot(labels, len(run.data.classes)).float()
-    told = torch.rand((n, 1), generator=run.generator).to(x.device) < config.keep_context
-    context = context * told if config.context else torch.zeros_like(context)
+    kept = torch.rand((n, 1), generator=run.generator).to(x.device) < config.keep_context
+    context = context * kept if config.context else torch.zeros_like(context)
     x_pert = perturb_input(run.schedule, x, t, noise).contiguous(memory_format=torch.channels_last)
     with run.machine.autocast():
         pred_noise = run.nn_model(x_pert, run.schedule.time(t), context)
@@ -104,7 +110,7 @@ def loss_of(run: Training, x: Tensor, labels: Tensor) -> Tensor:
 
 
 def train_step(run: Training, index: Tensor) -> Tensor:
-    """Trains on the pictures of those numbers; returns the loss, still on the device."""
+    """Train on the pictures of those numbers; return the loss, still on the device."""
     for group in run.optim.param_groups:
         group["lr"] = run.config.lrate * (1 - run.epoch / run.config.epochs)
     run.nn_model.train()
@@ -117,70 +123,65 @@ def train_step(run: Training, index: Tensor) -> Tensor:
     return loss.detach()
 
 
-# --- state --------------------------------------------------------------------------------------------------
-
-
-def restore(run: Training, state: State) -> None:
-    """Puts a run where the state was taken. Raises ValueError for an imported one, which holds weights alone."""
-    if "optimizer_state_dict" not in state:
-        raise ValueError(
-            f"the weights of '{run.config.name}' were imported without their optimizer: they make pictures, and "
-            "training cannot go on from them; give another --name"
-        )
-    put_back(run, state)
-
-
-def model_from(state: State) -> ContextUnet:
-    """Returns the averaged network that a weights file holds, in eval mode."""
-    config = Config.of(state["config"])
-    size = state["channels"], config.n_feat, len(state["classes"]), state["height"]
-    nn_model = ContextUnet(*size, state.get("pool"))
-    nn_model.load_state_dict(state["averaged_state_dict"])
-    return nn_model.eval()
-
-
-# --- the whole run ------------------------------------------------------------------------------------------
-
-
 def train_model(config: Config, volume: Volume) -> bool:
-    """Trains a run to its end or until it is stopped, and saves it; returns whether it is complete."""
+    """Train a run to its end or until it is stopped, and save it; return whether it is complete."""
     machine = machine_for(config.device, config.precision)
-    run = get_training(config, machine)
-    files = WeightFiles(config.run_folder(volume), PREFIX)
-    if found := files.load_chosen(config.preload):
-        config.refuse_drift(found[1]["config"], found[0])
-        restore(run, found[1])
-        print(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
-    print(f"{config.name}: {len(run.data)} pictures, {machine}, weights in {shown(files.folder)}", flush=True)
-    curves = Curves(config.tensorboard_folder(volume), run.global_step)
-
-    def draw(run: Training) -> None:
-        if run.epoch % config.sample_every == 0 or run.epoch == config.epochs:
-            curves.writer.add_image("samples", sample_sheet(run), run.global_step)
-
-    return train_to_end(run, files, curves, draw)
+    run = train_run(config, machine, volume, PREFIX, lambda: get_training(config, machine))
+    return run.epoch >= config.epochs
 
 
 def sample_sheet(run: Training, per_class: int = 4) -> Tensor:
-    """Returns a picture of DDIM samples, a row for each class: float32 [3, h, w] in [0, 1]."""
+    """Return an image of DDIM samples, a row for each class: float32 [3, h, w] in [0, 1]."""
     classes = len(run.data.classes)
     labels = torch.arange(classes).repeat_interleave(per_class)
     context = functional.one_hot(labels, classes).float() if run.config.context else None
-    nn_model = fused_for_sampling(run.averaged)
-    steps = min(20, run.schedule.timesteps)
+    nn_model, steps = fused_for_sampling(run.averaged), min(20, run.schedule.timesteps)
     x, _ = sample_ddim_context(nn_model, run.schedule, len(labels), context, steps, seed=0, dtype=run.machine.dtype)
     return visualize.grid(x, per_class)
 
 
+# --- a trained run ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Trained:
+    """A trained run, ready to sample from."""
+
+    folder: Path
+    config: Config
+    classes: tuple[str, ...]
+    nn_model: ContextUnet
+    schedule: Schedule
+    epochs: int
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The format of matrix products that it was trained in, where this device computes in it."""
+        return dtype_for(self.schedule.b_t.device, self.config.precision)
+
+
+def open_run(name: str | None, volume: Volume, device: str = "auto", epoch: int | None = None) -> Trained:
+    """Return a trained run by name, else the newest one; after an epoch, else with its newest weights."""
+    files = run_files(Config, PREFIX, volume, name)
+    _, state = files.load_latest() if epoch is None else files.load_epoch(epoch)
+    return trained_from(state, files.folder, choose_device(device))
+
+
+def trained_from(state: State, folder: Path, device: torch.device) -> Trained:
+    """Return the run that a weights file holds, on that device, with its averaged network."""
+    config, classes = Config.of(state["config"]), tuple(state["classes"])
+    nn_model = ContextUnet(state["channels"], config.n_feat, len(classes), state["height"], state.get("pool"))
+    nn_model.load_state_dict(state["averaged_state_dict"])
+    nn_model = fused_for_sampling(nn_model.to(device))
+    return Trained(folder, config, classes, nn_model, config.make_schedule().to(device), state["epoch"])
+
+
 def main() -> int:
-    """Trains by the command line's flags; returns the exit code: 130 when it was stopped and can go on."""
+    """Train by the command line's flags; return the exit code: 130 when it was stopped and can go on."""
     config = tyro.cli(Config, prog="train diffusion", description=__doc__)
     complete = train_model(config, Volume())
-    if complete:
-        print(f"trained. Next: ./lab sample diffusion --name {config.name}")
-        return 0
-    print("stopped and saved; the same command goes on from there")
-    return 130
+    print(f"trained. Next: ./lab sample diffusion --name {config.name}" if complete else "stopped and saved; " + LONG)
+    return 0 if complete else 130
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ from ipywidgets import Dropdown, FloatSlider, IntSlider, SelectionSlider, VBox
 from torch import Tensor
 
 from services.ws_mdl.diffusion import samplers
-from services.ws_mdl.diffusion.contexts import parse_context
-from services.ws_mdl.diffusion.sample import Trained
 from services.ws_mdl.diffusion.schedule import SCHEDULES, perturb_input
+from services.ws_mdl.diffusion.train import Trained
 from services.ws_mdl.diffusion.visualize import grid
 from vla_notebooks import drawing
 from vla_notebooks.viewer import viewer
@@ -84,11 +83,11 @@ def denoising(run: Trained, steps: int = 20) -> VBox:
 
     @functools.lru_cache(maxsize=32)
     def way(steps: int, eta: float, guidance: float, name: str) -> list[Moment]:
-        context = None if name == NO_CONTEXT else parse_context(name, run.classes).expand(SHOWN, -1)
+        context = None if name == NO_CONTEXT else samplers.parse_context(name, run.classes).expand(SHOWN, -1)
         return moments(run, steps, eta, guidance, context)
 
     def draw(t: float, steps: int, eta: float, guidance: float, context: str) -> str:
-        now = at(way(steps, eta, guidance, context), t * run.schedule.timesteps)
+        now = min(way(steps, eta, guidance, context), key=lambda moment: abs(moment.t - t * run.schedule.timesteps))
         parts = {f"x_t at t = {now.t}": now.x, "ε: the noise it sees": now.noise / 2, "x̂0: the picture it sees": now.x0}
         return drawing.side_by_side([drawing.picture(pixels(x), name) for name, x in parts.items()])
 
@@ -101,8 +100,3 @@ def denoising(run: Trained, steps: int = 20) -> VBox:
         guidance=FloatSlider(min=0.0, max=5.0, step=0.5, value=1.0, continuous_update=False),
         context=Dropdown(options=[NO_CONTEXT, *(run.classes if run.config.context else ())]),
     )
-
-
-def at(way: list[Moment], t: float) -> Moment:
-    """Returns the moment of the step nearest to t."""
-    return min(way, key=lambda moment: abs(moment.t - t))

@@ -34,21 +34,29 @@ def to_image(sheet: Tensor, scale: int = 4) -> Image.Image:
     return Image.fromarray(pixels).resize((pixels.shape[1] * scale, pixels.shape[0] * scale), Image.Resampling.NEAREST)
 
 
-def named_grid(x: Tensor, columns: int, names: Sequence[str] = (), scale: int = 4) -> Image.Image:
-    """Returns pictures [n, c, h, h] as one, `columns` in a row. names: of each; one is written where it begins."""
-    if not names:
-        return to_image(grid(x, columns), scale)
-    rows = [slice(start, start + columns) for start in range(0, len(x), columns)]
-    sheets = [(names[row], to_image(grid(x[row], columns), scale)) for row in rows]
-    whole = Image.new("RGB", (sheets[0][1].width, sum(sheet.height + BAND for _, sheet in sheets)), "white")
-    draw, cell, top = ImageDraw.Draw(whole), (x.shape[-1] + GAP) * scale, 0
-    for of, sheet in sheets:
-        for column, name in enumerate(of):
-            if column == 0 or name != of[column - 1]:
-                draw.text((column * cell + 1, top + 2), name, fill="black")
+def stack(sheets: Sequence[tuple[Sequence[tuple[int, str]], Image.Image]], width: int = 0) -> Image.Image:
+    """Return images under each other, each below its own line of texts, (left, text) in pixels."""
+    size = max(width, *(sheet.width for _, sheet in sheets)), sum(sheet.height + BAND for _, sheet in sheets)
+    whole = Image.new("RGB", size, "white")
+    draw, top = ImageDraw.Draw(whole), 0
+    for texts, sheet in sheets:
+        for left, text in texts:
+            draw.text((left, top + 2), text, fill="black")
         whole.paste(sheet, (0, top + BAND))
         top += BAND + sheet.height
     return whole
+
+
+def named_grid(x: Tensor, columns: int, names: Sequence[str] = (), scale: int = 4) -> Image.Image:
+    """Return pictures [n, c, h, h] as one, `columns` in a row. names: of each; one is written where it begins."""
+    if not names:
+        return to_image(grid(x, columns), scale)
+    cell, sheets = (x.shape[-1] + GAP) * scale, []
+    for start in range(0, len(x), columns):
+        row = names[start : start + columns]
+        texts = [(at * cell + 1, name) for at, name in enumerate(row) if at == 0 or name != row[at - 1]]
+        sheets.append((texts, to_image(grid(x[start : start + columns], columns), scale)))
+    return stack(sheets)
 
 
 def save_grid(path: Path, x: Tensor, columns: int, names: Sequence[str] = ()) -> Path:
@@ -69,23 +77,12 @@ def save_gif(
     return path
 
 
-def save_comparison(path: Path, shown: Sequence[tuple[str, Tensor, Sequence[str]]], columns: int = 8) -> Path:
-    """Writes several samplers' pictures under each other: a title, pictures [n, c, h, h], and their names, if any."""
-    sheets = [(title, named_grid(x[:columns], columns, names[:columns])) for title, x, names in shown]
-    width = max(*(sheet.width for _, sheet in sheets), *(_length(title) + 4 for title, _ in sheets))
-    whole = Image.new("RGB", (width, sum(sheet.height + BAND for _, sheet in sheets)), "white")
-    draw, top = ImageDraw.Draw(whole), 0
-    for title, sheet in sheets:
-        draw.text((2, top + 2), title, fill="black")
-        whole.paste(sheet, (0, top + BAND))
-        top += BAND + sheet.height
-    whole.save(path)
+def save_comparison(path: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]], columns: int = 8) -> Path:
+    """Write several samplers' pictures under each other: a title, pictures [n, c, h, h], and their names, if any."""
+    sheets = [([(2, title)], named_grid(x[:columns], columns, names[:columns])) for title, x, names in rows]
+    text_width = ImageDraw.Draw(Image.new("RGB", (1, 1))).textlength
+    stack(sheets, max(round(text_width(title)) + 4 for title, _, _ in rows)).save(path)
     return path
-
-
-def _length(text: str) -> int:
-    """Returns how wide a line of text is drawn, in pixels."""
-    return round(ImageDraw.Draw(Image.new("RGB", (1, 1))).textlength(text))
 
 
 def save_schedules(path: Path, schedules: Sequence[Schedule]) -> Path:

@@ -11,15 +11,15 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import tyro
 from torch import Tensor, nn
 
-from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, rate, train_to_end
+from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, rate, train_run
 from services.ws_mdl.practice.settings import PracticeSettings
-from vla_common.volume import Volume, shown
+from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine, choose_machine
 from vla_modelkit.training.weights import State, WeightFiles
@@ -32,7 +32,6 @@ class PracticeRun(EpochRun):
     """A practice lab's run in progress. `data` has a length: the number of training examples."""
 
     config: PracticeSettings
-    about: ClassVar[str] = ""  # a line about the data, printed when the run begins
 
     @abstractmethod
     def loss(self, index: Tensor) -> Tensor:
@@ -52,6 +51,23 @@ class PracticeRun(EpochRun):
 
     def own_state(self) -> State:
         return {"data": self.digest()}
+
+    def restore(self, state: State, path: Path) -> None:
+        if (previous := state.get("data")) != (now := self.digest()):
+            raise ValueError(
+                f"{path} was trained on other data ({previous}) than is there now ({now}); "
+                "give another --name to start a new run"
+            )
+        put_back(self, state)
+
+    def after_epoch(self, directory: Path, curves: Curves) -> None:
+        config, is_last = self.config, self.epoch == self.config.epochs
+        if self.epoch % config.measure_every == 0 or is_last:
+            figures = self.measure()
+            curves.scalars("held out", figures, self.global_step)
+            print(f"epoch {self.epoch}, held out: {format_figures(figures)}", flush=True)
+        if is_last:
+            print(self.show(directory, curves), flush=True)
 
     def step(self, index: Tensor) -> Tensor:
         for group in self.optim.param_groups:
@@ -77,37 +93,7 @@ Begin = Callable[[Any, Machine, Volume], PracticeRun]  # settings, machine, volu
 def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -> PracticeRun:
     """Train a run until it ends or is stopped, save it, and return it."""
     machine = choose_machine(config.device, config.precision)
-    files = WeightFiles(config.run_folder(volume), config.LAB)  # checkpoints/<lab>/<run>/<lab>_NN.pt
-    loaded = files.load_chosen(config.preload)
-    if loaded:
-        config.refuse_drift(loaded[1]["config"], loaded[0])
-    run = get_training(config, machine, volume)
-    if loaded:
-        refuse_other_data(run, loaded[1].get("data"), loaded[0])
-        put_back(run, loaded[1])
-        print(f"going on from {loaded[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
-    print(f"{config.name}: {run.about}, {machine}, weights in {shown(files.folder)}", flush=True)
-    curves = Curves(config.tensorboard_folder(volume), run.global_step)
-
-    def on_epoch(run: PracticeRun) -> None:
-        if run.epoch % config.measure_every == 0 or run.epoch == config.epochs:
-            figures = run.measure()
-            curves.scalars("held out", figures, run.global_step)
-            print(f"epoch {run.epoch}, held out: {format_figures(figures)}", flush=True)
-        if run.epoch == config.epochs:
-            print(run.show(files.folder, curves), flush=True)
-
-    train_to_end(run, files, curves, on_epoch)
-    return run
-
-
-def refuse_other_data(run: PracticeRun, previous: str | None, path: Path) -> None:
-    """Raise ValueError where a run would resume with other data than it began with."""
-    if previous != (now := run.digest()):
-        raise ValueError(
-            f"{path} was trained on other data ({previous}) than is there now ({now}); "
-            "give another --name to start a new run"
-        )
+    return train_run(config, machine, volume, config.LAB, lambda: get_training(config, machine, volume))
 
 
 def digest_of(*parts: Tensor | str) -> str:

@@ -112,10 +112,10 @@ class Config(RunSettings):
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise ValueError(f"size {self.size!r} is not known; choose {', '.join(SIZES)}")
-        given = {**COMMON, **SIZES[self.size]}
+        defaults = COMMON | SIZES[self.size]
         if self.size == "course" and self.corpus == "lemon-mint":
-            given |= LEMON_MINT
-        for name, value in given.items():
+            defaults |= LEMON_MINT
+        for name, value in defaults.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
         if self.pair is None:

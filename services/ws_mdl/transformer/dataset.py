@@ -185,11 +185,8 @@ class BucketSampler(Sampler[list[int]]):
         self, lengths: list[tuple[int, int]], batch_tokens: int, *, shuffle: bool, seed: int = 0,
         rank: int = 0, world: int = 1,
     ) -> None:  # fmt: skip
-        self.lengths = lengths
-        self.batch_tokens = batch_tokens
-        self.shuffle = shuffle
-        self.seed = seed
-        self.rank, self.world = rank, world
+        self.lengths, self.batch_tokens, self.shuffle = lengths, batch_tokens, shuffle
+        self.seed, self.rank, self.world = seed, rank, world
         self.set_position(0)
 
     def set_position(self, epoch: int, done: int = 0) -> None:
@@ -206,29 +203,23 @@ class BucketSampler(Sampler[list[int]]):
         yield from self.batches[self.done :]
 
     def _batches(self, epoch: int) -> list[list[int]]:
-        draw = random.Random(f"{self.seed} {epoch}")
-        order = list(range(len(self.lengths)))
-        if not self.shuffle:
-            return list(self._cut(sorted(order, key=self._key)))
-        draw.shuffle(order)
-        mean = sum(max(pair) for pair in self.lengths) / len(self.lengths)
-        pool = max(1, round(self.POOL * self.batch_tokens / mean))
-        batches = [
-            batch
-            for start in range(0, len(order), pool)
-            for batch in self._cut(sorted(order[start : start + pool], key=self._key))
-        ]
-        draw.shuffle(batches)
+        order, generator = list(range(len(self.lengths))), random.Random(f"{self.seed} {epoch}")
+        pool = max(1, len(order))
+        if self.shuffle:
+            generator.shuffle(order)
+            mean = sum(max(pair) for pair in self.lengths) / len(self.lengths)
+            pool = max(1, round(self.POOL * self.batch_tokens / mean))
+        batches = []
+        for start in range(0, len(order), pool):
+            by_length = sorted(order[start : start + pool], key=lambda index: self.lengths[index][::-1])
+            batches += self._cut(by_length)
+        if self.shuffle:
+            generator.shuffle(batches)
         return batches
-
-    def _key(self, index: int) -> tuple[int, int]:
-        src, tgt = self.lengths[index]
-        return tgt, src
 
     def _cut(self, order: list[int]) -> Iterator[list[int]]:
         """Yields the order in pieces of at most batch_tokens; a sentence longer than that comes alone."""
-        batch: list[int] = []
-        longest = 0
+        batch, longest = [], 0
         for index in order:
             longest = max(longest, *self.lengths[index])
             if batch and longest * (len(batch) + 1) > self.batch_tokens:

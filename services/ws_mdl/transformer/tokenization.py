@@ -86,10 +86,8 @@ def detokenize(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     silent = {tokenizer.token_to_id(token) for token in SPECIAL[1:]}
     tokens = [tokenizer.id_to_token(i) for i in ids if i not in silent]
     tokens = [UNKNOWN if token == "[UNK]" else token for token in tokens]
-    return tokenizer.decoder.decode(tokens).strip() if tokenizer.decoder else _join(tokens)
-
-
-def _join(tokens: list[str]) -> str:
+    if tokenizer.decoder:
+        return tokenizer.decoder.decode(tokens).strip()
     text = " ".join(tokens)
     text = re.sub(r" (?=[.,;:!?%)\]}…»])", "", text)  # no space before these
     text = re.sub(r"(?<=[(\[«]) ", "", text)  # nor after these

@@ -34,9 +34,9 @@ class AttentionMaps(NamedTuple):
 def keeping_weights(model: Transformer) -> Iterator[None]:
     """Lets each attention block keep its weights in `attention_scores`, for the calls inside."""
     blocks = [module for module in model.modules() if isinstance(module, MultiHeadAttentionBlock)]
-    for block in blocks:
-        block.need_weights = True
     try:
+        for block in blocks:
+            block.need_weights = True
         yield
     finally:
         for block in blocks:

@@ -1,9 +1,17 @@
-"""What a corpus is."""
+"""What a corpus is, and one to learn an algorithm from: random letters, and the same letters backwards."""
 
 from __future__ import annotations
 
+import random
+import string
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from vla_common.volume import Volume
+
+REVERSE_PAIRS = ("forward-backward",)
+REVERSE_COUNT = 20_000  # of 26^4 + … + 26^12 there are; what is learned must be the rule
+REVERSE_LENGTHS = (4, 12)
 
 
 class Languages(NamedTuple):
@@ -30,3 +38,13 @@ def clean(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns the pairs with single spaces, each once, in their order; those with an empty side are left out."""
     spaced = ((" ".join(source.split()), " ".join(target.split())) for source, target in pairs)
     return list(dict.fromkeys(pair for pair in spaced if all(pair)))
+
+
+def load_reverse(languages: Languages, volume: Volume) -> Corpus:
+    """Return 20,000 random sequences of 4 to 12 letters, the same ones at every call; no network, no grammar."""
+    generator = random.Random(0)
+    words = [
+        generator.choices(string.ascii_lowercase, k=generator.randint(*REVERSE_LENGTHS)) for _ in range(REVERSE_COUNT)
+    ]
+    pairs = [(" ".join(letters), " ".join(reversed(letters))) for letters in words]
+    return Corpus("reverse", languages, clean(pairs), "drawn with seed 0", "free")
