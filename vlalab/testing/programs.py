@@ -6,30 +6,22 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from vlalab.host import paths
 from vlalab.host.console import say
 
+PARTS = {  # package -> the parts with tests that skip without it
+    "chromium": ("contract", "libero", "terminal", "ui", "ws_mdl"),
+    "openssh-server": ("host",),
+    "nginx": ("terminal",),
+}
 CHROME = "google-chrome-stable_current_amd64.deb"
-CHROME_ADDRESS = f"https://dl.google.com/linux/direct/{CHROME}"
 
 
-def missing(parts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the missing packages, each with those of the parts whose test files skip without it."""
+def missing(parts: Sequence[str]) -> list[str]:
+    """Return the packages that some of these parts need and this machine lacks."""
     from tests import browser, ssh_server
 
-    programs = (
-        ("chromium", "skipif(browser.find()", browser.find),
-        ("openssh-server", "skipif(ssh_server.SSHD", ssh_server.find),
-        ("nginx", "skipif(NGINX", lambda: shutil.which("nginx")),
-    )
-    users = {
-        package: [
-            part for part in parts
-            if any(marker in path.read_text() for path in (paths.ROOT / "tests" / part).glob("**/test_*.py"))
-        ]
-        for package, marker, find in programs if find() is None
-    }  # fmt: skip
-    return {package: names for package, names in users.items() if names}
+    found = {"chromium": browser.find(), "openssh-server": ssh_server.find(), "nginx": shutil.which("nginx")}
+    return [name for name, users in PARTS.items() if found[name] is None and {*users} & {*parts}]
 
 
 def install(parts: Sequence[str]) -> None:
@@ -45,15 +37,15 @@ def install(parts: Sequence[str]) -> None:
 
 def advice(parts: Sequence[str]) -> list[str]:
     """Return the command that installs missing programs and runs the skipped tests, as a list of lines; often empty."""
-    absent = missing(parts)
-    if not absent:
+    packages = missing(parts)
+    if not packages:
         return []
-    again = "./lab test " + " ".join(part for part in parts if any(part in users for users in absent.values()))
     sudo = "" if os.geteuid() == 0 else "sudo "
-    lines = [f"to run the skipped tests: {sudo}apt-get install -y {' '.join(absent)} && {again}"]
-    if "chromium" in absent:
+    again = " ".join(part for part in parts if any(part in PARTS[name] for name in packages))
+    lines = [f"to run the skipped tests: {sudo}apt-get install -y {' '.join(packages)} && ./lab test {again}"]
+    if "chromium" in packages:
         lines.append(
-            "where Chromium is only a snap, which does not run in containers (Ubuntu), install Chrome: "
-            f"curl -fsSLO {CHROME_ADDRESS} && {sudo}apt-get install -y ./{CHROME}"
+            "where Chromium is only a snap, which does not run in containers (Ubuntu), install Chrome: curl -fsSLO "
+            f"https://dl.google.com/linux/direct/{CHROME} && {sudo}apt-get install -y ./{CHROME}"
         )
     return lines
