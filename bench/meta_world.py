@@ -109,8 +109,8 @@ def main() -> int:
     actions = expert_actions(make, task, vector, 10 * STEPS)
     rounds = 10 if options.quick else 40
     for draws, title in ((False, "a step alone"), (True, f"step and image of {options.size} pixels")):
-        stock = Stock(task, vector, options.size, draws)
         ours = Ours(make, task, vector, options.size, draws)
+        stock = Stock(task, vector, options.size, draws)
         starts = {"gymnasium": itertools.cycle(range(0, len(actions), STEPS))}
         starts["ours"] = itertools.cycle(range(0, len(actions), STEPS))
 
@@ -120,7 +120,8 @@ def main() -> int:
                 side.reset()
             side.play(actions[start : start + STEPS])
 
-        sides = {"gymnasium": lambda side=stock: play("gymnasium", side), "ours": lambda side=ours: play("ours", side)}
+        # Ours first: it opens its GL context, and makes it current for each image; the other takes its own for granted.
+        sides = {"ours": lambda side=ours: play("ours", side), "gymnasium": lambda side=stock: play("gymnasium", side)}
         seconds = interleaved(sides, rounds if draws else 10 * rounds, clock=time.process_time, calls=STEPS)
         seconds.show(title)
         assert np.array_equal(ours.pose(), stock.pose()), "states differ"

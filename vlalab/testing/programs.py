@@ -6,22 +6,29 @@ import os
 import shutil
 from collections.abc import Sequence
 
+from vlalab.host import paths
 from vlalab.host.console import say
 
-PARTS = {  # package -> the parts with tests that skip without it
-    "chromium": ("contract", "libero", "terminal", "ui", "ws_mdl"),
-    "openssh-server": ("host",),
-    "nginx": ("terminal",),
+MARKERS = {  # package -> what the tests say that skip without it
+    "chromium": "skipif(browser.find()",
+    "openssh-server": "skipif(ssh_server.SSHD",
+    "nginx": "skipif(NGINX",
 }
 CHROME = "google-chrome-stable_current_amd64.deb"
 
 
-def missing(parts: Sequence[str]) -> list[str]:
-    """Return the packages that some of these parts need and this machine lacks."""
+def missing(parts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the packages that this machine lacks, each with those of the parts whose tests skip without it."""
     from tests import browser, ssh_server
 
     found = {"chromium": browser.find(), "openssh-server": ssh_server.find(), "nginx": shutil.which("nginx")}
-    return [name for name, users in PARTS.items() if found[name] is None and {*users} & {*parts}]
+    texts = {part: [path.read_text() for path in (paths.ROOT / "tests" / part).glob("**/test_*.py")] for part in parts}
+    users = {
+        package: [part for part in parts if any(marker in text for text in texts[part])]
+        for package, marker in MARKERS.items()
+        if found[package] is None
+    }
+    return {package: names for package, names in users.items() if names}
 
 
 def install(parts: Sequence[str]) -> None:
@@ -41,7 +48,7 @@ def advice(parts: Sequence[str]) -> list[str]:
     if not packages:
         return []
     sudo = "" if os.geteuid() == 0 else "sudo "
-    again = " ".join(part for part in parts if any(part in PARTS[name] for name in packages))
+    again = " ".join(part for part in parts if any(part in users for users in packages.values()))
     lines = [f"to run the skipped tests: {sudo}apt-get install -y {' '.join(packages)} && ./lab test {again}"]
     if "chromium" in packages:
         lines.append(
