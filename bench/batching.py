@@ -65,40 +65,25 @@ def actions_per_s(url: str, workers: int, step_s: float, seconds: float) -> floa
     return sum(counts) / (time.monotonic() - start)
 
 
-def measure(infer_s: float, cases: list[tuple[int, float]], seconds: float, rounds: int) -> dict:
-    """Returns the rates of both services per (workers, step_s), the median of `rounds` in turns."""
-    with ExitStack() as entered:
-        urls = {name: entered.enter_context(served(make_app, name, infer_s))[0] for name in SETTINGS}
-        rates = {}
-        for case in cases:
-            turns = [{name: actions_per_s(url, *case, seconds) for name, url in urls.items()} for _ in range(rounds)]
-            rates[case] = {name: float(np.median([turn[name] for turn in turns])) for name in SETTINGS}
-        return rates
-
-
 def main() -> None:
-    """Prints the table and the FIGURE lines."""
-    quick = (
-        flags(
-            "Batches that wait for clients that are due, with a simulated model.",
-            "fewer and shorter rounds: about a minute",
-        )
-        .parse_args()
-        .quick
-    )
-    seconds, rounds = (4.0, 1) if quick else (10.0, 3)
-    cases = [(workers, step_s) for workers in (1, 4, 8) for step_s in (0.03, 0.06)]
-    measured = measure(0.15, cases, seconds, rounds)
+    """Measure both services in turns, print a table and the FIGURE lines."""
+    parser = flags("Batches that wait for clients that are due, with a simulated model.", "shorter: about a minute")
+    seconds, rounds = (4.0, 1) if parser.parse_args().quick else (10.0, 3)
     print(f"150 ms an inference, whatever the batch; median answers per second; load {os.getloadavg()[0]:.1f}\n")
     print(f"{'workers':>8} {'step ms':>8} {'waiting':>8} {'no waiting':>10} {'ratio':>6}")
-    ratios: dict[int, list[float]] = {}
-    for (workers, step_s), rates in measured.items():
-        ratio = rates["waiting"] / rates["no waiting"]
-        ratios.setdefault(workers, []).append(ratio)
-        print(f"{workers:8} {step_s * 1e3:8.0f} {rates['waiting']:8.1f} {rates['no waiting']:10.1f} {ratio:6.2f}")
-    print()
-    for workers, target in ((1, ">=0.97"), (4, ">=1.3"), (8, ">=1.3")):
-        figure(f"batching_{workers}_workers_over_no_waiting", min(ratios[workers]), "ratio", target, quick=True)
+    with ExitStack() as entered:
+        urls = {name: entered.enter_context(served(make_app, name, 0.15))[0] for name in SETTINGS}
+        for workers, target in ((1, ">=0.97"), (4, ">=1.3"), (8, ">=1.3")):
+            ratios = []
+            for step_s in (0.03, 0.06):
+                turns = [
+                    {name: actions_per_s(url, workers, step_s, seconds) for name, url in urls.items()}
+                    for _ in range(rounds)
+                ]
+                waiting, no_waiting = (float(np.median([turn[name] for turn in turns])) for name in SETTINGS)
+                ratios.append(waiting / no_waiting)
+                print(f"{workers:8} {step_s * 1e3:8.0f} {waiting:8.1f} {no_waiting:10.1f} {ratios[-1]:6.2f}")
+            figure(f"batching_{workers}_workers_over_no_waiting", min(ratios), "ratio", target, quick=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every benchmark shares: interleaved timing of several variants, and the FIGURE lines that programs read."""
+"""The harness of every benchmark: time several sides in turns, print a table, and print FIGURE lines for programs."""
 
 from __future__ import annotations
 
@@ -14,66 +14,84 @@ COMPARE = {">=": operator.ge, "<=": operator.le}
 
 
 def flags(description: str, quick: str) -> argparse.ArgumentParser:
-    """Returns a benchmark's flags: --quick, with what it does then."""
+    """Return a benchmark's flags: --quick, with what it does then."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=description, formatter_class=form, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help=quick)
     return parser
 
 
+class Timings(dict[str, list[float]]):
+    """Seconds per call of each side, round by round."""
+
+    def ms(self, side: str) -> float:
+        """Return the median of a side in milliseconds."""
+        return median_ms(self[side])
+
+    def ratio(self, slow: str, fast: str) -> float:
+        """Return how many times as long one side takes as the other: the median over the rounds."""
+        return statistics.median(a / b for a, b in zip(self[slow], self[fast], strict=True))
+
+    def show(self, title: str) -> None:
+        """Print a table; the ratio is that of the first side over each."""
+        print(f"\n{title}: medians of {len(next(iter(self.values())))} rounds in turns")
+        width = max(map(len, self))
+        for side, seconds in self.items():
+            p10, p90 = (1e3 * sorted(seconds)[int(share * (len(seconds) - 1))] for share in (0.1, 0.9))
+            ratio = self.ratio(next(iter(self)), side)
+            print(f"  {side:{width}} {self.ms(side):10.3f} ms   p10 {p10:10.3f}   p90 {p90:10.3f}   {ratio:7.2f} x")
+
+
 def interleaved(
-    variants: Mapping[str, Callable[[], object]],
+    sides: Mapping[str, Callable[[], object]],
     rounds: int,
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     before: Callable[[], object] = lambda: None,
-) -> dict[str, list[float]]:
-    """Returns seconds per call of every variant, measured in turns so that a busy machine slows all of them alike.
+    calls: int = 1,
+) -> Timings:
+    """Time every side once per round, in random order: a busy machine slows all of them equally.
 
-    The order of a turn is drawn anew each time: after one that leaves the processor cool the next runs faster. clock:
-    `time.process_time` for what computes in this process alone. before: called before every variant, untimed.
+    Random, because after a side that leaves the processor cool the next one runs faster.
+
+    Args:
+        clock: `time.process_time` for sides that compute in this process alone.
+        before: called before every side, untimed.
+        calls: how many steps one call of a side makes; the seconds are those of one step.
     """
     for _ in range(warmup):
-        for variant in variants.values():
+        for side in sides.values():
             before()
-            variant()
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    draw = random.Random(0)
+            side()
+    seconds = Timings({name: [] for name in sides})
+    rng = random.Random(0)
     for _ in range(rounds):
-        for name in draw.sample(list(variants), len(variants)):
+        for name in rng.sample(list(sides), len(sides)):
             before()
             start = clock()
-            variants[name]()
-            seconds[name].append(clock() - start)
+            sides[name]()
+            seconds[name].append((clock() - start) / calls)
     return seconds
 
 
 def replace_attributes(owner: object, **values: object) -> None:
-    """Sets attributes that `owner` has. Raises AttributeError for another: both sides would run the same code."""
+    """Set attributes that `owner` has. Raises AttributeError for another: both sides would run the same code."""
     for name, value in values.items():
         getattr(owner, name)
         setattr(owner, name, value)
 
 
 def median_ms(seconds: list[float]) -> float:
-    """Returns the median in milliseconds."""
+    """Return the median in milliseconds."""
     return statistics.median(seconds) * 1e3
 
 
-def meets(value: float, target: str) -> bool:
-    """Returns whether a value meets a target such as ">=1.35". Raises ValueError for another form."""
-    compare = COMPARE.get(target[:2])
-    if compare is None:
-        raise ValueError(f"target {target!r} is no direction and number; expected one like '>=1.35' or '<=20'")
-    return compare(value, float(target[2:]))
-
-
 def figure(name: str, value: float, unit: str, target: str, quick: bool = False) -> bool:
-    """Prints a result as its FIGURE line and returns whether it meets the target.
+    """Print a result as its FIGURE line and return whether it meets the target, such as ">=1.35" ("none": always).
 
     quick: the target holds with --quick too, which measures the same in fewer rounds; else that has no target to miss.
     """
     if "--quick" in sys.argv[1:] and not quick:
         target = "none"
     print(f"FIGURE name={name} value={value:.4g} unit={unit} target={target}", flush=True)
-    return target == "none" or meets(value, target)
+    return target == "none" or COMPARE[target[:2]](value, float(target[2:]))

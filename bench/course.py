@@ -4,17 +4,15 @@ lesson   lessons/transformer.py as it runs by itself: it turns sentences of lett
 check    `./lab check` on a file that is right, one that is wrong, and one that never ends, each in a process of its own
 recipes  the same small Transformer for equally long on the default corpus: trained as size tiny is (batches of like
          length, warm-up, clipping), and as the course does (8 sentences padded to 350, constant rate, no clipping)
-notebooks  every notebook in the size of the tests, one after the other, in the environments that are made here
 
     ./lab bench course [--quick]
-    ./lab bench course --options "--part notebooks"
+    ./lab bench course --options "--part lesson"
 """
 
 from __future__ import annotations
 
 import os
 import random
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -43,28 +41,16 @@ ATTENTION = exercise("transformer.attention")
 def main() -> int:
     """Prints figures; returns 1 where one misses its target."""
     parser = flags(__doc__, "some steps and answers only: shows that it runs")
-    parser.add_argument("--part", choices=("lesson", "check", "recipes", "notebooks"), help="this part alone")
+    parser.add_argument("--part", choices=("lesson", "check", "recipes"), help="this part alone")
     asked = parser.parse_args()
     quick = asked.quick
     parts = {
         "lesson": lambda: learning(20 if quick else STEPS),
         "check": lambda: answers(1 if quick else 5),
         "recipes": lambda: recipes(3 if quick else RECIPE_S),
-        "notebooks": lambda: [] if quick else notebooks(),
     }
     met = [one for name, run in parts.items() if asked.part in (None, name) for one in run()]
     return 0 if quick or all(met) else 1
-
-
-def notebooks() -> list[bool]:
-    """Runs the notebooks as their tests do. Raises CalledProcessError where one fails."""
-    root, start = Path(__file__).resolve().parents[1], time.perf_counter()
-    for python in sorted(root.glob("images/*/.venv/bin/python")):
-        tests = root / "tests" / python.parents[2].name / "test_notebooks.py"
-        if tests.is_file():
-            print(f"notebooks of {tests.parent.name}", flush=True)
-            subprocess.run([python, "-m", "pytest", "-q", "-k", "notebook_runs", tests], cwd=root, check=True)
-    return [figure("course.notebooks_minutes", (time.perf_counter() - start) / 60, "min", "<=12")]
 
 
 def learning(steps: int) -> list[bool]:

@@ -1,11 +1,10 @@
-"""The diffusion lab: training, sampling and the quality of what comes out, against the course's way.
+"""The diffusion lab: training and sampling against the course's way; `./lab score diffusion` measures quality.
 
 course  the course's way, written anew in its plain form: pictures turned into tensors one by one by a data loader,
         float32 in the usual memory order, one network call per step with its batch norms
 lab     services/ws_mdl/diffusion as `train` and `sample` run it
 
-Both have the course's network (n_feat 64, 16 × 16 × 3) and batch (100), and their turns in one run. Quality is measured
-afterwards on networks of half the width, trained here for a stated time on digits and on drawn sprites.
+Both have the course's network (n_feat 64, 16 × 16 × 3) and batch (100).
 
     ./lab bench diffusion [--quick]
 """
@@ -13,8 +12,6 @@ afterwards on networks of half the width, trained here for a stated time on digi
 from __future__ import annotations
 
 import itertools
-import statistics
-import time
 from collections.abc import Iterator
 
 import torch
@@ -23,13 +20,10 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from bench.common import figure, flags, interleaved, median_ms, replace_attributes
+from bench.common import figure, flags, interleaved
 from services.ws_mdl.diffusion import samplers, score, train
 from services.ws_mdl.diffusion.config import Config
-from services.ws_mdl.diffusion.config import SampleRequest as Request
-from services.ws_mdl.diffusion.data import load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
-from services.ws_mdl.diffusion.sample import Trained, sample
 from services.ws_mdl.diffusion.schedule import Schedule, linear_schedule, perturb_input
 from services.ws_mdl.diffusion.sprites import make_sprites
 from vla_modelkit.training.machine import Machine
@@ -37,10 +31,7 @@ from vla_modelkit.training.machine import Machine
 ENVIRONMENT = "ws_mdl"
 BATCH = 100
 SAMPLES = 32  # as many as the course draws
-QUALITY_SAMPLES = 500
-QUALITY_SEEDS = (0, 1)  # a distance of 500 samples differs by a fifth from seed to seed
 FEW_STEPS = "ddim, order 2"  # the way of sampling in 20 steps that is held against DDPM's 500
-TRAIN_SECONDS = {"digits": 300.0, "sprites": 300.0}
 
 
 # --- the course's way ---------------------------------------------------------------------------------------
@@ -111,31 +102,26 @@ def finished(step, device: torch.device):
     return run
 
 
-# --- speed --------------------------------------------------------------------------------------------------
+# --- both sides ---------------------------------------------------------------------------------------------
 
 
-def time_training(machine: Machine, rounds: int) -> None:
-    course = CourseTraining(linear_schedule().to(machine.device), machine.device)
-    variants = {
-        "course": finished(course.step, machine.device),
-        "lab": finished(LabTraining(machine).step, machine.device),
-    }
-    seconds = interleaved(variants, rounds, warmup=2)
-    print(f"\ntraining, batches of {BATCH}")
-    for name, values in seconds.items():
-        print(f"  {name:<8}{median_ms(values):9.1f} ms {1e3 * BATCH / median_ms(values):9.0f} pictures/s")
-    figure(
-        "diffusion_training_speedup", median_ms(seconds["course"]) / median_ms(seconds["lab"]), "x", ">=1.3", quick=True
-    )
+def training(machine: Machine, rounds: int) -> None:
+    """Time a training step of both."""
+    course, lab = CourseTraining(linear_schedule().to(machine.device), machine.device), LabTraining(machine)
+    sides = {"course": finished(course.step, machine.device), "lab": finished(lab.step, machine.device)}
+    seconds = interleaved(sides, rounds, warmup=2)
+    seconds.show(f"training, batches of {BATCH}")
+    figure("diffusion_training_speedup", seconds.ratio("course", "lab"), "x", ">=1.3", quick=True)
 
 
-def time_sampling(machine: Machine, rounds: int) -> None:
-    """A step of each sampler, then whole samplings: DDIM with 20 steps against DDPM with 500."""
+def sampling(machine: Machine, rounds: int) -> None:
+    """Time one step of both, then whole samplings: DDIM with 20 steps against DDPM with 500."""
     torch.manual_seed(0)
     schedule = linear_schedule().to(machine.device)
     plain = ContextUnet(3, 64, 5, 16).to(machine.device).eval()
     fused = fused_for_sampling(plain)
     x = torch.randn(SAMPLES, 3, 16, 16, device=machine.device)
+    same = {"seed": 0, "dtype": machine.dtype}
 
     @torch.no_grad()
     def course() -> None:
@@ -143,96 +129,33 @@ def time_sampling(machine: Machine, rounds: int) -> None:
         samplers.denoise_add_noise(schedule, x, 250, plain(x, t), torch.randn_like(x))
 
     def lab() -> None:
-        samplers.walk(fused, schedule, SAMPLES, None, [250, 249], one_step, seed=0, dtype=machine.dtype)
+        samplers.walk(fused, schedule, SAMPLES, None, [250, 249], one_step, **same)
 
     def one_step(x, t, t_prev, pred_noise, z):
         return samplers.denoise_add_noise(schedule, x, t, pred_noise, z)
 
-    variants = {"course": finished(course, machine.device), "lab": finished(lab, machine.device)}
-    seconds = interleaved(variants, rounds, warmup=3)
-    print(f"\nsampling, one step of {SAMPLES} pictures")
-    for name, values in seconds.items():
-        print(f"  {name:<8}{median_ms(values):9.1f} ms")
-    figure(
-        "diffusion_sampling_speedup", median_ms(seconds["course"]) / median_ms(seconds["lab"]), "x", ">=1.2", quick=True
-    )
-    few = {name: value for name, value in score.WAYS[FEW_STEPS].items() if name != "sampler"}
+    sides = {"course": finished(course, machine.device), "lab": finished(lab, machine.device)}
+    seconds = interleaved(sides, rounds, warmup=3)
+    seconds.show(f"one step of {SAMPLES} samples")
+    figure("diffusion_sampling_speedup", seconds.ratio("course", "lab"), "x", ">=1.2", quick=True)
+    options = {name: value for name, value in score.WAYS[FEW_STEPS].items() if name != "sampler"}
     whole = {
-        "ddpm, 500 steps": lambda: samplers.sample_ddpm(fused, schedule, SAMPLES, seed=0, dtype=machine.dtype),
-        "ddim, 20 steps": lambda: samplers.sample_ddim(
-            fused, schedule, SAMPLES, 20, seed=0, dtype=machine.dtype, **few
-        ),
+        "ddpm, 500 steps": lambda: samplers.sample_ddpm(fused, schedule, SAMPLES, **same),
+        "ddim, 20 steps": lambda: samplers.sample_ddim(fused, schedule, SAMPLES, 20, **same, **options),
     }
     seconds = interleaved(whole, 1, warmup=0)
-    for name, values in seconds.items():
-        print(f"  {name:<16}{values[0]:9.2f} s")
-    figure(
-        "diffusion_ddim_speedup", seconds["ddpm, 500 steps"][0] / seconds["ddim, 20 steps"][0], "x", ">=20", quick=True
-    )
-
-
-# --- quality ------------------------------------------------------------------------------------------------
-
-
-def train_for(data_name: str, seconds: float, machine: Machine) -> tuple[Trained, float]:
-    """Returns a run trained for that long; the rate falls to 0 over it. And how many epochs that were."""
-    data = load(data_name)
-    run = train.get_training(Config(data=data_name, context=True, n_feat=32, epochs=10_000, ema=0.995), machine, data)
-    started, steps = time.monotonic(), 0
-    while (elapsed := time.monotonic() - started) < seconds:
-        # what the falling rate goes by
-        replace_attributes(run, epoch=int(10_000 * elapsed / seconds))
-        index = torch.randint(0, len(data.x), (BATCH,), generator=run.generator)
-        train.train_step(run, index.to(machine.device))
-        steps += 1
-    nn_model = fused_for_sampling(run.averaged)
-    trained = Trained(None, run.config, data.classes, nn_model, run.schedule, 0)
-    return trained, steps * BATCH / len(data.x)
-
-
-def measure_quality(data_name: str, machine: Machine) -> None:
-    trained, epochs = train_for(data_name, TRAIN_SECONDS[data_name], machine)
-    data = load(data_name)
-    classifier, held_out = score.train_classifier(data)
-    real = score.features(classifier, data.x)
-    trained_for = f"trained {TRAIN_SECONDS[data_name]:.0f} s ({epochs:.0f} epochs)"
-    print(f"\n{data_name}: {trained_for}, {QUALITY_SAMPLES} samples each, means of {len(QUALITY_SEEDS)} seeds")
-    print(f"  classifier: {100 * held_out:.1f} % of held-out real pictures right")
-    labels = torch.arange(QUALITY_SAMPLES) * len(data.classes) // QUALITY_SAMPLES
-    frechet: dict[str, float] = {}
-    as_asked: dict[str, float] = {}
-    for way, fields in score.WAYS.items():
-        context = None if fields["sampler"] == "incorrect" else "all"
-        steps = 20 if fields["sampler"] == "ddim" else None
-        distances, shares, started = [], [], time.perf_counter()
-        for seed in QUALITY_SEEDS:
-            asked = Request(**fields, steps=steps, context=context, count=QUALITY_SAMPLES, seed=seed)
-            x = sample(asked, trained)[0].cpu().clamp(-1, 1)
-            distances.append(score.frechet_distance(real, score.features(classifier, x)))
-            shares.append(100 * score.accuracy(classifier, x, labels))
-        seconds = (time.perf_counter() - started) / len(QUALITY_SEEDS)
-        frechet[way], as_asked[way] = statistics.mean(distances), statistics.mean(shares)
-        words = f"as asked {as_asked[way]:5.1f} %" if context else ""
-        each = " ".join(f"{distance:.2f}" for distance in distances)
-        print(f"  {way:<14} Fréchet {frechet[way]:8.2f} ({each})   {seconds:6.1f} s   {words}", flush=True)
-    name = f"diffusion_{data_name}"
-    figure(f"{name}_ddim_accuracy", min(as_asked["ddim"], as_asked[FEW_STEPS]), "%", ">=90")
-    figure(f"{name}_frechet_ddim_over_ddpm", frechet[FEW_STEPS] / frechet["ddpm"], "ratio", "<=1.25")
-    print(f"  first order without fresh noise: {frechet['ddim'] / frechet['ddpm']:.2f} times DDPM's")
-    figure(f"{name}_frechet_incorrect_over_ddpm", frechet["incorrect"] / frechet["ddpm"], "ratio", ">=2")
+    seconds.show(f"{SAMPLES} samples")
+    figure("diffusion_ddim_speedup", seconds.ratio(*whole), "x", ">=20", quick=True)
 
 
 def main() -> None:
-    parser = flags(__doc__, "speed only, in few rounds")
+    parser = flags(__doc__, "few rounds")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     machine = train.machine_for(args.device)
     print(f"{machine}, {torch.get_num_threads()} threads")
-    time_training(machine, 4 if args.quick else 15)
-    time_sampling(machine, 10 if args.quick else 40)
-    if not args.quick:
-        for data_name in TRAIN_SECONDS:
-            measure_quality(data_name, machine)
+    training(machine, 4 if args.quick else 15)
+    sampling(machine, 10 if args.quick else 40)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ def steady_rate(finished: list[Finished]) -> float:
 
 
 def main() -> None:
+    """Run both in turns, print a table, and the ratio: its median over the rounds."""
     parser = flags("One worker against two.", "one round of each: at most a minute")
     parser.add_argument("--assets", help="kit, official or a folder")
     options = parser.parse_args()
@@ -95,23 +96,18 @@ def main() -> None:
         for number in range(rounds):
             for workers, results in measured.items():
                 results.append(measure(Path(folder), url, workers, episodes, options.assets, number))
-    show(measured, episodes)
-
-
-def show(measured: dict[int, list[Measured]], episodes: int) -> None:
-    """Prints the table and the figure; the ratio is the median over the rounds."""
-    load = os.getloadavg()[0]
-    print(f"{SUITE} task {TASK}, {episodes} episodes, oracle on the same {cores()} cores, load {load:.1f} at the end\n")
+    print(
+        f"{SUITE} task {TASK}, {episodes} episodes, oracle on the same {cores()} cores; load {os.getloadavg()[0]:.1f}\n"
+    )
     print("workers  steps/s  ms/step in an episode  whole run s  CPU ms/step")
     for workers, results in measured.items():
-        for result in results:
-            print(f"{workers:7d} {result.steps_per_s:8.1f} {result.episode_ms_per_step:22.2f} ", end="")
-            print(f"{result.wall_s:12.1f} {result.cpu_ms_per_step:12.2f}")
-    one, two = measured[1], measured[2]
-    print()
-    walls = statistics.median(a.wall_s / b.wall_s for a, b in zip(one, two, strict=True))
-    print(f"whole run, start-up included: {walls:.2f} times as fast")
-    ratio = statistics.median(b.steps_per_s / a.steps_per_s for a, b in zip(one, two, strict=True))
+        for one in results:
+            print(f"{workers:7} {one.steps_per_s:8.1f} {one.episode_ms_per_step:22.2f} ", end="")
+            print(f"{one.wall_s:12.1f} {one.cpu_ms_per_step:12.2f}")
+    pairs = list(zip(*measured.values(), strict=True))
+    walls = statistics.median(one.wall_s / two.wall_s for one, two in pairs)
+    print(f"\nwhole run, start-up included: {walls:.2f} times as fast")
+    ratio = statistics.median(two.steps_per_s / one.steps_per_s for one, two in pairs)
     figure("eval_two_workers_over_one", ratio, "x", ">=1.8")
 
 

@@ -29,7 +29,7 @@ set_wait_policy()  # as the service does, before torch is imported
 import numpy as np
 import torch
 
-from bench.common import figure, flags, interleaved, median_ms
+from bench.common import figure, flags, interleaved
 from bench.parts.gr00t_loading import loading
 from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.config import load_config
@@ -86,26 +86,22 @@ def observed(sizes: Layout, seed: int = 0) -> Observation:
 
 
 def one_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: int) -> None:
-    """Times single observations, all sides in turns."""
+    """Time single observations, all sides in turns."""
     seen = observed(sizes)
     calls = {name: (lambda policy=policy: policy.act([seen])) for name, policy in sides.items()}
     seconds = interleaved(calls, rounds, warmup=3)
-    ms = {name: median_ms(values) for name, values in seconds.items()}
-    print(f"\n{size}: one action, median of {rounds} in turns, {torch.get_num_threads()} threads")
-    for name, values in seconds.items():
-        print(f"  {name:10} {ms[name]:8.2f} ms  best {min(values) * 1e3:8.2f}")
-    if "upstream" in ms:
+    seconds.show(f"{size}: one action, {torch.get_num_threads()} threads")
+    if "upstream" in seconds:
         for name in ("fp32", "bf16"):
             target = ">=2" if (size, name) == ("tiny", "fp32") else ">=1"
-            figure(f"gr00t_over_upstream_{size}_{name}", ms["upstream"] / ms[name], "ratio", target, quick=True)
+            figure(f"gr00t_over_upstream_{size}_{name}", seconds.ratio("upstream", name), "ratio", target, quick=True)
 
 
 def batched(policy: Policy, sizes: Layout, rounds: int) -> None:
-    """Times a batch against the same observations one by one."""
+    """Time a batch against the same observations one by one."""
     seen = [observed(sizes, seed) for seed in range(BATCH)]
-    sides = {"together": lambda: policy.act(seen), "one by one": lambda: [policy.act([one]) for one in seen]}
-    ms = {name: median_ms(values) for name, values in interleaved(sides, rounds).items()}
-    print(f"  {BATCH} observations: together {ms['together']:.1f} ms, one by one {ms['one by one']:.1f} ms")
+    sides = {"one by one": lambda: [policy.act([one]) for one in seen], "together": lambda: policy.act(seen)}
+    interleaved(sides, rounds).show(f"{BATCH} observations")
 
 
 def modules(found: CheckpointFolder, folder: Path, rounds: int) -> None:

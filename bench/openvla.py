@@ -10,9 +10,9 @@ On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are mad
 - service: what /v1/act takes beside the model, on loopback;
 - rooflines: each beside what bytes over bandwidth and operations over peak allow, both measured here.
 
-    ./lab bench openvla [--quick] [--options "--size tiny|mid|full --busy N --remote-code FOLDER"]
+    ./lab bench openvla [--quick] [--options "--size tiny|mid|full --busy N"]
 
---remote-code takes upstream's own prismatic/extern/hf for the other variant; else bench/parts/openvla_plain.py is it.
+bench/parts/openvla_plain.py is upstream's computation.
 --busy runs so many programs beside it that compute without end, as others do on a shared machine.
 """
 
@@ -22,10 +22,8 @@ import itertools
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from vla_modelkit.threads import set_wait_policy
 
@@ -34,7 +32,7 @@ set_wait_policy()  # as the service does, before torch is imported
 import numpy as np
 import torch
 
-from bench.common import figure, flags, interleaved, median_ms
+from bench.common import figure, flags, interleaved
 from bench.parts.openvla_measure import (
     decode_passes,
     jittered,
@@ -63,7 +61,6 @@ def main() -> None:
     parser = flags("OpenVLA: our engine against upstream's computation.", "fewer rounds: about a minute")
     parser.add_argument("--size", choices=list(tiny.SPECS), help="default: full on a GPU, tiny on a CPU")
     parser.add_argument("--busy", type=int, default=0, help="programs that compute without end beside it")
-    parser.add_argument("--remote-code", type=Path, help="upstream's folder prismatic/extern/hf")
     asked = parser.parse_args()
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     size = asked.size or ("full" if device.type == "cuda" else "tiny")
@@ -77,9 +74,9 @@ def main() -> None:
         f"{engine.model.llama.attention.name}, {threads} threads at most"
     )
     engine.warm_up()
-    other = upstream(spec, source, dtype, device, asked.remote_code)
+    plain = PlainOpenVLA(spec.model_config(), source, dtype, device)
     with busy_programs(asked.busy):
-        one_stream(engine, other, rounds, threads)
+        one_stream(engine, lambda pixels: plain.generate(pixels, PROMPT), rounds, threads)
     on_recorded_actions()
     in_16_bits(engine if dtype == torch.bfloat16 else build(spec, torch.bfloat16, device)[0], 20 if asked.quick else 60)
     batched(engine, rounds, device)
@@ -106,35 +103,6 @@ def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tupl
     how, _ = attention.choose("auto", device, dtype)
     model = load_model(config, source, dtype, device, how, capacity(patch_count(config.towers)))
     return Engine(model, max_batch=16), source
-
-
-def upstream(
-    spec: tiny.TinySpec, source: MadeUp, dtype: torch.dtype, device: torch.device, code: Path | None
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns upstream's variant: pixels uint8 [S, S, 3] to tokens [7]."""
-    if code is None:
-        plain = PlainOpenVLA(spec.model_config(), source, dtype, device)
-        return lambda pixels: plain.generate(pixels, PROMPT)
-    from services.openvla.service.hf import load_upstream
-
-    with tempfile.TemporaryDirectory() as folder:
-        tiny.write(Path(folder), spec, code, source)
-        _, model = load_upstream(Path(folder), dtype, device)
-    ids = torch.tensor([PROMPT], device=device)
-    norms = [
-        [torch.tensor(one, device=device)[:, None, None] for one in pair] for pair in zip(*tiny.PIXELS, strict=True)
-    ]
-
-    @torch.inference_mode()
-    def predict(pixels: np.ndarray) -> np.ndarray:
-        scaled = torch.from_numpy(pixels).to(device).permute(2, 0, 1)[None].float() / 255
-        both = torch.cat([(scaled - mean) / std for mean, std in norms], dim=1)
-        made = model.generate(
-            ids, pixel_values=both.to(dtype), attention_mask=torch.ones_like(ids), max_new_tokens=7, do_sample=False
-        )
-        return made[0, -7:].cpu().numpy()
-
-    return predict
 
 
 def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, threads: int) -> None:
@@ -164,20 +132,16 @@ def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds
         "ours, all guessed wrong": lambda: engine.generate(picture[None], [PROMPT], known - 1),
     }
     seconds = interleaved(timed, rounds, warmup=2, before=lambda: torch.set_num_threads(threads))
-    ms = {name: median_ms(values) for name, values in seconds.items()}
-    print(f"\none observation, median of {rounds} in turns; both chose the same tokens: {'yes' if agree else 'no'}")
-    for name, values in seconds.items():
-        p90, ratio = np.percentile(values, 90) * 1e3, ms["upstream"] / ms[name]
-        print(f"  {name:26} {ms[name]:8.2f} ms  p90 {p90:8.2f}  {ratio:5.2f} ×")
+    seconds.show(f"one observation; both chose the same tokens: {'yes' if agree else 'no'}")
     floor = rooflines(engine, device, rows=1, prompt=len(PROMPT))
     print(f"  floor: {floor.total_ms:.2f} ms (prompt {floor.prompt_ms:.2f}, six passes {floor.decode_ms:.2f}; "
           f"{floor.bandwidth / 1e9:.0f} GB/s, {floor.peak / 1e12:.2f} Tflop/s measured)")  # fmt: skip
     gpu = device.type == "cuda"
-    ratio = ms["upstream"] / ms["ours, no drafts"]
+    ratio, ms = seconds.ratio("upstream", "ours, no drafts"), seconds.ms("ours, no drafts")
     figure("openvla_over_upstream", ratio, "ratio", ">=4" if gpu else ">=1.9", quick=True)
     if gpu:
-        figure("openvla_one_stream", ms["ours, no drafts"], "ms", "<=45", quick=True)
-        figure("openvla_one_stream_over_floor", ms["ours, no drafts"] / floor.total_ms, "ratio", "<=3", quick=True)
+        figure("openvla_one_stream", ms, "ms", "<=45", quick=True)
+        figure("openvla_one_stream_over_floor", ms / floor.total_ms, "ratio", "<=3", quick=True)
     if engine.model.llama.embed.dtype == torch.float32:
         figure("openvla_tokens_equal", float(agree), "share", ">=1", quick=True)
 
@@ -186,7 +150,7 @@ def on_recorded_actions() -> None:
     """Counts the decoding passes of recorded episodes, with the guesses the service would make."""
     codec = ActionCodec()
     recorded = recorded_tokens(codec)
-    steps = sum(len(tokens) for tokens in recorded.values())
+    steps = sum(map(len, recorded.values()))
     print(f"\ndecoding passes on {len(recorded)} recorded episodes ({steps} steps); without drafts 6 a step")
     print("  jitter in bins    width 6  width 1 (nf4, fp4)")
     figures = {0: ("openvla_draft_cut", ">=0.4"), 2: ("openvla_draft_cut_jitter_2", ">=0.1")}
@@ -221,25 +185,22 @@ def in_16_bits(engine: Engine, count: int) -> None:
 
 
 def batched(engine: Engine, rounds: int, device: torch.device) -> None:
-    """Times the largest batch."""
+    """Time the largest batch."""
     count, side = engine.max_batch, engine.model.config.towers[0].image_size
     pictures = np.random.default_rng(1).integers(0, 256, (count, side, side, 3), np.uint8)
     prompts: Sequence[Sequence[int]] = [[*PROMPT[: 12 + index % 8], 29871] for index in range(count)]
-    seconds = interleaved({"batch": lambda: engine.generate(pictures, prompts)}, max(3, rounds // 4), warmup=1)["batch"]
-    rate = count / (median_ms(seconds) / 1e3)
-    floor = rooflines(engine, device, rows=count, prompt=len(PROMPT))
-    print(
-        f"\nbatch {count}, prompts of different lengths, no drafts: {median_ms(seconds):.1f} ms, {rate:.1f} actions/s; "
-        f"floor {floor.total_ms:.1f} ms, {count / floor.total_ms * 1e3:.1f} actions/s"
-    )
+    seconds = interleaved({"batch": lambda: engine.generate(pictures, prompts)}, max(3, rounds // 4))
+    seconds.show(f"batch {count}, prompts of different lengths, no drafts")
+    rate, floor = 1e3 * count / seconds.ms("batch"), rooflines(engine, device, rows=count, prompt=len(PROMPT))
+    print(f"  {rate:.1f} actions/s; floor {count / floor.total_ms * 1e3:.1f} actions/s")
     if device.type == "cuda":
         figure("openvla_batch16", rate, "actions/s", ">=150", quick=True)
 
 
 def service(rounds: int) -> None:
-    """Measures the service around the tiny model."""
+    """Measure the service around the tiny model."""
     median, p90 = service_overhead_ms(rounds * 5)
-    print(f"\n/v1/act beside the model, one client, 224x224x3 picture: median {median:.2f} ms, p90 {p90:.2f} ms")
+    print(f"\n/v1/act beside the model, one client, 224x224x3 image: median {median:.2f} ms, p90 {p90:.2f} ms")
     figure("openvla_service_overhead", median, "ms", "<=1.5")
 
 

@@ -190,25 +190,27 @@ def measured(setting: Setting, log: Path) -> Measured:
 
 
 def compare(setting: Setting, rounds: int) -> None:
-    """Measures all sides in turns and prints their medians, and how much faster than vla-eval the others are."""
+    """Measure all sides in turns; print their medians, and how much faster than vla-eval the others are."""
     found: dict[str, list[Measured]] = {name: [] for name in SIDES}
     for _ in range(rounds):
         for name in SIDES:
             with tempfile.TemporaryDirectory() as folder:
                 found[name].append(played(name, setting, Path(folder)))
     print(f"\n{setting.suite}, cameras: {1 + setting.wrist}, workers: {setting.workers}")
-    first = found["vla-eval"][0].first
-    for name, many in found.items():
-        hour, step = (statistics.median(getattr(one, key) for one in many) for key in ("per_hour", "step_ms"))
+    medians = {
+        name: [statistics.median(getattr(one, key) for one in many) for key in ("per_hour", "step_ms")]
+        for name, many in found.items()
+    }
+    for name, (hour, step) in medians.items():
         print(f"  {name:<9} {hour:7.0f} episodes/h   {step:7.1f} ms from one question to the next")
-        if setting.workers == 1 and many[0].first != first:  # whose first episode it is depends on who is faster
+        # With two workers the first episode is that of the faster one.
+        if setting.workers == 1 and found[name][0].first != found["vla-eval"][0].first:
             raise RuntimeError(f"{name} did not see the pictures that vla-eval saw")
-        if name == "vla-eval":
-            base_hour, base_step = hour, step
-        else:
-            mark = f"{name.replace('-', '_')}_{setting.suite}_cameras_{1 + setting.wrist}_workers_{setting.workers}"
-            figure(f"peer_episodes_{mark}", hour / base_hour, "x", TARGETS[setting.wrist], quick=True)
-            figure(f"peer_step_{mark}", base_step / step, "x", TARGETS[setting.wrist], quick=True)
+    for name in SIDES[1:]:
+        label = f"{name.replace('-', '_')}_{setting.suite}_cameras_{1 + setting.wrist}_workers_{setting.workers}"
+        (their_hour, their_step), (hour, step) = medians["vla-eval"], medians[name]
+        figure(f"peer_episodes_{label}", hour / their_hour, "x", TARGETS[setting.wrist], quick=True)
+        figure(f"peer_step_{label}", their_step / step, "x", TARGETS[setting.wrist], quick=True)
 
 
 def main() -> None:

@@ -13,25 +13,21 @@ the folder is made first: bench/parts/plus_files.py.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from bench.common import figure, flags
 from bench.parts import plus_files
-from bench.parts.disturbed import Ends, actions, build_all, is_equal, ours
+from bench.parts.disturbed import Ends, measure, parse_options, run_stock
 from services.libero import assets
 from services.libero.assets import plus as plus_assets
 from services.libero.simulator import plus, runtime, suites
 from vla_common.volume import Volume
 
 SUITES = tuple(name for name, one in plus.VARIANTS.items() if one.kind)
-SIZE, LIMIT_S = 224, 1800  # the wheel's glass blur is made for 224 pixels
+SIZE = 224  # the wheel's glass blur is made for 224 pixels
 STOCK = Path(__file__).parent / "parts" / "plus_stock.py"
 
 
@@ -57,10 +53,8 @@ def stock(tasks: list[suites.Task], asset_folder: Path, work: Path) -> list[Ends
         np.save(work / f"starts-{number}.npy", suites.init_states(one))
         folder = plus.BESIDE / "bddl_files" / plus.VARIANTS[one.suite].base
         listed.append({"bddl": str(folder / f"{one.name}.bddl"), "file": str(one.bddl_path)})
-    np.save(work / "actions.npy", actions())
     (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
-    variables = {**os.environ, "LIBERO_CONFIG_PATH": str(work), "PYTHONPATH": str(work)}
-    subprocess.run([sys.executable, str(STOCK), str(work)], check=True, env=variables, timeout=LIMIT_S)
+    run_stock(STOCK, work, work)
     found = []
     for number, task in enumerate(tasks):
         with np.load(work / f"{number}.npz") as kept:
@@ -71,41 +65,20 @@ def stock(tasks: list[suites.Task], asset_folder: Path, work: Path) -> list[Ends
 
 
 def main() -> int:
-    parser = flags(__doc__, "every 200th task, and five suites compared")
-    parser.add_argument("--assets", help="kit, official or a folder")
-    parser.add_argument("--suites", nargs="+", default=SUITES, choices=SUITES, metavar="SUITE")
-    parser.add_argument("--every", type=int, default=1, help="build only every so many tasks")
-    told = parser.parse_args()
-    source, names = assets.resolve(told.assets, Volume().root), tuple(told.suites)
+    options = parse_options(__doc__, SUITES)
+    source = assets.resolve(options.assets, Volume().root)
     print(f"assets: {source.kind}")
-    compared = names[:: max(1, len(names) // 5)] if told.quick else names
-    tasks = [sample(name, SUITES.index(name)) for name in compared]
-    with tempfile.TemporaryDirectory() as work:
+    tasks = [sample(name, SUITES.index(name)) for name in options.compared]
+    with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as stock_work:
         folder = Path(work) / "assets"
         print(f"{plus_files.complete(source.path, folder, tasks)} files made for the tasks that are compared")
-        (Path(work) / "stock").mkdir()
-        expected = stock(tasks, folder, Path(work) / "stock")
         runtime.configure(folder, Path(work) / "ours", render="cpu")
-        from services.libero.simulator.env import LiberoEnv
+        expected = list(zip(tasks, stock(tasks, folder, Path(stock_work)), strict=True))
 
-        env = LiberoEnv(folder, ("agentview",), SIZE)
-        equal = sum(is_equal(task, ours(env, task), ends) for task, ends in zip(tasks, expected, strict=True))
-        count = started = lacking = 0
-        for name in names:
-            every = suites.load_suite(name).tasks[:: 200 if told.quick else told.every]
-            here = [task for task in every if not plus_assets.missing(source.path, [task])]
-            lacking += len(every) - len(here)
-            all_of_it, good = build_all(env, name, here)
-            count, started = count + all_of_it, started + good
-        env.close()
-    print(f"{lacking} tasks were left out: the asset folder lacks files that they name")
-    good = [
-        figure("libero_plus_tasks_that_start", started, f"of {count} tasks", f">={count}", quick=True),
-        figure(
-            "libero_plus_suites_equal_to_stock", equal, f"of {len(compared)} suites", f">={len(compared)}", quick=True
-        ),
-    ]
-    return 0 if all(good) else 1
+        def is_complete(task: suites.Task) -> bool:
+            return not plus_assets.missing(source.path, [task])
+
+        return measure("libero_plus", options, folder, SIZE, expected, is_complete)
 
 
 if __name__ == "__main__":

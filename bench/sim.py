@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.common import figure, flags, interleaved, median_ms
+from bench.common import figure, flags, interleaved
 from services.libero import assets
 from services.libero.profiles import PROFILES
 from services.libero.simulator import runtime, suites
@@ -72,7 +72,7 @@ class OurLoop:
 
         self.env, self.draw_every, self.cameras = LiberoEnv(folder, cameras), draw_every, cameras
         self.env.load_task(task, seed=0)
-        self.episode, self.seen = -1, []
+        self.episode, self.seen, self.drawn = -1, [], {}
 
     def reset(self, init_state):
         self.episode += 1
@@ -94,15 +94,22 @@ class OurLoop:
         self.env.close()
 
 
-def assert_equal(variants):
-    """Raises AssertionError unless all variants have gone through the same states and drawn the same pictures."""
-    first, *others = variants
+def compare(title, sides, rounds, step, calls=1):
+    """Time `step(name, side, number)` of every side in turns and check that all have seen the same bits.
+
+    Each side's `seen` gets a dictionary per call: the state, and the images that it has rendered.
+    """
+    numbers = {name: iter(range(rounds + 1)) for name in sides}
+    timed = {name: lambda name=name, side=side: step(side, next(numbers[name])) for name, side in sides.items()}
+    seconds = interleaved(timed, rounds, calls=calls)
+    seconds.show(title)
+    first, *others = sides.values()
     for other in others:
         assert len(first.seen) == len(other.seen) > 0
         for number, (expected, got) in enumerate(zip(first.seen, other.seen, strict=True)):
-            assert len(got) > 0
-            for name, value in got.items():  # the state, and the pictures that both have drawn
+            for name, value in got.items():
                 assert np.array_equal(expected[name], value), f"round {number}: {name} differs"
+    return seconds
 
 
 def smooth_actions(count, seed=0):
@@ -137,45 +144,46 @@ def oracle_actions(task, folder, init_state, count):
     return actions + [[0.0] * 6 + actions[-1][6:]] * (count - len(actions))
 
 
-def time_resets(variants, init_states, rounds):
-    """Returns seconds per reset and init state. Episode numbers advance, so that every reset draws anew."""
-    numbers = {name: iter(range(rounds + 1)) for name in variants}
+def run(task, init_states, source, quick):
+    """Time resets and steps without cameras, then steps with images; print the figures."""
+    stock, two = "stock, no cameras", ["agentview", "robot0_eye_in_hand"]
 
-    def resetter(name, variant):
-        def reset():
-            variant.reset(init_states[next(numbers[name])])
-            variant.seen.append({"state": variant.state()})
+    def reset(side, number):
+        side.reset(init_states[number])
+        side.seen.append({"state": side.state()})
 
-        return reset
+    def play(side, number):
+        side.play(actions[number * CHUNK : (number + 1) * CHUNK])
+        side.seen.append({"state": side.state(), **side.pictures()})
 
-    seconds = interleaved({name: resetter(name, variant) for name, variant in variants.items()}, rounds)
-    assert_equal(variants.values())
-    return seconds
+    sides = {stock: StockLoop(task, None), "LiberoEnv": OurLoop(task, source.path, 0, ())}
+    resets = compare("reset and init state", sides, 2 if quick else 6, reset)
+    rounds = 15 if quick else 40
+    actions = smooth_actions((rounds + 1) * CHUNK)
+    steps = compare("one step, nothing drawn", sides, rounds, play, CHUNK)
+    for side in sides.values():
+        side.close()
 
-
-def time_steps(variants, rounds, actions, pictures):
-    """Returns seconds per step (not per round of CHUNK steps)."""
-    numbers = {name: iter(range(rounds + 1)) for name in variants}
-
-    def player(name, variant):
-        def play():
-            start = next(numbers[name]) * CHUNK
-            variant.play(actions[start : start + CHUNK])
-            variant.seen.append({"state": variant.state(), **(variant.pictures() if pictures else {})})
-
-        return play
-
-    seconds = interleaved({name: player(name, variant) for name, variant in variants.items()}, rounds)
-    assert_equal(variants.values())
-    return {name: [value / CHUNK for value in values] for name, values in seconds.items()}
-
-
-def report(title, seconds, baseline):
-    print(f"\n{title}")
-    for name, values in seconds.items():
-        ratio = median_ms(seconds[baseline]) / median_ms(values)
-        print(f"  {name:<28} {median_ms(values):9.2f} ms   {ratio:7.2f} x")
-    return {name: median_ms(seconds[baseline]) / median_ms(values) for name, values in seconds.items()}
+    stock_two, chunks = "stock, two cameras", f"LiberoEnv, chunks of {CHUNK}"
+    sides = {
+        stock_two: StockLoop(task, two),
+        "LiberoEnv, two cameras": OurLoop(task, source.path, 1, tuple(two)),
+        "LiberoEnv, agentview": OurLoop(task, source.path, 1),
+        chunks: OurLoop(task, source.path, CHUNK),
+    }
+    for side in sides.values():
+        side.reset(init_states[0])
+    rounds = 4 if quick else 12
+    actions = oracle_actions(task, source.path, init_states[0], (rounds + 1) * CHUNK)
+    drawn = compare("one step with its observation", sides, rounds, play, CHUNK)
+    for side in sides.values():
+        side.close()
+    one, two_cameras, chunk = (">=4", ">=3", ">=6") if source.kind == "official" else (">=1.7", ">=1.7", ">=4")
+    figure("sim_step_speedup", steps.ratio(stock, "LiberoEnv"), "x", ">=1.35", quick=True)
+    figure("sim_observation_speedup", drawn.ratio(stock_two, "LiberoEnv, agentview"), "x", one, quick=True)
+    figure("sim_two_cameras_speedup", drawn.ratio(stock_two, "LiberoEnv, two cameras"), "x", two_cameras, quick=True)
+    figure("sim_chunk8_speedup", drawn.ratio(stock_two, chunks), "x", chunk, quick=True)
+    figure("sim_reset_speedup", resets.ratio(stock, "LiberoEnv"), "x", ">=4", quick=True)
 
 
 def main():
@@ -186,45 +194,11 @@ def main():
     args = parser.parse_args()
     suite, index = args.task.split(":")
     task = suites.load_suite(suite).tasks[int(index)]
-    init_states = suites.init_states(task)
     source = assets.resolve(args.assets, Volume().root)
     with tempfile.TemporaryDirectory() as work:
         runtime.configure(source.path, Path(work), args.render)
         print(f"assets: {source.kind}   task: {task.suite}/{task.name}")
-        run(task, init_states, source, args.quick)
-
-
-def run(task, init_states, source, quick):
-    both = ["agentview", "robot0_eye_in_hand"]
-    blind = {"stock, no cameras": StockLoop(task, None), "LiberoEnv": OurLoop(task, source.path, 0)}
-    resets = report("reset and init state", time_resets(blind, init_states, 2 if quick else 6), "stock, no cameras")
-    rounds = 15 if quick else 40
-    timed = time_steps(blind, rounds, smooth_actions((rounds + 1) * CHUNK), pictures=False)
-    steps = report("one step, nothing drawn", timed, "stock, no cameras")
-    blind["LiberoEnv"].close()
-    blind["stock, no cameras"].close()
-
-    seeing = {
-        "stock, two cameras": StockLoop(task, both),
-        "LiberoEnv, two cameras": OurLoop(task, source.path, 1, tuple(both)),
-        "LiberoEnv, agentview": OurLoop(task, source.path, 1),
-        f"LiberoEnv, chunks of {CHUNK}": OurLoop(task, source.path, CHUNK),
-    }
-    for variant in seeing.values():
-        variant.reset(init_states[0])
-    rounds = 4 if quick else 12
-    actions = oracle_actions(task, source.path, init_states[0], (rounds + 1) * CHUNK)
-    timed = time_steps(seeing, rounds, actions, pictures=True)
-    drawn = report("one step with its observation", timed, "stock, two cameras")
-    for variant in seeing.values():
-        variant.close()
-    one, two, chunk_target = (">=4", ">=3", ">=6") if source.kind == "official" else (">=1.7", ">=1.7", ">=4")
-    print()
-    figure("sim_step_speedup", steps["LiberoEnv"], "x", ">=1.35", quick=True)
-    figure("sim_observation_speedup", drawn["LiberoEnv, agentview"], "x", one, quick=True)
-    figure("sim_two_cameras_speedup", drawn["LiberoEnv, two cameras"], "x", two, quick=True)
-    figure("sim_chunk8_speedup", drawn[f"LiberoEnv, chunks of {CHUNK}"], "x", chunk_target, quick=True)
-    figure("sim_reset_speedup", resets["LiberoEnv"], "x", ">=4", quick=True)
+        run(task, suites.init_states(task), source, args.quick)
 
 
 if __name__ == "__main__":

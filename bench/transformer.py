@@ -6,23 +6,17 @@ course  the course's way, written anew in its plain form: attention step by step
 torch   nn.Transformer between the same embeddings and projection, on the lab's own batches, same loss and optimizer
 lab     services/ws_mdl/transformer as `train` and `translate` run it
 
-All have the paper's base size (d_model 512, N 6, h 8), the default corpus, and their turns in one run. Speed counts
-real target words only. Learning runs afterwards, alone on the machine.
+All have the paper's base size (d_model 512, N 6, h 8) and the default corpus. Speed counts real target words only.
 
     ./lab bench transformer [--quick]
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
-import shutil
-import statistics
 import tempfile
-import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,12 +25,11 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 from bench.common import figure, flags, interleaved, replace_attributes
-from services.ws_mdl.corpora.homeassistant import FOLDER
 from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import Batch, Special, causal_mask, make_batch, pad_rows, padding_mask
 from services.ws_mdl.transformer.decode import greedy_decode
 from services.ws_mdl.transformer.model import LayerNormalization, MultiHeadAttentionBlock, Transformer
-from services.ws_mdl.transformer.train import Data, Trainer, get_ds, get_model, train_model
+from services.ws_mdl.transformer.train import Data, Trainer, get_ds, get_model
 from vla_common.volume import Volume
 from vla_modelkit.training.machine import Machine, choose_machine
 
@@ -46,8 +39,6 @@ COURSE_BATCH = 8
 SENTENCES = 64  # for decoding
 BATCH_TOKENS = 2048  # of the lab's batches
 MAX_LEN = 32  # of a translation; sentences of the default corpus have 10 words on average
-LEARN_MINUTES = 12.0  # on the default corpus
-REVERSE_SECONDS = 300.0
 
 
 # --- the course's way ---------------------------------------------------------------------------------------
@@ -170,7 +161,7 @@ class TorchTransformer(nn.Module):
 
 
 def torch_trainer(config: Config, machine: Machine, data: Data, folder: Path) -> Trainer:
-    """Returns the lab's own trainer with nn.Transformer inside: same step, loss and optimizer."""
+    """Return the lab's own trainer with nn.Transformer inside: same step, loss and optimizer."""
     trainer = Trainer(config, machine, data, folder)
     sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
     model = TorchTransformer(config, *sizes, Special.of(data.tokenizer_tgt).pad).to(machine.device)
@@ -179,168 +170,86 @@ def torch_trainer(config: Config, machine: Machine, data: Data, folder: Path) ->
     return trainer
 
 
-# --- speed --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Variant:
-    """Something that trains: its step, and the batches that it goes through in turn."""
-
-    step: Callable[[Batch], object]
-    batches: list[Batch]
-    calls: int = 0
-    words: int = 0
-
-    def __call__(self) -> None:
-        batch = self.batches[self.calls % len(self.batches)]
-        self.step(batch)
-        self.calls += 1
-        self.words += batch.real.numel()
+# --- both sides ---------------------------------------------------------------------------------------------
 
 
 def training(data: Data, folder: Path, rounds: int) -> None:
-    """Measures words per second of all variants in turns, prints the table and the figures."""
-    config = get_config("base", precision="fp32")
-    cpu = torch.device("cpu")
-    fp32, best = Machine(cpu), choose_machine("cpu", "auto")
-    pad = Special.of(data.tokenizer_tgt).pad
-    batches = [batch for batch, _ in zip(data.train_dataloader, range(rounds + 1), strict=False)]
+    """Measure the words per second that each side learns from; both see real words of the same corpus."""
+    config, best = get_config("base", precision="fp32"), choose_machine("cpu", "auto")
     specials = Special.of(data.tokenizer_src), Special.of(data.tokenizer_tgt)
+    batches = list(itertools.islice(data.train_dataloader, rounds + 1))  # the first one warms up
     examples = list(data.train_dataloader.dataset)
-    eights = [examples[i : i + COURSE_BATCH] for i in range(0, COURSE_BATCH * (rounds + 1), COURSE_BATCH)]
-    theirs = [course_batch(make_batch(eight, *specials), pad) for eight in eights]
+    eights = [examples[i * COURSE_BATCH : (i + 1) * COURSE_BATCH] for i in range(rounds + 1)]
+    padded_batches = [course_batch(make_batch(eight, *specials), specials[1].pad) for eight in eights]
     course = CourseTraining(config, data, folder / "course")
-    variants = {"course, fp32": Variant(course.step, theirs)}
-    for name, machine in {"fp32": fp32, "bf16": best}.items():
-        if name == "fp32" or machine.dtype:
-            variants[f"torch, {name}"] = Variant(_steps(torch_trainer(config, machine, data, folder)), batches)
-            variants[f"lab, {name}"] = Variant(_steps(Trainer(config, machine, data, folder)), batches)
-    seconds = interleaved(variants, rounds)
-    speed = {name: _words_of(variants[name], rounds) / sum(values) for name, values in seconds.items()}
-    print(f"training, d_model 512, N 6, h 8, batches of {BATCH_TOKENS} tokens; {rounds} steps each, in turns")
-    for name, value in speed.items():
-        print(f"  {name:14} {value:8.1f} real target words/s   {value / speed['course, fp32']:6.1f} × the course's")
-    print()
-    precision = "bf16" if "lab, bf16" in speed else "fp32"
-    figure(
-        "transformer_train_over_course", speed[f"lab, {precision}"] / speed["course, fp32"], "ratio", ">=5", quick=True
+    steps = {"course, fp32": (course.step, padded_batches)}
+    for precision, machine in {"fp32": Machine(torch.device("cpu")), "bf16": best}.items():
+        if precision == "fp32" or machine.dtype:
+            for name, make in {"torch": torch_trainer, "lab": Trainer}.items():
+                trainer = make(config, machine, data, folder)
+                steps[f"{name}, {precision}"] = (lambda batch, trainer=trainer: float(trainer.step([batch])), batches)
+    iterators = {name: iter(side_batches) for name, (_, side_batches) in steps.items()}
+    sides = {name: lambda name=name, step=step: step(next(iterators[name])) for name, (step, _) in steps.items()}
+    seconds = interleaved(sides, rounds)
+    seconds.show(
+        f"training, d_model 512, N 6, h 8, a batch of {BATCH_TOKENS} tokens (course: {COURSE_BATCH} sentences)"
     )
-    figure("transformer_train_over_course_fp32", speed["lab, fp32"] / speed["course, fp32"], "ratio", ">=5", quick=True)
+    speeds = {
+        name: sum(batch.real.numel() for batch in steps[name][1][1:]) / sum(values) for name, values in seconds.items()
+    }
+    for name, speed in speeds.items():
+        print(f"  {name:14} {speed:8.1f} real target words/s")
+    fastest = speeds.get("lab, bf16", speeds["lab, fp32"])
+    figure("transformer_train_over_course", fastest / speeds["course, fp32"], "ratio", ">=5", quick=True)
+    over_course = speeds["lab, fp32"] / speeds["course, fp32"]
+    figure("transformer_train_over_course_fp32", over_course, "ratio", ">=5", quick=True)
     # Four fifths of a step are matrix products of equal sizes on both sides: more than 1 is not to be expected in fp32.
-    figure("transformer_train_over_torch", _over(seconds, "torch, fp32", "lab, fp32"), "ratio", ">=0.95")
-    if precision == "bf16":
-        figure("transformer_train_over_torch_bf16", _over(seconds, "torch, bf16", "lab, bf16"), "ratio", ">=1.0")
-
-
-def _steps(trainer: Trainer) -> Callable[[Batch], object]:
-    return lambda batch: float(trainer.step([batch]))
-
-
-def _over(seconds: dict[str, list[float]], other: str, ours: str) -> float:
-    """Returns how much longer the other side took for the same batch: the median over the batches."""
-    return statistics.median(theirs / own for theirs, own in zip(seconds[other], seconds[ours], strict=True))
-
-
-def _words_of(variant: Variant, rounds: int) -> int:
-    """Returns the words of the timed calls; the first one warmed up."""
-    return sum(variant.batches[i % len(variant.batches)].real.numel() for i in range(1, rounds + 1))
+    figure("transformer_train_over_torch", seconds.ratio("torch, fp32", "lab, fp32"), "ratio", ">=0.95")
+    if best.dtype:
+        figure("transformer_train_over_torch_bf16", seconds.ratio("torch, bf16", "lab, bf16"), "ratio", ">=1.0")
 
 
 def decoding(data: Data, count: int) -> None:
-    """Translates the same sentences in both ways with the same weights, in float32."""
+    """Translate the same sentences in both ways with the same weights, in float32; the course's way `count` of them."""
     config = get_config("base")
     sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
     model, plain = get_model(config, *sizes).eval(), made_plain(get_model(config, *sizes)).eval()
-    source_special, special = Special.of(data.tokenizer_src), Special.of(data.tokenizer_tgt)
+    plain.load_state_dict(model.state_dict())
     for norm in (m for m in model.modules() if isinstance(m, LayerNormalization)):
         norm.alpha.data *= math.sqrt((config.d_model - 1) / config.d_model)  # the course's divides by n - 1
+    source_special, special = Special.of(data.tokenizer_src), Special.of(data.tokenizer_tgt)
     examples = sorted(list(data.val_dataloader.dataset)[:SENTENCES], key=lambda e: len(e.src))
     rows = [[source_special.sos, *e.src, source_special.eos] for e in examples]
     source = pad_rows(rows, source_special.pad)
+    translations: dict[str, list[list[int]]] = {}
 
-    def lab() -> list[list[int]]:
-        return greedy_decode(model, source, padding_mask(source, source_special.pad), special, MAX_LEN)
+    def lab() -> None:
+        mask = padding_mask(source, source_special.pad)
+        translations["lab"] = greedy_decode(model, source, mask, special, MAX_LEN)
 
-    def course() -> list[list[int]]:
+    def course() -> None:
         wide = [padded([row], source_special.pad) for row in rows[:count]]
-        return [course_greedy(plain, row, padding_mask(row, source_special.pad), special) for row in wide]
+        masks = [padding_mask(row, source_special.pad) for row in wide]
+        translations["course"] = [course_greedy(plain, *pair, special) for pair in zip(wide, masks, strict=True)]
 
-    ours, theirs = lab(), course()
-    equal = sum(a == b for a, b in zip(ours[:count], theirs, strict=True))
-    seconds = interleaved({"course": course, "lab": lab}, 2, warmup=0)
-    per_sentence = {"course": min(seconds["course"]) / count, "lab": min(seconds["lab"]) / len(rows)}
-    print(f"greedy decoding of {len(rows)} sentences, {count} in the course's way, at most {MAX_LEN} words, float32")
-    for name, value in per_sentence.items():
-        print(f"  {name:14} {1e3 * value:8.1f} ms per sentence")
+    seconds = interleaved({"course": course, "lab": lab}, 2)
+    seconds.show(f"greedy decoding, course {count} sentences, lab {len(rows)}, at most {MAX_LEN} words, float32")
+    equal = sum(a == b for a, b in zip(translations["lab"], translations["course"], strict=False))
     print(f"  {equal} of {count} translations are equal\n")
-    figure("transformer_greedy_over_course", per_sentence["course"] / per_sentence["lab"], "ratio", ">=15")
-
-
-# --- learning -----------------------------------------------------------------------------------------------
-
-
-def train_for(config: Config, volume: Volume, seconds: float, until: Callable[[dict], bool]) -> Trainer:
-    """Returns a run, trained an epoch at a time until its last point is good enough or the time is over."""
-    while True:
-        trainer = train_model(config, volume)
-        point = trainer.history[-1]
-        per_epoch = point["seconds"] / len(trainer.history)
-        if trainer.stopped or until(point) or point["seconds"] + per_epoch > seconds:
-            return trainer
-        config = Config(**{**vars(config), "epochs": config.epochs + 1})
-
-
-def learning(volume: Volume, quick: bool) -> None:
-    """Reverses random sequences, then learns the default corpus; prints what came of it and where the curve lies."""
-    reverse = Config(
-        corpus="reverse", size="tiny", lr_factor=0.5, epochs=1, val_sentences=1000, device="cpu"
-    )  # fmt: skip
-    started = time.monotonic()
-    limit = 40.0 if quick else REVERSE_SECONDS
-    trainer = train_for(reverse, volume, limit, lambda point: point["exact"] >= 0.99)
-    exact = trainer.history[-1]["exact"]
-    print(f"\nreversing 4 to 12 letters: {100 * exact:.1f} % exact after {time.monotonic() - started:.0f} s\n")
-    figure("transformer_reverse_exact", exact, "share", ">=0.99")
-    figure("transformer_reverse_time", time.monotonic() - started, "s", "<=300")
-    if quick:
-        return
-    trainer = train_for(Config(epochs=1, device="cpu"), volume, 60 * LEARN_MINUTES, lambda _: False)
-    point = trainer.history[-1]
-    print(f"\ndefault corpus, size small, {point['seconds'] / 60:.1f} minutes: {point}")
-    print(f"curve: {trainer.folder / 'curve.png'}\n")
-    figure("transformer_small_bleu", 100 * point["bleu"], "BLEU", ">=5")
-    figure("transformer_small_loss", point["loss"], "nats/word", "<=3.5")
+    ratio = seconds.ratio("course", "lab") * len(rows) / count
+    figure("transformer_greedy_over_course", ratio, "ratio", ">=15")
 
 
 def main() -> None:
-    """Runs all parts and prints FIGURE lines; the corpus comes from this machine's volume."""
-    parser = flags(
-        "The Transformer lab against the course's way and nn.Transformer.",
-        "two steps per variant, reversing for 40 s, no long training",
-    )
-    parser.add_argument("--only", choices=("training", "decoding", "learning"), help="one part")
-    options = parser.parse_args()
+    """Run both parts and print FIGURE lines; the corpus comes from this machine's volume."""
+    quick = flags(__doc__, "two steps of each side, and four sentences in the course's way").parse_args().quick
     torch.manual_seed(0)
-    warnings.filterwarnings("ignore", message="enable_nested_tensor")  # nn.Transformer's, about what nobody asked for
-    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as temporary:
-        folder = Path(temporary)
-        if options.only != "learning":
-            data = get_ds(Config(batch_tokens=BATCH_TOKENS), folder, Machine(torch.device("cpu")), Volume())
-        if options.only in (None, "training"):
-            training(data, folder, 2 if options.quick else 8)
-        if options.only in (None, "decoding"):
-            decoding(data, 4 if options.quick else SENTENCES)
-    if options.only in (None, "learning"):
-        learning(bench_volume(), options.quick)
-
-
-def bench_volume() -> Volume:
-    """Returns a volume of the bench's own for its runs, with a copy of this machine's corpus; the curve stays there."""
-    root = Volume().runs / f"bench-transformer-{os.getpid()}"
-    root.mkdir()
-    if (corpus := Volume().datasets / FOLDER).exists():
-        shutil.copytree(corpus, root / "datasets" / FOLDER)
-    return Volume(root)
+    warnings.filterwarnings("ignore", message="enable_nested_tensor")  # nn.Transformer's
+    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as directory:
+        folder = Path(directory)
+        data = get_ds(Config(batch_tokens=BATCH_TOKENS), folder, Machine(torch.device("cpu")), Volume())
+        training(data, folder, 2 if quick else 8)
+        decoding(data, 4 if quick else SENTENCES)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -33,13 +32,18 @@ IDENTITY = {
 
 
 def main() -> None:
-    """Prints what each page takes and the FIGURE lines."""
+    """Print what each page takes and the FIGURE lines."""
     quick = flags(__doc__.partition("\n")[0], "a fifth of the runs and of the rounds").parse_args().quick
     runs, rounds = (100, 3) if quick else (500, 15)
     with ExitStack() as entered:
         place = Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="vlalab-bench-ui-")))
         make_runs(place / "runs", runs)
-        url = entered.enter_context(served(place))
+        words, variables = ("services.ui", "--policy-url", "http://127.0.0.1:9"), {"VLALAB_VOLUME": str(place)}
+        url = entered.enter_context(
+            program(place / "ui.txt", sys.executable, *words, said="the page is at", VLALAB_TOKEN="", **variables)
+        )
+        while httpx.get(f"{url}/readyz").status_code != 200:
+            time.sleep(0.2)
         cold, warm = listed(url, rounds)
         print(f"list of {runs} runs: {cold:.0f} ms when the service has just started, then {warm:.0f} ms")
         paints = first_contents(url, rounds) if browser.find() else {}
@@ -54,7 +58,7 @@ def main() -> None:
 
 
 def make_runs(root: Path, count: int) -> None:
-    """Writes so many complete runs: one is made, the others are copies of it."""
+    """Write so many complete runs: one is made, the others are copies of it."""
     first = root / "libero_goal-vla-1"
     first.mkdir(parents=True)
     (first / "config.json").write_text("{}")
@@ -72,30 +76,8 @@ def make_runs(root: Path, count: int) -> None:
         shutil.copytree(first, root / f"libero_goal-vla-{number}")
 
 
-@contextmanager
-def served(volume: Path) -> Iterator[str]:
-    """Serves the pages over that volume; gives the address once they answer."""
-    known = {"VLALAB_VOLUME": str(volume), "VLALAB_TOKEN": ""}
-    words = ("services.ui", "--policy-url", "http://127.0.0.1:9")
-    with program(volume / "ui.txt", sys.executable, *words, said="the page is at", **known) as pages:
-        wait_for(pages)
-        yield pages
-
-
-def wait_for(url: str, seconds: float = 180.0) -> None:
-    """Returns as soon as a service is ready. Raises TimeoutError."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.2)
-    raise TimeoutError(f"{url} did not get ready in {seconds:g} s")
-
-
 def listed(url: str, rounds: int) -> tuple[float, float]:
-    """Returns how long the list takes (ms) the first time, and the median of those after."""
+    """Return how long the list takes (ms) the first time, and the median of those after."""
     took = []
     with httpx.Client(base_url=url, timeout=60.0) as client:
         for _ in range(rounds + 1):
@@ -106,7 +88,7 @@ def listed(url: str, rounds: int) -> tuple[float, float]:
 
 
 def first_contents(url: str, rounds: int) -> dict[str, float]:
-    """Returns the median time to a page's first content in a browser whose cache is warm (ms), by path."""
+    """Return the median time to a page's first content in a browser whose cache is warm (ms), by path."""
     with browser.Browser() as shown:
         return {
             path: statistics.median(paint(shown, url + path) for _ in range(rounds)) for path in ("/", "/runs", "/ask/")
@@ -114,14 +96,14 @@ def first_contents(url: str, rounds: int) -> dict[str, float]:
 
 
 def paint(shown: browser.Browser, address: str) -> float:
-    """Returns when a page that is opened anew shows something (ms)."""
+    """Return when a page that is opened anew shows something (ms)."""
     shown.go("about:blank")
     shown.go(address)
     return shown.until(f"location.href == {address!r} && {PAINT}", 60.0)
 
 
 def people(url: str, rounds: int) -> tuple[int, int]:
-    """Returns how many answers people who look at runs at once had, and how many errors; each watches one run too."""
+    """Return how many answers people who look at runs at once had, and how many errors; each watches one run too."""
 
     def look(number: int) -> list[int]:
         name = f"libero_goal-vla-{number + 1}"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bench.common import figure, flags, interleaved, median_ms
+from bench.common import figure, flags, interleaved
 from bench.parts.serving import served
 from vla_contract import ActionChunk, Observation, Part, Policy, PolicyClient, PolicyInfo, create_app
 from vla_contract.client.transport import Transport
@@ -118,33 +118,19 @@ def pump(source: socket.socket, target: socket.socket, counted: list[int], index
 
 
 def main() -> None:
-    """Prints the table and the FIGURE lines."""
-    rounds = (
-        400
-        if flags("Round trip of one observation: /v1/act, /act, raw bytes.", "fewer rounds: some seconds")
-        .parse_args()
-        .quick
-        else 3000
-    )
+    """Measure, print the table and the FIGURE lines."""
+    parser = flags("Round trip of one observation: /v1/act, /act, raw bytes.", "fewer rounds: some seconds")
+    rounds = 400 if parser.parse_args().quick else 3000
     image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
     with served(make_app) as (url, _):
-        report(url, image, rounds)
-
-
-def report(url: str, image: np.ndarray, rounds: int) -> None:
-    """Measures and prints."""
-    seconds = interleaved(variants(url, image), rounds, warmup=50)
-    sent = {name: wire_bytes(url, name, image) for name in seconds}
-    ms = {name: median_ms(values) for name, values in seconds.items()}
-    print(f"one 256x256x3 picture there, one action back; median of {rounds} round trips, in turns\n")
-    print(f"{'variant':7} {'median ms':>10} {'p10 ms':>8} {'p90 ms':>8} {'bytes sent':>11} {'received':>9}")
-    for name, values in seconds.items():
-        p10, p90 = np.percentile(values, [10, 90]) * 1e3
-        print(f"{name:7} {ms[name]:10.3f} {p10:8.3f} {p90:8.3f} {sent[name][0]:11,} {sent[name][1]:9,}")
-    print()
-    figure("wire_act_over_v1", ms["act"] / ms["v1"], "ratio", ">=1.8", quick=True)
-    figure("wire_v1_over_raw", ms["v1"] - ms["raw"], "ms", "<=0.45", quick=True)
-    figure("wire_v1_round_trip", ms["v1"], "ms", "<=0.97", quick=True)
+        seconds = interleaved(variants(url, image), rounds, warmup=50)
+        sent = {name: wire_bytes(url, name, image) for name in seconds}
+    seconds.show("one 256x256x3 image there, one action back")
+    for name, (there, back) in sent.items():
+        print(f"  {name}: {there:,} bytes sent, {back:,} received")
+    figure("wire_act_over_v1", seconds.ratio("act", "v1"), "ratio", ">=1.8", quick=True)
+    figure("wire_v1_over_raw", seconds.ms("v1") - seconds.ms("raw"), "ms", "<=0.45", quick=True)
+    figure("wire_v1_round_trip", seconds.ms("v1"), "ms", "<=0.97", quick=True)
     figure("wire_act_bytes_over_v1", sent["act"][0] / sent["v1"][0], "ratio", ">=1.3", quick=True)
     figure("wire_v1_bytes_over_picture", sent["v1"][0] / image.nbytes, "ratio", "<=1.005", quick=True)
 

@@ -1,46 +1,87 @@
-"""What the benches of suites that disturb LIBERO's share: every task built, and two episodes of a wandering arm."""
+"""What the benchmarks of suites that disturb LIBERO's share: every task built, and two episodes of a wandering arm."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from bench.common import figure, flags
 from services.libero.assets.check import problems
 from services.libero.simulator import suites
 
 EPISODES, STEPS = 2, 12
 
-Ends = list[tuple[np.ndarray, np.ndarray]]  # state and picture after each episode
+Ends = list[tuple[np.ndarray, np.ndarray]]  # state and image after each episode
 
 
-def build_all(env, name: str, tasks: Iterable[suites.Task]) -> tuple[int, int]:
-    """Returns how many tasks there are and how many of them were built and started; prints a line for the suite."""
-    count, started, begin = 0, 0, time.perf_counter()
-    for task in tasks:
-        count += 1
-        try:
-            found = problems(env, task)
-        except Exception as error:  # what it is decides the figure, not whether the others are looked at
-            print(f"  {name} {task.index}: {type(error).__name__}: {error}", flush=True)
-            continue
-        started += 1
-        if found:
-            print(f"  {name} {task.index} starts, but {'; '.join(found)}", flush=True)
-    print(f"{name}: {count} tasks in {time.perf_counter() - begin:.0f} s", flush=True)
-    return count, started
+def parse_options(description: str, names: Sequence[str]) -> argparse.Namespace:
+    """Return the command line's options; --quick builds every 200th task and compares five suites."""
+    parser = flags(description, "every 200th task, and five suites compared")
+    parser.add_argument("--assets", help="kit, official or a folder")
+    parser.add_argument("--suites", nargs="+", default=names, choices=names, metavar="SUITE")
+    parser.add_argument("--every", type=int, default=1, help="build only every so many tasks")
+    options = parser.parse_args()
+    options.compared = options.suites
+    if options.quick:
+        options.every, options.compared = 200, options.suites[:: max(1, len(options.suites) // 5)]
+    return options
+
+
+def run_stock(script: Path, work: Path, *python_path: Path) -> None:
+    """Run the benchmark's own environment in a process of its own; it leaves its arrays in `work`."""
+    np.save(work / "actions.npy", actions())
+    variables = {**os.environ, "LIBERO_CONFIG_PATH": str(work), "PYTHONPATH": ":".join(map(str, python_path))}
+    subprocess.run([sys.executable, str(script), str(work)], check=True, env=variables, timeout=1800)
+
+
+def measure(
+    label: str, options: argparse.Namespace, folder: Path, size: int,
+    expected: Sequence[tuple[suites.Task, Ends]], is_complete: Callable[[suites.Task], bool],
+) -> int:  # fmt: skip
+    """Compare the sampled tasks, build and start all complete ones, print the figures; return 1 where one misses."""
+    from services.libero.simulator.env import LiberoEnv
+
+    env = LiberoEnv(folder, ("agentview",), size)
+    equal = sum(is_equal(task, ours(env, task), ends) for task, ends in expected)
+    count = started = lacking = 0
+    for name in options.suites:
+        for task in suites.load_suite(name).tasks[:: options.every]:
+            if not is_complete(task):
+                lacking += 1
+                continue
+            count += 1
+            try:
+                found = problems(env, task)
+            except Exception as error:  # what it is decides the figure, not whether the others are looked at
+                print(f"  {name} {task.index}: {type(error).__name__}: {error}", flush=True)
+                continue
+            started += 1
+            if found:
+                print(f"  {name} {task.index} starts, but {'; '.join(found)}", flush=True)
+        print(f"{name}: {started} of {count} tasks so far", flush=True)
+    env.close()
+    print(f"{lacking} tasks were left out: the asset folder lacks files that they name")
+    total = len(expected)
+    has_started = figure(f"{label}_tasks_that_start", started, f"of {count} tasks", f">={count}", quick=True)
+    is_same = figure(f"{label}_suites_equal_to_stock", equal, f"of {total} suites", f">={total}", quick=True)
+    return 0 if has_started and is_same else 1
 
 
 def actions() -> np.ndarray:
-    """Returns a wandering arm's actions [EPISODES, STEPS, 7]."""
+    """Return a wandering arm's actions [EPISODES, STEPS, 7]."""
     drawn = np.random.default_rng(0).uniform(-0.6, 0.6, (EPISODES, STEPS, 7))
     drawn[..., 6] = np.sign(drawn[..., 6])
     return drawn
 
 
 def ours(env, task: suites.Task, camera: str = "agentview") -> Ends:
-    """Returns state and picture, as a policy gets it, after each episode; a task with one start has it in both."""
+    """Return state and picture, as a policy gets it, after each episode; a task with one start has it in both."""
     env.load_task(task)
     starts, seen = suites.init_states(task), []
     for episode, played in enumerate(actions()):
@@ -51,8 +92,8 @@ def ours(env, task: suites.Task, camera: str = "agentview") -> Ends:
     return seen
 
 
-def is_equal(task: suites.Task, got: Ends, expected: Sequence[tuple[np.ndarray, np.ndarray]]) -> bool:
-    """Returns whether two environments ended in the same bits; prints a line."""
+def is_equal(task: suites.Task, got: Ends, expected: Ends) -> bool:
+    """Return whether two environments ended in the same bits; prints a line."""
     pairs = list(zip(got, expected, strict=True))
     states = all(np.array_equal(a[0], b[0]) for a, b in pairs)
     pixels = max(int(np.abs(a[1].astype(int) - b[1]).max()) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""Writes /opt/vla-lab/image.json: what this image was made of. The build's last step but one."""
+"""Write /opt/vla-lab/image.json: what this image was made of. The build's last step but one."""
 
 from __future__ import annotations
 
@@ -14,31 +14,25 @@ FLASH_ATTN = Path("/opt/flash-attn.json")  # left by the step that installed it
 
 
 def lock_hash(env: str) -> str:
-    """Returns the lock's sha256. Raises ValueError where the build argument LOCK_HASH says another one."""
-    found = hashlib.sha256((ROOT / "images" / env / "requirements.lock").read_bytes()).hexdigest()
+    """Return the lock's sha256. Raises ValueError where the build argument LOCK_HASH says another one."""
+    actual = hashlib.sha256((ROOT / "images" / env / "requirements.lock").read_bytes()).hexdigest()
     stated = os.environ.get("LOCK_HASH", "")
-    if stated not in ("", found):
-        raise ValueError(f"LOCK_HASH is {stated}, but the sha256 of images/{env}/requirements.lock is {found}")
-    return found
-
-
-def system_packages() -> dict[str, str]:
-    """Returns the distribution's packages in this image: name → version."""
-    asked = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${Package}\t${Version}\n"], capture_output=True, text=True, check=True
-    )
-    return dict(line.split("\t") for line in sorted(asked.stdout.splitlines()))
+    if stated not in ("", actual):
+        raise ValueError(f"LOCK_HASH is {stated}, but the sha256 of images/{env}/requirements.lock is {actual}")
+    return actual
 
 
 def record(env: str) -> dict:
-    """Returns what image.json says."""
+    """Return what image.json holds; "system": the distribution's packages, name → version."""
+    query = ["dpkg-query", "-W", "-f", "${Package}\t${Version}\n"]
+    packages = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     return {
         "env": env,
         "lock": lock_hash(env),
         "commit": os.environ.get("COMMIT", ""),
         "flash_attn": json.loads(FLASH_ATTN.read_text()) if FLASH_ATTN.exists() else {"mode": "none"},
         "python": sys.version.split()[0],
-        "system": system_packages(),
+        "system": dict(line.split("\t") for line in sorted(packages)),
     }
 
 

@@ -1,4 +1,4 @@
-"""What the images' self-tests share: versions against the lock, consistency, imports, and how results are told.
+"""What the images' self-tests share: versions against the lock, imports, torch, EGL, and how results are reported.
 
 An image's images/<env>/selftest.py names its checks in two parts: `dependencies` need the environment alone, `services`
 its services as well. The build runs the first part once per environment and the second after every change; without
@@ -27,13 +27,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 IMAGES = Path(__file__).resolve().parents[1]
 BESIDE_THE_LOCK = {"pip", "flash-attn"}  # what an environment may hold without a line in its lock
-BUILD_ONLY = {"ninja"}  # flash-attn declares it and needs it for compiling alone
-
 Check = Callable[[], Any]
 
 
@@ -42,13 +40,13 @@ class Failure(Exception):
 
 
 def expect(holds: bool, text: str) -> None:
-    """Raises Failure with `text` unless `holds`."""
+    """Raise Failure with `text` unless `holds`."""
     if not holds:
         raise Failure(text)
 
 
 def pins(env: str) -> dict[str, str]:
-    """Returns the lock's pins that apply to this Python: name → version."""
+    """Return the lock's pins that apply to this Python: name → version."""
     found = {}
     for line in (IMAGES / env / "requirements.lock").read_text().splitlines():
         if match := re.match(r"([A-Za-z0-9][^\s\\]*==[^\\]*)", line):
@@ -59,56 +57,22 @@ def pins(env: str) -> dict[str, str]:
 
 
 def installed() -> dict[str, str]:
-    """Returns what is installed in this environment: name → version."""
-    return {canonicalize_name(d.metadata["Name"]): d.version for d in metadata.distributions() if _is_ours(d)}
-
-
-def _is_ours(distribution: metadata.Distribution) -> bool:
-    return Path(str(distribution.locate_file(""))).is_relative_to(sys.prefix)
+    """Return what is installed in this environment: name → version."""
+    ours = (d for d in metadata.distributions() if Path(str(d.locate_file(""))).is_relative_to(sys.prefix))
+    return {canonicalize_name(d.metadata["Name"]): d.version for d in ours}
 
 
 def check_versions(env: str) -> str:
-    """Checks that what is installed is the lock: every pin, in its version, and nothing else."""
-    wanted, have = pins(env), installed()
-    wrong = [f"{n} {have.get(n, 'is missing')}, pinned {v}" for n, v in wanted.items() if have.get(n) != v]
-    wrong += [f"{n} {v} is not in the lock" for n, v in have.items() if n not in wanted and n not in BESIDE_THE_LOCK]
+    """Check that what is installed is the lock: every pin, in its version, and nothing else."""
+    pinned, have = pins(env), installed()
+    wrong = [f"{n} {have.get(n, 'is missing')}, pinned {v}" for n, v in pinned.items() if have.get(n) != v]
+    wrong += [f"{n} {v} is not in the lock" for n, v in have.items() if n not in pinned and n not in BESIDE_THE_LOCK]
     expect(not wrong, f"{'; '.join(wrong)}. Build the image again, or: ./lab env {env}")
-    return f"{len(wanted)} pins"
-
-
-def check_consistency(env: str) -> str:
-    """Checks that every installed package has what it declares, but for what excludes.txt leaves out on purpose."""
-    excludes = IMAGES / env / "excludes.txt"
-    lines = excludes.read_text().splitlines() if excludes.exists() else []
-    ignored = BUILD_ONLY | {canonicalize_name(line) for line in lines if line and not line.startswith("#")}
-    have = installed()
-    wrong = [
-        f"{name} wants {need}, installed is {have.get(canonicalize_name(need.name), 'none')}"
-        for name, need in _declared()
-        if canonicalize_name(need.name) not in ignored and not _satisfied(need, have)
-    ]
-    expect(not wrong, f"{'; '.join(wrong)}. Change images/{env}/requirements.in and run: ./lab lock {env}")
-    return f"{len(have)} packages fit each other"
-
-
-def _declared():
-    for distribution in filter(_is_ours, metadata.distributions()):
-        for text in distribution.requires or ():
-            try:
-                need = Requirement(text)
-            except InvalidRequirement:
-                continue  # written before the rules were
-            if need.marker is None or need.marker.evaluate({"extra": ""}):
-                yield distribution.metadata["Name"], need
-
-
-def _satisfied(need: Requirement, have: dict[str, str]) -> bool:
-    version = have.get(canonicalize_name(need.name))
-    return version is not None and need.specifier.contains(version, prereleases=True)
+    return f"{len(pinned)} pins"
 
 
 def check_imports(modules: Sequence[str]) -> str:
-    """Checks that each module can be imported. Importing may neither ask a question nor need a writable folder."""
+    """Check that each module can be imported. Importing may neither ask a question nor need a writable directory."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -118,40 +82,30 @@ def check_imports(modules: Sequence[str]) -> str:
 
 
 def check_torch(env: str, version: str, cuda: str) -> str:
-    """Checks torch's version, and the CUDA and GPUs it was built for; and that numpy and torch share memory."""
+    """Check torch's version, and the CUDA and GPUs it was built for; and that numpy and torch share memory."""
     import numpy as np
     import torch
 
     expect(torch.__version__.split("+")[0] == version, f"torch is {torch.__version__}, expected {version}")
     expect(torch.version.cuda == cuda, f"torch {version} is built for CUDA {torch.version.cuda}, expected {cuda}")
-    stated, built = _architectures(env), torch._C._cuda_getArchFlags().split()  # get_arch_list() needs a GPU
+    # The host tool tells by the manifest whether a GPU is too new. get_arch_list() needs a GPU.
+    manifest = re.search(r"(?m)^torch:.*architectures: \[(.*?)\]", (IMAGES / env / "manifest.yaml").read_text())
+    stated, built = manifest[1].replace(",", " ").split() if manifest else [], torch._C._cuda_getArchFlags().split()
     expect(stated == built, f"images/{env}/manifest.yaml says {stated}; this torch was built for {built}")
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     tensor = torch.from_numpy(array)  # raises where torch was built against another numpy
     tensor += 1
     expect(float(array[0, 0]) == 1.0 and float((tensor @ tensor.T).sum()) > 0, "torch and numpy do not share memory")
-    return f"torch {torch.__version__}, CUDA {cuda}, numpy {np.__version__}, {_gpu(torch)}"
-
-
-def _architectures(env: str) -> list[str]:
-    """Returns what the manifest says, by which the host tool tells whether a GPU is too new."""
-    text = (IMAGES / env / "manifest.yaml").read_text()
-    found = re.search(r"(?m)^torch:.*architectures: \[(.*?)\]", text)
-    return found[1].replace(",", " ").split() if found else []
-
-
-def _gpu(torch) -> str:
-    if not torch.cuda.is_available():
-        return "no GPU here"
-    name, capability = torch.cuda.get_device_name(0), "sm_{}{}".format(*torch.cuda.get_device_capability(0))
-    known = torch.cuda.get_arch_list()
-    same_major = any(arch.startswith(capability[:-1]) for arch in known)
-    expect(same_major, f"{name} is {capability}; this torch knows {', '.join(known)}: it needs an older GPU")
-    return name
+    gpu = "no GPU here"
+    if torch.cuda.is_available():
+        gpu, capability = torch.cuda.get_device_name(0), "sm_{}{}".format(*torch.cuda.get_device_capability(0))
+        same_major = any(arch.startswith(capability[:-1]) for arch in built)
+        expect(same_major, f"{gpu} is {capability}; this torch knows {', '.join(built)}: it needs an older GPU")
+    return f"torch {torch.__version__}, CUDA {cuda}, numpy {np.__version__}, {gpu}"
 
 
 def check_attention() -> str:
-    """Checks torch's attention against its definition, and flash-attn's where that is installed."""
+    """Check torch's attention against its definition, and flash-attn's where that is installed."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -170,7 +124,7 @@ def check_attention() -> str:
 
 
 def check_egl() -> str:
-    """Checks that EGL has a device to draw on: Mesa's on the CPU, or a GPU's."""
+    """Check that EGL has a device to draw on: Mesa's on the CPU, or a GPU's."""
     egl = ctypes.CDLL("libEGL.so.1")
     egl.eglGetProcAddress.restype = ctypes.c_void_p
     query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -181,8 +135,22 @@ def check_egl() -> str:
     return f"{count.value} EGL devices; drivers {', '.join(vendors)}"
 
 
+def check_frame(render: Callable[[], Any], size: int, mean: float, spread: float) -> str:
+    """Check a frame, uint8 [size, size, 3], by mean and spread on Mesa; and that it is the same when drawn again."""
+    from OpenGL import GL  # bound to the renderer that was chosen
+
+    first, again = render(), render()
+    vendor = (GL.glGetString(GL.GL_RENDERER) or b"unknown").decode(errors="replace").split(" (")[0]
+    found = f"mean {first.mean():.1f}, spread {first.std():.1f}"
+    expect(first.shape == (size, size, 3) and str(first.dtype) == "uint8", f"a frame is {first.dtype} {first.shape}")
+    is_close = abs(first.mean() - mean) < 3 and abs(first.std() - spread) < 3  # room for other drivers
+    expect(is_close, f"the frame has {found}; expected mean {mean}, spread {spread}")
+    expect(bool((first == again).all()), "the same state drawn twice gives two images")
+    return f"{vendor}: {found}"
+
+
 def check_image(env: str) -> str:
-    """Checks that the image says of itself what it is. Outside of an image there is nothing to check."""
+    """Check that the image says of itself what it is. Outside of an image there is nothing to check."""
     path = IMAGES.parent / "image.json"
     if not path.exists():
         return "not in an image"
@@ -193,14 +161,14 @@ def check_image(env: str) -> str:
 
 
 def one_thread() -> None:
-    """Lets torch compute in one thread: the models here are tiny, and threads that wait for busy cores take minutes."""
+    """Let torch compute in one thread: the models here are tiny, and threads that wait for busy cores take minutes."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns what `function` returns in a process of its own, for what must not meet earlier imports.
+    """Return what `function` returns in a process of its own, for what must not meet earlier imports.
 
     What packages print there goes to stderr: stdout is for the results.
     """
@@ -210,36 +178,31 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def run(env: str, dependencies: dict[str, Check], services: dict[str, Check]) -> int:
-    """Runs the checks that the command line asks for and prints what each found. Returns the exit code."""
+    """Run the checks that the command line asks for and print what each found. Return the exit code."""
     flags = argparse.ArgumentParser(description=f"Checks the environment {env!r}.")
     flags.add_argument("--part", choices=("dependencies", "services"), help="default: both")
     flags.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    asked = flags.parse_args()
+    options = flags.parse_args()
     os.environ["HF_HOME"] = str(Path(tempfile.gettempdir()) / "hf")  # nothing is downloaded; the volume may be absent
-    common = {"versions": lambda: check_versions(env), "consistency": lambda: check_consistency(env)}
-    parts = {"dependencies": {**common, **dependencies}, "services": {"image": lambda: check_image(env), **services}}
+    parts = {
+        "dependencies": {"versions": lambda: check_versions(env), **dependencies},
+        "services": {"image": lambda: check_image(env), **services},
+    }
     results = {}
-    for part in [asked.part] if asked.part else list(parts):
+    for part in [options.part] if options.part else list(parts):
         for name, check in parts[part].items():
-            results[name] = _outcome(check)
-            if not asked.json:
-                _tell(name, results[name])
-    if asked.json:
+            start = time.perf_counter()
+            try:
+                with contextlib.redirect_stdout(sys.stderr):  # some packages print as they go
+                    found, is_ok = check(), True
+            except Failure as error:
+                found, is_ok = str(error), False
+            except Exception:  # in full: a failed build has to show where
+                found, is_ok = traceback.format_exc(), False
+            seconds = round(time.perf_counter() - start, 2)
+            results[name] = {"ok": is_ok, "found": found, "seconds": seconds}
+            if not options.json:
+                print(f"{'ok' if is_ok else 'FAILED':6} {name:12} {seconds:5.1f} s  {found}", flush=True)
+    if options.json:
         print(json.dumps({"env": env, "python": sys.version.split()[0], "checks": results}, indent=1))
     return 0 if all(result["ok"] for result in results.values()) else 1
-
-
-def _outcome(check: Check) -> dict[str, Any]:
-    start = time.perf_counter()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # some packages print as they go
-            found, ok = check(), True
-    except Failure as error:
-        found, ok = str(error), False
-    except Exception:  # told in full: whoever reads a failed build needs to see where
-        found, ok = traceback.format_exc(), False
-    return {"ok": ok, "found": found, "seconds": round(time.perf_counter() - start, 2)}
-
-
-def _tell(name: str, result: dict[str, Any]) -> None:
-    print(f"{'ok' if result['ok'] else 'FAILED':6} {name:12} {result['seconds']:5.1f} s  {result['found']}", flush=True)

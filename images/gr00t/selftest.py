@@ -1,4 +1,4 @@
-"""Does this environment do what GR00T N1.5 needs? A part of its image's build; see images/common/selftest.py."""
+"""The smoke test of GR00T's environment: a part of its image's build; see images/common/selftest.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULES = (
 
 
 def check_inference() -> str:
-    """Checks one inference with a tiny random checkpoint: pictures, state and words in, a chunk of actions out."""
+    """Check one inference with a tiny random checkpoint: pictures, state and words in, a chunk of actions out."""
     from services.gr00t.__main__ import ServiceSettings, prepare
     from services.gr00t.checkpoint import tiny
 

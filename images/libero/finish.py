@@ -60,12 +60,12 @@ LIBERO_EDITS = {
 }
 
 
-def libero_folder() -> Path:
-    """Return where LIBERO's inner package is installed. Raises ModuleNotFoundError where it is not."""
-    spec = importlib.util.find_spec("libero")
+def package_folder(name: str) -> Path:
+    """Return where a package is installed, without importing it. Raises ModuleNotFoundError where it is not."""
+    spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("hf-libero is not installed in this environment; install requirements.lock first")
-    return Path(next(iter(spec.submodule_search_locations))) / "libero"
+        raise ModuleNotFoundError(f"{name} is not installed in this environment; install requirements.lock first")
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def edit_libero(folder: Path) -> Path:
@@ -85,32 +85,17 @@ def edit_libero(folder: Path) -> Path:
         os.replace(partial, path)
     config = folder / "config" / "config.yaml"
     config.parent.mkdir(exist_ok=True)
-    paths = {
-        "benchmark_root": folder,
-        "bddl_files": folder / "bddl_files",
-        "init_states": folder / "init_files",
-        "datasets": folder.parent / "datasets",
-        "assets": folder / "assets",
-    }
+    paths = {"benchmark_root": folder, "datasets": folder.parent / "datasets"}
+    paths |= {"bddl_files": folder / "bddl_files", "init_states": folder / "init_files", "assets": folder / "assets"}
     config.write_text("".join(f'{key}: "{path}"\n' for key, path in paths.items()))
     return config
 
 
-def robosuite_folder() -> Path:
-    """Returns where robosuite is installed. Raises ModuleNotFoundError where it is not."""
-    spec = importlib.util.find_spec("robosuite")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("robosuite is not installed in this environment; install requirements.lock first")
-    return Path(spec.submodule_search_locations[0])
-
-
 def write_macros(folder: Path) -> Path:
-    """Writes macros_private.py: robosuite's own macros with file logging off. Returns its path."""
-    text, changed = re.subn(
-        r"(?m)^FILE_LOGGING_LEVEL\s*=.*$", "FILE_LOGGING_LEVEL = None", (folder / "macros.py").read_text()
-    )
+    """Write macros_private.py: robosuite's own macros with file logging off. Returns its path."""
+    path = folder / "macros.py"
+    text, changed = re.subn(r"(?m)^FILE_LOGGING_LEVEL\s*=.*$", "FILE_LOGGING_LEVEL = None", path.read_text())
     if changed != 1:
-        path = folder / "macros.py"
         raise ValueError(f"{path} sets FILE_LOGGING_LEVEL {changed} times, expected once (robosuite 1.4.0)")
     target = folder / "macros_private.py"
     target.write_text(text)
@@ -118,7 +103,7 @@ def write_macros(folder: Path) -> Path:
 
 
 def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
-    """Removes what no LIBERO task loads. Returns how many bytes that gave back (0 when it was done before)."""
+    """Remove what no LIBERO task loads. Returns how many bytes that gave back (0 when it was done before)."""
     freed = 0
     for path in (below / name for name in names):
         freed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -127,8 +112,8 @@ def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
 
 
 if __name__ == "__main__":
-    place = robosuite_folder()
+    place = package_folder("robosuite")
     print(write_macros(place))
-    print(edit_libero(libero_folder()))
+    print(edit_libero(package_folder("libero") / "libero"))
     print(f"{remove_unused(place / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
     print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_BESIDE) / 1e6:.0f} MB of unused task files removed")

@@ -1,4 +1,4 @@
-"""Does this environment do what OpenVLA needs? A part of its image's build; see images/common/selftest.py."""
+"""The smoke test of OpenVLA's environment: a part of its image's build; see images/common/selftest.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULES = ("torchvision", "timm", "transformers", "tokenizers", "accelerate", "s
 
 
 def check_stack() -> str:
-    """Checks the imports; transformers from 4.50 on ignores the picture without a word."""
+    """Check the imports; transformers from 4.50 on ignores the picture without a word."""
     found = check_imports(MODULES)
     import transformers
 
@@ -24,7 +24,7 @@ def check_stack() -> str:
 
 
 def check_four_bits() -> str:
-    """Checks that bitsandbytes loads its library and packs a matrix into four bits and back."""
+    """Check that bitsandbytes loads its library and packs a matrix into four bits and back."""
     import bitsandbytes
     import torch
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
@@ -39,7 +39,7 @@ def check_four_bits() -> str:
 
 
 def check_inference() -> str:
-    """Checks one inference with a tiny random checkpoint: loading, picture, prompt, tokens, action."""
+    """Check one inference with a tiny random checkpoint: loading, picture, prompt, tokens, action."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["VLALAB_VOLUME"] = folder
         import numpy as np

@@ -1,4 +1,4 @@
-"""Does this environment do what the web page needs? A part of its image's build; see images/common/selftest.py."""
+"""The smoke test of the pages' environment: a part of its image's build; see images/common/selftest.py."""
 
 from __future__ import annotations
 
@@ -9,36 +9,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from images.common.selftest import check_imports, expect, run
 
-MODULES = (
-    "PIL",
-    "numpy",
-    "httpx",
-    "fastapi",
-    "jinja2",
-    "python_multipart",
-    "pyarrow",
-    "h5py",
-    "av",
-    "uvicorn",
-    "tyro",
-    "msgpack",
-)
+MODULES = ("PIL", "fastapi", "jinja2", "python_multipart", "pyarrow", "h5py", "av", "uvicorn", "tyro", "msgpack")
 
 
 def check_page() -> str:
-    """Checks that the page is built, and answers, without a policy and without the internet."""
+    """Check that the pages answer without a policy and without the internet."""
     from fastapi.testclient import TestClient
 
     from services.ui.app import create_app
     from services.ui.ask.link import PolicyLink
 
-    link = PolicyLink("http://127.0.0.1:9")  # nobody listens there: the page is in order all the same
+    link = PolicyLink("http://127.0.0.1:9")  # no policy listens there
     client = TestClient(create_app(link))
-    ready, page = client.get("/readyz"), client.get("/ask/")
-    first = client.get("/")
+    ready, overview, page = (client.get(path) for path in ("/readyz", "/", "/ask/"))
     link.close()
     expect(ready.status_code == 200, f"/readyz answers {ready.status_code}: {ready.text[:200]}")
-    expect(first.status_code == 200 and "/ask/" in first.text, f"the overview answers {first.status_code}")
+    expect(overview.status_code == 200 and "/ask/" in overview.text, f"the overview answers {overview.status_code}")
     expect(page.status_code == 200 and 'id="ask"' in page.text, f"the page answers {page.status_code}")
     return f"a page of {len(page.content) / 1e3:.0f} kB; {ready.json()['policy'][:60]}"
 

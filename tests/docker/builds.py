@@ -19,8 +19,6 @@ from vlalab.engine import building, docker, images
 # services are done with and their images gone. Wheels of CUDA and torch come once for all.
 GROUPS = (("libero", "metaworld", "ui", "openvla"), ("gr00t", "ws_mdl", "hf"))
 KEPT = "libero"  # small, and its own tests may go on
-PRUNE = ["builder", "prune", "--all", "--force", "--filter"]
-BYTECODE = "/cache/bytecode"
 
 
 @dataclass
@@ -89,11 +87,9 @@ class Builds:
             self.remove(name)
 
     def _prune(self) -> None:
-        """Removes what the build leaves but for the modules' bytecode, half of which the next one needs again."""
+        """Removes what the build leaves."""
         if self.private:
-            docker.run([*PRUNE, "type=regular"], check=False)
-            for mount in mounts(docker.run(["buildx", "du", "--verbose"], check=False).stdout):
-                docker.run([*PRUNE, f"id={mount}"], check=False)
+            docker.run(["builder", "prune", "--all", "--force"], check=False)
 
 
 @dataclass
@@ -108,10 +104,3 @@ class Exports:
             self.names[named[1]] = named[2]
         elif (ended := re.match(r"#(\d+) DONE", line)) and ended[1] in self.names:
             self.done(self.names.pop(ended[1]))
-
-
-def mounts(usage: str) -> list[str]:
-    """Returns the ids of the build cache's mounts, without the bytecode's, as `buildx du --verbose` says them."""
-    records = [dict(re.findall(r"(?m)^(\w+):\s+(.+)$", text)) for text in usage.split("\n\n")]
-    found = [record for record in records if record.get("Type") == "exec.cachemount"]
-    return [record["ID"] for record in found if BYTECODE not in record.get("Description", "")]

@@ -164,20 +164,6 @@ SAID = """\
 #67 DONE 4.3s
 #69 DONE 2.4s
 """
-USAGE = """\
-ID:\t\tone
-Description:\tcached mount /cache/uv from exec /bin/sh -c /build/python/install.sh whole with id "/vla-lab-uv"
-Type:\t\texec.cachemount
-
-ID:\t\ttwo
-Description:\tcached mount /cache/bytecode from exec /bin/sh -c /build/python/install.sh with id "/vla-lab-bytecode"
-Type:\t\texec.cachemount
-
-ID:\t\tthree
-Type:\t\tregular
-
-Reclaimable:\t206.3MB
-"""
 
 
 def test_an_image_is_told_when_it_is_exported_and_not_before():
@@ -187,7 +173,3 @@ def test_an_image_is_told_when_it_is_exported_and_not_before():
         hear(line)
         assert told == [] or line.endswith(("4.3s", "2.4s"))
     assert told == ["metaworld", "ui"]
-
-
-def test_of_the_mounts_of_a_build_cache_the_bytecodes_is_kept():
-    assert builds.mounts(USAGE) == ["one"]

@@ -26,7 +26,7 @@ from vlalab.host.console import LabError
 from vlalab.host.processes import identify
 from vlalab.host.state import folder as state_folder
 from vlalab.runtimes import both, containers
-from vlalab.testing import inside
+from vlalab.testing import parts
 
 OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "SUDO_")
 
@@ -362,14 +362,14 @@ def test_an_evaluation_that_draws_on_the_cpu_takes_no_gpu(engine, monkeypatch, f
 def test_tests_in_an_image_take_no_gpu_unasked(engine, monkeypatch, tmp_path):
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
     image = images.found(["libero"])["libero"]
-    assert "--gpus" not in inside.command("libero", image, tmp_path)
+    assert "--gpus" not in parts.image_command("libero", image, tmp_path)
     monkeypatch.setenv("VLALAB_LIBERO_GPU", "0,1")
-    words = inside.command("libero", image, tmp_path)
+    words = parts.image_command("libero", image, tmp_path)
     assert words[words.index("--gpus") + 1] == '"device=0,1"'
 
 
 def test_tests_in_an_image_compute_with_as_many_threads_as_their_part(engine, tmp_path):
-    words = inside.command("libero", images.found(["libero"])["libero"], tmp_path)
+    words = parts.image_command("libero", images.found(["libero"])["libero"], tmp_path)
     assert words[words.index("OMP_NUM_THREADS") - 1] == "--env", "docker takes the value from its own environment"
 
 

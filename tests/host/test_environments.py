@@ -200,7 +200,7 @@ def finish():
 def test_robosuites_settings_are_its_own_with_file_logging_off(robosuite):
     (robosuite / "macros.py").write_text('A = 1\nFILE_LOGGING_LEVEL = "DEBUG"\nB = 2\n')
     step = finish()
-    assert step.robosuite_folder() == robosuite
+    assert step.package_folder("robosuite") == robosuite
     assert step.write_macros(robosuite).read_text() == "A = 1\nFILE_LOGGING_LEVEL = None\nB = 2\n"
 
 

@@ -1,6 +1,5 @@
 """The steps of an image's build that are Python: what they accept, what they refuse, and what they leave behind."""
 
-import hashlib
 import importlib.util
 import json
 import re
@@ -11,7 +10,6 @@ import pytest
 
 from tests.ports import refusing
 from vlalab.engine import images
-from vlalab.environments import pythons
 from vlalab.host.paths import ROOT
 
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", " ")
@@ -28,7 +26,6 @@ def load(path: str, name: str):
 
 @pytest.fixture
 def flash(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT / "images" / "common" / "python"))
     step = load("common/flash/install.py", "flash_step")
     monkeypatch.setattr(step, "_torch", lambda: {"torch": "2.2", "cxx11abi": "FALSE"})
     monkeypatch.setattr(step, "FOLDER", tmp_path)
@@ -155,52 +152,29 @@ def test_a_lock_is_cut_with_markers_and_hashes_and_without_comments():
     }
 
 
-def test_a_layer_settles_what_is_new_and_touches_nothing_below_it(tmp_path):
-    if (python := pythons.find("3.10")) is None:
-        pytest.skip("no Python 3.10 here, whose bytecode the images hold")
-
+def test_a_layer_compiles_what_is_new_and_touches_nothing_below_it(tmp_path):
     def state(path):
         return path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_ctime_ns
 
-    def settle() -> set[float]:
-        subprocess.run([python, ROOT / "images/common/python/settle.py", tmp_path], check=True)
+    def compile_layer() -> set[float]:
+        subprocess.run(["sh", ROOT / "images/common/python/compile.sh", tmp_path], check=True)
         return {path.lstat().st_mtime for path in (tmp_path, *tmp_path.rglob("*"))}
 
     site = tmp_path / "lib" / "python3.10" / "site-packages"
-    (site / "old").mkdir(parents=True)
-    (site / "old" / "__init__.py").write_text("a = 1\n")
-    dates = settle()
-    below = {path: state(path) for path in tmp_path.rglob("*") if path.is_file()}
-    assert len(below) == 2 and len(dates) == 1, "a module and its bytecode, of one date"
+    for name in ("old/__init__.py", "old/tests/__init__.py", "old/deep/tests/__init__.py", "old/tests/data/a.py"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("a = 1\n")
+    (site / "old" / "template.py").write_text("{{ name }")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    dates = compile_layer()
+    assert len(dates) == 1 and not list(site.rglob("tests"))
+    below = {path: state(path) for path in site.rglob("*") if path.is_file()}
+    assert len(below) == 3, "two modules, and the bytecode of the one that is Python"
     (site / "new.py").write_text("b = 2\n")
-    assert settle() == dates
+    assert compile_layer() == dates
     assert {path: state(path) for path in below} == below
     assert len(list(site.rglob("*.pyc"))) == 2
-
-
-def test_bytecode_that_is_kept_is_what_would_be_made_and_what_is_broken_is_made_again(tmp_path):
-    if (python := pythons.find("3.10")) is None:
-        pytest.skip("no Python 3.10 here, whose bytecode the images hold")
-
-    def settled(source: str, *folder) -> tuple[bytes, set]:
-        (module := tmp_path / "venv" / "module.py").parent.mkdir(exist_ok=True)
-        module.write_text(source)
-        subprocess.run([python, "-B", ROOT / "images/common/python/settle.py", module.parent, *folder], check=True)
-        (made,) = module.parent.rglob("*.pyc")
-        return made.read_bytes(), set(kept.iterdir())
-
-    (kept := tmp_path / "kept").mkdir()
-    fresh, nothing = settled("a = {'b', 'c'}\n")
-    again, (one,) = settled("a = {'b', 'c'}\n", kept)
-    whole = hashlib.sha256(fresh).digest() + fresh
-    assert fresh == again and not nothing and one.read_bytes() == whole
-    one.write_bytes(hashlib.sha256(b"taken").digest() + b"taken")
-    assert settled("a = {'b', 'c'}\n", kept) == (b"taken", {one}), "it is not compiled once more"
-    for broken in (b"", whole[:-1], whole[:32]):
-        one.write_bytes(broken)
-        assert settled("a = {'b', 'c'}\n", kept) == (fresh, {one}) and one.read_bytes() == whole
-    other, both = settled("a = {'b', 'd'}\n", kept)
-    assert other != fresh and len(both) == 2
 
 
 def test_flash_attn_is_one_version_in_lock_and_wheel():

@@ -1,9 +1,8 @@
-"""The parts of `./lab test`, each in the environment that it belongs to.
+"""The parts of `./lab test`: what each runs, in which environment.
 
-The tests of an environment run inside its image where an engine has one that fits the lock, else in the local
-environment. Part `docker` builds every image and runs `./lab test ENV --runtime docker` for each: the file that
-$VLALAB_TEST_RECORD names gets the counts, and it is not run again. Tests marked `outside` need what no image has (a
-browser, the package index): they run in the local environment.
+An environment's tests run inside its image where an engine has one that fits the lock, else in the local environment.
+Part `docker` builds every image and runs `./lab test ENV --runtime docker` for each: the file that $VLALAB_TEST_RECORD
+names gets the counts, and the part is not run again.
 """
 
 from __future__ import annotations
@@ -15,25 +14,28 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from vlalab.description import compose, manifests
-from vlalab.engine import docker, images
+from vlalab.description import compose, gpus, manifests
+from vlalab.engine import building, docker, images, volumes
 from vlalab.environments import pythons, venvs
 from vlalab.host import gl, paths
-from vlalab.host.console import LabError, say, unknown
+from vlalab.host.console import LabError, say
 from vlalab.host.processes import die_with_parent
-from vlalab.runtimes import both, local
-from vlalab.testing import inside
-from vlalab.testing.results import Result, append_records, read_junit, read_records, skipped
+from vlalab.runtimes import local
+from vlalab.testing.results import Result, read_junit, skipped
 
 CONTRACT_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MAX_MINUTES = 600
-RECORD = "VLALAB_TEST_RECORD"
+MAX_IMAGE_S = 2700  # of tests inside an image; the slowest take 13 min next to all others on two cores
+RECORD, NIGHTLY = "VLALAB_TEST_RECORD", "VLALAB_TEST_NIGHTLY"
+HOME = "/opt/vla-lab"  # where an image stores the code
 ENVIRONMENTS = manifests.environments()
 # Services that run in another's environment may have tests of their own.
 SERVICES = [n for n in manifests.folders() if n not in ENVIRONMENTS and (paths.ROOT / "tests" / n).is_dir()]
+running: list[subprocess.Popen] = []  # processes of tests, which end with Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,6 @@ class Options:
     seed: int | None = None
     nightly: bool = False
 
-    def __post_init__(self) -> None:
-        if self.minutes is not None and not 0 < self.minutes <= MAX_MINUTES:
-            raise LabError(f"--minutes must be a number in (0, {MAX_MINUTES}], got {self.minutes:g}")
-        if self.runtime not in both.NAMES:
-            raise LabError(unknown("runtime", self.runtime, both.NAMES))
-
 
 @dataclass(frozen=True)
 class Part:
@@ -63,6 +59,24 @@ class Part:
     name: str
     run: Callable[[Options, TextIO | None], list[Result]]
     stage: int = 0
+
+
+def all_parts(options: Options) -> list[Part]:
+    """Return every part, in the order in which they start. Fault injection that measures response times runs alone."""
+    names = [*ENVIRONMENTS, *SERVICES]
+    outside_names = [name for name in names if options.runtime != "docker" and has_outside(name)]
+    attacks = () if options.minutes else ("pages", "policies")
+    return [
+        Part("lint", lint),
+        Part("docker", docker_engine),
+        Part("contract", contract),
+        Part("host", lambda _, output: [run_pytest("host", sys.executable, ["tests/host", "tests/repo"], {}, output)]),
+        *(Part(f"{name} outside", partial(environment, name, "outside")) for name in outside_names),
+        Part("terminal", terminal),
+        *(Part(name, partial(environment, name, "not outside"), stage=1) for name in names),
+        *([] if options.minutes else [Part("chaos faults", partial(chaos, ["faults", "planted"]))]),
+        Part("chaos", partial(chaos, attacks), stage=2),
+    ]
 
 
 def lint(options: Options, output: TextIO | None) -> list[Result]:
@@ -78,9 +92,8 @@ def contract(options: Options, output: TextIO | None) -> list[Result]:
     results = []
     for version in dict.fromkeys([*list(available)[-1:], *([] if options.quick else list(available)[:1])]):
         with tempfile.TemporaryDirectory(prefix="vlalab-contract-") as directory:
-            python = Path(directory) / "venv" / "bin" / "python"
+            python, lock = Path(directory, "venv/bin/python"), paths.ROOT / "tests/contract/requirements.lock"
             venvs.uv(["venv", "--no-project", "--python", available[version], str(python.parents[1])])
-            lock = paths.ROOT / "tests" / "contract" / "requirements.lock"
             venvs.uv(["pip", "sync", "--require-hashes", "--python", str(python), str(lock)])
             variables = {"PYTHONPATH": paths.python_path()}
             results.append(run_pytest(f"contract {version}", str(python), ["tests/contract"], variables, output))
@@ -92,11 +105,12 @@ def contract(options: Options, output: TextIO | None) -> list[Result]:
 def docker_engine(options: Options, output: TextIO | None) -> list[Result]:
     """Run the tests that need a Docker engine. Return their result, and those of the tests inside images."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
-        record = Path(directory) / "record.jsonl"
-        timeout = f"faulthandler_timeout={inside.MAX_S + 300}"  # one test waits for all tests of an image
+        record = Path(directory, "record.jsonl")
+        record.touch()
+        timeout = f"faulthandler_timeout={MAX_IMAGE_S + 300}"  # one test waits for all tests of an image
         variables = {RECORD: str(record)}
         result = run_pytest("docker", sys.executable, ["tests/docker"], variables, output, ["-o", timeout])
-        return [result, *read_records(record)]
+        return [result, *(Result(**json.loads(line)) for line in record.read_text().splitlines())]
 
 
 def terminal(options: Options, output: TextIO | None) -> list[Result]:
@@ -106,75 +120,40 @@ def terminal(options: Options, output: TextIO | None) -> list[Result]:
     return [run_pytest("terminal", sys.executable, ["tests/terminal"], {}, output)]
 
 
-def image_problem(name: str) -> str | None:
-    """Return why the tests of an environment cannot run inside its image, or None."""
-    return docker.available() or images.unusable(name, images.found([name]).get(name))
+def environment(name: str, markers: str, options: Options, output: TextIO | None) -> list[Result]:
+    """Run tests/<name>, inside an image or in the local environment.
 
-
-def environment(name: str, options: Options, output: TextIO | None) -> list[Result]:
-    """Run the tests of an environment, but those marked `outside`, inside its image or in the local environment."""
-    if not has_tests(f"tests/{name}"):
+    Tests marked `outside` need what no image has (a browser, the package index, services of other environments).
+    """
+    if not any((paths.ROOT / "tests" / name).glob("**/test_*.py")):
         return [skipped(name, f"no tests in tests/{name}")]
-    home = host_environment(name)
-    problem = "--runtime local" if options.runtime == "local" else image_problem(home)
-    if problem is None:
-        result = inside.run(name, images.found([home])[home], xdist_flags(name), output)
-        if path := os.environ.get(RECORD):
-            append_records(Path(path), [result])
-        return [result]
-    if options.runtime == "docker":
-        raise LabError(problem)
-    say(f"{name}: in the local environment ({problem})")
-    return [in_local(name, output, ["-m", "not outside", *xdist_flags(name)])]
-
-
-def has_outside(name: str) -> bool:
-    """Return whether some tests of an environment are marked `outside`."""
-    return any("pytest.mark.outside" in p.read_text() for p in (paths.ROOT / "tests" / name).glob("**/test_*.py"))
-
-
-def outside(name: str, options: Options, output: TextIO | None) -> list[Result]:
-    """Run the tests of an environment that are marked `outside` in the local environment."""
-    make_environments()  # such tests start services of other environments
-    result = in_local(name, output, ["-m", "outside"])
-    result.name = f"{name} outside"
-    return [result]
-
-
-def make_environments(*names: str) -> None:
-    """Make local environments: these, and those with tests marked `outside`."""
-    with_outside = [host_environment(name) for name in [*ENVIRONMENTS, *SERVICES] if has_outside(name)]
-    for name in dict.fromkeys([*names, *with_outside]):
-        venvs.ensure(name, paths.ROOT)
-
-
-def in_local(name: str, output: TextIO | None, flags: Sequence[str]) -> Result:
-    """Run tests of an environment in images/<name>/.venv, which is made first where it is missing."""
-    env = venvs.ensure(host_environment(name), paths.ROOT)
-    if ENVIRONMENTS[env.name].needs_gl:
+    home, flags, problem = host_environment(name), ["-m", markers], "--runtime local"
+    if markers == "outside":
+        make_environments()
+    else:
+        if ENVIRONMENTS[home].tested_first:  # its tests take longest: files run in parallel
+            flags += ["-n", str(at_once()), "--dist", "loadfile", "--no-loadscope-reorder"]
+        if options.runtime != "local":
+            image = images.found([home]).get(home)
+            problem = docker.available() or images.unusable(home, image)
+            if problem is None:
+                return [run_in_image(name, image, flags, output)]
+        if options.runtime == "docker":
+            raise LabError(problem)
+        say(f"{name}: in the local environment ({problem})")
+    env = venvs.ensure(home, paths.ROOT)
+    if ENVIRONMENTS[home].needs_gl:
         gl.ensure()
-    return run_pytest(name, str(env.python), [f"tests/{name}"], env.variables(), output, flags)
+    label = f"{name} outside" if markers == "outside" else name
+    return [run_pytest(label, str(env.python), [f"tests/{name}"], env.variables(), output, flags)]
 
 
-def host_environment(name: str) -> str:
-    """Return the environment of tests/<name>: of that name, or that of the services of that name."""
-    if name in ENVIRONMENTS:
-        return name
-    return compose.read()[next(iter(manifests.folders()[name].services))].environment_name
-
-
-def xdist_flags(name: str) -> list[str]:
-    """Return the flags that run test files in parallel, for the environment whose tests take longest."""
-    is_long = ENVIRONMENTS[host_environment(name)].tested_first
-    return ["-n", str(at_once()), "--dist", "loadfile", "--no-loadscope-reorder"] if is_long else []
-
-
-def chaos(options: Options, output: TextIO | None, *families: str) -> list[Result]:
+def chaos(families: Sequence[str], options: Options, output: TextIO | None) -> list[Result]:
     """Inject faults into evaluations and services that it starts. families: some of them; none means all."""
     env = venvs.ensure(manifests.default_environment(), paths.ROOT)
     gl.ensure()
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
-        report = Path(directory) / "chaos.json"
+        report = Path(directory, "chaos.json")
         command = [str(env.python), "-m", "tests.chaos", "--report", str(report)]
         command += [word for family in families for word in ("--only", family)]
         for flag, value in (("--minutes", options.minutes), ("--seed", options.seed)):
@@ -184,9 +163,69 @@ def chaos(options: Options, output: TextIO | None, *families: str) -> list[Resul
     return [Result("chaos", **counts)]
 
 
-def has_tests(directory: str) -> bool:
-    """Return whether a directory of the repository has tests."""
-    return any((paths.ROOT / directory).glob("**/test_*.py"))
+def has_outside(name: str) -> bool:
+    """Return whether some tests of an environment are marked `outside`."""
+    return any("pytest.mark.outside" in p.read_text() for p in (paths.ROOT / "tests" / name).glob("**/test_*.py"))
+
+
+def host_environment(name: str) -> str:
+    """Return the environment of tests/<name>: of that name, or that of the services of that name."""
+    if name in ENVIRONMENTS:
+        return name
+    return compose.read()[next(iter(manifests.folders()[name].services))].environment_name
+
+
+def make_environments(*names: str) -> None:
+    """Make local environments: these, and those with tests marked `outside`."""
+    with_outside = [host_environment(name) for name in [*ENVIRONMENTS, *SERVICES] if has_outside(name)]
+    for name in dict.fromkeys([*names, *with_outside]):
+        venvs.ensure(name, paths.ROOT)
+
+
+def image_command(name: str, image: images.Image, report: Path, flags: Sequence[str] = ()) -> list[str]:
+    """Return docker's arguments that run tests/<name> inside its image; pytest's report goes into `report`."""
+    gpu = gpus.chosen(name, compose.environment_variables())
+    mounted = ["pyproject.toml", "tests", "bench"]  # tests compare what benchmarks count
+    if image.revision != building.commit() or image.revision.endswith(("-dirty", "unknown")):
+        mounted += ["services", "lessons", *paths.SHARED]
+    pairs = [(paths.ROOT / path, f"{HOME}/{path}") for path in mounted]
+    volume = [paths.volume() / part for part in ("assets", "checkpoints")]  # what tests may read
+    pairs += [(path, f"/volume/{path.name}") for path in volume if path.is_dir()]
+    return [
+        "run", "--rm", "--init", "--name", f"vla-lab-test-{name}-{os.getpid()}",
+        "--user", ":".join(map(str, volumes.container_user())), "--read-only", "--network", "none", "--cap-drop", "ALL",
+        "--security-opt", "no-new-privileges", "--shm-size", "1g",
+        "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
+        "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
+        "--env", "PYTHONPATH=" + ":".join((HOME, *(f"{HOME}/{part}" for part in paths.SHARED))),  # as the images
+        "--env", "NVIDIA_VISIBLE_DEVICES=void",  # no GPU unless VLALAB_<ENV>_GPU names one: others may be computing
+        *([] if gpu in ("", "none") else ["--gpus", "all" if gpu == "all" else f'"device={gpu}"']),
+        "--env", "OMP_NUM_THREADS", "--env", NIGHTLY,
+        "--volume", f"{report}:/report",
+        *(word for here, there in pairs for word in ("--volume", f"{here}:{there}:ro")),
+        image.reference, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+        "--junitxml=/report/junit.xml", *flags, f"tests/{name}",
+    ]  # fmt: skip
+
+
+def run_in_image(name: str, image: images.Image, flags: Sequence[str], output: TextIO | None) -> Result:
+    """Return the counts of an environment's tests inside its image."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
+        os.chmod(directory, 0o777)  # the user inside may be another one
+        arguments = image_command(name, image, Path(directory), flags)
+        process = docker.open_pipe(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        running.append(process)
+        try:
+            result = read_junit(name, Path(directory, "junit.xml"), process.wait(MAX_IMAGE_S))
+        except BaseException as error:
+            docker.run(["rm", "--force", arguments[arguments.index("--name") + 1]], check=False)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise LabError(f"the tests of {name} took more than {MAX_IMAGE_S // 60} min in their image") from None
+            raise
+    if path := os.environ.get(RECORD):
+        with open(path, "a") as file:
+            file.write(json.dumps(vars(result)) + "\n")
+    return result
 
 
 def run_pytest(
@@ -195,10 +234,9 @@ def run_pytest(
 ) -> Result:  # fmt: skip
     """Return the counts of a pytest run."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
-        report = Path(directory) / "junit.xml"
+        report = Path(directory, "junit.xml")
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags]
-        code = execute([*command, *directories], variables, output)
-        return read_junit(name, report, code)
+        return read_junit(name, report, execute([*command, *directories], variables, output))
 
 
 def execute(command: Sequence[str], variables: Mapping[str, str], output: TextIO | None) -> int:
@@ -207,7 +245,7 @@ def execute(command: Sequence[str], variables: Mapping[str, str], output: TextIO
         command, cwd=paths.ROOT, env={**local.service_variables(), **variables}, stdin=subprocess.DEVNULL,
         stdout=output, stderr=output, preexec_fn=die_with_parent(),
     )  # fmt: skip
-    inside.running.append(process)
+    running.append(process)
     return process.wait()
 
 
@@ -216,25 +254,3 @@ def at_once() -> int:
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     limit = min(len(os.sched_getaffinity(0)), int(meminfo["MemAvailable"].split()[0]) // 5_000_000)
     return max(1, limit + (limit > 1))
-
-
-def all_parts(options: Options) -> list[Part]:
-    """Return every part, in the order in which they start."""
-    names = [*ENVIRONMENTS, *SERVICES]
-
-    def of(function: Callable[..., list[Result]], *words: str) -> Callable[[Options, TextIO | None], list[Result]]:
-        return lambda options, output: function(*words, options, output)
-
-    return [
-        Part("lint", lint),
-        Part("docker", docker_engine),
-        Part("contract", contract),
-        Part("host", lambda options, output: [
-            run_pytest("host", sys.executable, ["tests/host", "tests/repo"], {}, output)
-        ]),
-        *(Part(f"{n} outside", of(outside, n)) for n in names if options.runtime != "docker" and has_outside(n)),
-        Part("terminal", terminal),
-        *(Part(n, of(environment, n), stage=1) for n in names),
-        *([] if options.minutes else [Part("chaos faults", lambda o, out: chaos(o, out, "faults", "planted"))]),
-        Part("chaos", lambda o, out: chaos(o, out, *([] if o.minutes else ["pages", "policies"])), stage=2),
-    ]  # fmt: skip

@@ -9,26 +9,25 @@ from collections.abc import Sequence
 from vlalab.host import paths
 from vlalab.host.console import say
 
+MARKERS = {  # package -> what the tests say that skip without it
+    "chromium": "skipif(browser.find()",
+    "openssh-server": "skipif(ssh_server.SSHD",
+    "nginx": "skipif(NGINX",
+}
 CHROME = "google-chrome-stable_current_amd64.deb"
-CHROME_ADDRESS = f"https://dl.google.com/linux/direct/{CHROME}"
 
 
 def missing(parts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the missing packages, each with those of the parts whose test files skip without it."""
+    """Return the packages that this machine lacks, each with those of the parts whose tests skip without it."""
     from tests import browser, ssh_server
 
-    programs = (
-        ("chromium", "skipif(browser.find()", browser.find),
-        ("openssh-server", "skipif(ssh_server.SSHD", ssh_server.find),
-        ("nginx", "skipif(NGINX", lambda: shutil.which("nginx")),
-    )
+    found = {"chromium": browser.find(), "openssh-server": ssh_server.find(), "nginx": shutil.which("nginx")}
+    texts = {part: [path.read_text() for path in (paths.ROOT / "tests" / part).glob("**/test_*.py")] for part in parts}
     users = {
-        package: [
-            part for part in parts
-            if any(marker in path.read_text() for path in (paths.ROOT / "tests" / part).glob("**/test_*.py"))
-        ]
-        for package, marker, find in programs if find() is None
-    }  # fmt: skip
+        package: [part for part in parts if any(marker in text for text in texts[part])]
+        for package, marker in MARKERS.items()
+        if found[package] is None
+    }
     return {package: names for package, names in users.items() if names}
 
 
@@ -45,15 +44,15 @@ def install(parts: Sequence[str]) -> None:
 
 def advice(parts: Sequence[str]) -> list[str]:
     """Return the command that installs missing programs and runs the skipped tests, as a list of lines; often empty."""
-    absent = missing(parts)
-    if not absent:
+    packages = missing(parts)
+    if not packages:
         return []
-    again = "./lab test " + " ".join(part for part in parts if any(part in users for users in absent.values()))
     sudo = "" if os.geteuid() == 0 else "sudo "
-    lines = [f"to run the skipped tests: {sudo}apt-get install -y {' '.join(absent)} && {again}"]
-    if "chromium" in absent:
+    again = " ".join(part for part in parts if any(part in users for users in packages.values()))
+    lines = [f"to run the skipped tests: {sudo}apt-get install -y {' '.join(packages)} && ./lab test {again}"]
+    if "chromium" in packages:
         lines.append(
-            "where Chromium is only a snap, which does not run in containers (Ubuntu), install Chrome: "
-            f"curl -fsSLO {CHROME_ADDRESS} && {sudo}apt-get install -y ./{CHROME}"
+            "where Chromium is only a snap, which does not run in containers (Ubuntu), install Chrome: curl -fsSLO "
+            f"https://dl.google.com/linux/direct/{CHROME} && {sudo}apt-get install -y ./{CHROME}"
         )
     return lines

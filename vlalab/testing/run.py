@@ -1,4 +1,4 @@
-"""Run parts of the tests at the same time. Output is printed part by part, that of the first unfinished one live."""
+"""Run parts of the tests, as many at the same time as cores and memory allow; print each one's output when it ends."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TextIO
 
 from vlalab.host.console import LabError, say, unknown
-from vlalab.testing import inside, parts, programs
+from vlalab.testing import parts, programs
 from vlalab.testing.parts import Options, Part
 from vlalab.testing.results import Result, print_summary, skipped
 
@@ -28,11 +28,9 @@ def run(names: Sequence[str], options: Options) -> int:
             raise LabError(unknown("part", name, ["all", *NAMES]))
     selected = names if names and "all" not in names else QUICK if options.quick else NAMES
     if options.nightly:
-        os.environ[inside.NIGHTLY] = "1"  # read by tests/conftest.py in every process
+        os.environ[parts.NIGHTLY] = "1"  # read by tests/conftest.py in every process
     if not options.quick:
         programs.install(selected)
-    if selected is NAMES:
-        say("all tests take 20 to 33 min on two quiet cores, plus the downloads; ./lab test --quick takes a few")
     results = run_parts([p for p in parts.all_parts(options) if p.name.split()[0] in selected], options)
     if options.quick and not names:
         results.append(skipped("others", f"--quick runs {', '.join(QUICK)} only"))
@@ -55,37 +53,25 @@ def run_parts(selected: Sequence[Part], options: Options) -> list[Result]:
 
 
 def _run_batch(batch: Sequence[Part], options: Options, directory: Path) -> list[Result]:
+    def run_logged(part: Part) -> list[Result]:
+        with (directory / f"{part.name}.txt").open("w") as output:
+            return _run_part(part, options, output)
+
     with ThreadPoolExecutor(parts.at_once()) as pool:
-        logs = [directory / f"{part.name}.txt" for part in batch]
-        files = [log.open("w") for log in logs]
-        futures: list[Future] = []
+        futures: dict[Future[list[Result]], Part] = {pool.submit(run_logged, part): part for part in batch}
         try:
-            futures += [pool.submit(_run_part, part, options, file) for part, file in zip(batch, files, strict=True)]
-            for log, future in zip(logs, futures, strict=True):
-                _follow(log, future)
+            for future in as_completed(futures):
+                print((directory / f"{futures[future].name}.txt").read_text(errors="replace"), end="", flush=True)
             return [result for future in futures for result in future.result()]
         except BaseException:  # Ctrl-C: what tests started ends with them
             pool.shutdown(wait=False, cancel_futures=True)
             interrupted = set()
             while not all(future.done() for future in futures):  # one may still be starting its process
-                for process in {*inside.running} - interrupted:
+                for process in {*parts.running} - interrupted:
                     process.send_signal(signal.SIGINT)
                     interrupted.add(process)
                 time.sleep(0.1)
             raise
-        finally:
-            for file in files:
-                file.close()
-
-
-def _follow(log: Path, future: Future) -> None:
-    """Print a file as it grows until the future is done."""
-    with log.open(errors="replace") as output:
-        is_done = False
-        while not is_done:
-            is_done = future.done()
-            print(output.read(), end="", flush=True)
-            time.sleep(0 if is_done else 0.2)
 
 
 def _run_part(part: Part, options: Options, output: TextIO | None) -> list[Result]:
@@ -97,5 +83,5 @@ def _run_part(part: Part, options: Options, output: TextIO | None) -> list[Resul
     except LabError as error:
         say(f"part '{part.name}' failed: {error}")
         results = [Result(part.name, failed=1)]
-    results[0].seconds = results[0].seconds or time.monotonic() - start
+    results[0].seconds = time.monotonic() - start
     return results

@@ -28,28 +28,24 @@ def check() -> list[str]:
 
 def differences(errors: list[str], stored: dict[str, int]) -> list[str]:
     """Return the errors of directories that have more than stored, and a sentence for each directory that differs."""
-    counts = Counter(map(directory, errors))
+    counts = count(errors)
     more = {name for name in counts if counts[name] > stored.get(name, 0)}
-    lines = [line for line in errors if directory(line) in more]
-    for name in sorted({*counts, *stored}):
-        now, limit = counts[name], stored.get(name, 0)
-        if now > limit:
-            lines.append(f"{name}: {now} type errors; expected at most {limit}: fix the new ones")
-        elif now < limit:
-            lines.append(f"{name}: {now} type errors, fewer than the {limit} in {STORED.name}")
-    return lines
+    lines = [line for line in errors if {*count([line])} <= more]
+    lines += [f"{name}: {counts[name]} type errors; expected at most {stored.get(name, 0)}" for name in sorted(more)]
+    fewer = sorted(name for name, limit in stored.items() if counts[name] < limit)
+    return lines + [f"{name}: {counts[name]} type errors, fewer than the stored {stored[name]}" for name in fewer]
 
 
-def directory(error: str) -> str:
-    """Return the directory of an error's file, relative to the repository's root."""
-    return os.path.dirname(error.split(":", 1)[0]) or "."
+def count(errors: list[str]) -> Counter[str]:
+    """Return the number of errors by directory, relative to the repository's root."""
+    return Counter(os.path.dirname(error.split(":", 1)[0]) or "." for error in errors)
 
 
 def main() -> int:
     """Compare the counts with the stored ones, or store them. Return the exit code."""
     errors = check()
     if "--write" in sys.argv[1:]:
-        STORED.write_text(json.dumps(Counter(map(directory, errors)), indent=1, sort_keys=True) + "\n")
+        STORED.write_text(json.dumps(count(errors), indent=1, sort_keys=True) + "\n")
         return 0
     lines = differences(errors, json.loads(STORED.read_text()))
     if lines:

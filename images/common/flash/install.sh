@@ -3,4 +3,5 @@
 set -eu
 . /build/network.sh
 export PYTHONDONTWRITEBYTECODE=1
-exec /opt/venv/bin/python -B /build/flash/install.py "$1"
+/opt/venv/bin/python -B /build/flash/install.py "$1"
+/build/python/compile.sh /opt/venv

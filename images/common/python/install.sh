@@ -19,4 +19,4 @@ if [ -f $beside ]; then # read as data and never imported: see vlalab/environmen
 fi
 rm -f /opt/venv/.lock # uv's own, writable by everybody
 if [ -f /build/layer/finish.py ]; then $python -B /build/layer/finish.py; fi
-$python -B /build/python/settle.py /opt/venv /cache/bytecode
+/build/python/compile.sh /opt/venv
