@@ -164,8 +164,9 @@ class Lab(Program):
         try:
             super().execute()
         except KeyboardInterrupt as interrupt:
-            text, code = endings.ending(interrupt)
-            raise Exit(f"lab: {text}", code) from None
+            end = endings.ending(interrupt)
+            assert end is not None
+            raise Exit(f"lab: {end.text}", end.code) from None
 
     def list_tasks(self) -> None:
         """Prints every task, in groups."""
