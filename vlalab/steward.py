@@ -185,9 +185,12 @@ def read_json(*words: str, seconds: float) -> tuple[Any, str]:
 
 def run(*words: str, seconds: float) -> tuple[str, str]:
     """Return what a command of the lab prints, and its errors, or why it could not be run."""
-    command, options = f"./lab {' '.join(words)}", {"cwd": paths.ROOT, "stdin": subprocess.DEVNULL, "timeout": seconds}
+    command = f"./lab {' '.join(words)}"
     try:
-        done = subprocess.run([paths.ROOT / "lab", *words], capture_output=True, text=True, errors="replace", **options)
+        done = subprocess.run(
+            [paths.ROOT / "lab", *words], capture_output=True, text=True, errors="replace", cwd=paths.ROOT,
+            stdin=subprocess.DEVNULL, timeout=seconds,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "", f"{command} did not answer within {seconds:g} s"
     except OSError as error:

@@ -1,6 +1,7 @@
 """Two users or clones on one engine: neither sees, stops, recreates or removes what is the other's."""
 
 import json
+import subprocess
 import urllib.request
 
 import pytest
@@ -49,7 +50,7 @@ def test_an_image_says_who_built_it_and_clean_takes_nobody_elses(lab, builds):
     assert mine["Config"]["Labels"][images.OWNER_LABEL] == state.owner()
     theirs = f"vla-lab/libero:theirs-{lab.name}"
     words = ["build", "--quiet", "--tag", theirs, "--label", f"{images.OWNER_LABEL}=somebody-12345678", "-"]
-    docker.run(words, text_in=f"FROM {mine['RepoTags'][0]}\n")
+    subprocess.run(docker.command(words), input=f"FROM {mine['RepoTags'][0]}\n", text=True, check=True)
     docker.run(["tag", mine["RepoTags"][0], old := f"vla-lab/libero:old-{lab.name}"])
     try:
         shown = lab("clean", "--dry-run", VLALAB_TAG="another").text
@@ -69,6 +70,7 @@ def test_a_volume_that_is_not_there_is_not_made(lab, builds, tmp_path):
     builds.get("libero")
     gone = tmp_path / "gone"
     variables = {**lab.variables(), "VLALAB_VOLUME": str(gone), "COMPOSE_PROJECT_NAME": f"vlalab-gone-{lab.name}"}
-    done = docker.compose(["run", "--rm", "--no-deps", "oracle", "true"], check=False, variables=variables)
+    run = docker.compose_args(["run", "--rm", "--no-deps", "oracle", "true"])
+    done = docker.run(run, check=False, variables=variables)
     docker.run(["network", "rm", f"vlalab-gone-{lab.name}_default"], check=False)
     assert done.returncode != 0 and "does not exist" in done.stderr and not gone.exists(), json.dumps(done.stderr)

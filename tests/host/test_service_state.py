@@ -10,9 +10,9 @@ import urllib.request
 
 import pytest
 
-from vlalab.description import compose, ports
+from vlalab.description import compose, ports, service_settings
 from vlalab.environments import venvs
-from vlalab.runtimes import containers, service_state
+from vlalab.runtimes import containers
 
 TOKEN, OTHER = "the-first-token-0123456789", "another-token-0123456789"
 
@@ -77,7 +77,7 @@ def test_a_container_shows_what_it_was_started_with(service):
     given = {"VLALAB_TOKEN": TOKEN, "VLALAB_BIND": "10.0.0.1", "VLALAB_LISTEN": "0.0.0.0"}
     described = compose.read(variables=given)[service]
     environment = json.loads(json.dumps(dict(described.environment)))
-    had = service_state.of_container(service, environment, list(described.command))
+    had = service_settings.of_container(service, environment, list(described.command))
     assert {name: had[name] for name in given} == given
     assert ports.port_variable(service) not in had
 
@@ -89,7 +89,7 @@ def test_a_container_shows_what_it_was_started_with(service):
 def test_a_default_that_follows_another_variable_is_no_setting(variables, shown):
     """Or the page would keep openvla's old address when that has moved."""
     command = compose.read(variables=variables)["ui"].command
-    had = service_state.of_container("ui", {}, list(command))
+    had = service_settings.of_container("ui", {}, list(command))
     assert had["VLALAB_UI_POLICY"] == (shown and shown["VLALAB_UI_POLICY"])
 
 
@@ -105,14 +105,14 @@ def test_what_a_container_was_started_with_is_held_against_what_is_asked_for():
     }  # fmt: skip
     found = containers._container(record)
     had = found.started_with()
-    assert service_state.differing("oracle", had, {}) == []
+    assert service_settings.differing("oracle", had, {}) == []
     assert (
-        service_state.differing(
+        service_settings.differing(
             "oracle", had, {"VLALAB_TOKEN": TOKEN, "VLALAB_BIND": "127.0.0.1", "VLALAB_UI_POLICY": "x"}
         )
         == []
     )
-    assert service_state.differing("oracle", had, {"VLALAB_TOKEN": OTHER, "VLALAB_BIND": "::1"}) == [
+    assert service_settings.differing("oracle", had, {"VLALAB_TOKEN": OTHER, "VLALAB_BIND": "::1"}) == [
         "VLALAB_BIND",
         "VLALAB_TOKEN",
     ]
@@ -123,5 +123,5 @@ def test_what_a_container_was_started_with_is_held_against_what_is_asked_for():
 def test_a_container_shows_which_services_its_page_was_told_of(given):
     variables = {"VLALAB_UI_SERVICES": given, "VLALAB_ORACLE_PORT": "18001"}
     page = compose.read(variables=variables)["ui"]
-    had = service_state.of_container("ui", page.environment, list(page.command))
+    had = service_settings.of_container("ui", page.environment, list(page.command))
     assert (had["VLALAB_UI_SERVICES"], had["VLALAB_UI_POLICIES"]) == (given, "")

@@ -10,7 +10,7 @@ from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known, say, unknown
-from vlalab.runtimes import both, containers, service_state, steward
+from vlalab.runtimes import both, containers, steward
 from vlalab.runtimes import logs as kept_logs
 from vlalab.runtimes.both import Instance
 
@@ -96,14 +96,14 @@ def _current_settings(found: Instance, wanted: Mapping[str, str], restart: bool)
     """Return the settings that a running service keeps; report which others are requested, or stop it for them."""
     current, requested = found.started_with(), compose.environment_variables()
     if wanted == service_settings.kept(found.service):
-        other = service_state.differing(found.service, current, requested)
+        other = service_settings.differing(found.service, current, requested)
         if not other or not restart:
             _report_other(found.service, other)
             return current
         say(f"{found.name} is started anew with other settings: {', '.join(other)}")
         found.stop()
     new = {**current, **{name: requested[name] for name in current if name in requested}}
-    return {name: value for name, value in new.items() if not service_state.is_own(found.service, name)}
+    return {name: value for name, value in new.items() if not service_settings.is_own(found.service, name)}
 
 
 def _report_other(name: str, other: Sequence[str]) -> None:
@@ -173,7 +173,7 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
         return []
     previous = {found.service: found.started_with() for found in chosen}
     requested = compose.environment_variables()
-    other = {name: service_state.differing(name, settings, requested) for name, settings in previous.items()}
+    other = {name: service_settings.differing(name, settings, requested) for name, settings in previous.items()}
     if steward.PAGE in kept:
         steward.dismiss()
     for found in chosen:

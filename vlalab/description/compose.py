@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -136,13 +137,13 @@ def gpu_services() -> tuple[str, ...]:
     return tuple(_document(GPU_FILE)["services"]) if GPU_FILE.exists() else ()
 
 
-def device_request(service: str, path: Path = GPU_FILE) -> Mapping[str, object]:
+def device_request(service: str, path: Path = GPU_FILE) -> Any:
     """Return what compose.gpu.yaml asks for a service (driver, device_ids, capabilities), variables not filled in."""
     (request,) = _document(path)["services"][service]["deploy"]["resources"]["reservations"]["devices"]
     return request
 
 
-def written(service: str) -> dict:
+def written(service: str) -> Any:
     """Return what compose.yaml says about a service, with its variables as they are written."""
     return _document(FILE)["services"][service]
 
@@ -168,18 +169,19 @@ def _bodies(service: str) -> list[object]:
     return [_document(file)["services"].get(service, {}) for file in (FILE, GPU_FILE) if file.exists()]
 
 
-def _document(path: Path) -> dict:
+def _document(path: Path) -> dict[str, Any]:
     """Return a file as it is written. Nobody may change what it returns: it is read once while it stays the same."""
     status = path.stat()
-    return _parsed(path, status.st_mtime_ns, status.st_size)
+    document: dict[str, Any] = _parsed(path, status.st_mtime_ns, status.st_size)
+    return document
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed(path: Path, mtime_ns: int, size: int) -> dict:
+def _parsed(path: Path, mtime_ns: int, size: int) -> Any:
     return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def _filled(node: object, variables: Mapping[str, str]) -> object:
+def _filled(node: Any, variables: Mapping[str, str]) -> Any:
     if isinstance(node, str):
         return interpolate(node, variables)
     if isinstance(node, dict):
@@ -229,7 +231,7 @@ def page_url(service: str) -> str:
 # --- one service --------------------------------------------------------------------------------------------
 
 
-def _service(name: str, body: Mapping, known: Mapping[str, str]) -> Service:
+def _service(name: str, body: Mapping[str, Any], known: Mapping[str, str]) -> Service:
     where = f"compose.yaml: service '{name}'"
     if "extends" in body or "env_file" in body or isinstance(body.get("environment"), list):
         unread = "extends, env_file or a list of variables"

@@ -265,13 +265,14 @@ def _parse(kind: Any, data: Any, where: str) -> Any:
     arguments = typing.get_args(kind)
     if types.NoneType in arguments:
         return None if data is None else _parse(arguments[0], data, where)
-    expected = _yaml_type(kind)
+    expected, is_class = _yaml_type(kind), dataclasses.is_dataclass(kind)
     data = float(data) if expected is float and type(data) is int else data
-    if type(data) is not expected:
+    actual: type = type(data)  # isinstance would take true for a number
+    if actual is not expected:
         raise LabError(f"{where} is {data!r}; expected {YAML_TYPES[expected]}")
     if expected is list:
         return tuple(_parse(arguments[0], value, f"{where}[{index}]") for index, value in enumerate(data))
-    if not dataclasses.is_dataclass(kind):
+    if not is_class:
         is_mapping = expected is dict
         return {key: _parse(arguments[1], data[key], f"{where}: {key}") for key in data} if is_mapping else data
     hints = typing.get_type_hints(kind)
@@ -288,4 +289,5 @@ def _yaml_type(kind: Any) -> type:
     """Return the type in which YAML gives a dataclass, a mapping, a tuple or a plain value."""
     if dataclasses.is_dataclass(kind):
         return dict
-    return {tuple: list, Mapping: dict}.get(typing.get_origin(kind), kind)
+    plain: type = {tuple: list, Mapping: dict}.get(typing.get_origin(kind), kind)
+    return plain

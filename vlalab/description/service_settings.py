@@ -1,21 +1,28 @@
-"""What `up` was told about a service (checkpoint, GPU, a free port), as variables of compose.yaml.
+"""The settings of a service, as variables of compose.yaml: what `up` was told (checkpoint, GPU, a port), and what a
+service that is up was started with, compared with what is requested now.
 
-They are kept in the caller's state folder while the service is up, so that a restart, or another service that is
-started beside it, sees the same values.
+What `up` was told is kept in the caller's state directory while the service is up, so that a restart, or a service that
+is started later, sees the same values. All that it was started with, a token among it, is written nowhere: a local
+one shows it in the environment of its supervisor, a container in its configuration.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from vlalab.description import compose, gpus, manifests, runs
+from vlalab.description import compose, gpus, manifests, ports, runs
 from vlalab.host import borrowed, paths, state
 from vlalab.host.borrowed import Option
 from vlalab.host.console import LabError, unknown
+
+_WHOLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that is one variable, with its default
+_PORT = re.compile(r":\d+")
+_VARIABLE = re.compile(r"\$\{[^{}]*\}")  # one inside a default
 
 Settings = Mapping[str, "str | None"]  # variable → value; None: back to the default
 
@@ -144,3 +151,49 @@ def forget(service: str) -> None:
 def of_all(services: list[str]) -> dict[str, str]:
     """Return the kept settings of several services as one set of variables."""
     return {name: value for service in services for name, value in kept(service).items()}
+
+
+# --- what a service was started with ------------------------------------------------------------------------
+
+
+def names_of(service: str) -> set[str]:
+    """Return the variables that compose.yaml and compose.gpu.yaml name for a service, but ports of other ones."""
+    placed = {ports.port_variable(name) for name in compose.names() if name != service}
+    return {name for text in compose.texts(service) for name in re.findall(r"\$\{(\w+)", text)} - placed
+
+
+def of_container(service: str, environment: Mapping[str, str], command: list[str]) -> dict[str, str]:
+    """Return the settings that a container's configuration shows: where one variable makes a whole value of it."""
+    written = compose.written(service)
+    pairs = [(text, environment[name]) for name, text in written["environment"].items() if name in environment]
+    pairs += list(zip(map(str, written.get("command") or ()), command, strict=False))
+    whole = [(match, value) for text, value in pairs if (match := _WHOLE.fullmatch(str(text)))]
+    values = {match[1]: "" if _is_default(match[2], value) else value for match, value in whole}
+    known = names_of(service) - {ports.port_variable(service)}  # it may have been moved, and nobody asked for that
+    return {name: value for name, value in values.items() if name in known}
+
+
+def _is_default(default: str, value: str) -> bool:
+    """Return whether a value is a default that follows another variable, as that was then: nobody asked for it."""
+    if whole := _WHOLE.fullmatch(default):  # a list of what compose.yaml has, whose ports may have moved since
+        return _PORT.sub("", value) == _PORT.sub("", compose.discovered({}).get(whole[1], ""))
+    parts = _VARIABLE.split(default)
+    return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), value) is not None
+
+
+def differing(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> list[str]:
+    """Return the variables that are requested with another effect than what a service was started with."""
+    before = compose.filled(service, current)
+    given = {name: requested[name] for name in current if name in requested}
+    return sorted(name for name in given if compose.filled(service, {**current, name: given[name]}) != before)
+
+
+def is_as_wanted(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> bool:
+    """Return whether the settings that are the service's own have the effect they would have with `requested`."""
+    own = {name: requested.get(name, "") for name in current if is_own(service, name)}
+    return compose.filled(service, {**current, **own}) == compose.filled(service, current)
+
+
+def is_own(service: str, name: str) -> bool:
+    """Return whether a variable is that service's alone."""
+    return name.startswith(variable(service, ""))

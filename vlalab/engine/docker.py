@@ -138,28 +138,17 @@ def command(args: Sequence[str]) -> list[str]:
 
 
 def run(
-    args: Sequence[str],
-    *,
-    check: bool = True,
-    text_in: str | None = None,
-    variables: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
+    args: Sequence[str], *, check: bool = True, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Return `docker args`, run with its output captured as text. `variables` come on top of the process's own.
 
-    Raises LabError where no engine answers, where it takes longer than timeout_s, and, if `check`, where it fails.
+    Raises LabError where no engine answers and, if `check`, where it fails.
     """
     require()
-    given = {"input": text_in} if text_in is not None else {"stdin": subprocess.DEVNULL}
-    try:
-        done = subprocess.run(
-            command(args), capture_output=True, text=True, errors="replace", cwd=ROOT,
-            env={**os.environ, **(variables or {})}, timeout=timeout_s, **given,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise LabError(
-            f"`{shlex.join(command(args))}` took more than {timeout_s:.0f} s; is the engine busy?"
-        ) from error
+    done = subprocess.run(
+        command(args), capture_output=True, text=True, errors="replace", cwd=ROOT, stdin=subprocess.DEVNULL,
+        env={**os.environ, **(variables or {})},
+    )  # fmt: skip
     if check and done.returncode != 0:
         raise LabError(failure(args, done.stderr or done.stdout))
     return done
@@ -177,12 +166,9 @@ def open_pipe(args: Sequence[str], **options) -> subprocess.Popen:
     return subprocess.Popen(command(args), cwd=ROOT, **options)
 
 
-def json_lines(args: Sequence[str], **options) -> list[dict]:
-    """Return what `docker args` prints as JSON: one object per line (--format json), or one array (inspect).
-
-    Takes the options of `run` and raises as it does.
-    """
-    return parse_json(run(args, **options).stdout)
+def json_lines(args: Sequence[str]) -> list[dict]:
+    """Return what `docker args` prints as JSON: one object per line (--format json), or one array (inspect)."""
+    return parse_json(run(args).stdout)
 
 
 def parse_json(text: str) -> list[dict]:
@@ -202,16 +188,13 @@ def compose_args(args: Sequence[str], files: Sequence[str | Path] = ()) -> list[
 
 
 def compose(
-    args: Sequence[str], *, files: Sequence[str | Path] = (), check: bool = True, **options
-) -> subprocess.CompletedProcess[str]:
-    """Return `docker compose args` over compose.yaml and `files`, run as `run` does. A too old Compose is named."""
+    args: Sequence[str], *, files: Sequence[str | Path] = (), variables: Mapping[str, str] | None = None
+) -> None:
+    """Run `docker compose args` over compose.yaml and `files`. Raises LabError where it fails or is too old."""
     words = compose_args(args, files)
-    done = run(words, check=False, **options)
-    if done.returncode != 0 and (problem := plugin_problem("compose")):  # asked late: asking takes 0.2 s
-        raise LabError(problem)
-    if check and done.returncode != 0:
-        raise LabError(failure(words, done.stderr or done.stdout))
-    return done
+    done = run(words, check=False, variables=variables)
+    if done.returncode != 0:  # its version is asked late: asking takes 0.2 s
+        raise LabError(plugin_problem("compose") or failure(words, done.stderr or done.stdout))
 
 
 # --- what the engine's words mean ---------------------------------------------------------------------------

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from vlalab.description import compose, ports
+from vlalab.description import compose, ports, service_settings
 from vlalab.engine import docker, guard, images, reservations, volumes
 from vlalab.host import library_variables, memory, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import Identity, identify, supervise
-from vlalab.runtimes import logs, service_state, steward
+from vlalab.runtimes import logs, steward
 
 NAME = "docker"
 LABEL = "com.docker.compose."
@@ -90,7 +90,7 @@ class Container:
 
     def started_with(self) -> dict[str, str]:
         """Return the settings that its configuration shows."""
-        return service_state.of_container(self.service, self.environment, list(self.command))
+        return service_settings.of_container(self.service, self.environment, list(self.command))
 
     def stop(self) -> None:
         """Stop it, with its grace period, and remove it."""

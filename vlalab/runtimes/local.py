@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlalab.description import compose, gpus, manifests
+from vlalab.description import compose, gpus, manifests, service_settings
 from vlalab.description.compose import Service
 from vlalab.description.ports import port_variable, reachable, service_on_free_port
 from vlalab.engine import volumes
@@ -26,7 +26,7 @@ from vlalab.environments.venvs import Environment
 from vlalab.host import gl, library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import supervise
-from vlalab.runtimes import logs, service_state, supervised
+from vlalab.runtimes import logs, supervised
 from vlalab.runtimes.supervised import HEALTHCHECK, Instance, instance
 from vlalab.runtimes.supervised import NAME as NAME
 from vlalab.runtimes.supervised import instances as instances
@@ -104,7 +104,7 @@ def start(
     name = instance_name or service_name
     known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
     if current := instance(name):
-        if service_state.is_as_wanted(service_name, current.started_with(), known):
+        if service_settings.is_as_wanted(service_name, current.started_with(), known):
             return current
         current.stop()
     volumes.require_writable()
@@ -124,7 +124,7 @@ def start(
     logs.sweep()
     return launch(
         name, command, {**environment, **visible}, restart=service.restart,
-        settings={one: known.get(one, "") for one in service_state.names_of(service_name)},
+        settings={one: known.get(one, "") for one in service_settings.names_of(service_name)},
         service=service_name, attached=attached, role=service.role, gpu=gpu,
         url=f"http://{reachable(port.bind)}:{port.published}" if port else "",
         check=check, check_timeout_s=service.health.timeout_s if service.health else 0.0,
