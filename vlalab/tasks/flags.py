@@ -17,7 +17,7 @@ from vlalab.description import compose, datasets, gpus, manifests, runs, service
 from vlalab.host import borrowed
 from vlalab.host.borrowed import Option, option
 from vlalab.host.console import LabError
-from vlalab.tasks.values import Values, existing, matching, new_file, number, one_of, ranges
+from vlalab.tasks.values import Values, existing, matching, number, one_of, ranges
 
 Runtime = Literal["auto", "docker", "local"]
 
@@ -145,7 +145,6 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
     "exercise": lambda one: one_of(course.exercises()),
     "lab": lambda one: one_of(course.labs()),
     "model": lambda one: one_of(programs.models_with(one.keywords[0])),
-    "new file": lambda one: new_file(one.keywords),
     "notebooks": lambda one: one_of(tuple(manifests.notebooks())),
     "one of": lambda one: one_of(one.keywords),
     "path": lambda one: existing(one.keywords, metavar=one.metavar or "PATH"),
@@ -217,10 +216,18 @@ def program_flags(*places: str, only: Collection[str] = (), without: Collection[
     return list(flags.values())
 
 
-def options_for(task: str, of: Mapping[str, manifests.Model] | Mapping[str, manifests.Benchmark], *more: str,
-                **which: Collection[str]) -> list[Flag]:  # fmt: skip
-    """Return the flags of the programs that models or benchmarks have for a task, by their manifests."""
-    return program_flags(*more, *(one.options[task] for one in of.values() if task in one.options), **which)
+def of_models(task: str, *more: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
+    """Return what makes the flags of the programs that models have for a task, by their manifests."""
+    return lambda: program_flags(*more, *_places(manifests.models(), task), **which)
+
+
+def of_benchmarks(task: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
+    """Return what makes the flags of the programs that benchmarks have for a task, by their manifests."""
+    return lambda: program_flags(*_places(manifests.benchmarks(), task), **which)
+
+
+def _places(programs: Mapping[str, manifests.Model] | Mapping[str, manifests.Benchmark], task: str) -> list[str]:
+    return [one.options[task] for one in programs.values() if task in one.options]
 
 
 def _shared(

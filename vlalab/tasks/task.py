@@ -12,6 +12,7 @@ from vlalab.tasks.flags import SHARED, Flag, flags_of_function
 
 Given = Mapping[str, object]  # a task's values by the names of its parameters
 Next = str | Callable[[Given], str]
+Tables = Callable[[], dict[str, list[tuple[str, str]]]]  # title → rows of a name and what it means
 
 
 class LabTask:
@@ -21,14 +22,14 @@ class LabTask:
         self,
         function: Callable[..., None],
         short: str,
+        next: Next,
         shared: str,
         options: Callable[[], list[Flag]],
-        next: Next,
-        tables: Callable[[], dict[str, list[tuple[str, str]]]],
+        tables: Tables,
         name: str,
     ) -> None:
-        self.function, self.short, self.shared, self.options = function, short, shared.split(), options
-        self.next, self.tables, self.name = next, tables, name or function.__name__
+        self.function, self.short, self.next, self.name = function, short, next, name or function.__name__
+        self.shared, self.options, self.tables = shared.split(), options, tables
 
     @cached_property
     def flags(self) -> list[Flag]:
@@ -69,19 +70,19 @@ class LabTask:
 
 def task(
     short: str,
+    next: Next,
     shared: str = "",
     *,
     options: Callable[[], list[Flag]] = list,
-    next: Next,
-    tables: Callable[[], dict[str, list[tuple[str, str]]]] = dict,
+    tables: Tables = dict,
     name: str = "",
 ) -> Callable[[Callable[..., None]], LabTask]:
     """Return the decorator that makes a task of a function.
 
-    short: what it does, for the list of all tasks. shared: names of flags of several tasks. options: further flags, of
-    the programs that it runs. next: the command that is useful after it. tables: what its help ends with.
+    short: what it does, for the list of all tasks. next: the command that is useful after it. shared: names of flags
+    of several tasks. options: the flags of the programs that it runs. tables: what its help ends with.
     """
-    return lambda function: LabTask(function, short, shared, options, next, tables, name)
+    return lambda function: LabTask(function, short, next, shared, options, tables, name)
 
 
 def finish(code: int) -> None:
