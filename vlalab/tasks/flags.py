@@ -182,13 +182,6 @@ def flags_of_function(function: Callable[..., None]) -> list[Flag]:
     return [Flag(**vars(one)) for one in borrowed.options_of(make_dataclass("Flags", fields, kw_only=True)).values()]
 
 
-def _switch(flag: Flag) -> Flag:
-    """Return a switch that is on as the one that turns it off."""
-    if flag.type is not bool or not flag.default:
-        return flag
-    return replace(flag, name=f"no_{flag.name}", summary=flag.negated, default=False)
-
-
 def program_flags(*places: str, only: Collection[str] = (), without: Collection[str] = ()) -> list[Flag]:
     """Return the flags of a program's options.
 
@@ -200,18 +193,18 @@ def program_flags(*places: str, only: Collection[str] = (), without: Collection[
         for name, one in borrowed.options(place).items():
             if one.group == "internal" or name in without or (only and name not in only):
                 continue
-            flag = _switch(Flag(**vars(one)))
-            if flag.type is not bool:
-                number = isinstance(one.default, (int, float))
-                default = f"{one.default:.12g}" if number else str(one.default or "") if one.default != MISSING else ""
-                flag = replace(flag, default=None, default_help=one.default_help or default)
+            flag = Flag(**vars(one))
+            if one.type is not bool:
+                is_number = isinstance(one.default, (int, float))
+                default = f"{one.default:.12g}" if is_number else "" if one.default is MISSING else one.default or ""
+                flag = replace(flag, default=None, default_help=one.default_help or str(default))
+            elif one.default:  # a switch that is on: the flag turns it off
+                flag = replace(flag, name=f"no_{one.name}", summary=one.negated, default=False)
             if first := flags.get(name):
-                both = (dict.fromkeys((*getattr(first, of), *getattr(flag, of))) for of in ("choices", "keywords"))
-                choices, keywords = map(tuple, both)
-                same = flag.default_help in ("", first.default_help)
-                flag = replace(
-                    first, choices=choices, keywords=keywords, default_help=first.default_help if same else ""
-                )
+                choices = tuple(dict.fromkeys(first.choices + flag.choices))
+                keywords = tuple(dict.fromkeys(first.keywords + flag.keywords))
+                default = first.default_help if flag.default_help in ("", first.default_help) else ""
+                flag = replace(first, choices=choices, keywords=keywords, default_help=default)
             flags[name] = flag
     return list(flags.values())
 
