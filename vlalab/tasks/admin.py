@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from vlalab.bundles import packing, restoring
-from vlalab.commands import examining, programs
+from vlalab.commands import programs
 from vlalab.description import manifests
 from vlalab.engine import building, cleaning
-from vlalab.environments import licences as licence_table
 from vlalab.environments import locks, venvs
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
@@ -58,6 +57,8 @@ def doctor(
     ./lab doctor openvla libero  these environments too, from inside: versions, kernels, a drawn scene
     ./lab doctor --fix           set modes and owners right, and offer the other commands
     """
+    from vlalab.commands import examining  # all checks, which other tasks need not load
+
     if yes and not fix:
         raise LabError("--yes says yes to what --fix would ask; give both")
     finish(examining.doctor(names, json, fix, yes, offline))
@@ -159,7 +160,7 @@ def bench(
     ./lab bench sim --quick
     ./lab bench openvla --options "--busy 2"
     """
-    finish(programs.run_benchmark(benchmark, [*programs.flags_of({"quick": quick}), *programs.words_of(options)]))
+    finish(programs.run_benchmark(benchmark, quick, options))
 
 
 @task("make an environment", "./lab status")
@@ -186,6 +187,8 @@ def lock(
     ./lab lock --licences       after a new lock of an image: licences, into THIRD_PARTY.md
     """
     if licences:
+        from vlalab.environments import licences as licence_table  # with packages that no other task needs
+
         print(f"{licence_table.FILE}: {licence_table.write()} packages")
         return
     chosen = locks.choose(names)

@@ -162,7 +162,12 @@ def score(lab: str = DIFFUSION, **given: object) -> None:
     finish(programs.run(course.service(), course.module(lab, "score"), [], given))
 
 
-@task("check an exercise", "./lab check", "runtime dry-run", tables=lambda: {"exercises": course.described_exercises()})
+def _exercises() -> dict[str, list[tuple[str, str]]]:
+    kinds = {True: "find the bug", False: "fill the blank"}
+    return {"exercises": [(name, kinds[".bug_" in name]) for name in course.exercises()]}
+
+
+@task("check an exercise", "./lab check", "runtime dry-run", tables=_exercises)
 def check(
     exercise: str | None = word(None, "its name, listed below; none: list all, with how far you are", kind="exercise"),
     file: str | None = word(None, "yours; default: the one in your exercises folder", kind="path", metavar="FILE"),
@@ -198,7 +203,8 @@ def course_files(
     """
     if not Path(path).is_dir() and not zipfile.is_zipfile(path):
         raise LabError(f"path '{path}' is no folder and no zip archive; expected where the course's files lie")
-    finish(programs.run(course.service(), course.importer(), [path, f"--name={name}"], given))
+    module = f"services.{manifests.folder_of(course.service())}.course_files"
+    finish(programs.run(course.service(), module, [path, f"--name={name}"], given))
 
 
 @task("open notebooks", "./lab status", "gpu runtime dry-run")
