@@ -31,69 +31,58 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 ANSWER_S = 5.0
 
 
-def work(url: str, token: str | None) -> dict:
-    """Joins a run from the machine that Ray has chosen, by that machine's own lab; returns how that ended.
+def start_lab(words: list[str], token: str | None, **variables: str) -> subprocess.Popen:
+    """Start a command of the lab of the machine that Ray has chosen. It ends with this process: PR_SET_PDEATHSIG.
 
-    This function is sent to the machine; all else there is the machine's own.
+    This function and its callers are sent to the machine; all else there is the machine's own.
     """
     lab = os.environ.get("VLALAB_LAB")
-    told = {
-        "node": ray.get_runtime_context().get_node_id(),
-        "host": f"{os.uname().nodename} ({ray.util.get_node_ip_address()})",
-    }
     if not lab:
-        why = "its Ray was not started by ./lab cluster; set VLALAB_LAB to its ./lab where Ray is started there"
-        return {**told, "code": 2, "words": why}
-    command = [lab, "eval", "--join", url, "--workers", "1"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    kept.pop("PYTHONPATH", None)
-
-    def end_with_parent() -> None:
-        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG: it gives its episode back
-
-    done = subprocess.run(
-        command, env={**kept, **({"VLALAB_TOKEN": token} if token else {})}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", preexec_fn=end_with_parent,
+        raise RuntimeError("its Ray was not started by ./lab cluster; set VLALAB_LAB to its ./lab where Ray is started")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name != "PYTHONPATH"}
+    variables |= {"VLALAB_TOKEN": token} if token else {}
+    return subprocess.Popen(
+        [lab, *words], env={**kept, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace",
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(1, int(signal.SIGTERM)),
     )  # fmt: skip
-    return {**told, "code": done.returncode, "words": done.stdout.strip()[-WORDS:]}
+
+
+def work(url: str, token: str | None) -> dict:
+    """Join a run; return how that ended. A worker that is ended gives its episode back."""
+    address = ray.util.get_node_ip_address()
+    told = {"node": ray.get_runtime_context().get_node_id(), "host": f"{os.uname().nodename} ({address})"}
+    try:
+        process = start_lab(["eval", "--join", url, "--workers", "1"], token)
+    except RuntimeError as error:
+        return {**told, "code": REFUSED, "words": str(error)}
+    output, _ = process.communicate()
+    return {**told, "code": process.returncode, "words": output.strip()[-WORDS:]}
 
 
 class Policy:
-    """An actor: a policy of the machine's own lab, on a machine that Ray has chosen. It ends with its process."""
+    """An actor: a policy of the machine's own lab. It ends with its process."""
 
     def start(self, words: list[str], token: str | None) -> str:
-        """Returns where the policy answers, once it is ready. RuntimeError, with what was said, where it ended."""
-        lab, own = os.environ.get("VLALAB_LAB"), ray.util.get_node_ip_address()
-        if not lab:
-            raise RuntimeError("its Ray was not started by ./lab cluster; set VLALAB_LAB to its ./lab")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        kept.pop("PYTHONPATH", None)
-
-        def end_with_parent() -> None:
-            ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
-
-        self.process = subprocess.Popen(
-            [lab, *words], env={**kept, "VLALAB_BIND": own, **({"VLALAB_TOKEN": token} if token else {})},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            preexec_fn=end_with_parent,
-        )  # fmt: skip
-        said = ""
+        """Return where the policy answers, once it is ready. RuntimeError, with what was printed, where it ended."""
+        address, output = ray.util.get_node_ip_address(), ""
+        self.process = start_lab(words, token, VLALAB_BIND=address)
         for line in self.process.stdout:
-            said = (said + line)[-WORDS:]
+            output = (output + line)[-WORDS:]
             if line.startswith(f"{words[1]} http"):
                 return line.split()[1]
-        raise RuntimeError(f"{os.uname().nodename} ({own}): {said.strip()}")
+        raise RuntimeError(f"{os.uname().nodename} ({address}): {output.strip()}")
 
     def wait(self) -> None:
-        """Returns when it has ended."""
-        for _ in self.process.stdout:
-            pass
-        self.process.wait()
+        """Return when it has ended."""
+        self.process.communicate()
 
 
 def serve(asked: dict) -> int:
     """Has Ray start policies and says where they are; returns once none is left."""
-    actor = ray.remote(num_cpus=1, num_gpus=int(asked["gpu"] and has_gpus()), max_restarts=0)(Policy)
+    actor = ray.remote(
+        num_cpus=1, num_gpus=int(asked["gpu"] and ray.cluster_resources().get("GPU", 0) > 0), max_restarts=0
+    )(Policy)
     actors = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(asked["replicas"])]
     starting = [one.start.remote(asked["command"], asked["token"]) for one in actors]
     urls = []
@@ -110,19 +99,6 @@ def serve(asked: dict) -> int:
         for one in ray.wait(list(ends), num_returns=1)[0]:
             say(f"the policy at {ends.pop(one)} has ended; {len(ends)} of {len(urls)} left")
     return 1
-
-
-def has_gpus() -> bool:
-    """Returns whether any machine of the cluster offers one."""
-    return ray.cluster_resources().get("GPU", 0) > 0
-
-
-def connect(asked: dict) -> str:
-    """Connects to a cluster that this machine is part of; returns where its dashboard is, "" where it has none."""
-    return ray.init(
-        address=asked["address"], log_to_driver=False, logging_level=logging.CRITICAL, namespace="vla-lab",
-        **({"_node_ip_address": asked["node"]} if asked.get("node") else {}),
-    ).dashboard_url or ""  # fmt: skip
 
 
 def nodes() -> list[dict]:
@@ -213,9 +189,12 @@ def main(what: str) -> int:
         GcsClient(address=asked["address"])  # a wrong token is told at once: what follows tries for long
         if what == "check":
             return 0
-        dashboard = connect(asked)
+        own = {"_node_ip_address": asked["node"]} if asked.get("node") else {}
+        cluster = ray.init(
+            address=asked["address"], log_to_driver=False, logging_level=logging.CRITICAL, namespace="vla-lab", **own
+        )
         if what == "nodes":
-            print(json.dumps({"nodes": nodes(), "dashboard": dashboard}), file=OUT)
+            print(json.dumps({"nodes": nodes(), "dashboard": cluster.dashboard_url or ""}), file=OUT)
             return 0
         if what == "serve":
             return serve(asked)

@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         """Return the texts that were typed for each flag, or whether a switch was. Raise LabError for others."""
         found, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
-            word, name = unknown[0], self.task.name
+            word, name = next((one for one in unknown if one.startswith("-")), unknown[0]), self.task.name
             foreign = word.partition("=")[0].lstrip("-").replace("-", "_")
             if not word.startswith("-"):
                 self.error(f"'{word}' is a word too many")
@@ -175,7 +175,7 @@ def run(argv: Sequence[str]) -> None:
         print(COMPLETION_SCRIPT)
     elif name == "--complete":
         print("\n".join(candidates(rest[1:])))
-    elif name.startswith("-") or argv == ["help"]:
+    elif name in ("-l", "--list", "-h", "--help") or (name == "help" and not rest):
         print(task_list(GROUPS))
     elif name == "help" or {"-h", "--help"} & set(rest):
         name = rest[0] if name == "help" else name

@@ -39,7 +39,7 @@ def pins(*names: str, lock: Path = ROOT / "requirements.lock") -> str:
 
 def with_few_packages(clone: Path, *more: str) -> Path:
     """Leaves a clone the pins of what every task imports, and of `more`: tests' and tools' take most of a set-up."""
-    (clone / "requirements.lock").write_text(pins("invoke", "python-dotenv", "pyyaml", "rich", *more))
+    (clone / "requirements.lock").write_text(pins("python-dotenv", "pyyaml", "rich", *more))
     return clone
 
 

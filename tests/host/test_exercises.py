@@ -38,9 +38,9 @@ def test_a_file_is_found_from_where_one_stands_whatever_its_name(tmp_path):
     ("words", "said"),
     [
         (("transformer.atention",), "did you mean 'transformer.attention'?"),
-        (("transformer.attention", "nowhere.py"), "'nowhere.py' is no file"),
+        (("transformer.attention", "nowhere.py"), "file 'nowhere.py' not found"),
         (("vla.bins", "--all", "."), "leave the exercise's name out"),
-        (("--all", "nowhere"), "--all 'nowhere' is not there"),
+        (("--all", "nowhere"), "--all 'nowhere' not found"),
     ],
 )
 def test_what_makes_no_sense_is_told_before_an_environment_is_made(words, said):

@@ -66,7 +66,7 @@ def test_every_task_in_its_group_is_seen_at_once():
 def test_forty_tasks_are_seen_at_once():
     """As long as a name has 11 letters and its meaning 22, as the longest of today."""
     sizes = {"evaluate": 7, "data": 9, "serve": 9, "learn": 7, "admin": 8}
-    groups = {name: [task("m" * 22, next="", name=f"{name}-{n}".ljust(11, "n"))(print) for n in range(count)]
+    groups = {name: [task("m" * 22, "", name=f"{name}-{n}".ljust(11, "n"))(print) for n in range(count)]
               for name, count in sizes.items()}  # fmt: skip
     lines = cli.task_list(groups).splitlines()
     assert len(lines) <= 23 and max(map(len, lines)) <= 80

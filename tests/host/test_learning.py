@@ -104,7 +104,7 @@ def test_a_note_that_cannot_be_read_is_told():
 def commands(capsys, spent_s: float = 0) -> list[str]:
     progress = begun(PLAN)
     progress.spent_s = spent_s
-    assert learning.run(Learning(progress, 1, None, "local", True, "")) == 0
+    assert Learning(progress, 1, None, "local", True, "").run() == 0
     return capsys.readouterr().out.splitlines()
 
 

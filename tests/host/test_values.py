@@ -81,7 +81,8 @@ CASES = [
 def words_with(name: str, flag, text: str) -> list[str]:
     """Returns the plain words that a task needs, in their order: good ones, but for that flag this text."""
     words = [one for one in ALL[name].flags if one.is_word]
-    needed = words[: words.index(flag) + 1] if flag in words else [one for one in words if one.is_needed]
+    before = words.index(flag) + 1 if flag in words else 0
+    needed = [one for at, one in enumerate(words) if one.is_needed or at < before]
     good = ["." if one.kind == "path" else next(iter(one.values.known), "oracle") for one in needed]
     words = [text if one == flag else value for one, value in zip(needed, good, strict=True)]
     return words if flag in needed else [*words, f"{flag.label}={text}"]
@@ -134,7 +135,7 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["eval", "libero_goal", "--ensemble", "men"], "did you mean 'mean'?"),
         (["eval", "libero_goal", "--realtime", "0"], "--realtime 0"),
         (["leaderboard", "libero_gaol"], "did you mean 'libero_goal'?"),
-        (["leaderboard", "--csv", "all.xls"], "--csv 'all.xls' is not a .csv file; expected a name that ends so"),
+        (["leaderboard", "--csv", "all.xls"], "invalid --csv 'all.xls'; expected a name that ends with .csv"),
         (["leaderboard", "--html", "/nowhere/all.html"], "there is no directory /nowhere; make it"),
         (["train", "transformer", "--size", "tiy"], "did you mean 'tiny'?"),
         (["train", "transformer", "--set", "foo=3"], "train transformer --set 'foo' not found"),

@@ -1,12 +1,11 @@
-"""`cluster`: Ray on the lab's machines, a head and its nodes, each kept by a supervisor as a local service is.
+"""`cluster`: Ray on the lab's machines, a head and its nodes, each under a supervisor as a local service is.
 
-Ray knows which machines there are and starts processes on them; `ray_placement` says what these do. Whoever has Ray's
-token may run anything as the user who started it, so without --host nothing beyond this machine reaches it.
+Ray knows the machines and starts processes on them; `ray_placement` says which. Whoever has Ray's token may run
+anything as the user who started it, so without --host nothing beyond this machine reaches it.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import secrets
@@ -19,6 +18,7 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vlalab.environments import venvs
 from vlalab.environments.venvs import exclusive
@@ -35,36 +35,22 @@ WORKERS_PORTS = range(10002, 20000)  # Ray's, for its processes
 HEAD, HOST = "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST"  # of the state file
 STARTED = "Ray runtime started."
 START_S, ANSWER_S, STOP_S = 120.0, 3.0, 15.0
-STORE_BYTES = 80_000_000  # Ray's store of objects, of which nothing here makes use; it takes 30 % of the memory else
+STORE_BYTES = 80_000_000  # Ray's store of objects, which nothing here uses; the default is 30 % of the memory
 PLAIN_WIDTH = 120
-DRIVE = paths.CLUSTER / "drive.py"
 TOKEN = Path("~/.ray/auth_token")
 
 
 @dataclass(frozen=True)
-class Offer:
-    """What a machine offers; None: all that Ray finds."""
-
-    cpus: int | None = None
-    gpus: int | None = None
-
-    def words(self) -> list[str]:
-        """Returns Ray's flags."""
-        given = {"--num-cpus": self.cpus, "--num-gpus": self.gpus}
-        return [f"{flag}={value}" for flag, value in given.items() if value is not None]
-
-
-@dataclass(frozen=True)
 class Member:
-    """This machine's part in a cluster: where the head is, and which address Ray knows this machine by."""
+    """This machine's part in a cluster: where the head is, and the address by which Ray knows this machine."""
 
     head: str
     node: str | None
 
     @property
-    def is_closed(self) -> bool:
-        """Whether it is this machine alone."""
-        return self.head.startswith(f"{HERE}:")
+    def variables(self) -> dict[str, str]:
+        """Return Ray's variables for it."""
+        return variables(self.head.startswith(f"{HERE}:"))
 
 
 # --- what runs here -----------------------------------------------------------------------------------------
@@ -74,19 +60,19 @@ def _state_path(make: bool = True) -> Path:
     return state.folder(NAME, make=make) / f"{NAME}.json"  # not among the services'
 
 
-def there() -> Instance | None:
-    """Return what runs of a cluster on this machine for this caller: a head or a node."""
+def instance() -> Instance | None:
+    """Return the head or node that this caller runs on this machine."""
     return supervised.load(_state_path(make=False))
 
 
 def member() -> Member | None:
     """Return this machine's part in a cluster, None where it has none."""
-    found = there()
+    found = instance()
     return Member(found.variables[HEAD], found.variables[HOST]) if found else None
 
 
 def variables(closed: bool) -> dict[str, str]:
-    """Return Ray's variables: a token is asked for everywhere, nothing is reported, files lie in its own directory."""
+    """Return Ray's variables: every call needs the token, nothing is reported, files lie in a directory of its own."""
     return {
         **os.environ,
         "RAY_AUTH_MODE": "token",
@@ -114,54 +100,50 @@ def require_token(make: bool) -> None:
         return
     if not make:
         raise LabError(f"this machine lacks the cluster's token: copy {TOKEN} from its head to {TOKEN} here")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state.write(path, secrets.token_hex(32))
-    except OSError as error:
-        raise LabError(f"cannot write {path} ({error.strerror}); set RAY_AUTH_TOKEN to 64 random characters") from error
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state.write(path, secrets.token_hex(32))
 
 
 # --- start and join -----------------------------------------------------------------------------------------
 
 
-def start(host: str | None, port: int, offer: Offer, dashboard: int | None = None) -> None:
-    """Start the head of a cluster, and report how others join. dashboard: the port of Ray's own page, None for none."""
-    where = _address(host) if host else HERE
+def start(host: str | None, port: int, offer: list[str], dashboard: int | None = None) -> None:
+    """Start the head of a cluster, and print how others join.
+
+    offer: Ray's flags for what this machine offers. dashboard: the port of Ray's own page, None for none.
+    """
+    own = _address(host) if host else HERE
     if port in WORKERS_PORTS:
         raise LabError(f"--port {port} is among those that Ray's workers take; expected one below {WORKERS_PORTS[0]}")
     with _alone():
-        _require_free(where, port)
         require_token(make=True)
-        words = [
-            "--head",
-            f"--node-ip-address={where}",
-            f"--port={port}",
-            f"--include-dashboard={str(bool(dashboard)).lower()}",
-            "--no-monitor",  # which would start machines: these are there, or join by themselves
-        ]
+        # No monitor, which would start machines: these are there, or join by themselves.
+        words = ["--head", f"--node-ip-address={own}", f"--port={port}", "--no-monitor"]
+        words += [f"--include-dashboard={str(bool(dashboard)).lower()}"]
+        _require_free(own, port, "--port")
         if dashboard:
-            _require_free(where, dashboard, "--dashboard")
-            words += [f"--dashboard-host={where}", f"--dashboard-port={dashboard}"]
-        _launch([*words, *offer.words()], Member(f"{where}:{port}", where))
-    say(f"the cluster's head is at {where}:{port}" + page_of(f"{where}:{dashboard}" if dashboard else ""))
-    if where == HERE:
+            _require_free(own, dashboard, "--dashboard")
+            words += [f"--dashboard-host={own}", f"--dashboard-port={dashboard}"]
+        _launch([*words, *offer], Member(f"{own}:{port}", own))
+    say(f"the cluster's head is at {own}:{port}" + page_of(f"{own}:{dashboard}" if dashboard else ""))
+    if own == HERE:
         say("it is this machine's alone (--host ADDRESS lets others join); ./lab eval SUITE --cluster uses it")
     else:
-        say(f"other machines, which need its token ({TOKEN}), join by: ./lab cluster join {where}:{port}")
+        say(f"other machines, which need its token ({TOKEN}), join by: ./lab cluster join {own}:{port}")
 
 
-def join(head: str, host: str | None, offer: Offer) -> None:
+def join(head: str, host: str | None, offer: list[str]) -> None:
     """Make this machine a node of a cluster. Raise LabError for a head that does not answer, or keeps to itself."""
     address = read_head(head)
     if address.startswith(f"{HERE}:"):
         raise LabError(f"the head at {address} is its own machine's alone; start it there with --host ADDRESS")
     require_answer(address)
-    own = _address(host) if host else towards(address)
+    here = Member(address, _address(host) if host else towards(address))
     with _alone():
         require_token(make=False)
-        _ask("check", Member(address, own))
-        _launch([f"--address={address}", f"--node-ip-address={own}", *offer.words()], Member(address, own))
-    say(f"this machine ({own}) is a node of the cluster at {address}")
+        _ask("check", here)
+        _launch([f"--address={address}", f"--node-ip-address={here.node}", *offer], here)
+    say(f"this machine ({here.node}) is a node of the cluster at {address}")
 
 
 def _alone() -> AbstractContextManager[None]:
@@ -182,11 +164,11 @@ def _launch(words: list[str], here: Member) -> None:
     command = [str(link / "bin" / python.name), "-m", "ray.scripts.scripts", "start", "--block", *words, *own, *plain]
     facts = {"variables": {HEAD: here.head, HOST: here.node}, "stop_grace_s": STOP_S}
     with status("starting Ray"):
-        found = local.launch(NAME, command, variables(here.is_closed), state_path=_state_path(), **facts)
+        found = local.launch(NAME, command, here.variables, state_path=_state_path(), **facts)
         end = time.monotonic() + START_S
         try:
             while STARTED not in found.last_words(200):
-                now = there()
+                now = instance()
                 if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
                     why = in_words(found.last_words(200))
                     raise LabError(f"Ray did not start: {why}\nits log: {found.log_path}")
@@ -196,22 +178,22 @@ def _launch(words: list[str], here: Member) -> None:
             raise
 
 
-def in_words(said: str) -> str:
+def in_words(output: str) -> str:
     """Return the sentence that tells why Ray gave up, of all that it printed."""
-    if "InvalidAuthToken" in said or "Unauthenticated" in said:
+    if "InvalidAuthToken" in output or "Unauthenticated" in output:
         return f"the cluster has another token; copy its head's {TOKEN} here, and try again"
-    if "Version mismatch" in said:
-        _, _, both = said.partition("Version mismatch")
-        versions = "; here: ".join(" ".join(line.split()) for line in both.splitlines() if "Ray:" in line)
+    if "Version mismatch" in output:
+        lines = output.partition("Version mismatch")[2].splitlines()
+        versions = "; here: ".join(" ".join(line.split()) for line in lines if "Ray:" in line)
         return f"the cluster runs another Ray or Python ({versions}); bring both to one commit and one Python"
-    return logs.cause(said) or "it said nothing"
+    return logs.cause(output) or "it said nothing"
 
 
 def stay() -> None:
     """Wait until this machine's part ends by itself; leave the cluster when this process is told to end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as Slurm and Kubernetes tell it
     try:
-        while there():
+        while instance():
             time.sleep(1.0)
     finally:
         stop()
@@ -219,7 +201,7 @@ def stay() -> None:
 
 def stop() -> bool:
     """End this machine's part in a cluster; return whether it had any."""
-    found = there()
+    found = instance()
     if found:
         found.stop()
     shutil.rmtree(_directory(make=False).parent, ignore_errors=True)
@@ -230,102 +212,96 @@ def stop() -> bool:
 
 
 def read_head(text: str) -> str:
-    """Returns "address:port" of HEAD[:PORT]. Raises LabError for what is no address."""
+    """Return "address:port" of HEAD[:PORT]. Raise LabError for an invalid one."""
     host, _, port = text.rpartition(":") if ":" in text else (text, "", str(PORT))
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise LabError(f"'{text}' is no address of a cluster's head; expected HOST[:PORT], as gpu01:{PORT}")
+        raise LabError(f"'{text}' is not an address of a cluster's head; expected HOST[:PORT], as gpu01:{PORT}")
     return f"{_address(host)}:{port}"
 
 
 def _address(host: str) -> str:
-    """Returns the IPv4 address of a name. Raises LabError where nobody knows it."""
+    """Return the IPv4 address of a name. Raise LabError where it cannot be resolved."""
     try:
         return socket.gethostbyname(host)
     except OSError as error:
-        why = error.strerror or error
-        raise LabError(f"nobody knows '{host}' ({why}); expected an address in the cluster's network") from error
+        raise LabError(f"nobody knows '{host}' ({error}); expected an address in the cluster's network") from error
 
 
 def require_answer(head: str) -> None:
-    """Raises LabError where nobody listens at a head's address: Ray itself would try for a minute."""
+    """Raise LabError where nothing listens at a head's address: Ray itself would try for a minute."""
     host, _, port = head.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
     except OSError as error:
-        why = error.strerror or str(error)
-        raise LabError(
-            f"no cluster answers at {head} ({why}); start its head there: ./lab cluster start --host {host}"
-        ) from error
+        fix = f"start its head there: ./lab cluster start --host {host}"
+        raise LabError(f"no cluster answers at {head} ({error.strerror or error}); {fix}") from error
 
 
 def towards(head: str) -> str:
-    """Returns the address by which others reach this machine, on its way to the head."""
+    """Return the address by which others reach this machine, on its way to the head."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         way.connect((head.rpartition(":")[0], 9))  # sends nothing
-        return way.getsockname()[0]
+        return str(way.getsockname()[0])
 
 
-def _require_free(host: str, port: int, flag: str = "--port") -> None:
+def _require_free(host: str, port: int, flag: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise LabError(f"--host {host} is no address of this machine; `ip address` lists them") from error
-            raise LabError(f"port {port} at {host} is taken by another program; choose one with {flag}") from error
+            fix = f"choose one with {flag}, or with --host an address of this machine (`ip address`)"
+            raise LabError(f"port {port} at {host} cannot be used ({error.strerror}); {fix}") from error
 
 
 # --- asking Ray ---------------------------------------------------------------------------------------------
 
 
 def joined(address: str | None) -> Member:
-    """Returns this machine's part in the cluster at that address, else in the one it runs. Raises LabError for none."""
+    """Return this machine's part in the cluster at that address, else in the one it runs. Raise LabError for none."""
     here = member()
     if address is None:
         if here is None:
             raise LabError("this machine is in no cluster: ./lab cluster start, or ./lab cluster join HEAD")
         return here
     head = read_head(address)
-    require_answer(head)
     return here if here and here.head == head else Member(head, None)
 
 
-def command(what: str) -> list[str]:
-    """Returns the command that asks Ray."""
-    return [str(venvs.ensure(NAME).python), str(DRIVE), what]
+def command(action: str) -> list[str]:
+    """Return the command that asks Ray."""
+    return [str(venvs.ensure(NAME).python), str(paths.CLUSTER / "drive.py"), action]
 
 
-def nodes(here: Member) -> tuple[list[dict], str]:
-    """Returns the machines of a cluster, as drive.py tells them, and where its dashboard is, "" where it has none.
+def nodes(here: Member) -> tuple[list[dict[str, Any]], str]:
+    """Return the live machines of a cluster, as drive.py prints them, and the address of its dashboard or "".
 
     Raises LabError where Ray gives no answer.
     """
     require_answer(here.head)
     require_token(make=False)
-    told = json.loads(_ask("nodes", here).splitlines()[-1])
-    return told["nodes"], told["dashboard"]
+    answer = json.loads(_ask("nodes", here).splitlines()[-1])
+    return [one for one in answer["nodes"] if one["alive"]], answer["dashboard"]
 
 
 def page_of(dashboard: str) -> str:
-    """Returns what is said of a dashboard at an address, behind what is said of its cluster."""
+    """Return the end of a message about a cluster that has a dashboard at an address."""
     return f"; Ray's dashboard: http://{dashboard} (its token: {TOKEN})" if dashboard else ""
 
 
-def _ask(what: str, here: Member) -> str:
-    """Returns what drive.py answers. Raises LabError, in words, where Ray refuses."""
-    told = json.dumps({"address": here.head, "node": here.node})
-    done = subprocess.run(command(what), input=told, env=variables(here.is_closed), capture_output=True, text=True)
+def _ask(action: str, here: Member) -> str:
+    """Return what drive.py answers. Raise LabError, in words, where Ray refuses."""
+    request = json.dumps({"address": here.head, "node": here.node})
+    done = subprocess.run(command(action), input=request, env=here.variables, capture_output=True, text=True)
     if done.returncode != 0:
         raise LabError(f"the cluster at {here.head} gives no answer: {in_words(done.stdout + done.stderr)}")
     return done.stdout
 
 
 def show(as_json: bool) -> None:
-    """Prints the machines of the cluster that this one is in."""
+    """Print the machines of the cluster that this one is in."""
     here = joined(None)
-    everything, dashboard = nodes(here)
-    found = [one for one in everything if one["alive"]]
+    found, dashboard = nodes(here)
     if as_json:
         print(json.dumps({"head": here.head, "dashboard": dashboard, "nodes": found}))
         return

@@ -28,11 +28,6 @@ def labs() -> tuple[str, ...]:
     return (*manifests.services()[service()].labs, *practice())
 
 
-def importer() -> str:
-    """Return the module that imports the course's own files."""
-    return f"services.{manifests.folder_of(service())}.course_files"
-
-
 def module(lab: str, program: str) -> str:
     """Return the module of a lab's program: train, sample …; a practice lab is one module."""
     if lab in practice():
@@ -50,11 +45,6 @@ def config(lab: str) -> str:
 def exercises() -> tuple[str, ...]:
     """Returns the names of the lessons' exercises."""
     return borrowed.load("lessons.exercises:NAMES")
-
-
-def described_exercises() -> list[tuple[str, str]]:
-    """Returns each exercise with what is to be done."""
-    return [(name, "find the bug" if ".bug_" in name else "fill the blank") for name in exercises()]
 
 
 def exercises_folder() -> Path:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from vlalab.commands import course, evaluation, programs
 from vlalab.commands.evaluation import INTERRUPTED, Request
@@ -63,7 +64,7 @@ class Progress:
         return paths.volume() / "logs" / "learn" / f"{self.plan.name}.json"
 
     def save(self) -> None:
-        """Writes it, whole or not at all."""
+        """Write it, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         volumes.give(self.path.parent)
         new = self.path.with_suffix(".new")
@@ -120,24 +121,29 @@ class Learning:
     gpu: str | None
     runtime: str
     dry_run: bool
-    typed: str  # the command line, to say what goes on
-
-    @property
-    def plan(self) -> Plan:
-        return self.progress.plan
+    typed: str  # the command line, to print what continues
 
     def stages(self) -> dict[str, tuple[str, Callable[[], int]]]:
-        """Returns each stage by name: where its result lies on the volume, and what does it."""
-        name = self.plan.name
+        """Return each stage by name: where its result lies on the volume, and what makes it."""
+        plan = self.progress.plan
         return {
-            "record": (f"demonstrations/{name}", self.record),
-            "dataset": (f"datasets/{name}", self.draw),
-            "train": (f"checkpoints/{MODEL}/{name}", self.train),
-            "evaluate": (f"runs/{self.plan.run_id}", self.evaluate),
+            "record": (f"demonstrations/{plan.name}", self.record),
+            "dataset": (f"datasets/{plan.name}", self.render),
+            "train": (f"checkpoints/{MODEL}/{plan.name}", self.train),
+            "evaluate": (f"runs/{plan.run_id}", self.evaluate),
         }
 
     def run(self) -> int:
-        """Runs what is not finished; returns the exit code of the first stage that did not end well, else 0."""
+        """Run what is not finished, an estimate first; return the exit code of the first stage that failed, else 0."""
+        if not self.dry_run:
+            volumes.require_writable()
+            plan = self.progress.plan
+            recording = plan.demonstrations / (PER_MINUTE * (self.workers or cores()))
+            training = max(plan.minutes - recording, LEAST * plan.minutes)
+            say(
+                f"{plan.demonstrations} demonstrations in up to {recording:.0f} min, then up to {training:.0f} min "
+                f"training; the evaluation comes after these {plan.minutes:g} min"
+            )
         stages = self.stages()
         for number, (name, (place, job)) in enumerate(stages.items(), 1):
             finished = name in self.progress.finished and (paths.volume() / place).exists()
@@ -151,89 +157,64 @@ class Learning:
         return 0
 
     def _stage(self, name: str, job: Callable[[], int]) -> int:
-        code = INTERRUPTED
-        started = time.monotonic()
+        code, started = INTERRUPTED, time.monotonic()
         try:
             code = job()
         finally:
-            if name in ("record", "dataset") and not self.dry_run:
-                self.progress.spent_s += time.monotonic() - started
-            if code == 0:
-                self.progress.finished = [*self.progress.finished, name]
             if not self.dry_run:
+                if name in ("record", "dataset"):
+                    self.progress.spent_s += time.monotonic() - started
+                if code == 0:
+                    self.progress.finished.append(name)
                 self.progress.save()
         return code
 
     def record(self) -> int:
-        """Has the oracle demonstrate."""
-        plan = self.plan
-        flags = ["--name", plan.name, "--episodes", str(plan.demonstrations), "--noise", str(NOISE), *self._tasks()]
-        fallback = manifests.benchmarks()[manifests.job_of(plan.suite)].fallback
-        return evaluation.run(self._request(fallback, flags, ("record",)), self.typed)
+        """Have the oracle demonstrate."""
+        plan = self.progress.plan
+        policy = manifests.benchmarks()[manifests.job_of(plan.suite)].fallback
+        flags = {"name": plan.name, "episodes": plan.demonstrations, "noise": NOISE, "tasks": plan.tasks}
+        return self._evaluator(policy, flags, program=("record",))
 
-    def draw(self) -> int:
-        """Draws what was recorded, as a data set."""
-        job = manifests.job_of(self.plan.suite)
-        makes = manifests.benchmarks()[job].datasets
-        flags = [self.plan.name, "--format", "lerobot", "--size", str(PICTURE)]
-        flags += ["--workers", str(self.workers)] if self.workers else []
-        return programs.run_module(job, makes, flags, self.runtime, self.dry_run)
+    def render(self) -> int:
+        """Render what was recorded, as a data set."""
+        job = manifests.job_of(self.progress.plan.suite)
+        flags = {"format": "lerobot", "size": PICTURE, "workers": self.workers}
+        words = [self.progress.plan.name, *programs.flags_of(flags)]
+        return programs.run_module(job, manifests.benchmarks()[job].datasets, words, self.runtime, self.dry_run)
 
     def train(self) -> int:
-        """Trains for what is left of the minutes, and no more epochs than the trainer's own number."""
-        plan, progress = self.plan, self.progress
+        """Train for what is left of the minutes, and no more epochs than the trainer's own number."""
+        plan, progress = self.progress.plan, self.progress
         if not progress.train_minutes:
-            left = plan.minutes - progress.spent_s / 60
-            progress.train_minutes = round(max(left, LEAST * plan.minutes), 2)
-        flags = ["--data", plan.name, "--name", plan.name, "--size", plan.size]
-        flags += ["--minutes", f"{progress.train_minutes:g}", *course.flags(MODEL, plan.settings)]
-        return programs.run_module(
-            course.service(), course.module(MODEL, "train"), flags, self.runtime, self.dry_run, self.gpu
-        )
+            progress.train_minutes = round(max(plan.minutes - progress.spent_s / 60, LEAST * plan.minutes), 2)
+        flags = {"data": plan.name, "name": plan.name, "size": plan.size, "minutes": f"{progress.train_minutes:g}"}
+        words = [*programs.flags_of(flags), *course.flags(MODEL, plan.settings)]
+        module = course.module(MODEL, "train")
+        return programs.run_module(course.service(), module, words, self.runtime, self.dry_run, self.gpu)
 
     def evaluate(self) -> int:
-        """Evaluates what was trained, with a service of its own."""
-        there = (paths.volume() / "runs" / self.plan.run_id).exists()
-        flags = ["--trials", str(self.plan.trials), *self._tasks()]
-        flags += ["--resume" if there else "--run-id", self.plan.run_id]
-        own = {service_settings.variable(MODEL, "NAME"): self.plan.name}
-        return evaluation.run(self._request(MODEL, flags, own=own), self.typed)
+        """Evaluate what was trained, with a service of its own."""
+        plan = self.progress.plan
+        names_run = "resume" if (paths.volume() / "runs" / plan.run_id).exists() else "run_id"
+        flags = {"trials": plan.trials, "tasks": plan.tasks, names_run: plan.run_id}
+        return self._evaluator(MODEL, flags, own={service_settings.variable(MODEL, "NAME"): plan.name})
 
-    def _tasks(self) -> list[str]:
-        return ["--tasks", self.plan.tasks] if self.plan.tasks else []
-
-    def _request(
-        self, policy: str, flags: list[str], program: tuple[str, ...] = (), own: dict | None = None
-    ) -> Request:
-        flags = [*flags, "--workers", str(self.workers)] if self.workers else flags
-        return Request(
-            self.plan.suite, policy, self.runtime, tuple(flags), self.dry_run, self.gpu, program, own=own or {}
-        )
+    def _evaluator(self, policy: str, flags: dict[str, object], **more: Any) -> int:
+        words = tuple(programs.flags_of({**flags, "workers": self.workers}))
+        suite = self.progress.plan.suite
+        return evaluation.run(Request(suite, policy, self.runtime, words, self.dry_run, self.gpu, **more), self.typed)
 
     def tell(self) -> None:
-        """Says how good it is, and where all of it lies."""
-        job = manifests.job_of(self.plan.suite)
-        programs.run_module(job, evaluation.RUNS, ["table", self.plan.run_id], self.runtime)
-        run, curves = paths.volume() / "runs" / self.plan.run_id, paths.volume() / "logs" / "tensorboard" / MODEL
+        """Print how good it is, and where all of it lies."""
+        plan = self.progress.plan
+        programs.run_module(manifests.job_of(plan.suite), evaluation.RUNS, ["table", plan.run_id], self.runtime)
+        run, curves = paths.volume() / "runs" / plan.run_id, paths.volume() / "logs" / "tensorboard" / MODEL
         films = sorted(run.rglob("*.mp4"))
-        print(f"\nlearned: {self.plan.name}, {self.plan.demonstrations} demonstrations of {self.plan.suite}")
+        print(f"\nlearned: {plan.name}, {plan.demonstrations} demonstrations of {plan.suite}")
         print(f"films    {len(films)} in {paths.shown(films[0].parent if films else run)}")
-        print(f"curve    {paths.shown(curves / self.plan.name)} (./lab tensorboard shows it)")
-        print(f"report   ./lab report {self.plan.run_id}")
-
-
-def run(learning: Learning) -> int:
-    """Do all of it, with an estimate first; return the exit code."""
-    plan = learning.plan
-    if not learning.dry_run:
-        volumes.require_writable()
-    recording_min = plan.demonstrations / (PER_MINUTE * (learning.workers or cores()))
-    training_min = max(plan.minutes - recording_min, LEAST * plan.minutes)
-    say(
-        f"{plan.demonstrations} demonstrations in up to {recording_min:.0f} min, then up to {training_min:.0f} min "
-        f"training; the evaluation comes after these {plan.minutes:g} min"
-    )
-    return learning.run()
+        print(f"curve    {paths.shown(curves / plan.name)} (./lab tensorboard shows it)")
+        print(f"report   ./lab report {plan.run_id}")
 
 
 def cores() -> int:

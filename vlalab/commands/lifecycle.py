@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,11 +13,12 @@ from vlalab.commands.start_plan import StartPlan, start_services
 from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
-from vlalab.host.console import LabError, require_known, say, unknown
-from vlalab.runtimes import both, containers, steward
+from vlalab.host.console import LabError, require_known, say, status, unknown
+from vlalab.runtimes import both, containers, local, steward
 from vlalab.runtimes import logs as kept_logs
-from vlalab.runtimes.both import Instance
+from vlalab.runtimes.both import READY_TIMEOUT_S, Instance
 
+LOOK_S = 0.5  # between two looks at a policy in front
 Overrides = Mapping[str, service_settings.Settings]  # service → the settings that `up` was given for it
 
 
@@ -126,6 +131,41 @@ def _settings(names: Sequence[str], overrides: Overrides, running: Mapping[str, 
 
 def _flat(settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     return {name: value for one in settings.values() for name, value in one.items()}
+
+
+def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool = False) -> None:
+    """Start one more of a policy, print its address once it is ready, and return when it has ended.
+
+    It belongs to this command and ends with it. Raises LabError for several names, for what is not a policy, and for
+    containers, of which a private one publishes no port.
+    """
+    known = [name for name, service in compose.read().items() if service.role == "policy"]
+    if len(names) != 1 or names[0] not in known:
+        raise LabError(f"--stay keeps one policy in front, not {', '.join(names)}; known: {', '.join(known)}")
+    if runtime == "docker":
+        raise LabError("--stay works with --runtime local: a container that ends with its command publishes no port")
+    (name,) = names
+    requested = {name: service_settings.merged(service_settings.from_shell(name), overrides[name])}
+    settings = checkpoints.complete([name], [name], requested)[name]
+    if dry_run:
+        print(local.start_command(name, settings, attached=True))
+        return
+    volumes.require_writable()
+    local.prepare([compose.read()[name].environment_name])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    policy, is_ready = None, False
+    try:
+        with status(f"starting {name}") as line:
+            policy = local.start(name, settings, instance_name=f"{name}-{os.getpid()}", attached=True)
+            both.wait_ready(local, policy.name, READY_TIMEOUT_S, line.update)
+        is_ready = True
+        print(f"{name} {local.address(policy)}", flush=True)
+        while not policy.has_ended():
+            time.sleep(LOOK_S)
+        raise LabError(f"{policy.name} was ended from outside")
+    finally:
+        if policy:
+            local.close(policy, keep_log=not is_ready)
 
 
 # --- down, restart ------------------------------------------------------------------------------------------

@@ -6,13 +6,12 @@ import ast
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vlalab.description import compose, gpus, manifests, service_settings
 from vlalab.environments import venvs
 from vlalab.host import gl, paths
-from vlalab.host.console import LabError, require_known, say
+from vlalab.host.console import LabError, say
 from vlalab.host.processes import supervise
 from vlalab.runtimes import both, local
 
@@ -28,42 +27,31 @@ def described_benchmarks() -> list[tuple[str, str]]:
     return [(name, (ast.get_docstring(_parsed(name)) or "").partition("\n")[0].rstrip(".:")) for name in benchmarks()]
 
 
-def _script(name: str) -> Path:
-    return paths.ROOT / "bench" / f"{name}.py"
-
-
 def _parsed(name: str) -> ast.Module:
     """Return a benchmark's syntax tree: it imports its environment's packages, which the host tool does not have."""
-    return ast.parse(_script(name).read_text(encoding="utf-8"))
+    return ast.parse((paths.ROOT / "bench" / f"{name}.py").read_text(encoding="utf-8"))
 
 
-def environment_of(name: str) -> str:
-    """Return the environment a benchmark names in its constant ENVIRONMENT ("host" is the host tool's own)."""
-    for node in _parsed(name).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ENVIRONMENT":
-            return str(ast.literal_eval(node.value))
-    return manifests.default_environment()
+def run_benchmark(name: str, quick: bool, options: str) -> int:
+    """Run a benchmark in the environment of its constant ENVIRONMENT ("host": the host tool's); return its exit code.
 
-
-def words_of(options: str) -> list[str]:
-    """Returns a program's flags as words, quoted as in a shell. Raises LabError where a quote does not end."""
+    options: further flags of its program, quoted as in a shell. Raises LabError where a quote does not end.
+    """
     try:
-        return shlex.split(options)
+        words = [str(paths.ROOT / "bench" / f"{name}.py"), *flags_of({"quick": quick}), *shlex.split(options)]
     except ValueError:
         raise LabError(f"--options {options!r} opens a quote that does not end") from None
-
-
-def run_benchmark(name: str, flags: list[str]) -> int:
-    """Runs a benchmark with its flags; returns its exit code."""
-    require_known("benchmark", [name], benchmarks())
-    script = _script(name)
-    wanted = environment_of(name)
-    if wanted == "host":
-        return supervise([sys.executable, str(script), *flags], local.service_variables())
-    env = venvs.ensure(wanted)
-    if manifests.environment(wanted).needs_gl:
+    named = [node for node in _parsed(name).body if isinstance(node, ast.Assign)]
+    constants = {ast.unparse(node.targets[0]): node.value for node in named}
+    environment = manifests.default_environment()
+    if "ENVIRONMENT" in constants:
+        environment = str(ast.literal_eval(constants["ENVIRONMENT"]))
+    if environment == "host":
+        return supervise([sys.executable, *words], local.service_variables())
+    env = venvs.ensure(environment)
+    if manifests.environment(environment).needs_gl:
         gl.ensure()
-    return supervise([str(env.python), str(script), *flags], local.service_variables(env))
+    return supervise([str(env.python), *words], local.service_variables(env))
 
 
 def models_with(program: str) -> tuple[str, ...]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from vlalab.bundles import packing, restoring
-from vlalab.commands import examining, programs
+from vlalab.commands import programs
 from vlalab.description import manifests
 from vlalab.engine import building, cleaning
-from vlalab.environments import licences as licence_table
 from vlalab.environments import locks, venvs
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
@@ -20,15 +19,14 @@ from vlalab.testing import run as test_run
 DEFAULT_ENVIRONMENT = manifests.default_environment()
 
 
-@task("test what runs here", next="./lab eval libero_goal --trials 2")
+@task("test what runs here", "./lab eval libero_goal --trials 2")
 def test(
     parts: list[str] = word(help=f"all, {', '.join(test_run.NAMES)}; default: all", metavar="PART"),
     quick: bool = option(False, "linter, host tool, and the contract in one Python only"),
     nightly: bool = option(False, "also the tests that are too long for every change"),
     minutes: float | None = option(
-        None, "how long part chaos attacks this lab's own evaluations and services",
-        f"(0, {test_parts.MAX_MINUTES}]", default_help="2.5",
-    ),
+        None, "how long part chaos attacks this lab's own evaluations and services", f"(0, {test_parts.MAX_MINUTES}]",
+        default_help="2.5"),
     seed: int | None = option(None, "which attacks it draws", default_help="new ones, and the seed is printed"),
     runtime: Runtime = option("auto", "where environments' tests run: docker (inside their images), local, or auto"),
 ) -> None:  # fmt: skip
@@ -44,7 +42,7 @@ def test(
     finish(test_run.run(parts, test_parts.Options(quick, runtime, minutes, seed, nightly)))
 
 
-@task("what is wrong here", next=f"./lab doctor {DEFAULT_ENVIRONMENT}")
+@task("what is wrong here", f"./lab doctor {DEFAULT_ENVIRONMENT}")
 def doctor(
     names: list[str] = word(help="environments to look at closely, by their own self-tests", metavar="ENV",
                             kind="environment"),
@@ -59,6 +57,8 @@ def doctor(
     ./lab doctor openvla libero  these environments too, from inside: versions, kernels, a drawn scene
     ./lab doctor --fix           set modes and owners right, and offer the other commands
     """
+    from vlalab.commands import examining  # all checks, which other tasks need not load
+
     if yes and not fix:
         raise LabError("--yes says yes to what --fix would ask; give both")
     finish(examining.doctor(names, json, fix, yes, offline))
@@ -68,18 +68,16 @@ def _stages() -> list[Flag]:
     return [Flag(name.replace("-", "_"), str, (), None, stage.help) for name, stage in manifests.stages().items()]
 
 
-@task("build images", "no-check", options=_stages, next="./lab up SERVICE --runtime docker")
+@task("build images", "./lab up SERVICE --runtime docker", "no-check", options=_stages)
 def build(
     names: list[str] = word(help="environments, or all; default: all", metavar="NAME"),
     no_cache: bool = option(False, "build every layer anew"),
     flash_attn: str | None = option(
         None, "prebuilt (the release's wheel), compile (hours), or none", kind="one of", keywords=building.FLASH_ATTN,
-        default_help="prebuilt",
-    ),
+        default_help="prebuilt"),
     base: str | None = option(None, "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>"),
     ca_bundle: str | None = option(
-        None, "certificates (PEM) of this network's authority, or none", default_help="what this machine trusts"
-    ),
+        None, "certificates (PEM) of this network's authority, or none", default_help="what this machine trusts"),
     index: str | None = option(None, "file that holds the URL of a package index mirror; also variable VLALAB_INDEX"),
     arg: list[str] = option((), "further build arguments as NAME=VALUE,… (docs/images.md)"),
     progress: str = option("line", "line, plain (everything) or tty", kind="one of", keywords=building.PROGRESS),
@@ -97,17 +95,15 @@ def build(
     building.build(names, options)
 
 
-@task("pack all for offline", next="./lab restore FILE")
+@task("pack all for offline", "./lab restore FILE")
 def bundle(
     words: list[str] = word(help="environments, or all that are built, and last the file to write",
                             metavar="ENV … FILE"),
     checkpoints: list[str] = option((), "names of folders under checkpoints/ on the volume, or all"),
     assets: list[str] | None = option(
-        None, "names of folders under assets/ on the volume, or all", default_help="a benchmark's with its image"
-    ),
+        None, "names of folders under assets/ on the volume, or all", default_help="a benchmark's with its image"),
     no_host: bool = option(
-        False, "leave out the lab itself and its packages, with which the other machine needs no network"
-    ),
+        False, "leave out the lab itself and its packages, with which the other machine needs no network"),
     dry_run: bool = option(False, "show what would go into it"),
 ) -> None:  # fmt: skip
     """Write images, checkpoints, assets and the lab itself into one file, for a machine without network.
@@ -121,7 +117,7 @@ def bundle(
     packing.bundle(packing.Request(names, file, tuple(checkpoints), tuple(chosen), not no_host, dry_run))
 
 
-@task("unpack a bundle", next="./lab eval libero_goal --trials 2")
+@task("unpack a bundle", "./lab eval libero_goal --trials 2")
 def restore(
     file: str = word(help="what ./lab bundle made"),
     force: bool = option(False, "replace images and files that are newer here"),
@@ -134,7 +130,7 @@ def restore(
     restoring.restore(Path(file).expanduser().absolute(), force, dry_run)
 
 
-@task("remove left-overs", next="./lab clean --venvs --dry-run")
+@task("remove left-overs", "./lab clean --venvs --dry-run")
 def clean(
     venvs: bool = option(False, "the local environments (images/*/.venv, admin/.venv, cluster/.venv) too"),
     all_users: bool = option(False, "old images that others built, or another clone, too"),
@@ -151,7 +147,7 @@ def clean(
 
 @task(
     "run a benchmark",
-    next="./lab bench {benchmark}",
+    "./lab bench {benchmark}",
     tables=lambda: {"The benchmarks, with results in bench/RESULTS.md": programs.described_benchmarks()},
 )
 def bench(
@@ -164,10 +160,10 @@ def bench(
     ./lab bench sim --quick
     ./lab bench openvla --options "--busy 2"
     """
-    finish(programs.run_benchmark(benchmark, [*programs.flags_of({"quick": quick}), *programs.words_of(options)]))
+    finish(programs.run_benchmark(benchmark, quick, options))
 
 
-@task("make an environment", next="./lab status")
+@task("make an environment", "./lab status")
 def env(names: list[str] = word(help=f"environments; default: {DEFAULT_ENVIRONMENT}", metavar="NAME")) -> None:
     """Make an environment from its lock, as eval and test do on first use.
 
@@ -177,7 +173,7 @@ def env(names: list[str] = word(help=f"environments; default: {DEFAULT_ENVIRONME
         print(venvs.ensure(name).python)
 
 
-@task("pin packages", next="./lab test --quick")
+@task("pin packages", "./lab test --quick")
 def lock(
     names: list[str] = word(help="host, contract or an environment; default: all", metavar="NAME"),
     check: bool = option(False, "change nothing; fail when a lock does not fit its requirements.in"),
@@ -191,6 +187,8 @@ def lock(
     ./lab lock --licences       after a new lock of an image: licences, into THIRD_PARTY.md
     """
     if licences:
+        from vlalab.environments import licences as licence_table  # with packages that no other task needs
+
         print(f"{licence_table.FILE}: {licence_table.write()} packages")
         return
     chosen = locks.choose(names)

@@ -9,17 +9,14 @@ from vlalab.description import datasets, manifests
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError, agreed
 from vlalab.tasks import evaluate
-from vlalab.tasks.flags import Runtime, options_for, program_flags, word
+from vlalab.tasks.flags import Runtime, of_benchmarks, of_models, program_flags, word
 from vlalab.tasks.task import finish, task
 
 CHECKPOINT_OPTIONS = "vla_modelkit.checkpoint_options:CheckpointOptions"  # of every model's program
 
 
 @task(
-    "get a model's weights",
-    "runtime dry-run",
-    options=lambda: options_for("checkpoint", manifests.models(), CHECKPOINT_OPTIONS),
-    next="./lab up {model}",
+    "get a model's weights", "./lab up {model}", "runtime dry-run", options=of_models("checkpoint", CHECKPOINT_OPTIONS)
 )
 def checkpoint(model: str = word(kind="model", keywords=("getter",)), **given: object) -> None:
     """Download a checkpoint onto the volume, or make a tiny one to try things with.
@@ -31,7 +28,7 @@ def checkpoint(model: str = word(kind="model", keywords=("getter",)), **given: o
     finish(programs.run(model, manifests.models()[model].getter, [], given))
 
 
-@task("get meshes, textures", "runtime dry-run", next="./lab eval libero_goal --trials 2")
+@task("get meshes, textures", "./lab eval libero_goal --trials 2", "runtime dry-run")
 def assets(
     what: str = word(help="a benchmark (download its official files), kit (make the project's own), or status",
                      kind="assets"),
@@ -39,9 +36,7 @@ def assets(
         False, "with the official files, what the suites that disturb others need (LIBERO-PRO's objects: 360 MB more "
         "to download; LIBERO-plus's difficulties)",
     ),
-    verify: bool = option(
-        False, "status reads every file, also those that have not changed since they were last read"
-    ),
+    verify: bool = option(False, "status reads every file, also those that have not changed since they were last read"),
     **given: object,
 ) -> None:  # fmt: skip
     """Get the simulator's meshes and textures.
@@ -58,20 +53,19 @@ def assets(
 
 @task(
     "record demonstrations",
+    "./lab dataset {name} --format lerobot",
     "gpu runtime dry-run no-check",
     options=lambda: program_flags(f"{evaluate.CONFIG}:RecordConfig"),
-    next="./lab dataset {name} --format lerobot",
 )
 def record(
     suite: str = evaluate.SUITE,
     policy: str | None = option(
-        None, "a policy service's name, or a URL", kind="policy", default_help="the benchmark's own (oracle)"
-    ),
+        None, "a policy service's name, or a URL", kind="policy", default_help="the benchmark's own (oracle)"),
     gpu: str | None = None,
     runtime: str = "auto",
     dry_run: bool = False,
     **recorders: object,
-) -> None:
+) -> None:  # fmt: skip
     """Record demonstrations to learn from, on starts that no evaluation uses; ends with how many were kept.
 
     ./lab record libero_goal --episodes 100 --name goal-oracle     the oracle's; the same again goes on
@@ -83,12 +77,7 @@ def record(
     finish(evaluation.run(evaluation.Request(suite, policy, runtime, flags, dry_run, gpu, ("record",))))
 
 
-@task(
-    "make, check, show data",
-    "runtime dry-run",
-    options=lambda: options_for("dataset", manifests.benchmarks()),
-    next="./lab dataset {source} --show",
-)
+@task("make, check, show data", "./lab dataset {source} --show", "runtime dry-run", options=of_benchmarks("dataset"))
 def dataset(
     source: str = word(help="a recording, a run or a data set: its name or its folder", kind="source"),
     **given: object,
@@ -113,10 +102,7 @@ def dataset(
 
 
 @task(
-    "what a model may learn",
-    "runtime dry-run",
-    options=lambda: options_for("data", manifests.models()),
-    next="./lab finetune {model} --dataset {dataset}",
+    "what a model may learn", "./lab finetune {model} --dataset {dataset}", "runtime dry-run", options=of_models("data")
 )
 def data(model: str = word(kind="model", keywords=("data",)), **given: object) -> None:
     """Say what is in a data set for a model: schema, episodes, tasks, statistics, and a page with films and curves.
@@ -132,14 +118,13 @@ def data(model: str = word(kind="model", keywords=("data",)), **given: object) -
     finish(programs.run(model, manifests.models()[model].data, [], given))
 
 
-@task("list the runs", "runtime", next="./lab report latest --serve")
+@task("list the runs", "./lab report latest --serve", "runtime")
 def runs(
     delete: list[str] = option(
-        (), "runs, recordings or trained models to delete: shows their size and asks", kind="stored"
-    ),
+        (), "runs, recordings or trained models to delete: shows their size and asks", kind="stored"),
     yes: bool = option(False, "delete without asking"),
     runtime: Runtime = "auto",
-) -> None:
+) -> None:  # fmt: skip
     """List the evaluation runs on the volume, the demonstrations recorded and the models trained there.
 
     ./lab runs

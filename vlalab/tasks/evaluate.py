@@ -11,7 +11,7 @@ from vlalab.description import manifests
 from vlalab.description import runs as existing
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
-from vlalab.tasks.flags import Flag, Runtime, options_for, program_flags, word
+from vlalab.tasks.flags import Runtime, of_benchmarks, program_flags, word
 from vlalab.tasks.task import Given, finish, task
 
 CONFIG = "vla_evaluation.config"  # of the evaluator's and the recorder's options
@@ -28,31 +28,28 @@ def _after_evaluating(given: Given) -> str:
 
 @task(
     "evaluate a policy",
+    _after_evaluating,
     "gpu runtime dry-run no-check",
     options=lambda: program_flags(f"{CONFIG}:EvalConfig"),
-    next=_after_evaluating,
     name="eval",
 )
 def evaluate(
     suite: list[str] = word(
         help=f"{manifests.suites_in_words()}; all: those of the default benchmark's table", kind="suite",
-        keywords=("all",),
-    ),
+        keywords=("all",)),
     policy: str = option(
         "auto", "auto (the policy service that is up, else the benchmark's own), a service's name, a URL, or several: "
         "URL,URL", kind="policy",
     ),
     replicas: int | None = option(
         None, "start so many of --policy for this evaluation, on a GPU each as far as there are enough", "[1, 256]",
-        group="advanced",
-    ),
+        group="advanced"),
     cluster: str | bool | None = option(
         None, "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this "
         "machine's", metavar="HEAD", optional_value=True, group="advanced",
     ),
     join: str | None = option(
-        None, "work on the run of the evaluator that listens there; no SUITE", metavar="URL", group="advanced"
-    ),
+        None, "work on the run of the evaluator that listens there; no SUITE", metavar="URL", group="advanced"),
     gpu: str | None = None,
     runtime: Runtime = "auto",
     dry_run: bool = False,
@@ -93,7 +90,7 @@ def evaluate(
         raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
     if evaluators["listen"]:
         runtime = joining.runtime_to_listen(runtime, str(evaluators["listen"]), chosen)
-    placed = ray_placement.prepare(runtime, cluster, policy, evaluators, replicas) if cluster else None
+    placed = ray_placement.prepare(runtime, cluster, policy, evaluators, replicas or 0) if cluster else None
     if placed:
         runtime, evaluators = placed.runtime, evaluators | placed.flags
     request = evaluation.Request(
@@ -113,11 +110,6 @@ def evaluate(
     finish(code)
 
 
-def _offline_flags(*without: str) -> list[Flag]:
-    """Return the flags of a task that asks a policy about recorded data."""
-    return options_for("offline", manifests.benchmarks(), without=without)
-
-
 ASKED_POLICY = word(help="a service's name or a URL; auto: the policy service that is up", kind="policy")
 STARTED_CHECKPOINT = option(
     None, "for a policy that is started: a folder under checkpoints/ on the volume, or a path", kind="checkpoint"
@@ -126,9 +118,9 @@ STARTED_CHECKPOINT = option(
 
 @task(
     "score on recordings",
+    "./lab act {policy} --dataset {dataset} --index 0",
     "gpu runtime dry-run",
-    options=lambda: _offline_flags("index"),
-    next="./lab act {policy} --dataset {dataset} --index 0",
+    options=of_benchmarks("offline", without=["index"]),
 )
 def offline(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPOINT, **given: object) -> None:
     """Compare what a policy would do with what was recorded: errors by dimension, key and episode, and does it listen?
@@ -141,9 +133,9 @@ def offline(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPO
 
 @task(
     "ask for one action",
+    "./lab offline {policy} --dataset {dataset} --plot",
     "gpu runtime dry-run",
-    options=lambda: _offline_flags("plot", "episodes", "steps", "execute"),
-    next="./lab offline {policy} --dataset {dataset} --plot",
+    options=of_benchmarks("offline", without=["plot", "episodes", "steps", "execute"]),
 )
 def act(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPOINT, **given: object) -> None:
     """Show a policy one recorded moment: what it saw and was told, its chunk of actions, and what was done.
@@ -163,7 +155,7 @@ def _ask(task: str, policy: str, checkpoint: str | None, given: dict[str, object
     finish(evaluation.run(evaluation.Request(None, policy, flags=flags, module=module, checkpoint=checkpoint, **how)))
 
 
-@task("build or serve reports", "runtime", next="./lab report {run} --serve")
+@task("build or serve reports", "./lab report {run} --serve", "runtime")
 def report(
     run: str | None = word(None, RUN_HELP, kind="run or directory"),
     serve: bool = option(False, "show reports in a browser, also one on another machine; without RUN a list of all"),
@@ -183,7 +175,7 @@ def report(
         addresses.serve_reports(run, runtime)
 
 
-@task("compare two runs", "runtime", next="./lab report {b} --serve")
+@task("compare two runs", "./lab report {b} --serve", "runtime")
 def compare(
     a: str = word(help=RUN_HELP, kind="run or directory"),
     b: str = word(help="another", kind="run or directory"),
@@ -197,14 +189,14 @@ def compare(
     on_runs(["compare", a, b, *programs.flags_of({"force": force})], runtime)
 
 
-@task("policies × suites", "runtime", next="./lab up ui")
+@task("policies × suites", "./lab up ui", "runtime")
 def leaderboard(
     suite: list[str] = word(help=f"only these suites ({manifests.suites_in_words()}); default: all that have runs",
                             kind="suite"),
-    csv: str | None = option(None, "write the figures to a file for a spreadsheet", kind="new file",
-                             keywords=(".csv",)),
-    html: str | None = option(None, "write the tables to a page that needs nothing beside it", kind="new file",
-                              keywords=(".html", ".htm")),
+    csv: str | None = option(None, "write the figures to a file for a spreadsheet", pattern=r"(?i).+\.csv",
+                             expected="a name that ends with .csv", metavar="FILE"),
+    html: str | None = option(None, "write the tables to a page that needs nothing beside it", pattern=r"(?i).+\.html?",
+                              expected="a name that ends with .html", metavar="FILE"),
     runtime: Runtime = "auto",
 ) -> None:  # fmt: skip
     """Set policies against each other over suites: rates with 95 % intervals, and nothing incomparable side by side.
@@ -214,10 +206,14 @@ def leaderboard(
     ./lab leaderboard --csv all.csv --html all.html
     """
     existing.require("run")
-    files = {flag: Path(file) for flag, file in (("--csv", csv), ("--html", html)) if file}
-    # Directory and name apart: a container is shown the directory.
-    written = [word for flag, file in files.items() for word in (flag, str(file.parent), file.name)]
-    on_runs(["leaderboard", *suite, *written], runtime)
+    words = []
+    for flag, file in (("--csv", csv), ("--html", html)):
+        path = Path(file or "").expanduser().absolute()
+        if file and not path.parent.is_dir():
+            raise LabError(f"{flag} '{file}': there is no directory {path.parent}; make it, or name another")
+        # Directory and name apart: a container is shown the directory.
+        words += [flag, str(path.parent), path.name] if file else []
+    on_runs(["leaderboard", *suite, *words], runtime)
 
 
 def on_runs(words: list[str], runtime: str) -> None:

@@ -17,7 +17,7 @@ from vlalab.description import compose, datasets, gpus, manifests, runs, service
 from vlalab.host import borrowed
 from vlalab.host.borrowed import Option, option
 from vlalab.host.console import LabError
-from vlalab.tasks.values import Values, existing, matching, new_file, number, one_of, ranges
+from vlalab.tasks.values import Values, existing, matching, number, one_of, ranges
 
 Runtime = Literal["auto", "docker", "local"]
 
@@ -145,7 +145,6 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
     "exercise": lambda one: one_of(course.exercises()),
     "lab": lambda one: one_of(course.labs()),
     "model": lambda one: one_of(programs.models_with(one.keywords[0])),
-    "new file": lambda one: new_file(one.keywords),
     "notebooks": lambda one: one_of(tuple(manifests.notebooks())),
     "one of": lambda one: one_of(one.keywords),
     "path": lambda one: existing(one.keywords, metavar=one.metavar or "PATH"),
@@ -183,13 +182,6 @@ def flags_of_function(function: Callable[..., None]) -> list[Flag]:
     return [Flag(**vars(one)) for one in borrowed.options_of(make_dataclass("Flags", fields, kw_only=True)).values()]
 
 
-def _switch(flag: Flag) -> Flag:
-    """Return a switch that is on as the one that turns it off."""
-    if flag.type is not bool or not flag.default:
-        return flag
-    return replace(flag, name=f"no_{flag.name}", summary=flag.negated, default=False)
-
-
 def program_flags(*places: str, only: Collection[str] = (), without: Collection[str] = ()) -> list[Flag]:
     """Return the flags of a program's options.
 
@@ -201,26 +193,34 @@ def program_flags(*places: str, only: Collection[str] = (), without: Collection[
         for name, one in borrowed.options(place).items():
             if one.group == "internal" or name in without or (only and name not in only):
                 continue
-            flag = _switch(Flag(**vars(one)))
-            if flag.type is not bool:
-                number = isinstance(one.default, (int, float))
-                default = f"{one.default:.12g}" if number else str(one.default or "") if one.default != MISSING else ""
-                flag = replace(flag, default=None, default_help=one.default_help or default)
+            flag = Flag(**vars(one))
+            if one.type is not bool:
+                is_number = isinstance(one.default, (int, float))
+                default = f"{one.default:.12g}" if is_number else "" if one.default is MISSING else one.default or ""
+                flag = replace(flag, default=None, default_help=one.default_help or str(default))
+            elif one.default:  # a switch that is on: the flag turns it off
+                flag = replace(flag, name=f"no_{one.name}", summary=one.negated, default=False)
             if first := flags.get(name):
-                both = (dict.fromkeys((*getattr(first, of), *getattr(flag, of))) for of in ("choices", "keywords"))
-                choices, keywords = map(tuple, both)
-                same = flag.default_help in ("", first.default_help)
-                flag = replace(
-                    first, choices=choices, keywords=keywords, default_help=first.default_help if same else ""
-                )
+                choices = tuple(dict.fromkeys(first.choices + flag.choices))
+                keywords = tuple(dict.fromkeys(first.keywords + flag.keywords))
+                default = first.default_help if flag.default_help in ("", first.default_help) else ""
+                flag = replace(first, choices=choices, keywords=keywords, default_help=default)
             flags[name] = flag
     return list(flags.values())
 
 
-def options_for(task: str, of: Mapping[str, manifests.Model] | Mapping[str, manifests.Benchmark], *more: str,
-                **which: Collection[str]) -> list[Flag]:  # fmt: skip
-    """Return the flags of the programs that models or benchmarks have for a task, by their manifests."""
-    return program_flags(*more, *(one.options[task] for one in of.values() if task in one.options), **which)
+def of_models(task: str, *more: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
+    """Return what makes the flags of the programs that models have for a task, by their manifests."""
+    return lambda: program_flags(*more, *_places(manifests.models(), task), **which)
+
+
+def of_benchmarks(task: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
+    """Return what makes the flags of the programs that benchmarks have for a task, by their manifests."""
+    return lambda: program_flags(*_places(manifests.benchmarks(), task), **which)
+
+
+def _places(programs: Mapping[str, manifests.Model] | Mapping[str, manifests.Benchmark], task: str) -> list[str]:
+    return [one.options[task] for one in programs.values() if task in one.options]
 
 
 def _shared(

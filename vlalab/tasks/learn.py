@@ -11,7 +11,7 @@ from vlalab.commands import course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError, unknown
-from vlalab.tasks.flags import Flag, options_for, program_flags, word
+from vlalab.tasks.flags import Flag, of_models, program_flags, word
 from vlalab.tasks.serve import print_addresses
 from vlalab.tasks.task import Given, finish, task
 
@@ -37,13 +37,7 @@ def _after_training(given: Given) -> str:
     return use.get(str(lab), "./lab tensorboard")
 
 
-@task(
-    "train a model",
-    "gpu runtime dry-run no-check",
-    options=_lab_flags,
-    tables=_settings,
-    next=_after_training,
-)
+@task("train a model", _after_training, "gpu runtime dry-run no-check", options=_lab_flags, tables=_settings)
 def train(
     lab: str = word(kind="lab"),
     set: list[str] = option((), "further settings, listed below", metavar="NAME=VALUE,…"),
@@ -73,7 +67,7 @@ def train(
     finish(programs.train(course.service(), course.module(lab, "train"), settings, gpus, given))
 
 
-@task("demos to a policy", "gpu runtime dry-run no-check", next="./lab report learn-{suite} --serve")
+@task("demos to a policy", "./lab report learn-{suite} --serve", "gpu runtime dry-run no-check")
 def learn(
     suite: str = word(help=manifests.suites_in_words(), kind="suite"),
     minutes: float = option(90, "for demonstrations and training together", "(0, inf)"),
@@ -81,8 +75,7 @@ def learn(
     name: str | None = option(None, "of recording, data set and model", kind="directory name",
                               default_help="the suite's"),
     demonstrations: int | None = option(
-        None, "how many", "[1, inf)", default_help="what a third of the minutes gives, 200 at most"
-    ),
+        None, "how many", "[1, inf)", default_help="what a third of the minutes gives, 200 at most"),
     tasks: str | None = option(None, "which tasks: numbers, ranges or names", kind="tasks", default_help="all"),
     trials: int = option(10, "episodes per task in the evaluation", kind="trials"),
     set: list[str] = option((), "further settings of `train minivla`", metavar="NAME=VALUE,…"),
@@ -100,14 +93,14 @@ def learn(
     plan = learning.Plan(suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set))
     typed = shlex.join(["./lab", *sys.argv[1:]])
     progress = learning.begun(plan, counted=demonstrations is not None)
-    finish(learning.run(learning.Learning(progress, workers, gpu, runtime, dry_run, typed)))
+    finish(learning.Learning(progress, workers, gpu, runtime, dry_run, typed).run())
 
 
 @task(
     "fine-tune a policy",
+    "./lab up {model} --checkpoint {name}",
     "gpu runtime dry-run no-check",
-    options=lambda: options_for("finetune", manifests.models()),
-    next="./lab up {model} --checkpoint {name}",
+    options=of_models("finetune"),
 )
 def finetune(model: str = word(kind="model", keywords=("trainer",)), gpus: int = GPUS, **given: object) -> None:
     """Fine-tune a policy on a data set; Ctrl-C saves, and the same command goes on. The result serves at once.
@@ -122,9 +115,9 @@ def finetune(model: str = word(kind="model", keywords=("trainer",)), gpus: int =
 
 @task(
     "translate a sentence",
+    "./lab tensorboard",
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("transformer", "config:TranslateCommand")),
-    next="./lab tensorboard",
 )
 def translate(sentence: str = word(help="what to translate"), **given: object) -> None:
     """Translate a sentence with a Transformer that was trained here.
@@ -141,9 +134,9 @@ DIFFUSION = word(help="diffusion", kind="one of", keywords=("diffusion",))
 
 @task(
     "make pictures",
+    "./lab score diffusion",
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("diffusion", "config:SampleRequest")),
-    next="./lab score diffusion",
 )
 def sample(lab: str = DIFFUSION, **given: object) -> None:
     """Make pictures with a diffusion model that was trained here: a grid, and the way there as an animation.
@@ -156,9 +149,9 @@ def sample(lab: str = DIFFUSION, **given: object) -> None:
 
 @task(
     "measure those pictures",
+    "./lab sample diffusion --compare",
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("diffusion", "config:ScoreRequest")),
-    next="./lab sample diffusion --compare",
 )
 def score(lab: str = DIFFUSION, **given: object) -> None:
     """Measure a diffusion model's pictures: of the class asked for? as varied as the real ones?
@@ -169,18 +162,17 @@ def score(lab: str = DIFFUSION, **given: object) -> None:
     finish(programs.run(course.service(), course.module(lab, "score"), [], given))
 
 
-@task(
-    "check an exercise",
-    "runtime dry-run",
-    tables=lambda: {"exercises": course.described_exercises()},
-    next="./lab check",
-)
+def _exercises() -> dict[str, list[tuple[str, str]]]:
+    kinds = {True: "find the bug", False: "fill the blank"}
+    return {"exercises": [(name, kinds[".bug_" in name]) for name in course.exercises()]}
+
+
+@task("check an exercise", "./lab check", "runtime dry-run", tables=_exercises)
 def check(
     exercise: str | None = word(None, "its name, listed below; none: list all, with how far you are", kind="exercise"),
     file: str | None = word(None, "yours; default: the one in your exercises folder", kind="path", metavar="FILE"),
     all: str | None = option(
-        None, "a folder with a folder of such files for each student: a table of them", kind="path", metavar="FOLDER"
-    ),
+        None, "a folder with a folder of such files for each student: a table of them", kind="path", metavar="FOLDER"),
     **given: object,
 ) -> None:  # fmt: skip
     """Check an exercise of the course: what is wrong is said in words. The first time, its file is made.
@@ -197,7 +189,7 @@ def check(
     finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **given}))
 
 
-@task("the course's own files", "runtime dry-run", next="./lab runs", name="course")
+@task("the course's own files", "./lab runs", "runtime dry-run", name="course")
 def course_files(
     action: str = word(help="import", kind="one of", keywords=("import",)),
     path: str = word(help="a folder or a zip archive with weights, tokenizers, arrays, curves", kind="path"),
@@ -211,10 +203,11 @@ def course_files(
     """
     if not Path(path).is_dir() and not zipfile.is_zipfile(path):
         raise LabError(f"path '{path}' is no folder and no zip archive; expected where the course's files lie")
-    finish(programs.run(course.service(), course.importer(), [path, f"--name={name}"], given))
+    module = f"services.{manifests.folder_of(course.service())}.course_files"
+    finish(programs.run(course.service(), module, [path, f"--name={name}"], given))
 
 
-@task("open notebooks", "gpu runtime dry-run", next="./lab status")
+@task("open notebooks", "./lab status", "gpu runtime dry-run")
 def notebook(
     env: str = word(help="whose notebooks, and the environment that they run in", kind="notebooks"),
     fresh: bool = option(False, "bring fresh copies; what was changed stays beside them as NAME.before-N"),
@@ -234,7 +227,7 @@ def notebook(
     print_addresses(lifecycle.up([service], runtime, given, dry_run))
 
 
-@task("show training curves", "runtime", next="./lab status")
+@task("show training curves", "./lab status", "runtime")
 def tensorboard(runtime: str = "auto") -> None:
     """Show the training curves in a browser: starts the service of that name.
 

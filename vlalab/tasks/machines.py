@@ -23,7 +23,7 @@ INVENTORY = option(
 JSON = option(False, "print JSON instead of a table")
 
 
-@task("make a machine ready", next="./lab doctor")
+@task("make a machine ready", "./lab doctor")
 def host(
     action: str = word(help="setup", kind="one of", keywords=("setup",)),
     hosts: list[str] = option((), "machines, as gpu01 or anna@gpu01:2222", default_help="this machine"),
@@ -62,7 +62,7 @@ def host(
     finish(host_setup.run(host_setup.Setup(chosen, inventory, values, list(only), check, ask_password)))
 
 
-@task("ask several machines", next="./lab fleet status")
+@task("ask several machines", "./lab fleet status")
 def fleet(
     action: str = word(help=", ".join(fleets.COMMANDS), kind="one of", keywords=tuple(fleets.COMMANDS)),
     hosts: list[str] = HOSTS,
@@ -84,7 +84,7 @@ def fleet(
     finish(fleets.run(action, chosen, parallel, timeout or fleets.TIMEOUT_S[action], json))
 
 
-@task("archive for a question", next="./lab doctor")
+@task("archive for a question", "./lab doctor")
 def support(out: str | None = option(None, "the file to write", default_help="one beside you")) -> None:
     """Gather what somebody who helps asks for: the doctor's findings, versions, settings, logs; no secrets.
 
@@ -93,7 +93,7 @@ def support(out: str | None = option(None, "the file to write", default_help="on
     print(paths.shown(supporting.write(Path(out).expanduser().absolute() if out else None)))
 
 
-@task("machines for eval", next="./lab eval libero_goal --cluster")
+@task("machines for eval", "./lab eval libero_goal --cluster")
 def cluster(
     action: str = word("status", "start: a new one, join: the one whose head is HEAD, status: its machines, stop: "
                        "leave it", kind="one of", keywords=("start", "join", "status", "stop")),
@@ -117,7 +117,7 @@ def cluster(
     if bool(head) != (action == "join"):
         many = f"'{head}' is a word too many" if head else "join needs HEAD, the head's address"
         raise LabError(f"{many}. See: ./lab cluster --help")
-    offer = clusters.Offer(cpus, gpus)
+    offer = [f"--num-{name}={count}" for name, count in (("cpus", cpus), ("gpus", gpus)) if count is not None]
     if action == "start":
         clusters.start(host, port, offer, dashboard)
     elif head:

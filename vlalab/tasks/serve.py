@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from json import dumps
 
-from vlalab.commands import addresses, evaluation, foreground, lifecycle, overview, preflight, programs
+from vlalab.commands import addresses, evaluation, lifecycle, overview, preflight, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.borrowed import option
 from vlalab.runtimes import steward
 from vlalab.runtimes.both import Instance
-from vlalab.tasks.flags import Flag, options_for, word
+from vlalab.tasks.flags import Flag, of_models, word
 from vlalab.tasks.task import Given, finish, task
 
 
@@ -21,7 +21,7 @@ def print_addresses(instances: list[Instance]) -> None:
 
 
 def _up_options() -> list[Flag]:
-    options = options_for("up", manifests.models(), without=["checkpoint"])
+    options = of_models("up", without=["checkpoint"])()
     return [replace(one, default_help="") for one in options]  # the service's own settings hold
 
 
@@ -35,23 +35,18 @@ def after_up(given: Given) -> str:
 
 @task(
     "start services",
+    after_up,
     "gpu runtime dry-run no-check",
     options=_up_options,
     tables=lambda: {"Services": [(name, one.about) for name, one in manifests.services().items()]},
-    next=after_up,
 )
 def up(
     names: list[str] = word(help="services to start", metavar="SERVICE"),
     suite: str | None = option(
-        None, "serve the checkpoint that was fine-tuned on this suite, with its statistics", kind="published suite"
-    ),
-    checkpoint: str | None = option(
-        None, "a folder under checkpoints/ on the volume, or a path", kind="checkpoint"
-    ),
+        None, "serve the checkpoint that was fine-tuned on this suite, with its statistics", kind="published suite"),
+    checkpoint: str | None = option(None, "a folder under checkpoints/ on the volume, or a path", kind="checkpoint"),
     restart: bool = option(False, "start anew what is up with other settings than are asked for now"),
-    stay: bool = option(
-        False, "one more of a policy, at any free port, in front: it ends with this command"
-    ),
+    stay: bool = option(False, "one more of a policy, at any free port, in front: it ends with this command"),
     gpu: str | None = None,
     runtime: str = "auto",
     dry_run: bool = False,
@@ -72,12 +67,12 @@ def up(
     if not dry_run:
         preflight.refuse(names, given)
     if stay:
-        foreground.up(names, runtime, given, dry_run)
+        lifecycle.stay(names, runtime, given, dry_run)
     else:
         print_addresses(lifecycle.up(names, runtime, given, dry_run, restart=restart))
 
 
-@task("stop services", "dry-run", next="./lab up {names}")
+@task("stop services", "./lab up {names}", "dry-run")
 def down(
     names: list[str] = word(help="services to stop; default: all that are up", metavar="SERVICE"), dry_run: bool = False
 ) -> None:
@@ -90,7 +85,7 @@ def down(
         print("nothing is up")
 
 
-@task("stop and start again", "dry-run", next="./lab status")
+@task("stop and start again", "./lab status", "dry-run")
 def restart(
     names: list[str] = word(help="services; default: all that are up", metavar="SERVICE"), dry_run: bool = False
 ) -> None:
@@ -101,7 +96,7 @@ def restart(
     print_addresses(lifecycle.restart(names, dry_run))
 
 
-@task("what is up, and where", next="./lab logs SERVICE")
+@task("what is up, and where", "./lab logs SERVICE")
 def status(
     json: bool = option(False, "print one JSON object (docs/doctor.md) instead of the table"),
 ) -> None:
@@ -116,7 +111,7 @@ def status(
         overview.show()
 
 
-@task("the end of a log", next="./lab status")
+@task("the end of a log", "./lab status")
 def logs(
     name: str = word(help="service"),
     lines: int = option(50, "how many lines", "[0, inf)"),
@@ -129,7 +124,7 @@ def logs(
     lifecycle.logs(name, lines, follow)
 
 
-@task("open a shell", "runtime dry-run", next="./lab status")
+@task("open a shell", "./lab status", "runtime dry-run")
 def shell(
     name: str = word(help="environment or service"),
     command: str | None = option(None, "run this command line instead, and end"),
@@ -146,11 +141,9 @@ def shell(
 
 @task(
     "measure a checkpoint",
+    "./lab up {model} --checkpoint {checkpoint}",
     "gpu runtime dry-run",
-    options=lambda: options_for(
-        "verify", manifests.models(), only=("checkpoint", "modes", "count", "image", "instruction")
-    ),
-    next="./lab up {model} --checkpoint {checkpoint}",
+    options=of_models("verify", only=("checkpoint", "modes", "count", "image", "instruction")),
 )
 def verify(model: str = word(kind="model", keywords=("verifier",)), **given: object) -> None:
     """Load a checkpoint, ask it for actions, and say what that takes: latency, its parts, memory.
@@ -161,12 +154,7 @@ def verify(model: str = word(kind="model", keywords=("verifier",)), **given: obj
     finish(programs.run(model, manifests.models()[model].verifier, [], given))
 
 
-@task(
-    "write ONNX modules",
-    "runtime dry-run",
-    options=lambda: options_for("export", manifests.models()),
-    next="./lab bench {model}",
-)
+@task("write ONNX modules", "./lab bench {model}", "runtime dry-run", options=of_models("export"))
 def export(
     model: str = word(kind="model", keywords=("exporter",)),
     checkpoint: str | None = word(None, "its name; default: the only one on the volume, else what .env names"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 from vlalab.host.console import say
@@ -12,29 +13,30 @@ from vlalab.tasks.flags import SHARED, Flag, flags_of_function
 
 Given = Mapping[str, object]  # a task's values by the names of its parameters
 Next = str | Callable[[Given], str]
+Tables = Callable[[], dict[str, list[tuple[str, str]]]]  # title → rows of a name and what it means
 
 
+@dataclass(eq=False)
 class LabTask:
-    """A function that `./lab NAME` calls with its flags' values by name: "--max-steps 5" arrives as max_steps=5."""
+    """A function that `./lab NAME` calls with its flags' values by name: "--max-steps 5" arrives as max_steps=5.
 
-    def __init__(
-        self,
-        function: Callable[..., None],
-        short: str,
-        shared: str,
-        options: Callable[[], list[Flag]],
-        next: Next,
-        tables: Callable[[], dict[str, list[tuple[str, str]]]],
-        name: str,
-    ) -> None:
-        self.function, self.short, self.shared, self.options = function, short, shared.split(), options
-        self.next, self.tables, self.name = next, tables, name or function.__name__
+    short: what it does, for the list of all tasks. next: the command that is useful after it. shared: names of flags
+    of several tasks. options: the flags of the programs that it runs. tables: what its help ends with.
+    """
+
+    function: Callable[..., None]
+    short: str
+    next: Next
+    shared: str
+    options: Callable[[], list[Flag]]
+    tables: Tables
+    name: str
 
     @cached_property
     def flags(self) -> list[Flag]:
         """Its words and flags in the order of its help: its own, those of programs, shared ones, advanced ones."""
         flags = [*flags_of_function(self.function), *self.options()]
-        flags += [SHARED[name] for name in self.shared if name not in {flag.flag for flag in flags}]
+        flags += [SHARED[name] for name in self.shared.split() if name not in {flag.flag for flag in flags}]
         return sorted(flags, key=lambda flag: ("word", "common", "advanced").index(flag.group))
 
     def run(self, typed: Mapping[str, list[str] | bool]) -> None:
@@ -58,9 +60,7 @@ class LabTask:
         """Return the command that is useful next; what it names and the caller did not, in capitals."""
         if not isinstance(self.next, str):
             return self.next(given)
-        words = {flag.name: flag.shown for flag in self.flags if flag.is_word} | {
-            flag.name: flag.values.metavar for flag in self.flags if not flag.is_word
-        }
+        words = {flag.name: flag.shown if flag.is_word else flag.values.metavar for flag in self.flags}
         for name, value in given.items():
             if value:
                 words[name] = shlex.join(map(str, value if isinstance(value, list) else [value]))
@@ -69,19 +69,15 @@ class LabTask:
 
 def task(
     short: str,
+    next: Next,
     shared: str = "",
     *,
     options: Callable[[], list[Flag]] = list,
-    next: Next,
-    tables: Callable[[], dict[str, list[tuple[str, str]]]] = dict,
+    tables: Tables = dict,
     name: str = "",
 ) -> Callable[[Callable[..., None]], LabTask]:
-    """Return the decorator that makes a task of a function.
-
-    short: what it does, for the list of all tasks. shared: names of flags of several tasks. options: further flags, of
-    the programs that it runs. next: the command that is useful after it. tables: what its help ends with.
-    """
-    return lambda function: LabTask(function, short, shared, options, next, tables, name)
+    """Return the decorator that makes a task of a function; the arguments are those of `LabTask`."""
+    return lambda function: LabTask(function, short, next, shared, options, tables, name or function.__name__)
 
 
 def finish(code: int) -> None:

@@ -86,22 +86,6 @@ def existing(known: Sequence[str] = (), directory: str = "", metavar: str = "PAT
     return Values(metavar, read, known)
 
 
-def new_file(endings: Sequence[str]) -> Values:
-    """Return paths of files to write, with one of these endings, in a directory that exists."""
-
-    def read(label: str, text: str) -> str:
-        path = Path(text).expanduser().absolute()
-        if path.suffix.lower() not in endings:
-            raise LabError(f"{label} '{text}' is not a {endings[0]} file; expected a name that ends so")
-        if path.is_dir():
-            raise LabError(f"{label} '{text}' is a directory; expected a file in it")
-        if not path.parent.is_dir():
-            raise LabError(f"{label} '{text}': there is no directory {path.parent}; make it, or name another")
-        return str(path)
-
-    return Values("FILE", read)
-
-
 def ranges(count: int | None = None, names: bool = False, metavar: str = "0,2-4") -> Values:
     """Return whole numbers from 0 and ranges of them, below `count`. names: also names and instructions."""
 
