@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vla_common.counts import plural
 
@@ -27,7 +28,7 @@ class Share:
         """Steps per second of one worker, while it is in an episode."""
         return self.steps / self.seconds if self.seconds else 0.0
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         return {**vars(self), "seconds": round(self.seconds, 3), "steps_per_s": round(self.steps_per_s, 2)}
 
 

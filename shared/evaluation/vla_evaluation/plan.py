@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from vla_common.versions import lock_hash, versions
 from vla_contract import PolicyInfo
@@ -113,7 +114,7 @@ def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
     )
 
 
-def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict:
+def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict[str, Any]:
     """Return everything that an episode's outcome depends on, as JSON types; a run never mixes two of these."""
     return {
         **spec.to_json(),
@@ -123,7 +124,7 @@ def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance
     }
 
 
-def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict:
+def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict[str, Any]:
     """Return the part of an identity that depends on the machine."""
     return {
         "assets": {"kind": assets.kind, "digest": assets.digest},
@@ -136,7 +137,7 @@ def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str 
     }
 
 
-def describe(plan: Plan, assets: Assets) -> dict:
+def describe(plan: Plan, assets: Assets) -> dict[str, Any]:
     """Return what report, comparison and tables read besides the identity, so that they do not need the benchmark."""
     suite = plan.config.suite
     classes = {"kind": kind_of, "level": level_of}

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Record:
     def actions_hash(self) -> str:
         return digest(self.actions)
 
-    def summary(self) -> dict:
+    def summary(self) -> dict[str, Any]:
         """Return the episode's row as JSON types."""
         return {
             **({"policy_error": self.policy_error} if self.policy_error else {}),

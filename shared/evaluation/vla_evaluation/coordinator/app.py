@@ -28,7 +28,7 @@ from vla_contract.server.middleware import RequestGuard, read_body
 from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation import hosts
 from vla_evaluation.coordinator import VERSION, calls
-from vla_evaluation.coordinator.store_thread import StoreThread
+from vla_evaluation.coordinator.batched_store import BatchedStore
 from vla_evaluation.routed import JSON, bad_request, told
 from vla_evaluation.runs.folders import explain_os_error
 from vla_evaluation.store.records import StoreError, total
@@ -51,7 +51,7 @@ MACHINE_GAUGES = {
 class Coordinator:
     """A run that other machines may join. `active_hosts` and `end` are for the evaluator's own thread."""
 
-    store: StoreThread
+    store: BatchedStore
 
     def __init__(self, run: calls.ActiveRun, description: Mapping[str, Any]):
         self.run, self.description = run, description
@@ -159,9 +159,9 @@ def create_app(coordinator: Coordinator, check: TokenCheck) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette):
-        coordinator.store = StoreThread(coordinator.run.folder / STORE, coordinator.run)
+        coordinator.store = BatchedStore(coordinator.run.folder / STORE, coordinator.run)
         yield
-        coordinator.store.close()
+        await coordinator.store.close()
 
     async def store_failed(request: Request, error: Exception) -> Response:
         message = explain_os_error(error, coordinator.run.folder) if isinstance(error, OSError) else str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vla_evaluation.config import differences, fact, flatten
 from vla_evaluation.profiles import LATER
@@ -110,13 +111,13 @@ def why_not_comparable(a: RunStore, b: RunStore) -> list[str]:
     return reasons + [f"they differ in {key}: {fact(left, key)} and {fact(right, key)}" for key in changed]
 
 
-def _flatten(identity: Mapping) -> dict[str, object]:
+def _flatten(identity: Mapping[str, Any]) -> dict[str, object]:
     """As `flatten`, with the protocol's settings that an identity leaves out at their default."""
     defaults = {f"protocol.{name}": "default" for name in LATER} if "protocol" in identity else {}
     return {**defaults, **flatten(identity)}
 
 
-def check_protocol(a: dict, b: dict) -> None:
+def check_protocol(a: dict[str, Any], b: dict[str, Any]) -> None:
     """Raise Unpaired, with the difference, unless both runs follow one protocol on the same assets.
 
     A fact that only the newer run recorded is no reason; it is among the other differences. So is the robot, about

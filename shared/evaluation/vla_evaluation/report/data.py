@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from vla_evaluation import hosts
 from vla_evaluation.chunks import Chunking
@@ -65,7 +66,7 @@ class Summary:
 
     run_id: str
     suite: str
-    identity: dict
+    identity: dict[str, Any]
     planned: int
     rate: Rate
     tasks: list[TaskSummary]
@@ -74,8 +75,8 @@ class Summary:
     requests: int
     faults: list[Fault]
     hosts: list[hosts.Share]  # what each machine did
-    policies: list[dict]  # what was done with each of the policy's addresses
-    invocations: list[dict]
+    policies: list[dict[str, Any]]  # what was done with each of the policy's addresses
+    invocations: list[dict[str, Any]]
     published: list[PublishedFigure]
     notice: str  # about the assets, where a reader must know; else empty
     advice: str  # what to do about the assets; else empty
@@ -150,7 +151,7 @@ class Summary:
         parts.append(("other", "recording and bookkeeping", total - known))
         return [(name, text, ms / max(self.steps, 1), ms / total) for name, text, ms in parts if ms > 0]
 
-    def rows(self) -> list[dict]:
+    def rows(self) -> list[dict[str, Any]]:
         """Return one JSON-able row per finished episode."""
         names = hosts.own_names(self.invocations)
         return [
@@ -170,7 +171,7 @@ class Summary:
             for e in task.episodes
         ]
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         """Return the content of summary.json; rates run from 0 to 1."""
         classes = {"kinds": self.kinds, "levels": self.levels}
         return {
@@ -218,7 +219,7 @@ def pooled_rate(tasks: Iterable[TaskSummary]) -> Rate:
     return Rate(sum(rate.successes for rate in rates), sum(rate.trials for rate in rates))
 
 
-def rate_json(rate: Rate) -> dict:
+def rate_json(rate: Rate) -> dict[str, Any]:
     return {
         "episodes": rate.trials,
         "successes": rate.successes,
@@ -274,7 +275,7 @@ def load(folder: Path, store: RunStore) -> Summary:
     )
 
 
-def published(profile: Mapping) -> list[PublishedFigure]:
+def published(profile: Mapping[str, Any]) -> list[PublishedFigure]:
     """Return the published figures that were measured under this very protocol."""
     return [
         PublishedFigure(row["model"], row["success_percent"], row["episodes"], row["source"])
@@ -283,7 +284,9 @@ def published(profile: Mapping) -> list[PublishedFigure]:
     ]
 
 
-def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, invocations: list[dict]) -> str:
+def why_not_comparable(
+    identity: Mapping[str, Any], about: Mapping[str, Any], complete: bool, invocations: list[dict[str, Any]]
+) -> str:
     """Return why this run must not stand next to published figures; empty if it may."""
     profile = about["profile"]
     if not published(profile):

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -65,7 +66,7 @@ def clips(folder: Path, summary: Summary, embed_bytes: int) -> list[Clip]:
     return gallery
 
 
-def interval_bar(rate: Rate, finished: bool = True, height: int = 18, published: float | None = None) -> dict:
+def interval_bar(rate: Rate, finished: bool = True, height: int = 18, published: float | None = None) -> dict[str, Any]:
     """Return the positions, in percent of its width, of a bar with its Wilson interval, and its text."""
     low, high = (round(100 * end, 2) for end in rate.interval)
     words = f"{rate.percent}, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
@@ -85,7 +86,7 @@ def verdict(episode: Finished) -> str:
     return "success" if episode.success else "policy error" if "policy_error" in episode.result else "failure"
 
 
-def timing_split(summary: Summary) -> list[dict]:
+def timing_split(summary: Summary) -> list[dict[str, Any]]:
     """Return the stages for the stacked bar: name, ms per step, share, and where in 0…100 each begins."""
     parts, begin = [], 0.0
     for words, what, ms, share in summary.stages():

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -86,7 +87,9 @@ def rebuild(root: Path, name: str, console: Console) -> None:
     say(f"success rate {summary.rate}\nreport: {shown(folder / 'report.html')}", console.file)
 
 
-def print_comparison(names: tuple[str, str], tasks: Sequence[dict], result: Comparison, console: Console) -> None:
+def print_comparison(
+    names: tuple[str, str], tasks: Sequence[dict[str, Any]], result: Comparison, console: Console
+) -> None:
     """Print both rates per task and over all, and the paired test."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("task")

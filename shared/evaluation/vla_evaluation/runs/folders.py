@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from vla_common.anchored import refuse_links
 from vla_contract.protocol.errors import did_you_mean
@@ -96,7 +96,7 @@ def by_beginning(name: str, known: Sequence[str]) -> str:
 @contextmanager
 def open_run(
     root: Path,
-    identity: dict,
+    identity: dict[str, Any],
     plan: list[tuple[int, int]],
     *,
     run_id: str | None,
@@ -137,7 +137,7 @@ def open_run(
 def explain_os_error(error: OSError, path: Path) -> str:
     """Return an error of the file system with what to do; an error with its own message is left as it is."""
     if error.filename is None and error.errno and error.strerror != os.strerror(error.errno):
-        return error.strerror
+        return str(error.strerror)
     at = error.filename or path
     if error.errno == errno.ENOSPC:
         return f"no space left at {at}: free some and resume; finished episodes are safe"
@@ -158,7 +158,7 @@ def _make_new_folder(root: Path, label: str) -> Path:
     return root / f"{stem}-{number}"
 
 
-def _create(folder: Path, identity: dict, plan: list[tuple[int, int]]) -> Run:
+def _create(folder: Path, identity: dict[str, Any], plan: list[tuple[int, int]]) -> Run:
     try:
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def _create(folder: Path, identity: dict, plan: list[tuple[int, int]]) -> Run:
     return Run(folder, store, resumed=False, drift=[])
 
 
-def _resume(folder: Path, identity: dict, allow_drift: bool) -> Run:
+def _resume(folder: Path, identity: dict[str, Any], allow_drift: bool) -> Run:
     store = RunStore(folder / STORE)
     with as_damage(folder / STORE):
         recorded = store.meta("identity")
@@ -191,7 +191,7 @@ def _resume(folder: Path, identity: dict, allow_drift: bool) -> Run:
     return Run(folder, store, resumed=True, drift=drift)
 
 
-def _latest_match(root: Path, identity: dict) -> Path:
+def _latest_match(root: Path, identity: dict[str, Any]) -> Path:
     expected, nearest = config_hash(identity), None
     for folder in reversed(find_runs(root)):
         try:

@@ -126,7 +126,7 @@ class StoreReader:
         with self._errors():
             return default if value is None else from_json(value)
 
-    def described(self) -> dict:
+    def described(self) -> dict[str, Any]:
         """Return the run's description of its tasks, profile and assets, so that no reader needs the benchmark."""
         if (about := self.meta("about")) is None:
             raise StoreError(
@@ -135,7 +135,7 @@ class StoreReader:
             )
         return about
 
-    def invocations(self) -> list[dict]:
+    def invocations(self) -> list[dict[str, Any]]:
         with self._errors():
             rows = self.db.execute("SELECT * FROM sessions ORDER BY id").fetchall()
             return [{**dict(row), "notes": from_json(row["notes"])} for row in rows]
@@ -197,7 +197,7 @@ class StoreReader:
         sql = "SELECT session, COUNT(*) FROM episodes WHERE status = 'done' GROUP BY session"
         return dict(tuple(row) for row in self.rows(sql))
 
-    def by_worker(self, invocation: int | None = None) -> list[dict]:
+    def by_worker(self, invocation: int | None = None) -> list[dict[str, Any]]:
         """Return what each worker did, in one invocation or in each: episodes finished, their steps and ms, faults."""
         sql = f"""SELECT worker, SUM(status = 'done') AS episodes, SUM(CASE status WHEN 'done' THEN steps ELSE 0 END)
                   AS steps, SUM(CASE status WHEN 'done' THEN json_extract(result, '$.timings_ms.total') END) AS ms,
@@ -205,7 +205,7 @@ class StoreReader:
                   {"" if invocation is None else "AND session = :session"} GROUP BY session, worker"""
         return [dict(row) for row in self.rows(sql, {"session": invocation})]
 
-    def by_policy(self) -> list[dict]:
+    def by_policy(self) -> list[dict[str, Any]]:
         """Return what was done with each of the policy's addresses, like `by_worker`."""
         sql = f"""SELECT {POLICY} AS policy, SUM(status = 'done') AS episodes,
                   SUM(CASE status WHEN 'done' THEN steps ELSE 0 END) AS steps,

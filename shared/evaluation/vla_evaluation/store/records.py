@@ -81,7 +81,7 @@ class Finished:
     steps: int
     worker: str
     ended_at: float
-    result: dict
+    result: dict[str, Any]
 
 
 @dataclass(frozen=True)

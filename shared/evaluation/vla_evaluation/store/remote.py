@@ -89,11 +89,11 @@ class RemoteStore:
     def fail(self, lease: Lease, error: str, now: float, retries: int, by_policy: bool = False) -> bool:
         return self.call("fail", lease=asdict(lease), error=error, by_policy=by_policy)
 
-    def finish_with(self, lease: Lease, result: dict, now: float, draft: Path, final: Path) -> bool:
+    def finish_with(self, lease: Lease, result: dict[str, Any], now: float, draft: Path, final: Path) -> bool:
         """Send the episode's file, then its result."""
         return self._send(lease, "episode", draft) and self.call("finish", lease=asdict(lease), result=result)
 
-    def add_to_result(self, lease: Lease, more: dict) -> None:
+    def add_to_result(self, lease: Lease, more: dict[str, Any]) -> None:
         """Send the files that `more` names, then `more`; the files are deleted here."""
         files = {
             kind: self.folder / more[name] for kind, name in (("film", "video"), ("still", "still")) if name in more
@@ -208,7 +208,7 @@ def save_episode(
     store: Store,
     folder: Path,
     lease: Lease,
-    result: Mapping,
+    result: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
     now: Callable[[], float],
     **finishing: Any,

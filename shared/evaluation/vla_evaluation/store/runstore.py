@@ -34,7 +34,7 @@ class RunStore(StoreReader):
 
     @classmethod
     def create(
-        cls, path: Path, *, suite: str, config_hash: str, plan: Iterable[tuple[int, int]], meta: dict
+        cls, path: Path, *, suite: str, config_hash: str, plan: Iterable[tuple[int, int]], meta: dict[str, Any]
     ) -> RunStore:
         """Create the store with one pending attempt per planned (task, episode), all or nothing.
 
@@ -92,7 +92,7 @@ class RunStore(StoreReader):
 
     # --- invocations: one per start of the evaluator ------------------------------------------------------
 
-    def begin_invocation(self, now: float, notes: dict | None = None) -> int:
+    def begin_invocation(self, now: float, notes: dict[str, Any] | None = None) -> int:
         """Start an invocation: take back every lease and give every unfinished episode a new set of tries.
 
         An invocation that was cut off is recorded as ended at its last result. Only the holder of the run's lock may
@@ -190,7 +190,7 @@ class RunStore(StoreReader):
             )
         return lease
 
-    def _least_busy(self, policies: Sequence[str], episode: dict) -> str:
+    def _least_busy(self, policies: Sequence[str], episode: dict[str, Any]) -> str:
         """Return the address with the fewest leased episodes, of those at which this one failed the least often."""
         if len(policies) < 2:
             return "".join(policies)
@@ -221,7 +221,7 @@ class RunStore(StoreReader):
     def finish(
         self,
         lease: Lease,
-        result: dict,
+        result: dict[str, Any],
         now: float,
         publish: Callable[[], None] | None = None,
         wanted: tuple[int, int] | None = None,
@@ -248,7 +248,9 @@ class RunStore(StoreReader):
                 self._plan(lease.task, *wanted)
         return leased
 
-    def finish_with(self, lease: Lease, result: dict, now: float, draft: Path, final: Path, **finishing: Any) -> bool:
+    def finish_with(
+        self, lease: Lease, result: dict[str, Any], now: float, draft: Path, final: Path, **finishing: Any
+    ) -> bool:
         """As `finish`, renaming a file in the same transaction. `finishing`: further arguments of `finish`."""
         return self.finish(lease, result, now, lambda: files.publish(draft, final), **finishing)
 
@@ -292,7 +294,9 @@ class RunStore(StoreReader):
             overdue = "status = 'leased' AND expires_at < :now"
             return self._give_up(overdue, {}, now, "the worker's heartbeat stopped", retries)
 
-    def _give_up(self, where: str, values: dict, now: float, reason: str, retries: int | None = None) -> list[Fault]:
+    def _give_up(
+        self, where: str, values: dict[str, Any], now: float, reason: str, retries: int | None = None
+    ) -> list[Fault]:
         rows = self.db.execute(f"SELECT * FROM episodes WHERE {where}", {**values, "now": now}).fetchall()
         for row in rows:
             self.db.execute(
@@ -303,7 +307,7 @@ class RunStore(StoreReader):
                 self._retry(dict(row), retries)
         return [Fault(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason) for r in rows]
 
-    def _retry(self, key: dict, retries: int) -> None:
+    def _retry(self, key: dict[str, Any], retries: int) -> None:
         """Add the next attempt unless this invocation has used up its tries."""
         faults = f"SELECT COUNT(*) FROM episodes WHERE {EPISODE_KEY} AND {FAULT_OF_INVOCATION}"
         if self.scalar(faults, key) <= retries:
@@ -327,7 +331,7 @@ class RunStore(StoreReader):
         with self._writing():
             self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, invocation, status, now))
 
-    def add_to_result(self, lease: Lease, more: dict) -> None:
+    def add_to_result(self, lease: Lease, more: dict[str, Any]) -> None:
         """Add to the result what came after the episode was finished, such as its video."""
         with self._writing():
             self.db.execute(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from vla_evaluation.spec import RunSpec
 
@@ -49,11 +50,11 @@ class Job:
     scene_timeout_s: float
     policies_at: tuple[str, ...] = ()  # as reached from this machine, in the same order, where that differs
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "spec": self.spec.to_json()}
 
     @classmethod
-    def from_json(cls, data: Mapping) -> Job:
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
         addresses = {name: tuple(data[name]) for name in ("policies", "policies_at")}
         return cls(**{**data, **addresses, "spec": RunSpec.from_json(data["spec"])})
 

@@ -20,7 +20,7 @@ POLL_S = 0.5  # while none answers
 
 
 class AnotherPolicy(Exception):
-    """At a policy's address answers another."""
+    """Another policy than the run's answers at its address: no worker can go on."""
 
 
 @dataclass

@@ -16,6 +16,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -105,12 +106,19 @@ class Worker:
         self.heartbeat.start_thread(self.job.lease_s / 6)
         env = self.make_env()
         while not self.stopping:
-            policies = self.available_policies()
+            policies = self.replicas.available()
+            if not policies and self.store.open():
+                self.await_policy()
             self.heartbeat.enter(Phase.IDLE, BUSY_TIMEOUT_S + self.job.lease_s)
-            lease = self.lease(policies) if policies else None
-            if lease is not None:
-                if self.pin_to_replica(lease):
+            now, lease_s = self.clock.now(), self.job.lease_s
+            lease = policies and self.store.lease(
+                self.name, self.invocation, now, lease_s, self.task, policies=policies
+            )
+            if lease:
+                if self.replicas.pin(lease.policy):
                     self.attempt(env, lease)
+                else:  # no fault, where its replica does not answer
+                    self.store.release(lease)
                 continue
             if not self.store.open():
                 if self.store.undrawn(self.invocation, self.videos.wants):
@@ -127,31 +135,6 @@ class Worker:
         return self.benchmark.make_env(
             Path(self.job.assets), self.folder / "work", cameras, spec.protocol.camera_size, render
         )
-
-    def available_policies(self) -> list[str]:
-        """Return the policy's addresses to choose from; none after waiting where none answers."""
-        try:
-            policies = self.replicas.available()
-        except AnotherPolicy as error:
-            raise RunAborted(str(error)) from error
-        if not policies and self.store.open():
-            self.await_policy()
-        return policies
-
-    def lease(self, policies: list[str]) -> Lease | None:
-        """Return the next episode, at one of those addresses; None where none is pending."""
-        now, lease_s = self.clock.now(), self.job.lease_s
-        return self.store.lease(self.name, self.invocation, now, lease_s, self.task, policies=policies)
-
-    def pin_to_replica(self, lease: Lease) -> bool:
-        """Use the lease's address; return the lease, without a fault, where nothing answers there."""
-        try:
-            if self.replicas.pin(lease.policy):
-                return True
-        except AnotherPolicy as error:
-            raise RunAborted(str(error)) from error
-        self.store.release(lease)
-        return False
 
     def attempt(self, env, lease: Lease) -> None:
         """Run one leased episode to its end, whichever that is."""
@@ -256,15 +239,15 @@ class Worker:
             return
         except ContractError as error:
             raise RunAborted(f"the policy went away and did not come back: {error}") from error
-        except AnotherPolicy as error:
-            raise RunAborted(str(error)) from error
 
     def save(self, lease: Lease, record: Record, fixtures: dict[str, np.ndarray]) -> bool:
         """Store the result and the episode's file, both or neither; False if the lease was lost."""
         poses = {f"fixture_{name}": pose for name, pose in fixtures.items()}
         return self.store_with(lease, record.summary(), {"actions": record.actions, "states": record.states, **poses})
 
-    def store_with(self, lease: Lease, result: dict, arrays: dict[str, np.ndarray], **finishing: object) -> bool:
+    def store_with(
+        self, lease: Lease, result: dict[str, Any], arrays: dict[str, np.ndarray], **finishing: object
+    ) -> bool:
         """Store a result and a file of its arrays, as `save`."""
         self.heartbeat.enter(Phase.SAVING, SAVE_S)
         return save_episode(self.store, self.folder, lease, result, arrays, self.clock.now, **finishing)
@@ -294,7 +277,7 @@ def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
         signal.signal(signal.SIGTERM, worker.on_sigterm)
         worker.run()
         heartbeat.enter(Phase.ENDING, worker.job.lease_s)
-    except (RunAborted, StoreError) as error:
+    except (RunAborted, AnotherPolicy, StoreError) as error:
         message = str(error)
     except OSError as error:
         path = f" ({error.filename})" if error.filename else ""
