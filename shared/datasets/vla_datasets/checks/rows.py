@@ -45,14 +45,14 @@ def check(found: Findings, dataset: LeRobotDataset, episode: Episode, totals: To
         totals.rows, totals.listed = totals.rows + episode.length, totals.listed + episode.length
         return None
     if table.num_rows != episode.length:
-        found.add(path, None, f"{table.num_rows} rows; episodes.jsonl says length {episode.length}")
+        found.add(path, f"{table.num_rows} rows; episodes.jsonl says length {episode.length}")
     for key, feature in dataset.features.items():
         if feature["dtype"] != "video":
             _column(found, path, key, feature, table, columns)
     for key in columns.keys() - dataset.features.keys():
-        found.note(path, None, f"column {key} is no feature of info.json")
+        found.note(path, f"column {key} is no feature of info.json")
     if not table.num_rows:
-        found.add(path, None, f"has no rows; training leaves episode {episode.index} out")
+        found.add(path, f"has no rows; training leaves episode {episode.index} out")
     _own(found, dataset, episode, path, columns, totals)
     totals.rows, totals.listed = totals.rows + table.num_rows, totals.listed + episode.length
     totals.columns[episode.index] = columns
@@ -61,7 +61,7 @@ def check(found: Findings, dataset: LeRobotDataset, episode: Episode, totals: To
 
 def _column(found: Findings, path: Path, key: str, feature: dict, table: pa.Table, columns: Columns) -> None:
     if key not in table.column_names:
-        found.add(path, None, f"column {key} is missing; info.json promises it")
+        found.add(path, f"column {key} is missing; info.json promises it")
         return
     if key not in columns:
         return  # pictures
@@ -69,13 +69,13 @@ def _column(found: Findings, path: Path, key: str, feature: dict, table: pa.Tabl
     size = int(np.prod(shape)) if all(type(one) is int for one in shape) else 0
     width = int(np.prod(values.shape[1:]))
     if values.dtype != object and width != size:
-        found.add(path, None, f"column {key} has {width} numbers a row; info.json says shape {list(shape)}")
+        found.add(path, f"column {key} has {width} numbers a row; info.json says shape {list(shape)}")
     kind = table.schema.field(key).type
     while hasattr(kind, "value_type"):  # of lists
         kind = kind.value_type
     if feature["dtype"] in tables.TYPES and kind != tables.TYPES[feature["dtype"]]:
         is_grave = pa.types.is_floating(kind) != pa.types.is_floating(tables.TYPES[feature["dtype"]])
-        found.add(path, None, f"column {key} is {kind}; info.json says {feature['dtype']}", is_grave)
+        found.add(path, f"column {key} is {kind}; info.json says {feature['dtype']}", grave=is_grave)
     found.not_finite(path, f"column {key}", values)
 
 
@@ -85,7 +85,7 @@ def _own(
     missing = [name for name in OWN_COLUMNS if name not in columns and name not in dataset.features]
     if missing:
         grave = "timestamp" in missing or "task_index" in missing
-        found.add(path, None, f"lacks LeRobot's own column {', '.join(missing)}", grave)
+        found.add(path, f"lacks LeRobot's own column {', '.join(missing)}", grave=grave)
     steps = np.arange(len(next(iter(columns.values()), ())))
     index = columns.get("index", np.zeros(0)).ravel()
     # An episode of another length than listed is reported once, and not by every index after it.
@@ -95,18 +95,18 @@ def _own(
         if name in columns:
             stated = columns[name].ravel()
             for row in np.flatnonzero(stated != values)[:1]:
-                found.add(path, int(row), f"{name} is {stated[row]}; expected {values[row]}")
+                found.add(path, f"{name} is {stated[row]}; expected {values[row]}", int(row))
     if "timestamp" in columns:
         _timestamps(found, path, columns["timestamp"].ravel(), dataset.fps)
     if "task_index" in columns:
         indices = columns["task_index"].ravel()
         for row in [row for row, index in enumerate(indices) if index not in dataset.tasks][:1]:
-            found.add(path, row, f"task_index is {indices[row]}, which tasks.jsonl lacks")
+            found.add(path, f"task_index is {indices[row]}, which tasks.jsonl lacks", row)
             return
         for row, index in enumerate(indices):
             if (text := dataset.tasks[int(index)]) not in episode.tasks:
                 stated = " or ".join(map(repr, episode.tasks)) or "none"
-                found.add(path, row, f"task_index is {index}, {text!r}; episodes.jsonl says {stated}")
+                found.add(path, f"task_index is {index}, {text!r}; episodes.jsonl says {stated}", row)
                 return
 
 
@@ -118,9 +118,9 @@ def _timestamps(found: Findings, path: Path, values: np.ndarray, fps: float) -> 
     if len(odd):
         row = int(odd[0]) + 1
         found.add(
-            path, row, f"timestamp is {gaps[row - 1]:.4f} s after the last; expected {1 / fps:.4f} s at {fps:g} fps"
+            path, f"timestamp is {gaps[row - 1]:.4f} s after the last; expected {1 / fps:.4f} s at {fps:g} fps", row
         )
     elif abs(values[0]) > TOLERANCE_S:
         found.add(
-            path, 0, f"timestamp begins at {values[0]:.4f} s; expected 0: loaders that go by time show later frames"
+            path, f"timestamp begins at {values[0]:.4f} s; expected 0: loaders that go by time show later frames", 0
         )

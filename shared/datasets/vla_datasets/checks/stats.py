@@ -22,7 +22,7 @@ def check(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
         try:
             _of_all(found, dataset, totals)
         except ValueError as error:  # columns of different widths: told of each file already
-            found.note(metadata.STATS, None, f"not compared with the rows: {error}")
+            found.note(metadata.STATS, f"not compared with the rows: {error}")
     if dataset.info["codebase_version"] == "v2.1":
         _per_episode(found, dataset, totals)
 
@@ -35,13 +35,13 @@ def _of_all(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
         return
     if stated is None:
         words = "is missing; GR00T's loader computes it and writes it into the data set: `--write-stats` does so now"
-        found.add(metadata.STATS, None, words, dataset.info["codebase_version"] == "v2.0")
+        found.add(metadata.STATS, words, grave=dataset.info["codebase_version"] == "v2.0")
         return
     for key, name in incomplete(stated):
-        found.add(metadata.STATS, None, f"{key} lacks {name}; GR00T's loader then computes all anew and overwrites it")
+        found.add(metadata.STATS, f"{key} lacks {name}; GR00T's loader then computes all anew and overwrites it")
     for key, rows in statistics.all_rows(totals.columns.values()).items():
         if key in dataset.features and key not in stated:
-            found.add(metadata.STATS, None, f"lacks column {key}; {ANEW}")
+            found.add(metadata.STATS, f"lacks column {key}; {ANEW}")
         _compare(found, metadata.STATS, None, key, stated.get(key, {}), rows)
 
 
@@ -49,16 +49,16 @@ def _compare(found: Findings, file: str, row: int | None, key: str, stated: dict
     try:
         for one in sorted(statistics.departures(key, stated, rows), key=lambda one: not one.grave)[:1]:
             wider = "it leaves more room than the rows need; `--write-stats` writes the rows'"
-            found.add(file, row, f"{one}; {ANEW if one.grave else wider}", one.grave)
+            found.add(file, f"{one}; {ANEW if one.grave else wider}", row, one.grave)
     except ValueError as error:
-        found.add(file, row, str(error))
+        found.add(file, str(error), row)
 
 
 def _count(findings: Findings, row: int, key: str, stated: dict[str, Any], rows: int) -> None:
     count = np.asarray(stated.get("count", rows), object).ravel().tolist()
     if count != [rows]:
         text = f"{key}: count is {count!r:.100}; there are {rows} rows; {ANEW}"
-        findings.add(metadata.EPISODES_STATS, row, text)
+        findings.add(metadata.EPISODES_STATS, text, row)
 
 
 def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actual: dict[str, np.ndarray]) -> None:
@@ -71,7 +71,7 @@ def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actu
         expected = actual[name].ravel()
         if values.shape != expected.shape or not np.all(np.abs(values - expected) <= IMAGE_ROOM):
             text = f"{key}: {name} is {_listed(values)}; the frames' is {_listed(expected)}, of 0 to 1; {ANEW}"
-            findings.add(metadata.EPISODES_STATS, row, text)
+            findings.add(metadata.EPISODES_STATS, text, row)
 
 
 def _listed(values: np.ndarray) -> str:
@@ -87,7 +87,7 @@ def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> No
             missing -= {index} if type(index) is int else set()
             columns = totals.columns.get(index, {}) if type(index) is int else {}
             if not isinstance(stats, dict):
-                found.add(path, row, "stats is missing")
+                found.add(path, "stats is missing", row)
                 continue
             for key in sorted(stats.keys() & columns.keys()):
                 if columns[key].dtype != object and len(columns[key]) and isinstance(stats[key], dict):
@@ -102,4 +102,4 @@ def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> No
         return
     if missing:
         what = f"has no line for episode {min(missing)} ({len(missing)} are missing)"
-        found.add(path, None, f"{what}; LeRobot asks for them: `--write-stats` writes them")
+        found.add(path, f"{what}; LeRobot asks for them: `--write-stats` writes them")

@@ -34,7 +34,7 @@ def check(
         if path.is_file() or (dataset.folder / path).parent.is_dir() or _needed(dataset, key):
             found.error(path, error)
         elif episode == dataset.episodes[0]:
-            found.note("meta/info.json", None, f"feature {key} has no films, and modality.json does without it")
+            found.note("meta/info.json", f"feature {key} has no films, and modality.json does without it")
         return
     try:
         _keep(totals, episode, key, _film(found, dataset, episode, key, film, columns))
@@ -61,12 +61,12 @@ def _film(
     path, feature = film.path, dataset.features[key]
     rows = episode.length if columns is None else len(next(iter(columns.values()), ()))
     if len(film) != rows:
-        found.add(path, None, f"{len(film)} frames; the episode has {rows} rows")
+        found.add(path, f"{len(film)} frames; the episode has {rows} rows")
     if film.rate is None or abs(float(film.rate) - dataset.fps) > 1e-3:
-        found.add(path, None, f"{float(film.rate or 0):g} frames per second; info.json says {dataset.fps:g}")
+        found.add(path, f"{float(film.rate or 0):g} frames per second; info.json says {dataset.fps:g}")
     shape = [film.height, film.width, 3]
     if list(feature.get("shape") or ()) not in (shape, [3, *shape[:2]]):
-        found.add(path, None, f"pictures of {shape}; info.json says {feature.get('shape')}")
+        found.add(path, f"pictures of {shape}; info.json says {feature.get('shape')}")
     _encoding(found, film, feature)
     return _decode(found, path, film.frames)
 
@@ -75,18 +75,16 @@ def _encoding(found: Findings, film: videos.Video, feature: dict) -> None:
     told = feature.get("info") or feature.get("video_info") or {}
     codec = told.get("video.codec", film.codec)
     if _family(codec) != _family(film.codec):
-        found.add(film.path, None, f"the codec is {film.codec}; info.json says {codec}")
+        found.add(film.path, f"the codec is {film.codec}; info.json says {codec}")
     if _family(film.codec) != videos.CODEC:
-        found.add(
-            film.path, None, f"the codec is {film.codec}, which not every decoder reads (decord: no AV1); use H.264"
-        )
+        found.add(film.path, f"the codec is {film.codec}, which not every decoder reads (decord: no AV1); use H.264")
     if film.pixels != told.get("video.pix_fmt", film.pixels):
-        found.add(film.path, None, f"pixels are {film.pixels}; info.json says {told['video.pix_fmt']}")
+        found.add(film.path, f"pixels are {film.pixels}; info.json says {told['video.pix_fmt']}")
     if film.longest_group > LONG_GROUP:
         text = f"a key frame only every {film.longest_group} frames: reading one frame decodes that many"
-        found.note(film.path, None, f"{text}; training reads it slowly")
+        found.note(film.path, f"{text}; training reads it slowly")
     if len(film) and abs(film.seconds[0]) > 1e-3:
-        found.add(film.path, 0, f"begins at {film.seconds[0]:.3f} s; loaders that go by time show other frames")
+        found.add(film.path, f"begins at {film.seconds[0]:.3f} s; loaders that go by time show other frames", 0)
 
 
 def _family(codec: str) -> str:
