@@ -54,10 +54,10 @@ def test_the_last_bit_of_a_sum_changes_no_byte():
 
 def test_kit_is_an_asset_folder_and_complete_until_a_file_is_gone(folder, tmp_path):
     assert all((folder / path).is_file() for path in LANDMARKS)
-    assert kit.complete(folder)
+    assert not kit.damage(folder)
     kit.build(tmp_path)
     (tmp_path / LANDMARKS[0]).unlink()
-    assert not kit.complete(tmp_path)
+    assert kit.damage(tmp_path)
 
 
 def test_every_category_that_a_suite_names_is_in_the_kit():

@@ -13,7 +13,8 @@ import pytest
 
 from services.libero.assets import __main__ as assets_program
 from services.libero.assets import content, official, resolve, wheels
-from services.libero.assets.official import DownloadError, Entry
+from services.libero.assets.content import Entry
+from services.libero.assets.official import DownloadError
 from services.libero.assets.sources import AssetSource
 
 FILES = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from services.libero.assets import content, kit, official, placing, resolve, sources
+from services.libero.assets import content, kit, official, resolve, sources, staging
 from services.libero.assets.kit import writer
 
 
@@ -71,7 +71,7 @@ def test_what_the_image_brings_comes_after_the_volume_and_before_the_kit(tmp_pat
 def test_official_files_in_the_image_are_the_official_source(tmp_path, folder, monkeypatch):
     baked = tmp_path / "image"
     shutil.copytree(folder, baked)
-    entries = [official.Entry(path, content.git_sha1(folder / path), 0) for path in content.files_below(folder)]
+    entries = [content.Entry(path, content.git_sha1(folder / path), 0) for path in content.files_below(folder)]
     monkeypatch.setattr(official, "manifest", lambda: tuple(entries))
     for flag in (None, "official"):
         source = resolve(flag, tmp_path)
@@ -114,7 +114,7 @@ def test_a_missing_folder_and_missing_official_files_are_errors(tmp_path):
 def test_a_kit_with_missing_files_is_written_anew(tmp_path):
     source = resolve(None, tmp_path)
     shutil.rmtree(source.path / "scenes")
-    assert kit.complete(resolve(None, tmp_path).path)
+    assert not kit.damage(resolve(None, tmp_path).path)
     assert os.listdir(source.path.parent) == [source.path.name]
 
 
@@ -161,9 +161,9 @@ def test_a_damaged_kit_is_told_and_made_anew(tmp_path, folder, damage, capsys):
     before = resolve("kit", tmp_path)
     assert capsys.readouterr().err == ""
     DAMAGE[damage](target)
-    assert not kit.complete(target)
+    assert kit.damage(target)
     assert resolve("kit", tmp_path) == before
-    assert kit.complete(target)
+    assert not kit.damage(target)
     assert os.listdir(tmp_path / "assets") == [target.name]
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "was damaged" in said and "made anew" in said
@@ -191,10 +191,10 @@ def test_a_builder_that_is_killed_leaves_no_half_kit_and_nothing_that_stays(tmp_
         builder.wait()
         builder.stdout.close()
         for found in (tmp_path / "assets").glob("libero-kit-*"):
-            assert kit.complete(found)
+            assert not kit.damage(found)
             named += 1
             shutil.rmtree(found)
-    assert kit.complete(resolve("kit", tmp_path).path)
+    assert not kit.damage(resolve("kit", tmp_path).path)
     assert len(os.listdir(tmp_path / "assets")) == 1
 
 
@@ -251,7 +251,7 @@ def test_many_processes_write_one_kit(tmp_path):
     paths = {Path(process.communicate(timeout=120)[0].strip()) for process in started}
     assert [process.returncode for process in started] == [0] * 3
     assert len(paths) == 1
-    assert kit.complete(paths.pop())
+    assert not kit.damage(paths.pop())
     assert len(os.listdir(tmp_path / "assets")) == 1
 
 
@@ -265,7 +265,7 @@ def test_a_site_that_another_writer_sweeps_before_it_is_locked_is_made_anew(tmp_
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", swept_at_first)
-    with placing.building_site(tmp_path / "kit") as site:
+    with staging.building_site(tmp_path / "kit") as site:
         assert site.is_dir() and [str(site)] == made[1:]
     assert os.listdir(tmp_path) == []
 

@@ -14,7 +14,8 @@ import yaml
 
 from services.libero.assets import content, kit, official, wheels
 from services.libero.assets import pro as pro_assets
-from services.libero.assets.official import DownloadError, Entry
+from services.libero.assets.content import Entry
+from services.libero.assets.official import DownloadError
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
 from services.libero.simulator import initstates, pro, pro_objects, suites

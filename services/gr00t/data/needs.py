@@ -19,27 +19,27 @@ WRITE = "GR00T's loader needs it: it names the parts of state and action, the vi
 def check(found: Findings, wanted: str | None) -> None:
     """Adds what GR00T lacks in a data set; `wanted` is an embodiment that it must fit."""
     if hdf5.files(found.folder):
-        found.add(".", None, "LIBERO's HDF5 files; GR00T needs LeRobot's layout: ./lab dataset NAME --format lerobot")
+        found.add(".", "LIBERO's HDF5 files; GR00T needs LeRobot's layout: ./lab dataset NAME --format lerobot")
         return
     try:
         dataset = LeRobotDataset(found.folder)
     except DatasetError:
         return  # told already
     if dataset.modality is None:
-        found.add(metadata.MODALITY, None, f"is missing; {WRITE}")
+        found.add(metadata.MODALITY, f"is missing; {WRITE}")
         return
     if not dataset.modality.get("annotation"):
         text = (
             "names no annotation; `./lab finetune` takes the instruction from task_index, upstream's loader needs one"
         )
-        found.note(metadata.MODALITY, None, text)
+        found.note(metadata.MODALITY, text)
     for name, part in (dataset.modality.get("video") or {}).items():
         _video(found, dataset, name, (part or {}).get("original_key") or name)
     for text in misfits(dataset, embodiment(wanted)) if wanted else ():
-        found.add(metadata.MODALITY, None, f"embodiment {wanted}: {text}")
+        found.add(metadata.MODALITY, f"embodiment {wanted}: {text}")
     if not wanted and not fitting(dataset):
         text = f"fits none of the embodiments here ({', '.join(shipped())})"
-        found.note(metadata.MODALITY, None, f"{text}; a new robot's is a JSON file, see docs/gr00t.md")
+        found.note(metadata.MODALITY, f"{text}; a new robot's is a JSON file, see docs/gr00t.md")
 
 
 def _video(found: Findings, dataset: LeRobotDataset, name: str, key: str) -> None:
@@ -48,7 +48,7 @@ def _video(found: Findings, dataset: LeRobotDataset, name: str, key: str) -> Non
     new = {"video.channels", "video.fps"} <= feature.get("info", {}).keys()
     if feature and not (old or new):
         text = f"feature {key}: GR00T's loader needs names with 'channel' and video_info, or info, with video.fps"
-        found.add(metadata.INFO, None, text)
+        found.add(metadata.INFO, text)
 
 
 def misfits(dataset: LeRobotDataset, robot: Embodiment) -> Iterator[str]:

@@ -35,19 +35,27 @@ class AssetCommand:
     verify: bool = False  # read every file, also those that have not changed since they were last read
 
 
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
 def main(command: AssetCommand) -> None:
-    """Runs one command; prints what was found, raises ValueError or OSError with the reason otherwise."""
+    """Run one command; print the result. Raises ValueError or OSError with the reason otherwise."""
     volume = Volume(command.volume).root
     if command.all and command.action != "official":
         raise ValueError(f"--all goes with official, not with {command.action}: the kit has LIBERO-PRO's objects")
     if command.action == "kit":
         source = ensure_kit(volume)
     elif command.action == "official":
-        print(LICENCE, flush=True)
+        say(LICENCE)
         _download(volume, command.threads)
         if command.all:
-            pro.download(volume, say=lambda text: print(text, flush=True))
-            _fetch_levels(volume)
+            pro.download(volume, say)
+            try:
+                plus.fetch_levels(volume, say)
+            except DownloadError as error:  # the rest works without them
+                say(str(error))
         source = resolve("official", volume, whole=True)
     else:
         source = resolve(command.assets, volume, whole=command.verify)
@@ -60,14 +68,6 @@ def main(command: AssetCommand) -> None:
         print(f"LIBERO-plus, tasks whose files are there: {counts}")
 
 
-def _fetch_levels(volume: Path) -> None:
-    """Fetches LIBERO-plus's difficulties; that they cannot be had leaves the rest as it is."""
-    try:
-        plus.fetch_levels(volume, say=lambda text: print(text, flush=True))
-    except DownloadError as error:
-        print(error, flush=True)
-
-
 def _download(volume: Path, threads: int) -> None:
     """Fetches the official files with a bar, or with a line per tenth where nobody watches."""
     columns = TextColumn("LIBERO assets"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
@@ -78,9 +78,9 @@ def _download(volume: Path, threads: int) -> None:
             bar.update(task, completed=done, total=total)
             if not sys.stdout.isatty() and done * 10 // total > getattr(show, "tenth", -1):
                 show.tenth = done * 10 // total
-                print(f"{done / 1e6:.0f} of about {total / 1e6:.0f} MB", flush=True)
+                say(f"{done / 1e6:.0f} of about {total / 1e6:.0f} MB")
 
-        official.download(volume, progress=show, threads=threads, say=lambda text: print(text, flush=True))
+        official.download(volume, progress=show, threads=threads, say=say)
 
 
 if __name__ == "__main__":

@@ -27,49 +27,40 @@ TIMEOUT_S = 30.0
 
 
 def missing(folder: Path, tasks: Iterable[Task]) -> list[str]:
-    """Returns the files, below an asset folder, that tasks of LIBERO-plus name and that are not there."""
-    found: dict[str, None] = {}
+    """Return the files, below an asset directory, that tasks of LIBERO-plus name and that do not exist."""
+    names: dict[str, None] = {}
     for task in tasks:
         if task.disturbance is not None and task.kind in ("light", "background", "layout"):
-            found.update(dict.fromkeys(_named(task)))
-    return [name for name in found if not (folder / name).is_file()]
+            text, objects = task.written(), plus.objects()
+            scene = plus.scene_of(text)
+            names |= dict.fromkeys(scene.files() if scene else ())
+            names |= dict.fromkeys(objects[one] for one in re.findall(r"-\s+(\w+)", text) if one in objects)
+    return [name for name in names if not (folder / name).is_file()]
 
 
-def way_out(folder: Path, tasks: Sequence[Task], missing: Sequence[str]) -> str:
-    """Returns in words why tasks cannot be built from a folder that lacks `missing`, and what can be done."""
-    out = [task.index for task in tasks if _lacks(folder, task)]
-    shown = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
+def way_out(folder: Path, tasks: Sequence[Task], files: Sequence[str]) -> str:
+    """Say why tasks cannot be built from a directory that lacks `files`, and what can be done."""
+    count = sum(bool(missing(folder, [task])) for task in tasks)
+    shown = ", ".join(files[:3]) + (", …" if files[3:] else "")
     return (
-        f"{len(out)} of {len(tasks)} tasks need files of LIBERO-plus's that {folder} lacks ({len(missing)}: {shown}): "
+        f"{count} of {len(tasks)} tasks need files of LIBERO-plus's that {folder} lacks ({len(files)}: {shown}): "
         f"unpack the assets.zip of {WHERE} and name its folder, --assets DIR; or take the others: the kinds camera, "
         "robot, language and noise need none, and `./lab assets status` says how many tasks of the rest do"
     )
 
 
-def _lacks(folder: Path, task: Task) -> bool:
-    return bool(missing(folder, [task]))
-
-
 def buildable(folder: Path) -> dict[str, tuple[int, int]]:
-    """Returns by kind how many of LIBERO-plus's tasks an asset folder has all files for, and how many there are."""
-    found = dict.fromkeys(plus.KINDS, (0, 0))
+    """Return by kind how many of LIBERO-plus's tasks an asset directory has all files for, and how many there are."""
+    counts = dict.fromkeys(plus.KINDS, (0, 0))
     for base in plus.BASES:
         for task in suites.load_suite(f"{base}_plus").tasks:
-            good, count = found[task.kind]
-            found[task.kind] = good + (not _lacks(folder, task)), count + 1
-    return found
-
-
-def _named(task: Task) -> list[str]:
-    text = task.written()
-    scene = plus.scene_of(text)
-    objects = plus.objects()
-    models = [objects[one] for one in dict.fromkeys(re.findall(r"-\s+(\w+)", text)) if one in objects]
-    return [*(scene.files() if scene else ()), *models]
+            good, count = counts[task.kind]
+            counts[task.kind] = good + (not missing(folder, [task])), count + 1
+    return counts
 
 
 def fetch_levels(volume: Path, say: Callable[[str], None] = print) -> Path:
-    """Returns where the list of difficulties lies on the volume, fetched where it is not there.
+    """Return the path of the list of difficulties on the volume, fetched where it is missing.
 
     Raises DownloadError, with the way out, where it cannot be had or is another file.
     """

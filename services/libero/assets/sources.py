@@ -1,6 +1,6 @@
-"""Chooses the asset folder of a run: a folder, the official files, the image's own, or the kit, made on first use.
+"""Choose the asset directory of a run: a directory, the official files, the image's own, or the kit.
 
-What a folder is, its content says: LIBERO's official files are official wherever they lie, and nothing else is.
+The content decides what a directory is: LIBERO's official files are official wherever they are, and nothing else is.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.libero.assets import content, kit, official, placing
-from services.libero.assets.ownership import give_to_owner
+from services.libero.assets import content, kit, official, staging
 from vla_common.volume import make_folder
 
 VARIABLE = "VLALAB_LIBERO_ASSETS"
@@ -44,7 +43,7 @@ class AssetSource:
 
 
 def resolve(flag: str | None, volume: Path, whole: bool = False) -> AssetSource:
-    """Returns the asset folder to use, generating the kit if nothing else is there.
+    """Return the asset directory to use, generating the kit if nothing else exists.
 
     Order: `flag`, the variable VLALAB_LIBERO_ASSETS, `volume`/assets/libero, the image's own, the kit. A flag or
     variable is a folder, or the word "official" or "kit" to insist on that source. Every file is held against its hash;
@@ -53,25 +52,29 @@ def resolve(flag: str | None, volume: Path, whole: bool = False) -> AssetSource:
     """
     volume = Path(volume)
     for origin, value in (("the flag", flag), (f"the variable {VARIABLE}", os.environ.get(VARIABLE))):
+        if value == "kit":
+            return ensure_kit(volume)
+        if value == "official":
+            return _insist_official(origin, volume, whole)
         if value:
-            return _named(origin, value, volume, whole)
+            return _identify(origin, Path(value).expanduser(), volume, whole)
     shared = official.folder(volume)
     if shared.exists():
-        return _found("the shared volume", shared, volume, whole)
+        return _identify("the shared volume", shared, volume, whole)
     if BAKED.is_dir() and any(BAKED.iterdir()):
-        return _found("the image", BAKED, volume, whole)
+        return _identify("the image", BAKED, volume, whole)
     return ensure_kit(volume)
 
 
 def ensure_kit(volume: Path) -> AssetSource:
-    """Returns the kit below `volume`/assets, writing it there first if this version is missing or damaged.
+    """Return the kit below `volume`/assets, writing it first if this version is missing or damaged.
 
-    Safe under concurrent calls: everyone writes a folder of their own and the first rename wins.
+    Safe under concurrent calls: every process writes a directory of its own and the first rename wins.
     """
     target = Path(volume) / "assets" / f"libero-kit-{kit.version()[:12]}"
-    if not kit.complete(target):
+    if kit.damage(target):
         try:
-            _place(target)
+            _write_kit(target)
         except OSError as error:
             reason = error.strerror or str(error)
             raise OSError(
@@ -82,52 +85,69 @@ def ensure_kit(volume: Path) -> AssetSource:
     return AssetSource("kit", target, kit.digest(target))
 
 
-def _place(target: Path) -> None:
+def _write_kit(target: Path) -> None:
     parent = make_folder(target.parent)
-    with placing.building_site(target) as site:
+    with staging.building_site(target) as site:
         fresh = site / "kit"
         kit.build(fresh)
-        give_to_owner(fresh, parent)
-        placing.sync_tree(fresh)
+        staging.give_to_owner(fresh, parent)
+        staging.sync_tree(fresh)
         damage = kit.damage(target) if os.path.lexists(target) else ""
         if damage:
             os.rename(target, site / "damaged")
         try:
-            placing.rename(fresh, target)
+            staging.rename(fresh, target)
         except OSError:
-            if not kit.complete(target):  # else another process was first, with the same bytes
+            if kit.damage(target):  # else another process was first, with the same bytes
                 raise
     if damage:
         print(f"assets: the kit in {target} was damaged ({damage}); it was made anew", file=sys.stderr, flush=True)
 
 
-def _named(origin: str, value: str, volume: Path, whole: bool) -> AssetSource:
-    if value == "kit":
-        return ensure_kit(volume)
-    if value != "official":
-        return _found(origin, Path(value).expanduser(), volume, whole)
-    places = [place for place in (official.folder(volume), BAKED) if place.is_dir() and any(place.iterdir())]
-    for place in places:
-        if not (wrong := official.problems(place, notes=_notes(place, volume), whole=whole)):
-            return AssetSource("official", place, official.digest())
-    fault = f"; {_count(wrong)} in {place}" if places else f"; there are none in {official.folder(volume)}"
+def _insist_official(origin: str, volume: Path, whole: bool) -> AssetSource:
+    folders = [one for one in (official.folder(volume), BAKED) if one.is_dir() and any(one.iterdir())]
+    fault = f"; there are none in {official.folder(volume)}"
+    for folder in folders:
+        wrong = official.problems(folder, cache=_cache(folder, volume), whole=whole)
+        if not wrong:
+            return AssetSource("official", folder, official.digest())
+        fault = f"; {_count(wrong)} in {folder}"
     raise ValueError(
         f"{origin} asks for the official assets{fault}; fetch them with `./lab assets libero` or choose `kit`"
     )
 
 
-def _found(origin: str, place: Path, volume: Path, whole: bool) -> AssetSource:
-    """Returns a folder as what its files are. Raises ValueError where official ones were damaged since they came."""
-    notes = _notes(place, volume)
-    wrong = official.problems(place, notes=notes, whole=whole)
+def _identify(origin: str, folder: Path, volume: Path, whole: bool) -> AssetSource:
+    """Return a directory as what its files are.
+
+    Raises ValueError where official ones were damaged since they came, and for what is no asset directory.
+    """
+    cache = _cache(folder, volume)
+    wrong = official.problems(folder, cache=cache, whole=whole)
     if not wrong:
-        return AssetSource("official", place, official.digest())
-    if (place / official.MARKER).is_file():
+        return AssetSource("official", folder, official.digest())
+    if (folder / official.MARKER).is_file():
         raise ValueError(
-            f"{_count(wrong)} in {place}, which {official.MARKER} says were downloaded there; "
+            f"{_count(wrong)} in {folder}, which {official.MARKER} says were downloaded there; "
             "`./lab assets libero` fetches them again"
         )
-    return _folder(origin, place, notes, whole)
+    if not folder.is_dir():
+        raise ValueError(
+            f"{origin} names the asset folder {str(folder)!r}, which does not exist; "
+            "give a folder with LIBERO's assets (scenes/, textures/, ...), or `kit`"
+        )
+    if missing := [path for path in LANDMARKS if not (folder / path).is_file()]:
+        inner = folder / "libero" / "libero" / "assets"
+        hint = "give LIBERO's folder `libero/libero/assets`, or `kit`"
+        if inner.is_dir():
+            hint = f"did you mean {str(inner)!r}?"
+        shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        raise ValueError(
+            f"{origin} names {str(folder)!r}, which is not an asset folder: "
+            f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({shown}); {hint}"
+        )
+    hashes = content.hashes(folder, content.files_below(folder), cache, whole)
+    return AssetSource("folder", folder.resolve(), content.digest(hashes))
 
 
 def _count(wrong: list[str]) -> str:
@@ -135,31 +155,7 @@ def _count(wrong: list[str]) -> str:
     return f"{len(wrong)} official asset files are missing or differ ({shown})"
 
 
-def _notes(place: Path, volume: Path) -> Path:
-    """Returns where the hashes of a folder's files are remembered."""
-    name = hashlib.sha256(str(place.absolute()).encode()).hexdigest()[:12]
+def _cache(folder: Path, volume: Path) -> Path:
+    """Return the file that the hashes of a directory's files are cached in."""
+    name = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:12]
     return volume / "assets" / f".libero-hashes-{name}.json"
-
-
-def _folder(origin: str, folder: Path, notes: Path, whole: bool) -> AssetSource:
-    """Returns `folder` as a source, raising ValueError that says what it lacks and what to do."""
-    if not folder.is_dir():
-        raise ValueError(
-            f"{origin} names the asset folder {str(folder)!r}, which does not exist; "
-            "give a folder with LIBERO's assets (scenes/, textures/, ...), or `kit`"
-        )
-    missing = [path for path in LANDMARKS if not (folder / path).is_file()]
-    if missing:
-        inner = folder / "libero" / "libero" / "assets"
-        hint = (
-            f"did you mean {str(inner)!r}?"
-            if inner.is_dir()
-            else "give LIBERO's folder `libero/libero/assets`, or `kit`"
-        )
-        shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
-        raise ValueError(
-            f"{origin} names {str(folder)!r}, which is not an asset folder: "
-            f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({shown}); {hint}"
-        )
-    found = content.hashes(folder, content.files_below(folder), notes, whole)
-    return AssetSource("folder", folder.resolve(), content.digest(found))

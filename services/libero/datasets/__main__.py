@@ -10,19 +10,20 @@ from services.libero.datasets import convert
 from services.libero.datasets.config import DatasetConfig
 from vla_common import endings
 from vla_common.volume import Volume, VolumeError, shown
-from vla_datasets import conversion, hdf5, marks, program
+from vla_datasets import conversion, hdf5, marks, program, summary
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import find, open_dataset
 from vla_evaluation.evaluate import choose_workers
 from vla_evaluation.recording import sources
 from vla_evaluation.runs.folders import STORE
 from vla_evaluation.store.records import StoreError
+from vla_evaluation.terminal import say
 
 WORKER_GB = 1.6
 
 
 def main() -> int:
-    """Does what the flags say; returns the exit code."""
+    """Do what the flags say; return the exit code."""
     config = tyro.cli(DatasetConfig, prog="dataset", config=(tyro.conf.PositionalRequiredArgs,))
     if not config.makes:
         found = find(config.source)
@@ -36,7 +37,7 @@ def main() -> int:
 
 
 def make(config: DatasetConfig) -> Path:
-    """Makes a data set; returns it."""
+    """Make a data set; return it."""
     volume = Volume()
     layout = "hdf5" if config.format == "hdf5" else "lerobot"
     existing = existing_set(config, volume)
@@ -62,12 +63,13 @@ def make(config: DatasetConfig) -> Path:
         conversion.convert_to_v3(folder, final)
         print(f"data set: {shown(final)}")
         return final
-    convert.told(final, open_dataset(final))
+    say(summary.describe_line(open_dataset(final)))
+    say(f"data set: {shown(final)}\nlook at it: ./lab dataset {final.name} --show")
     return final
 
 
 def existing_set(config: DatasetConfig, volume: Volume) -> Path | None:
-    """Returns the data set that is the source, None where a recording or a run is."""
+    """Return the data set that is the source, None where a recording or a run is."""
     name = config.source
     stores = (volume.path("demonstrations") / name / STORE, volume.path("runs") / name / STORE)
     if any(path.is_file() for path in stores):

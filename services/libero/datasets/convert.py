@@ -1,4 +1,4 @@
-"""Episodes to data sets: planned first, drawn in parallel, written as each is drawn; the same command goes on."""
+"""Turn episodes into data sets: planned first, rendered in parallel, each written at once; the same command resumes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.libero.simulator import suites
 from vla_common.durations import show_seconds
 from vla_common.volume import require_space, shown
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS
-from vla_datasets import libero, metadata, summary
+from vla_datasets import libero, metadata
 from vla_datasets.errors import DatasetError
 from vla_datasets.hdf5 import DemoWriter
 from vla_datasets.writing import PIECES, Place, Writer, draft
@@ -26,12 +26,12 @@ from vla_evaluation.terminal import say
 PLAN = "plan.json"  # in an unfinished set: what it is made of
 PIXEL_BYTES = {"lerobot": 0.16, "hdf5": 3.0}  # of a picture, per pixel; a film's, measured on LIBERO's scenes
 SPARE = 2**27  # bytes that stay free
-TOLD_S = 20.0  # between two lines of progress
+REPORT_INTERVAL_S = 20.0  # between two lines of progress
 KEPT = ("task", "episode", "seed", "success", "steps")  # of each episode, in meta/source.json
 
 
 def places(episodes: Sequence[Demonstration]) -> dict[int, Place]:
-    """Returns where each episode belongs, by its index: so its rows do not depend on which is written first."""
+    """Return where each episode belongs, by its index: so its rows do not depend on which is written first."""
     found, row, texts = {}, 0, {}
     for one in episodes:
         task = texts.setdefault(one.instruction, len(texts))
@@ -50,18 +50,35 @@ def convert(
     size: int,
     workers: int,
 ) -> Path:
-    """Makes the data set at `folder`; returns it. Raises ValueError where one is there or a part cannot be drawn."""
+    """Make the data set at `folder`; return it.
+
+    Raises ValueError where one exists or a part cannot be rendered, VolumeError where the disk is too small.
+    """
     source = describe(found, episodes, cameras, size, layout)
     writer = make_writer(folder, layout, cameras, size, source, episodes)
-    same_plan(folder, source)
+    require_same_plan(folder, source)
     done = writer.written()
     left = [one for one in episodes if one.index not in done]
-    announce(found, folder, episodes, left, layout, len(cameras) * size**2)
+    steps = sum(one.steps for one in left)
+    bytes_needed = int(steps * len(cameras) * size**2 * PIXEL_BYTES[layout])
+    require_space(folder, bytes_needed + SPARE)
+    already = f", {len(done)} of them there already" if done else ""
+    say(f"data set {folder.name} of {found.kind} {found.name}: {len(episodes)} episodes{already}")
+    say(f"{steps:,} steps to draw, about {bytes_needed / 1e6:,.0f} MB, into {shown(folder)}")
+    if found.facts["starts"] == "evaluation":
+        say(
+            "its episodes begin where evaluations begin: good for looking and for offline evaluation, not to learn from"
+        )
     metadata.write_json(writer.draft / PIECES / PLAN, source)
     then = partial(put, writer, places(episodes))
-    progress = Progress(sum(one.steps for one in left), len(done), len(episodes))
-    for one, _ in draw(left, cameras, size, workers, then):
-        progress.add(one.steps)
+    start = reported = time.monotonic()
+    rendered = 0
+    for count, (one, _) in enumerate(draw(left, cameras, size, workers, then), len(done) + 1):
+        rendered, now = rendered + one.steps, time.monotonic()
+        if now - reported >= REPORT_INTERVAL_S and count < len(episodes):
+            reported = now
+            remaining_s = (steps - rendered) * (now - start) / rendered
+            say(f"{count} of {len(episodes)} episodes, {show_seconds(remaining_s)} left")
     writer.finish()
     return folder
 
@@ -74,7 +91,7 @@ def make_writer(
     source: Mapping[str, Any],
     episodes: Sequence[Demonstration],
 ) -> Writer | DemoWriter:
-    """Returns what writes the layout; it keeps what an interrupted one has written."""
+    """Return what writes the layout; it keeps what an interrupted one has written."""
     if layout == "hdf5":
         chosen = {(one.suite, one.task) for one in episodes}
         tasks = [suites.load_suite(suite).tasks[task] for suite, task in sorted(chosen)]
@@ -84,7 +101,7 @@ def make_writer(
 
 
 def _problem(task: suites.Task) -> dict[str, Any]:
-    """Returns the attributes of a task's file that LIBERO's own readers look at."""
+    """Return the attributes of a task's file that LIBERO's own readers look at."""
     content = task.bddl()
     problem = content.split("(problem", 1)[-1].split(")", 1)[0].strip()
     told = {"problem_name": problem, "domain_name": "robosuite", "language_instruction": task.instruction}
@@ -96,7 +113,7 @@ def _problem(task: suites.Task) -> dict[str, Any]:
 def describe(
     found: Episodes, episodes: Sequence[Demonstration], cameras: tuple[str, ...], size: int, layout: str
 ) -> dict[str, Any]:
-    """Returns what the set keeps of where it is from: enough to say what a model has learned from."""
+    """Return what the set keeps of where it is from: enough to say what a model has learned from."""
     action = found.facts["action"]
     if layout == "lerobot":
         action = [GRIPPER_OPENS if part == GRIPPER_CLOSES else part for part in action]
@@ -112,13 +129,14 @@ def describe(
     }
 
 
-def same_plan(folder: Path, source: Mapping[str, Any]) -> None:
-    """Raises DatasetError where an unfinished set of the same name is of something else."""
+def require_same_plan(folder: Path, source: Mapping[str, Any]) -> None:
+    """Raise DatasetError where an unfinished set of the same name is of something else."""
     path = draft(folder) / PIECES / PLAN
     if not path.exists():
         return
     before = metadata.read_json(path)
-    odd = [name for name in source if before.get(name) != _plain(source[name])]
+    now = {name: list(value) if isinstance(value, tuple) else value for name, value in source.items()}
+    odd = [name for name in source if before.get(name) != now[name]]
     if odd:
         raise DatasetError(
             f"an unfinished set {folder.name} was begun with other {', '.join(odd)}; give the same command as then, "
@@ -126,35 +144,10 @@ def same_plan(folder: Path, source: Mapping[str, Any]) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def announce(
-    found: Episodes,
-    folder: Path,
-    episodes: Sequence[Demonstration],
-    left: Sequence[Demonstration],
-    layout: str,
-    pixels: int,
-) -> None:
-    """Says what will be made and how large it will be. Raises VolumeError where the disk is too small."""
-    steps = sum(one.steps for one in left)
-    size = int(steps * pixels * PIXEL_BYTES[layout])
-    require_space(folder, size + SPARE)
-    already = f", {len(episodes) - len(left)} of them there already" if len(left) < len(episodes) else ""
-    say(f"data set {folder.name} of {found.kind} {found.name}: {len(episodes)} episodes{already}")
-    say(f"{steps:,} steps to draw, about {size / 1e6:,.0f} MB, into {shown(folder)}")
-    if found.facts["starts"] == "evaluation":
-        say(
-            "its episodes begin where evaluations begin: good for looking and for offline evaluation, not to learn from"
-        )
-
-
 def put(
     writer: Writer | DemoWriter, where: Mapping[int, Place], one: Demonstration, drawn: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes an episode that was just drawn, in the process that drew it."""
+    """Write an episode that was just drawn, in the process that drew it."""
     if isinstance(writer, DemoWriter):
         writer.write(where[one.index], demo_arrays(one), {libero.hdf5_key(name): of for name, of in drawn.items()})
         return
@@ -164,7 +157,7 @@ def put(
 
 
 def demo_arrays(one: Demonstration) -> dict[str, np.ndarray]:
-    """Returns an episode as LIBERO's files hold it. Its joints are those that the pictures show."""
+    """Return an episode as LIBERO's files hold it. Its joints are those that the pictures show."""
     position, rotation, fingers = np.split(one.states.astype(np.float64), (3, 6), axis=1)
     last = np.zeros(one.steps, np.uint8)
     last[-1] = 1
@@ -183,30 +176,7 @@ def demo_arrays(one: Demonstration) -> dict[str, np.ndarray]:
 
 
 def _quat_xyzw(rotation: np.ndarray) -> np.ndarray:
-    """Returns unit quaternions [T, 4] of rotation vectors [T, 3]."""
+    """Return unit quaternions [T, 4] of rotation vectors [T, 3]."""
     angle = np.linalg.norm(rotation, axis=1, keepdims=True)
     axis = np.divide(rotation, angle, out=np.zeros_like(rotation), where=angle > 0)
     return np.concatenate([axis * np.sin(angle / 2), np.cos(angle / 2)], axis=1)
-
-
-class Progress:
-    """Says now and then how far it is, and how long the rest will take."""
-
-    def __init__(self, steps: int, done: int, of: int):
-        self.steps, self.done, self.of = steps, done, of
-        self.began = self.told = time.monotonic()
-        self.drawn = 0
-
-    def add(self, steps: int) -> None:
-        """Counts one more episode."""
-        self.drawn, self.done, now = self.drawn + steps, self.done + 1, time.monotonic()
-        if now - self.told >= TOLD_S and self.done < self.of:
-            self.told = now
-            left = (self.steps - self.drawn) * (now - self.began) / self.drawn
-            say(f"{self.done} of {self.of} episodes, {show_seconds(left)} left")
-
-
-def told(folder: Path, dataset: Any) -> None:
-    """Says what there is now, and what to do with it."""
-    say(summary.describe_line(dataset))
-    say(f"data set: {shown(folder)}\nlook at it: ./lab dataset {folder.name} --show")

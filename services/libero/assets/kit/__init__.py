@@ -3,6 +3,6 @@
 `build(folder)` writes it in the folder layout that LIBERO expects; the bytes depend on nothing but this package.
 """
 
-from services.libero.assets.kit.writer import build, catalogue, complete, damage, digest, version
+from services.libero.assets.kit.writer import build, catalogue, damage, digest, version
 
-__all__ = ["build", "catalogue", "complete", "damage", "digest", "version"]
+__all__ = ["build", "catalogue", "damage", "digest", "version"]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.libero.assets.kit.mesh import box, lathe, tube
-from services.libero.assets.kit.mjcf import Asset, Body, rot
+from services.libero.assets.kit.mjcf import Asset, Body, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, weave
-from services.libero.assets.kit.products import of_kind
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,18 @@
-"""Furniture of the tasks: cabinets with three drawers, the stove, the microwave, the wine rack, the shelf.
+"""Furniture of the tasks: cabinets with three drawers, the stove, the microwave; racks, shelves and trays of blocks.
 
 Joint names, axes, ranges and damping, drawer masses and the regions are LIBERO's: its predicates read them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from services.libero.assets.kit.mesh import box, lathe, tube
-from services.libero.assets.kit.mjcf import Asset, Body, rot
+from services.libero.assets.kit.mjcf import Asset, Body, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, metal, plaster, wood
 
+PAINTERS = {"plaster": plaster, "wood": wood}
 HALF_TURN_Y = (0.70711, 0.0, 0.70711, 0.0)
 HEAVY = (3.0, 1.0)  # mass (kg) and inertia (kg m2) of a drawer or knob: steady under a push
 
@@ -143,109 +147,48 @@ def _microwave_door(soft: dict, black, steel) -> Body:
     door.glass.append((box((0.0745, 0.004, 0.0475), (0, 0, 1, 1)).moved((0.1145, -0.013, 0)), (0.25, 0.27, 0.30, 0.55)))
     door.capsule(0.010, 0.065, (0.2375, -0.054, 0), **soft)
     bar = [
-        (0.2375, -0.024, -0.066),
-        (0.2375, -0.05, -0.064),
-        (0.2375, -0.054, -0.05),
-        (0.2375, -0.054, 0.05),
-        (0.2375, -0.05, 0.064),
-        (0.2375, -0.024, 0.066),
-    ]
+        (0.2375, -0.024, -0.066), (0.2375, -0.05, -0.064), (0.2375, -0.054, -0.05), (0.2375, -0.054, 0.05),
+        (0.2375, -0.05, 0.064), (0.2375, -0.024, 0.066),
+    ]  # fmt: skip
     door.show(tube(bar, 0.010, steel, 10))
     for z in (0.065, -0.065):
         door.capsule(0.010, 0.015, (0.2375, -0.0375, z), rot("x", 90), **soft)
     return door
 
 
-def wine_rack() -> Asset:
-    """Returns the wine rack: two boards that lean back on a stand, each with a ledge that holds a lying bottle."""
-    atlas = Atlas(256)
-    light = atlas.add(wood("rack board", (206, 166, 112), 120, 2))
-    dark = atlas.add(wood("rack stand", (104, 54, 36), 96, 1))
-    ledge = atlas.flat((148, 96, 60))
-    lean = 31.3
-    root = Body("object", mass=0.1527)
-    for y, z in ((-0.0061, 0.2512), (-0.0427, 0.1273)):
-        root.block((0.1344, 0.0789, 0.0045), light, (0, y, z), rot("x", lean))
-    for y, z in ((-0.0748, 0.2207), (-0.1091, 0.0974)):
-        root.block((0.1322, 0.0011, 0.0087), ledge, (0, y, z), rot("x", lean))
-    for half, pos, turn in (
-        ((0.0900, 0.0600, 0.0045), (0, 0.0693, 0.0101), rot("x", 7.5)),
-        ((0.0900, 0.0600, 0.0045), (0, -0.0643, 0.0126), rot("x", -8.0)),
-        ((0.0665, 0.0930, 0.0045), (0, 0, 0.0066), None),
-        ((0.0905, 0.0141, 0.0045), (0, 0, 0.0205), None),
-        ((0.0076, 0.0090, 0.1616), (0, 0.0089, 0.1703), rot("x", -15.8)),
-    ):
-        root.block(half, dark, pos, turn)
-    root.site("top_region", (0.10087, 0.022, 0.00251), (0, -0.08003, 0.21745), (0.8549119, -0.5187733, 0, 0))
-    return Asset("turbosquid_objects/wine_rack/wine_rack", root, atlas.image, specular=0.2)
+@dataclass(frozen=True)
+class Furniture:
+    """A rigid piece of blocks.
+
+    surfaces  what its faces show: a colour, or [kind of surface, its name, colour, further numbers of its painter]
+    blocks    half sizes and surface of blocks at several positions (m), perhaps turned ([axis, degrees]), or with
+              another surface on some faces
+    sites     as `Body.site` takes them
+    """
+
+    name: str
+    mass: float
+    surfaces: dict[str, tuple[Any, ...]]
+    blocks: tuple[dict[str, Any], ...]
+    sites: tuple[dict[str, Any], ...]
+    specular: float = 0.2
 
 
-def two_layer_shelf() -> Asset:
-    """Returns the open shelf with two compartments towards -y."""
-    atlas = Atlas(256)
-    oak, inner = atlas.add(wood("shelf", (170, 118, 74), 160, 2)), atlas.flat((128, 86, 54))
-    root = Body("object", mass=0.2063)
-    for half, pos in (
-        ((0.0071, 0.0954, 0.1044), (-0.1538, 0.0163, 0.1046)),
-        ((0.0071, 0.0954, 0.1044), (0.1631, 0.0163, 0.1046)),
-        ((0.1633, 0.0023, 0.1044), (0.0029, 0.1094, 0.1046)),
-        ((0.1532, 0.0893, 0.0011), (0.0052, 0.0187, 0.0701)),
-        ((0.1757, 0.0951, 0.0024), (0.0050, 0.0163, 0.2082)),
-    ):
-        root.block(half, oak, pos, faces={"x+": inner if pos[0] < 0 else oak})
-    root.site("top_side", (0.17557, 0.09438, 0.00147), (0.00496, 0.01567, 0.20688))
-    root.site("top_region", (0.06739, 0.08564, 0.15093), (0.00538, 0.01687, 0.13672), (0.70711, 0, -0.70711, 0))
-    root.site("bottom_region", (0.03528, 0.08564, 0.15580), (0.00555, 0.01687, 0.01407), HALF_TURN_Y)
-    return Asset("turbosquid_objects/wooden_two_layer_shelf/wooden_two_layer_shelf", root, atlas.image, specular=0.2)
-
-
-def wooden_tray() -> Asset:
-    """Returns the tray: a board with four low walls and posts that carry two handle bars."""
-    atlas = Atlas(256)
-    board, edge = atlas.add(wood("tray", (188, 136, 84), 160, 3)), atlas.add(wood("tray edge", (150, 100, 58), 64, 1))
-    root = Body("object", mass=0.0572)
-    root.block((0.1480, 0.0790, 0.0040), board, (0.0070, -0.0050, 0.0030))
-    for half, pos in (
-        ((0.0023, 0.0800, 0.0270), (-0.1392, -0.0050, 0.0300)),
-        ((0.0023, 0.0800, 0.0270), (0.1532, -0.0050, 0.0300)),
-        ((0.1440, 0.0028, 0.0290), (0.0078, -0.0845, 0.0320)),
-        ((0.1440, 0.0028, 0.0290), (0.0078, 0.0757, 0.0320)),
-        ((0.0067, 0.0786, 0.0018), (-0.1335, -0.0049, 0.0790)),
-        ((0.0067, 0.0786, 0.0018), (0.1471, -0.0049, 0.0790)),
-        *(((0.0062, 0.0055, 0.0385), (x, y, 0.0390)) for x in (-0.1321, 0.1453) for y in (-0.0780, 0.0685)),
-    ):
-        root.block(half, edge, pos)
-    root.site("contain_region", (0.04038, 0.07839, 0.13549), (0.00863, -0.00471, 0.04255), HALF_TURN_Y)
-    return Asset("turbosquid_objects/wooden_tray/wooden_tray", root, atlas.image, specular=0.2)
-
-
-def desk_caddy() -> Asset:
-    """Returns the desk caddy: two deep side compartments, a tall back one and a low front one."""
-    atlas = Atlas(256)
-    outside, inside = atlas.add(plaster("caddy", (176, 148, 112), 96)), atlas.flat((150, 122, 92))
-    root = Body("object", mass=0.2780)
-    t = 0.0040
-    for half, pos in (
-        ((0.0755, 0.2169, 0.0062), (0, 0, 0.0076)),
-        ((t, 0.2098, 0.0775), (0.0668, 0, 0.0905)),  # back
-        ((t, 0.2098, 0.0325), (-0.0669, 0, 0.0465)),  # front, low
-        ((t, 0.0766, 0.0425), (-0.0669, -0.1398, 0.1245)),  # front of the right compartment, high
-        ((0.0660, 0.0062, 0.0760), (0, -0.0680, 0.0900)),
-        ((0.0660, 0.0062, 0.0760), (0, -0.2094, 0.0900)),
-        ((t, 0.0590, 0.0430), (-0.0016, 0.0028, 0.0560)),
-    ):
-        root.block(half, outside, pos, faces={"z+": inside})
-    for y in (0.0706, 0.2086):  # side walls that step up towards the back
-        for half, pos in (((0.0660, 0.0036, 0.0325), (0, y, 0.0455)), ((0.0330, 0.0036, 0.0425), (0.0330, y, 0.1200))):
-            root.block(half, outside, pos, faces={"z+": inside})
-    half_turn = (0, 0, 1, 0)
-    root.site("right_contain_region", (0.06196, 0.06216, 0.06046), (0.00631, -0.14339, 0.06558), half_turn)
-    root.site("left_contain_region", (0.06196, 0.06216, 0.06046), (0.00631, 0.14551, 0.06558), half_turn)
-    root.site("back_contain_region", (0.02775, 0.06216, 0.06046), (0.03364, -0.00064, 0.08558), half_turn)
-    root.site(
-        "front_contain_region", (0.02775, 0.03595, 0.06216), (-0.03102, -0.00064, 0.04054), (0, 0, 0.70711, -0.70711)
-    )
-    return Asset("turbosquid_objects/desk_caddy/desk_caddy", root, atlas.image, specular=0.1)
+def furniture(spec: Furniture) -> Asset:
+    """Returns a rigid piece of furniture."""
+    atlas, root = Atlas(256), Body("object", mass=spec.mass)
+    skins = {}
+    for name, surface in spec.surfaces.items():
+        is_colour = not isinstance(surface[0], str)
+        skins[name] = atlas.flat(surface) if is_colour else atlas.add(PAINTERS[surface[0]](*surface[1:]))
+    for block in spec.blocks:
+        turn = rot(*block["turn"]) if "turn" in block else None
+        faces = {face: skins[name] for face, name in block.get("faces", {}).items()}
+        for pos in block["at"]:
+            root.block(block["half"], skins[block["skin"]], pos, turn, faces)
+    for site in spec.sites:
+        root.site(**site)
+    return Asset(f"turbosquid_objects/{spec.name}/{spec.name}", root, atlas.image, specular=spec.specular)
 
 
 def assets() -> list[Asset]:
@@ -255,8 +198,5 @@ def assets() -> list[Asset]:
         cabinet("white_cabinet", (226, 224, 218), (240, 238, 232), (150, 152, 156), 0.03),
         flat_stove(),
         microwave(),
-        wine_rack(),
-        two_layer_shelf(),
-        wooden_tray(),
-        desk_caddy(),
+        *map(furniture, of_kind("furniture", Furniture)),
     ]

@@ -8,9 +8,8 @@ import numpy as np
 from PIL import Image
 
 from services.libero.assets.kit.mesh import Skin, box, lathe, loft
-from services.libero.assets.kit.mjcf import Asset, Body, rot
+from services.libero.assets.kit.mjcf import Asset, Body, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, label
-from services.libero.assets.kit.products import of_kind
 
 HOPE = "stable_hope_objects"
 
@@ -64,17 +63,9 @@ def can(p: Package) -> Asset:
     wrap, tin, lid = atlas.add(two), atlas.flat((196, 198, 202)), atlas.flat((216, 218, 222))
     r, z0, z1 = 0.0322, -0.0386, 0.0386
     outline = [
-        (0, z0),
-        (r, z0),
-        (r, z0 + 0.003),
-        (r - 0.001, z0 + 0.004),
-        (r - 0.001, z1 - 0.004),
-        (r, z1 - 0.003),
-        (r, z1),
-        (r - 0.002, z1),
-        (r - 0.002, z1 - 0.002),
-        (0, z1 - 0.002),
-    ]
+        (0, z0), (r, z0), (r, z0 + 0.003), (r - 0.001, z0 + 0.004), (r - 0.001, z1 - 0.004), (r, z1 - 0.003),
+        (r, z1), (r - 0.002, z1), (r - 0.002, z1 - 0.002), (0, z1 - 0.002),
+    ]  # fmt: skip
     body = Body("object", mass=p.mass).prism(12, 0.0313, z0, z1 - 0.001)
     body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28).moved(rot=rot("z", 90)))
     return _asset(p, body, atlas, "y")

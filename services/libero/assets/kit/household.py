@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 from PIL import Image, ImageDraw
 
-from services.libero.assets.kit.mesh import Mesh, box, lathe, merge, prism, regular, tube
-from services.libero.assets.kit.mjcf import Asset, Body, rot
+from services.libero.assets.kit.mesh import box, frustum, lathe, prism, regular, tube
+from services.libero.assets.kit.mjcf import Asset, Body, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, fitted, label, metal
-from services.libero.assets.kit.products import of_kind
 
 TURBO = "turbosquid_objects"
 
@@ -46,19 +44,9 @@ def wine_bottle() -> Asset:
     wrap = atlas.add(strip)
     r = 0.0208
     outline = [
-        (0, 0.0011),
-        (r, 0.0011),
-        (r, 0.012),
-        (r, 0.062),
-        (r, 0.070),
-        (0.017, 0.080),
-        (0.0095, 0.091),
-        (0.0076, 0.100),
-        (0.0072, 0.126),
-        (0.0074, 0.127),
-        (0.0074, 0.157),
-        (0, 0.158),
-    ]
+        (0, 0.0011), (r, 0.0011), (r, 0.012), (r, 0.062), (r, 0.070), (0.017, 0.080), (0.0095, 0.091),
+        (0.0076, 0.100), (0.0072, 0.126), (0.0074, 0.127), (0.0074, 0.157), (0, 0.158),
+    ]  # fmt: skip
     skins = [glass, glass, wrap, *[glass] * 5, foil, foil, foil]
     body = Body("object", mass=0.0154).show(lathe(outline, skins, 24))
     body.prism(8, 0.0200, 0.0011, 0.0720)
@@ -76,29 +64,21 @@ def moka_pot() -> Asset:
     body = Body("object", mass=0.0682)
     y0 = 0.0018
     tiers = [
-        (0.0395, -0.0661),
-        (0.0365, -0.0150),
-        (0.0290, -0.0040),
-        (0.0300, 0.0030),
-        (0.0375, 0.0620),
+        (0.0395, -0.0661), (0.0365, -0.0150), (0.0290, -0.0040), (0.0300, 0.0030), (0.0375, 0.0620),
         (0.0380, 0.0670),
-    ]
+    ]  # fmt: skip
     for (r0, z0), (r1, z1) in itertools.pairwise(tiers):
         flat = [(regular(8, r), z) for r, z in ((r0, z0), (r1, z1))]
-        body.show(_frustum(*flat[0], *flat[1], steel).moved((0, y0, 0)))
+        body.show(frustum(*flat[0], *flat[1], steel).moved((0, y0, 0)))
     body.show(prism(regular(8, 0.0395), -0.0662, -0.0655, steel).moved((0, y0, 0)))
     lid = [(0, 0.066), (0.036, 0.0665), (0.030, 0.0705), (0.008, 0.0745), (0, 0.0745)]
     body.show(lathe(lid, bright, 16).moved((0, y0, 0)))
     knob = [(0, 0.074), (0.005, 0.074), (0.0062, 0.080), (0.005, 0.0857), (0, 0.0862)]
     body.show(lathe(knob, black, 12).moved((0, -0.0013, 0)))
     handle = [
-        (0, 0.036, 0.060),
-        (0, 0.058, 0.0640),
-        (0, 0.080, 0.0570),
-        (0, 0.0840, 0.044),
-        (0, 0.0740, 0.0150),
+        (0, 0.036, 0.060), (0, 0.058, 0.0640), (0, 0.080, 0.0570), (0, 0.0840, 0.044), (0, 0.0740, 0.0150),
         (0, 0.0600, -0.0030),
-    ]
+    ]  # fmt: skip
     body.show(tube(handle, 0.0085, black, 8, flat=0.75))
     body.show(prism([(-0.012, -0.038), (0, -0.057), (0.012, -0.038)], 0.034, 0.063, bright))
     body.prism(8, 0.0350, -0.0661, 0.0670, pos=(0, y0))
@@ -109,19 +89,6 @@ def moka_pot() -> Asset:
     body.box((0.0066, 0.0065, 0.0210), (0, 0.0700, 0.0170), rot("x", -24))
     body.box((0.0055, 0.0058, 0.0110), (0, -0.0013, 0.0747))
     return Asset(f"{TURBO}/moka_pot/moka_pot", body, atlas.image, specular=0.8, shininess=0.7)
-
-
-def _frustum(low: np.ndarray, z0: float, high: np.ndarray, z1: float, skin):
-    """Returns the flat-shaded side wall between two polygons of equal corner count."""
-    parts = []
-    u0, v0, u1, v1 = skin
-    for k in range(len(low)):
-        j = (k + 1) % len(low)
-        pos = np.array([[*low[k], z0], [*low[j], z0], [*high[j], z1], [*high[k], z1]])
-        out = np.cross(pos[1] - pos[0], pos[3] - pos[0])
-        uv = np.array([(u0, v1), (u1, v1), (u1, v0), (u0, v0)])
-        parts.append(Mesh(pos, np.tile(out / np.linalg.norm(out), (4, 1)), uv, np.array([(0, 1, 2), (0, 2, 3)])))
-    return merge(parts)
 
 
 def assets() -> list[Asset]:

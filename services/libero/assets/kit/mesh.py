@@ -174,16 +174,21 @@ def _cap(loop: np.ndarray, normal: np.ndarray, skin: Skin, backwards: bool) -> M
 def prism(outline: Sequence[Sequence[float]], z0: float, z1: float, skin: Skin, top: Skin | None = None) -> Mesh:
     """Returns the upright prism over a convex counter-clockwise `outline` [n, 2] from z0 to z1 (m), flat shaded."""
     pts = np.asarray(outline, float)
-    u0, v0, u1, v1 = skin
-    parts = []
-    for a, b in zip(pts, np.roll(pts, -1, axis=0), strict=True):
-        out = np.array([b[1] - a[1], a[0] - b[0], 0.0])
-        pos = np.array([[*a, z0], [*b, z0], [*b, z1], [*a, z1]])
-        uv = np.array([(u0, v1), (u1, v1), (u1, v0), (u0, v0)])
-        parts.append(Mesh(pos, np.tile(out / np.linalg.norm(out), (4, 1)), uv, np.array([(0, 1, 2), (0, 2, 3)])))
     loop = np.vstack([pts, pts[:1]])
-    parts.append(_cap(np.column_stack([loop, np.full(len(loop), z1)]), np.array([0, 0, 1.0]), top or skin, False))
-    parts.append(_cap(np.column_stack([loop, np.full(len(loop), z0)]), np.array([0, 0, -1.0]), skin, True))
+    upper = _cap(np.column_stack([loop, np.full(len(loop), z1)]), np.array([0, 0, 1.0]), top or skin, False)
+    lower = _cap(np.column_stack([loop, np.full(len(loop), z0)]), np.array([0, 0, -1.0]), skin, True)
+    return merge([frustum(pts, z0, pts, z1, skin), upper, lower])
+
+
+def frustum(low: np.ndarray, z0: float, high: np.ndarray, z1: float, skin: Skin) -> Mesh:
+    """Returns the flat-shaded side walls between two counter-clockwise polygons [n, 2] at z0 and z1 (m)."""
+    u0, v0, u1, v1 = skin
+    uv = np.array([(u0, v1), (u1, v1), (u1, v0), (u0, v0)])
+    parts = []
+    for a, b, c, d in zip(low, np.roll(low, -1, axis=0), np.roll(high, -1, axis=0), high, strict=True):
+        pos = np.array([[*a, z0], [*b, z0], [*c, z1], [*d, z1]])
+        out = np.cross(pos[1] - pos[0], pos[3] - pos[0])
+        parts.append(Mesh(pos, np.tile(out / np.linalg.norm(out), (4, 1)), uv, np.array([(0, 1, 2), (0, 2, 3)])))
     return merge(parts)
 
 

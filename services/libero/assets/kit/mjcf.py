@@ -8,15 +8,36 @@ stores them lying, for the objects whose official frame has y up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
+import yaml
 
 from services.libero.assets.kit.mesh import Mesh, box, merge
 
+Product = TypeVar("Product")
 # contact parameters of LIBERO's movable objects; stiff, so that things neither sink nor creep
 STIFF = {"solimp": (0.998, 0.998, 0.001), "solref": (0.001, 1), "friction": (0.95, 0.3, 0.1)}
 Y_UP = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])  # design (x, y, z) -> stored (x, z, -y)
+
+
+@cache
+def _table() -> dict[str, list[dict[str, Any]]]:
+    return yaml.safe_load(Path(__file__).with_name("products.yaml").read_text(encoding="utf-8"))
+
+
+def of_kind(name: str, kind: type[Product]) -> tuple[Product, ...]:
+    """Returns what products.yaml lists under `name` ("boxes") in its order, lists as tuples."""
+    return tuple(kind(**{key: _as_tuple(value) for key, value in row.items()}) for row in _table()[name])
+
+
+def _as_tuple(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_tuple(one) for key, one in value.items()}
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def rot(axis: str, deg: float) -> np.ndarray:

@@ -66,20 +66,16 @@ LIGHT = dict(
 )
 # from behind the cameras, so that the sides that they see are not in the dark
 FILL = dict(
-    name="fill",
-    pos=(2.5, 1, 3),
-    dir=(-1, -0.45, -0.75),
-    directional="true",
-    castshadow="false",
-    diffuse=(0.55, 0.55, 0.55),
-    specular=(0.15, 0.15, 0.15),
-)
+    name="fill", pos=(2.5, 1, 3), dir=(-1, -0.45, -0.75), directional="true", castshadow="false",
+    diffuse=(0.55, 0.55, 0.55), specular=(0.15, 0.15, 0.15),
+)  # fmt: skip
 CAMERAS = {
     "frontview": ((1.0, 0, 1.45), (0.56, 0.43, 0.43, 0.56)),
     "birdview": ((-0.2, 0, 3.0), (0.7071, 0, 0, 0.7071)),
     "agentview": ((0.5, 0, 1.35), (0.653, 0.271, 0.271, 0.653)),
     "sideview": ((-0.056518, 1.276122, 1.487957), (0.009905, 0.006878, 0.591223, 0.806418)),
 }
+SKY, MATT = dict(rgb1=(0.9, 0.9, 1.0), rgb2=(0.2, 0.3, 0.4)), dict(specular=0, shininess=0)
 SHOWN = dict(contype=0, conaffinity=0, group=1)
 
 
@@ -115,25 +111,9 @@ def _room(
     folder = f"scenes/{scene}"
     surface = dict(specular=0.1, shininess=0.1)
     assets = [
-        xml(
-            "texture",
-            type="skybox",
-            builtin="gradient",
-            rgb1=(0.9, 0.9, 1.0),
-            rgb2=(0.2, 0.3, 0.4),
-            width=64,
-            height=64,
-        ),
+        xml("texture", type="skybox", builtin="gradient", **SKY, width=64, height=64),
         xml("texture", name="texplane", type="2d", file="../textures/tile_grigia_caldera_porcelain_floor.png"),
-        xml(
-            "material",
-            name="floorplane",
-            texture="texplane",
-            texrepeat=(2, 2),
-            texuniform="true",
-            specular=0,
-            shininess=0,
-        ),
+        xml("material", name="floorplane", texture="texplane", texrepeat=(2, 2), texuniform="true", **MATT),
         xml("texture", name="tex-table", type="cube", file=f"../textures/{TABLE_TOP}"),
         xml("material", name="table_texture", texture="tex-table", **surface),
         xml("material", name="table_legs", rgba=(0.35, 0.33, 0.32, 1), **surface),
@@ -155,11 +135,9 @@ def _room(
         if name != "table":
             world.append(xml("geom", name=f"{name}_visual", type="mesh", mesh=name, material="scenery", **SHOWN))
     world += [table] if table else []
-    world += [
-        xml("light", name="light1", pos=(1, 1, 4), **LIGHT),
-        xml("light", name="light2", pos=(-3, -3, 4), **LIGHT),
-        xml("light", **FILL),
-    ]
+    for name, pos in (("light1", (1, 1, 4)), ("light2", (-3, -3, 4))):
+        world.append(xml("light", name=name, pos=pos, **LIGHT))
+    world.append(xml("light", **FILL))
     world += [xml("camera", name=n, mode="fixed", pos=p, quat=q) for n, (p, q) in CAMERAS.items()]
     out[f"{folder}.xml"] = xml("mujoco", [xml("asset", assets), xml("worldbody", world)], model=scene) + "\n"
 
@@ -170,24 +148,14 @@ def files() -> dict[str, object]:
     _room("libero_tabletop_base_style", out, True, False, _work_table(), {}, None)
     _room("libero_floor_base_style", out, True, True, None, {}, None)
     atlas = Atlas(512)
-    _room(
-        "libero_kitchen_tabletop_base_style",
-        out,
-        False,
-        False,
-        _work_table(),
-        {"scenery": scenery.kitchen(atlas)},
-        atlas,
-    )
+    parts = {"scenery": scenery.kitchen(atlas)}
+    _room("libero_kitchen_tabletop_base_style", out, False, False, _work_table(), parts, atlas)
     atlas = Atlas(512)
     top = [
-        ((-0.694, -0.619, 0.413), (0.194, 0.724, 0.4368)),
-        ((-0.667, 0.70, 0.413), (0.167, 0.90, 0.4368)),
-        ((-0.667, -0.82, 0.413), (0.167, -0.60, 0.4368)),
-        ((0.18, -0.60, 0.413), (0.339, 0.70, 0.4368)),
-        ((-0.824, -0.60, 0.413), (-0.68, 0.70, 0.4368)),
-        ((-0.662, -0.185, 0.0), (0.162, 0.685, 0.413)),
-    ]
+        ((-0.694, -0.619, 0.413), (0.194, 0.724, 0.4368)), ((-0.667, 0.70, 0.413), (0.167, 0.90, 0.4368)),
+        ((-0.667, -0.82, 0.413), (0.167, -0.60, 0.4368)), ((0.18, -0.60, 0.413), (0.339, 0.70, 0.4368)),
+        ((-0.824, -0.60, 0.413), (-0.68, 0.70, 0.4368)), ((-0.662, -0.185, 0.0), (0.162, 0.685, 0.413)),
+    ]  # fmt: skip
     parts = scenery.living_room(atlas)
     table = _fixed_table(top, "table", "living_room_table", "living_room_table_col")
     _room("libero_living_room_tabletop_base_style", out, True, True, table, parts, atlas)

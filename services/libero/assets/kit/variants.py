@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image
 
-from services.libero.assets.kit.mjcf import Asset, Body
+from services.libero.assets.kit.mjcf import Asset, Body, of_kind
 from services.libero.assets.kit.paint import Colour
-from services.libero.assets.kit.products import of_kind
 
 KEPT = 0.35  # of the texture's own colour
 
@@ -54,12 +53,8 @@ def _scaled(body: Body, size: float) -> Body:
         colliders=[
             replace(one, size=tuple(size * length for length in one.size), pos=size * one.pos) for one in body.colliders
         ],
-        sites=[_scaled_site(one, size) for one in body.sites],
+        sites=[one | {key: size * np.asarray(one[key], float) for key in ("size", "pos")} for one in body.sites],
     )
-
-
-def _scaled_site(site: dict, size: float) -> dict:
-    return {**site, "size": size * np.asarray(site["size"], float), "pos": size * np.asarray(site["pos"], float)}
 
 
 def assets(known: Mapping[str, Asset]) -> Iterable[Asset]:

@@ -1,4 +1,4 @@
-"""Writes the kit to a folder, names its version, and tells whether a folder holds it whole."""
+"""Write the kit to a directory, name its version, and check whether a directory holds it whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import io
 from functools import lru_cache
 from pathlib import Path
+
+from PIL import Image
 
 from services.libero.assets import content
 from services.libero.assets.kit import dishes, fixtures, groceries, household, rooms, variants
@@ -26,17 +28,15 @@ def files() -> dict[str, bytes]:
     values: dict[str, object] = rooms.files()
     for asset in catalogue().values():
         values |= asset.files()
-    return {path: _encoded(values[path]) for path in sorted(values)}
-
-
-def _encoded(value) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    buffer = io.BytesIO()
-    value.save(buffer, "PNG", compress_level=3)
-    return buffer.getvalue()
+    encoded = {}
+    for path in sorted(values):
+        value = values[path]
+        if isinstance(value, Image.Image):
+            buffer = io.BytesIO()
+            value.save(buffer, "PNG", compress_level=3)
+            value = buffer.getvalue()
+        encoded[path] = value.encode() if isinstance(value, str) else value
+    return encoded
 
 
 @lru_cache(maxsize=1)
@@ -68,8 +68,7 @@ def damage(folder: Path) -> str:
     Every file is read: that takes some milliseconds, and no file that differs goes unnoticed.
     """
     try:
-        name, *lines = (folder / MARKER).read_text().splitlines()
-        stated = {path: value for value, path in (line.split(" ", 1) for line in lines)}
+        name, stated = _read_marker(folder)
     except (OSError, ValueError):
         return f"{MARKER} is missing or unreadable"
     if name != version():
@@ -82,12 +81,12 @@ def damage(folder: Path) -> str:
     return ""
 
 
-def complete(folder: Path) -> bool:
-    """Returns whether `folder` holds this version of the kit whole and unchanged."""
-    return not damage(folder)
-
-
 def digest(folder: Path) -> str:
     """Returns the sha256 (hex) that stands for the files of a kit that is whole: another byte, another digest."""
-    lines = (folder / MARKER).read_text().splitlines()[1:]
-    return content.digest({path: value for value, path in (line.split(" ", 1) for line in lines)})
+    return content.digest(_read_marker(folder)[1])
+
+
+def _read_marker(folder: Path) -> tuple[str, dict[str, str]]:
+    """Return the version, and git's hash by path."""
+    version, *lines = (folder / MARKER).read_text().splitlines()
+    return version, {path: value for value, path in (line.split(" ", 1) for line in lines)}

@@ -24,36 +24,36 @@ def faults(folder: Path | str, tick: Callable[[int, int], None] = lambda done, o
     folder = Path(folder).expanduser().absolute()
     if not folder.exists():
         return [Fault(str(folder), None, "it is not there; expected a data set's folder")]
-    found = Findings(folder)
+    findings = Findings(folder)
     if not (folder / "meta").is_dir():
         from vla_datasets import hdf5  # h5py is loaded where it is needed
         from vla_datasets.checks import demos
 
         if hdf5.files(folder):
-            demos.check(found, tick)
-            return found.all
-    _lerobot(found, tick)
-    return found.all
+            demos.check(findings, tick)
+            return findings.all
+    _lerobot(findings, tick)
+    return findings.all
 
 
-def _lerobot(found: Findings, tick: Callable[[int, int], None]) -> None:
+def _lerobot(findings: Findings, tick: Callable[[int, int], None]) -> None:
     from vla_datasets.checks import meta, rows, stats, videos
     from vla_datasets.lerobot import LeRobotDataset
 
-    meta.lines(found)  # what the reader forgives
+    meta.lines(findings)  # what the reader forgives
     try:
-        dataset = LeRobotDataset(found.folder)
-        meta.check(found, dataset)
+        dataset = LeRobotDataset(findings.folder)
+        meta.check(findings, dataset)
         totals = rows.Totals()
         for place, episode in enumerate(dataset.episodes):
             tick(place, len(dataset.episodes))
-            columns = rows.check(found, dataset, episode, totals)
+            columns = rows.check(findings, dataset, episode, totals)
             for key in dataset.video_keys if episode.length else ():
-                videos.check(found, dataset, episode, key, columns, totals)
+                videos.check(findings, dataset, episode, key, columns, totals)
     except DatasetError as error:  # of what all that follows needs: what is listed, and paths in the data set
-        found.error(metadata.INFO, error)
+        findings.error(metadata.INFO, error)
         return
-    meta.totals(found, dataset, totals)
-    stats.check(found, dataset, totals)
+    meta.totals(findings, dataset, totals)
+    stats.check(findings, dataset, totals)
     if dataset.modality is not None:
-        meta.check_modality(found, dataset, totals)
+        meta.check_modality(findings, dataset, totals)

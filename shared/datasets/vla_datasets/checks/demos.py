@@ -16,71 +16,71 @@ SIZES = {"actions": 7, "obs/ee_pos": 3, "obs/ee_ori": 3, "obs/gripper_states": 2
 USUAL = ("states", "rewards", "dones", "obs/joint_states", "obs/agentview_rgb", "obs/eye_in_hand_rgb")
 
 
-def check(found: Findings, tick: Callable[[int, int], None]) -> None:
+def check(findings: Findings, tick: Callable[[int, int], None]) -> None:
     """Checks every file of the folder."""
-    for path in hdf5.files(found.folder):
+    for path in hdf5.files(findings.folder):
         try:
             with hdf5.opened(path) as file:
                 hdf5.require_inside(file, path)
-                _file(found, path, file, tick)
+                _file(findings, path, file, tick)
         except DatasetError as error:
-            found.error(path, error)
+            findings.error(path, error)
 
 
-def _file(found: Findings, path: Path, file: h5py.File, tick: Callable[[int, int], None]) -> None:
+def _file(findings: Findings, path: Path, file: h5py.File, tick: Callable[[int, int], None]) -> None:
     if "data" not in file:
-        found.add(path, None, f"has no group 'data'; it has {', '.join(file) or 'nothing'}")
+        findings.add(path, f"has no group 'data'; it has {', '.join(file) or 'nothing'}")
         return
     data = file["data"]
     demos = [name for name in data if name.startswith("demo_")]
     if not demos:
-        found.add(path, None, "has no demonstrations; expected data/demo_0 and on")
+        findings.add(path, "has no demonstrations; expected data/demo_0 and on")
     if "problem_info" not in data.attrs:
-        found.note(path, None, f"has no problem_info; the instruction is its name's: {hdf5.instruction(data, path)!r}")
+        findings.note(path, f"has no problem_info; the instruction is its name's: {hdf5.instruction(data, path)!r}")
     if int(data.attrs.get("num_demos", len(demos))) != len(demos):
-        found.add(path, None, f"num_demos is {data.attrs['num_demos']}; there are {len(demos)}")
+        findings.add(path, f"num_demos is {data.attrs['num_demos']}; there are {len(demos)}")
     for place, name in enumerate(demos):
         tick(place, len(demos))
-        _demo(found, path, f"data/{name}", data[name])
+        _demo(findings, path, f"data/{name}", data[name])
 
 
-def _demo(found: Findings, path: Path, where: str, demo: h5py.Group) -> None:
+def _demo(findings: Findings, path: Path, where: str, demo: h5py.Group) -> None:
     missing = [key for key in SIZES if key not in demo]
     if "obs" not in demo:
-        found.add(path, None, f"{where} has no observations (obs); {hdf5.MAKE_OBSERVATIONS}")
+        findings.add(path, f"{where} has no observations (obs); {hdf5.MAKE_OBSERVATIONS}")
     elif missing:
-        found.add(path, None, f"{where} lacks {', '.join(missing)}")
+        findings.add(path, f"{where} lacks {', '.join(missing)}")
     if lacking := [key for key in USUAL if key not in demo]:
-        found.note(path, None, f"{where} has no {', '.join(lacking)}")
+        findings.note(path, f"{where} has no {', '.join(lacking)}")
     if "actions" not in demo:
         return
     length = len(demo["actions"])
     if not length:
-        found.add(path, None, f"{where} has no rows; training leaves it out")
+        findings.add(path, f"{where} has no rows; training leaves it out")
     if int(demo.attrs.get("num_samples", length)) != length:
-        found.add(path, None, f"{where}: num_samples is {demo.attrs['num_samples']}; there are {length} actions")
+        findings.add(path, f"{where}: num_samples is {demo.attrs['num_samples']}; there are {length} actions")
     keys = [key for key in demo if isinstance(demo[key], h5py.Dataset)]
     keys += [f"obs/{key}" for key in demo.get("obs", ())]
     for key in keys:
-        _array(found, path, where, key, demo[key], length)
+        _array(findings, path, where, key, demo[key], length)
 
 
-def _array(found: Findings, path: Path, where: str, key: str, array: h5py.Dataset, length: int) -> None:
+def _array(findings: Findings, path: Path, where: str, key: str, array: h5py.Dataset, length: int) -> None:
     if len(array) != length:
-        found.add(path, None, f"{where}/{key} has {len(array)} rows; there are {length} actions")
+        findings.add(path, f"{where}/{key} has {len(array)} rows; there are {length} actions")
     if key in SIZES and array.shape[1:] != (SIZES[key],):
-        found.add(path, None, f"{where}/{key} has {list(array.shape[1:])} numbers a row; expected [{SIZES[key]}]")
+        findings.add(path, f"{where}/{key} has {list(array.shape[1:])} numbers a row; expected [{SIZES[key]}]")
     try:
         if key.endswith("_rgb"):
             hdf5.decode(array, range(len(array)), f"{where}/{key}")
         else:
-            found.not_finite(path, f"{where}/{key}", array[:])
+            findings.not_finite(path, f"{where}/{key}", array[:])
     except DatasetError as error:
-        found.add(path, None, str(error))
+        findings.add(path, str(error))
         return
     except OSError as error:
-        found.add(path, None, f"{where}/{key} cannot be read: {error}")
+        findings.add(path, f"{where}/{key} cannot be read: {error}")
         return
     if key.endswith("_rgb") and (array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] != 3):
         stored = f"{where}/{key} is {array.dtype} {list(array.shape)}, which the lab decodes"
-        found.note(path, None, f"{stored}; LIBERO's and openvla's tools expect uint8 [T, height, width, 3]")
+        findings.note(path, f"{stored}; LIBERO's and openvla's tools expect uint8 [T, height, width, 3]")

@@ -34,25 +34,25 @@ class Findings:
     folder: Path
     all: list[Fault] = field(default_factory=list)
 
-    def add(self, file: Path | str, row: int | None, words: str, grave: bool = True) -> None:
+    def add(self, file: Path | str, words: str, row: int | None = None, grave: bool = True) -> None:
         """Add a fault; `file` is named from the data set's folder on."""
         path = Path(file)
         name = path.relative_to(self.folder) if path.is_absolute() and path.is_relative_to(self.folder) else path
         self.all.append(Fault(str(name), row, words, grave))
 
-    def note(self, file: Path | str, row: int | None, words: str) -> None:
+    def note(self, file: Path | str, words: str, row: int | None = None) -> None:
         """Add a fault that is not grave."""
-        self.add(file, row, words, grave=False)
+        self.add(file, words, row, grave=False)
 
     def not_finite(self, file: Path | str, name: str, values: np.ndarray) -> None:
         """Add a fault where a column of floats [T, …] holds a NaN or an infinity."""
         if values.dtype.kind == "f":
             odd = np.flatnonzero(~np.isfinite(as_rows(values)).all(axis=1))
             if len(odd):
-                self.add(file, int(odd[0]), f"{name} holds a NaN or an infinity ({len(odd)} rows do)")
+                self.add(file, f"{name} holds a NaN or an infinity ({len(odd)} rows do)", int(odd[0]))
 
     def error(self, file: Path | str, error: Exception) -> None:
         """Add a reader's error about a file."""
         words = str(error).replace(f"{self.folder}/", "")
         at = str(file).removeprefix(f"{self.folder}/")
-        self.add(file, None, words.removeprefix(f"{at}: ").removeprefix(f"{at} "))
+        self.add(file, words.removeprefix(f"{at}: ").removeprefix(f"{at} "))

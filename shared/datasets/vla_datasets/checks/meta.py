@@ -26,149 +26,143 @@ ROTATIONS = ("axis_angle", "quaternion", "rotation_6d", "matrix", *EULER)
 PICTURE = (("height",), ("width",), ("channel", "channels", "rgb"))  # what the three numbers of a shape may be called
 
 
-def lines(found: Findings) -> None:
+def lines(findings: Findings) -> None:
     """Checks for blank lines and byte order marks, on which upstream's loaders fail."""
     for name in (metadata.INFO, metadata.MODALITY, metadata.STATS):
-        path = found.folder / name
+        path = findings.folder / name
         with suppress(OSError), open_regular(path) as file:  # the reader reports a missing one
-            _byte_order_mark(found, name, file.read(3))
+            _byte_order_mark(findings, name, file.read(3))
     for name in (metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS):
         with suppress(DatasetError):  # the reader reports it
-            for row, line in metadata.raw_lines(found.folder / name):
+            for row, line in metadata.raw_lines(findings.folder / name):
                 if row == 1:
-                    _byte_order_mark(found, name, line)
+                    _byte_order_mark(findings, name, line)
                 if not line.strip():
-                    found.add(name, row, "a blank line; GR00T's loader fails on it: remove it")
+                    findings.add(name, "a blank line; GR00T's loader fails on it: remove it", row)
 
 
 def _byte_order_mark(findings: Findings, name: str, start: bytes) -> None:
     if start.startswith(codecs.BOM_UTF8):
-        findings.add(
-            name, None, "begins with a byte order mark; LeRobot's and GR00T's loaders fail on it: save without it"
-        )
+        findings.add(name, "begins with a byte order mark; LeRobot's and GR00T's loaders fail on it: save without it")
 
 
-def check(found: Findings, dataset: LeRobotDataset) -> None:
+def check(findings: Findings, dataset: LeRobotDataset) -> None:
     """Checks what is listed."""
     missing = [name for name in WRITTEN if name not in dataset.info]
     if missing:
-        found.add(metadata.INFO, None, f"lacks {', '.join(missing)}")
+        findings.add(metadata.INFO, f"lacks {', '.join(missing)}")
     for key, feature in dataset.features.items():
-        _feature(found, dataset, key, feature)
-    _episodes(found, dataset)
-    _tasks(found, dataset)
-    _strays(found, dataset)
+        _feature(findings, dataset, key, feature)
+    _episodes(findings, dataset)
+    _tasks(findings, dataset)
+    _strays(findings, dataset)
 
 
-def _feature(found: Findings, dataset: LeRobotDataset, key: str, feature: dict[str, Any]) -> None:
+def _feature(findings: Findings, dataset: LeRobotDataset, key: str, feature: dict[str, Any]) -> None:
     shape = feature.get("shape")
     if not isinstance(shape, (list, tuple)) or not all(type(size) is int and size > 0 for size in shape):
-        found.add(metadata.INFO, None, f"feature {key}: shape is {shape!r}; expected a list of sizes")
+        findings.add(metadata.INFO, f"feature {key}: shape is {shape!r}; expected a list of sizes")
     elif feature["dtype"] == "video":
-        _picture(found, dataset, key, feature, list(shape))
+        _picture(findings, dataset, key, feature, list(shape))
 
 
-def _picture(found: Findings, dataset: LeRobotDataset, key: str, feature: dict[str, Any], shape: list[int]) -> None:
+def _picture(findings: Findings, dataset: LeRobotDataset, key: str, feature: dict[str, Any], shape: list[int]) -> None:
     names = feature.get("names")
     if len(shape) != 3:
-        found.add(metadata.INFO, None, f"feature {key}: shape is {shape}; expected height, width and 3 colours")
+        findings.add(metadata.INFO, f"feature {key}: shape is {shape}; expected height, width and 3 colours")
     elif not isinstance(names, list) or not all(any(name in names for name in known) for known in PICTURE):
-        found.add(metadata.INFO, None, f"feature {key}: names is {names!r}; expected height, width and channel")
+        findings.add(metadata.INFO, f"feature {key}: names is {names!r}; expected height, width and channel")
     told = feature.get("info") or feature.get("video_info") or {}
     rate = told.get("video.fps")
     if rate is None:
-        found.note(metadata.INFO, None, f"feature {key}: no video.fps in info; GR00T's loader asks for it")
+        findings.note(metadata.INFO, f"feature {key}: no video.fps in info; GR00T's loader asks for it")
     elif rate != dataset.info["fps"]:
-        found.add(metadata.INFO, None, f"feature {key}: video.fps is {rate}; fps is {dataset.info['fps']}")
+        findings.add(metadata.INFO, f"feature {key}: video.fps is {rate}; fps is {dataset.info['fps']}")
 
 
-def _episodes(found: Findings, dataset: LeRobotDataset) -> None:
+def _episodes(findings: Findings, dataset: LeRobotDataset) -> None:
     counts = Counter(episode.index for episode in dataset.episodes)
     for index, count in counts.items():
         if count > 1:
-            found.add(metadata.EPISODES, None, f"episode {index} is listed {count} times")
+            findings.add(metadata.EPISODES, f"episode {index} is listed {count} times")
     gaps = sorted(set(range(len(counts))) - counts.keys())
     if gaps:
-        found.add(metadata.EPISODES, None, f"episodes are not numbered from 0 on: {gaps[0]} is missing")
+        findings.add(metadata.EPISODES, f"episodes are not numbered from 0 on: {gaps[0]} is missing")
     known = set(dataset.tasks.values())
     for row, episode in enumerate(dataset.episodes, 1):
         if not episode.length:
-            found.add(metadata.EPISODES, row, "length is 0; expected at least one step")
+            findings.add(metadata.EPISODES, "length is 0; expected at least one step", row)
         for text in episode.tasks:
             if text not in known:
-                found.add(metadata.EPISODES, row, f"task {text!r} is not in {metadata.TASKS}")
+                findings.add(metadata.EPISODES, f"task {text!r} is not in {metadata.TASKS}", row)
         if not episode.tasks:
-            found.add(metadata.EPISODES, row, "tasks is empty; expected the instruction")
+            findings.add(metadata.EPISODES, "tasks is empty; expected the instruction", row)
 
 
-def _tasks(found: Findings, dataset: LeRobotDataset) -> None:
+def _tasks(findings: Findings, dataset: LeRobotDataset) -> None:
     count = sum(1 for _ in metadata.read_lines(dataset.folder / metadata.TASKS))
     if count != len(dataset.tasks):
-        found.add(metadata.TASKS, None, f"{count} lines give {len(dataset.tasks)} task_index; one is there twice")
+        findings.add(metadata.TASKS, f"{count} lines give {len(dataset.tasks)} task_index; one is there twice")
     for text, count in Counter(dataset.tasks.values()).items():
         if count > 1:
-            found.note(metadata.TASKS, None, f"task {text!r} has {count} numbers")
+            findings.note(metadata.TASKS, f"task {text!r} has {count} numbers")
     for index, text in dataset.tasks.items():
         if not text.strip():
-            found.add(metadata.TASKS, None, f"task {index} is empty; expected an instruction")
+            findings.add(metadata.TASKS, f"task {index} is empty; expected an instruction")
 
 
-def _strays(found: Findings, dataset: LeRobotDataset) -> None:
+def _strays(findings: Findings, dataset: LeRobotDataset) -> None:
     """Names files that no episode means: upstream's statistics read every parquet file there is."""
     known = {dataset.data_path(episode.index) for episode in dataset.episodes}
     for path in sorted(metadata.files_below(dataset.folder / "data")):
         if path.suffix == ".parquet" and path not in known:
-            found.add(
-                path, None, f"belongs to no episode of {metadata.EPISODES}; statistics of GR00T's loader count it"
-            )
+            findings.add(path, f"belongs to no episode of {metadata.EPISODES}; statistics of GR00T's loader count it")
 
 
-def totals(found: Findings, dataset: LeRobotDataset, counted: Totals) -> None:
+def totals(findings: Findings, dataset: LeRobotDataset, counted: Totals) -> None:
     """Checks info.json's sums against what was read."""
     films = sum(feature["dtype"] == "video" for feature in dataset.features.values()) * len(dataset.episodes)
     sums = {"total_episodes": len(dataset.episodes), "total_frames": counted.rows, "total_tasks": len(dataset.tasks)}
     for name, value in sums.items():
         if dataset.info.get(name, value) != value:
-            found.add(metadata.INFO, None, f"{name} is {dataset.info[name]}; there are {value}")
+            findings.add(metadata.INFO, f"{name} is {dataset.info[name]}; there are {value}")
     if dataset.info.get("total_videos", films) != films:
-        found.note(metadata.INFO, None, f"total_videos is {dataset.info['total_videos']}; there are {films}")
+        findings.note(metadata.INFO, f"total_videos is {dataset.info['total_videos']}; there are {films}")
     size = dataset.info.get("chunks_size") or metadata.CHUNK
     chunks = len({episode.index // size for episode in dataset.episodes})
     if dataset.info.get("total_chunks", chunks) != chunks:
-        found.note(metadata.INFO, None, f"total_chunks is {dataset.info['total_chunks']}; there are {chunks}")
+        findings.note(metadata.INFO, f"total_chunks is {dataset.info['total_chunks']}; there are {chunks}")
     splits, count = dataset.info.get("splits", {}), len(dataset.episodes)
     if not isinstance(splits, dict):
-        found.note(
-            metadata.INFO, None, f"splits is {splits!r:.200}; expected an object such as {{'train': '0:{count}'}}"
-        )
+        findings.note(metadata.INFO, f"splits is {splits!r:.200}; expected an object such as {{'train': '0:{count}'}}")
         return
     for name, text in splits.items():
         ends = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text) if isinstance(text, str) else None
         if not ends or not 0 <= int(ends[1]) < int(ends[2]) <= count:
-            found.note(metadata.INFO, None, f"splits: {name} is {text!r:.200}; expected FIRST:END within 0:{count}")
+            findings.note(metadata.INFO, f"splits: {name} is {text!r:.200}; expected FIRST:END within 0:{count}")
 
 
-def check_modality(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
+def check_modality(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
     """Checks every part, video and annotation."""
     modality = dataset.modality or {}
     columns = set(next(iter(totals.columns.values()), ()))  # may be more than info.json lists
     for kind in ("state", "action", "video"):
         if not isinstance(modality.get(kind), dict) or not modality[kind]:
-            found.add(metadata.MODALITY, None, f"names no {kind}; GR00T's loader needs it")
+            findings.add(metadata.MODALITY, f"names no {kind}; GR00T's loader needs it")
     for kind, column in KINDS.items():
         for name, part in _entries(modality, kind):
-            _part(found, dataset, f"{kind}.{name}", part, column)
+            _part(findings, dataset, f"{kind}.{name}", part, column)
     for name, part in _entries(modality, "video"):
         key = part.get("original_key") or name
         if dataset.features.get(key, {}).get("dtype") != "video":
-            found.add(metadata.MODALITY, None, f"video.{name} is {key!r}, which info.json has no film of")
-    _exchanged(found, _entries(modality, "video"))
+            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, which info.json has no film of")
+    _exchanged(findings, _entries(modality, "video"))
     for kind, column in KINDS.items():
-        _overlaps(found, kind, _entries(modality, kind), column)
+        _overlaps(findings, kind, _entries(modality, kind), column)
     for name, part in _entries(modality, "annotation"):
         key = part.get("original_key") or f"annotation.{name}"
         if key not in dataset.features and totals.columns and key not in columns:
-            found.add(metadata.MODALITY, None, f"annotation.{name} is column {key!r}, which there is none of")
+            findings.add(metadata.MODALITY, f"annotation.{name} is column {key!r}, which there is none of")
 
 
 def _entries(modality: dict[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
@@ -182,12 +176,10 @@ def _exchanged(findings: Findings, videos: list[tuple[str, dict[str, Any]]]) -> 
     for name, key in keys.items():
         last = key.rpartition(".")[2]
         if last != name and last in keys and keys[last] != key:
-            findings.add(
-                metadata.MODALITY, None, f"video.{name} is {key!r}, which is called as video.{last}: exchanged"
-            )
+            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, which is called as video.{last}: exchanged")
     for name, key in keys.items():
         if (first := next(one for one in keys if keys[one] == key)) != name:
-            findings.add(metadata.MODALITY, None, f"video.{name} is {key!r}, which is video.{first}, too")
+            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, which is video.{first}, too")
 
 
 def _overlaps(findings: Findings, kind: str, parts: list[tuple[str, dict[str, Any]]], usual: str) -> None:
@@ -199,22 +191,20 @@ def _overlaps(findings: Findings, kind: str, parts: list[tuple[str, dict[str, An
     for (column, start, end, name), (other_column, other_start, _, other) in itertools.pairwise(sorted(ranges)):
         if column == other_column and start <= other_start < end:
             text = f"{kind}.{other} starts at {other_start} in {kind}.{name}, {column}[{start}:{end}]: they overlap"
-            findings.add(metadata.MODALITY, None, text)
+            findings.add(metadata.MODALITY, text)
 
 
-def _part(found: Findings, dataset: LeRobotDataset, name: str, part: dict[str, Any], usual: str) -> None:
+def _part(findings: Findings, dataset: LeRobotDataset, name: str, part: dict[str, Any], usual: str) -> None:
     start, end, key = part.get("start"), part.get("end"), part.get("original_key") or usual
     if type(start) is not int or type(end) is not int or not 0 <= start < end:
-        found.add(metadata.MODALITY, None, f"{name}: start {start!r}, end {end!r}; expected whole numbers, start < end")
+        findings.add(metadata.MODALITY, f"{name}: start {start!r}, end {end!r}; expected whole numbers, start < end")
         return
     shape = dataset.features.get(key, {}).get("shape")
     if not shape:
-        found.add(metadata.MODALITY, None, f"{name} is column {key!r}, which info.json does not have")
+        findings.add(metadata.MODALITY, f"{name} is column {key!r}, which info.json does not have")
     elif end > shape[-1]:
-        found.add(metadata.MODALITY, None, f"{name} ends at {end}; {key} has {shape[-1]} numbers")
+        findings.add(metadata.MODALITY, f"{name} ends at {end}; {key} has {shape[-1]} numbers")
     if part.get("rotation_type") not in (None, *ROTATIONS):
-        found.add(
-            metadata.MODALITY,
-            None,
-            f"{name}: rotation_type {part['rotation_type']!r} is none of {', '.join(ROTATIONS)}",
+        findings.add(
+            metadata.MODALITY, f"{name}: rotation_type {part['rotation_type']!r} is none of {', '.join(ROTATIONS)}"
         )

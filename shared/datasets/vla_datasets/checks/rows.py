@@ -34,34 +34,34 @@ class Totals:
     images: dict[tuple[int, str], dict[str, np.ndarray]] = field(default_factory=dict)
 
 
-def check(found: Findings, dataset: LeRobotDataset, episode: Episode, totals: Totals) -> Columns | None:
+def check(findings: Findings, dataset: LeRobotDataset, episode: Episode, totals: Totals) -> Columns | None:
     """Checks an episode's rows; returns its columns, None where they cannot be read."""
     path = dataset.data_path(episode.index)
     try:
         table = tables.read(path)
         columns = tables.columns(table, path)
     except DatasetError as error:
-        found.error(path, error)
+        findings.error(path, error)
         totals.rows, totals.listed = totals.rows + episode.length, totals.listed + episode.length
         return None
     if table.num_rows != episode.length:
-        found.add(path, None, f"{table.num_rows} rows; episodes.jsonl says length {episode.length}")
+        findings.add(path, f"{table.num_rows} rows; episodes.jsonl says length {episode.length}")
     for key, feature in dataset.features.items():
         if feature["dtype"] != "video":
-            _column(found, path, key, feature, table, columns)
+            _column(findings, path, key, feature, table, columns)
     for key in columns.keys() - dataset.features.keys():
-        found.note(path, None, f"column {key} is no feature of info.json")
+        findings.note(path, f"column {key} is no feature of info.json")
     if not table.num_rows:
-        found.add(path, None, f"has no rows; training leaves episode {episode.index} out")
-    _own(found, dataset, episode, path, columns, totals)
+        findings.add(path, f"has no rows; training leaves episode {episode.index} out")
+    _own(findings, dataset, episode, path, columns, totals)
     totals.rows, totals.listed = totals.rows + table.num_rows, totals.listed + episode.length
     totals.columns[episode.index] = columns
     return columns
 
 
-def _column(found: Findings, path: Path, key: str, feature: dict, table: pa.Table, columns: Columns) -> None:
+def _column(findings: Findings, path: Path, key: str, feature: dict, table: pa.Table, columns: Columns) -> None:
     if key not in table.column_names:
-        found.add(path, None, f"column {key} is missing; info.json promises it")
+        findings.add(path, f"column {key} is missing; info.json promises it")
         return
     if key not in columns:
         return  # pictures
@@ -69,23 +69,23 @@ def _column(found: Findings, path: Path, key: str, feature: dict, table: pa.Tabl
     size = int(np.prod(shape)) if all(type(one) is int for one in shape) else 0
     width = int(np.prod(values.shape[1:]))
     if values.dtype != object and width != size:
-        found.add(path, None, f"column {key} has {width} numbers a row; info.json says shape {list(shape)}")
+        findings.add(path, f"column {key} has {width} numbers a row; info.json says shape {list(shape)}")
     kind = table.schema.field(key).type
     while hasattr(kind, "value_type"):  # of lists
         kind = kind.value_type
     if feature["dtype"] in tables.TYPES and kind != tables.TYPES[feature["dtype"]]:
         is_grave = pa.types.is_floating(kind) != pa.types.is_floating(tables.TYPES[feature["dtype"]])
-        found.add(path, None, f"column {key} is {kind}; info.json says {feature['dtype']}", is_grave)
-    found.not_finite(path, f"column {key}", values)
+        findings.add(path, f"column {key} is {kind}; info.json says {feature['dtype']}", grave=is_grave)
+    findings.not_finite(path, f"column {key}", values)
 
 
 def _own(
-    found: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, totals: Totals
+    findings: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, totals: Totals
 ) -> None:
     missing = [name for name in OWN_COLUMNS if name not in columns and name not in dataset.features]
     if missing:
         grave = "timestamp" in missing or "task_index" in missing
-        found.add(path, None, f"lacks LeRobot's own column {', '.join(missing)}", grave)
+        findings.add(path, f"lacks LeRobot's own column {', '.join(missing)}", grave=grave)
     steps = np.arange(len(next(iter(columns.values()), ())))
     index = columns.get("index", np.zeros(0)).ravel()
     # An episode of another length than listed is reported once, and not by every index after it.
@@ -95,32 +95,32 @@ def _own(
         if name in columns:
             stated = columns[name].ravel()
             for row in np.flatnonzero(stated != values)[:1]:
-                found.add(path, int(row), f"{name} is {stated[row]}; expected {values[row]}")
+                findings.add(path, f"{name} is {stated[row]}; expected {values[row]}", int(row))
     if "timestamp" in columns:
-        _timestamps(found, path, columns["timestamp"].ravel(), dataset.fps)
+        _timestamps(findings, path, columns["timestamp"].ravel(), dataset.fps)
     if "task_index" in columns:
         indices = columns["task_index"].ravel()
         for row in [row for row, index in enumerate(indices) if index not in dataset.tasks][:1]:
-            found.add(path, row, f"task_index is {indices[row]}, which tasks.jsonl lacks")
+            findings.add(path, f"task_index is {indices[row]}, which tasks.jsonl lacks", row)
             return
         for row, index in enumerate(indices):
             if (text := dataset.tasks[int(index)]) not in episode.tasks:
                 stated = " or ".join(map(repr, episode.tasks)) or "none"
-                found.add(path, row, f"task_index is {index}, {text!r}; episodes.jsonl says {stated}")
+                findings.add(path, f"task_index is {index}, {text!r}; episodes.jsonl says {stated}", row)
                 return
 
 
-def _timestamps(found: Findings, path: Path, values: np.ndarray, fps: float) -> None:
+def _timestamps(findings: Findings, path: Path, values: np.ndarray, fps: float) -> None:
     if values.dtype.kind != "f" or len(values) < 2:
         return
     gaps = np.diff(values.astype(np.float64))
     odd = np.flatnonzero(~(np.abs(gaps - 1 / fps) <= TOLERANCE_S))
     if len(odd):
         row = int(odd[0]) + 1
-        found.add(
-            path, row, f"timestamp is {gaps[row - 1]:.4f} s after the last; expected {1 / fps:.4f} s at {fps:g} fps"
+        findings.add(
+            path, f"timestamp is {gaps[row - 1]:.4f} s after the last; expected {1 / fps:.4f} s at {fps:g} fps", row
         )
     elif abs(values[0]) > TOLERANCE_S:
-        found.add(
-            path, 0, f"timestamp begins at {values[0]:.4f} s; expected 0: loaders that go by time show later frames"
+        findings.add(
+            path, f"timestamp begins at {values[0]:.4f} s; expected 0: loaders that go by time show later frames", 0
         )

@@ -16,49 +16,51 @@ IMAGE_ROOM = 0.05  # of 0 to 1: how far a mean or std of an episode's images may
 ANEW = "they are stale: `--write-stats` writes them anew"
 
 
-def check(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
+def check(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
     """Checks stats.json and episodes_stats.jsonl."""
     if len(totals.columns) == len(dataset.episodes) > 0:
         try:
-            _of_all(found, dataset, totals)
+            _of_all(findings, dataset, totals)
         except ValueError as error:  # columns of different widths: told of each file already
-            found.note(metadata.STATS, None, f"not compared with the rows: {error}")
+            findings.note(metadata.STATS, f"not compared with the rows: {error}")
     if dataset.info["codebase_version"] == "v2.1":
-        _per_episode(found, dataset, totals)
+        _per_episode(findings, dataset, totals)
 
 
-def _of_all(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
+def _of_all(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
     try:
         stated = dataset.stated_statistics()
     except DatasetError as error:
-        found.error(metadata.STATS, error)
+        findings.error(metadata.STATS, error)
         return
     if stated is None:
         words = "is missing; GR00T's loader computes it and writes it into the data set: `--write-stats` does so now"
-        found.add(metadata.STATS, None, words, dataset.info["codebase_version"] == "v2.0")
+        findings.add(metadata.STATS, words, grave=dataset.info["codebase_version"] == "v2.0")
         return
     for key, name in incomplete(stated):
-        found.add(metadata.STATS, None, f"{key} lacks {name}; GR00T's loader then computes all anew and overwrites it")
+        findings.add(metadata.STATS, f"{key} lacks {name}; GR00T's loader then computes all anew and overwrites it")
     for key, rows in statistics.all_rows(totals.columns.values()).items():
         if key in dataset.features and key not in stated:
-            found.add(metadata.STATS, None, f"lacks column {key}; {ANEW}")
-        _compare(found, metadata.STATS, None, key, stated.get(key, {}), rows)
+            findings.add(metadata.STATS, f"lacks column {key}; {ANEW}")
+        _compare(findings, metadata.STATS, None, key, stated.get(key, {}), rows)
 
 
-def _compare(found: Findings, file: str, row: int | None, key: str, stated: dict[str, Any], rows: np.ndarray) -> None:
+def _compare(
+    findings: Findings, file: str, row: int | None, key: str, stated: dict[str, Any], rows: np.ndarray
+) -> None:
     try:
         for one in sorted(statistics.departures(key, stated, rows), key=lambda one: not one.grave)[:1]:
             wider = "it leaves more room than the rows need; `--write-stats` writes the rows'"
-            found.add(file, row, f"{one}; {ANEW if one.grave else wider}", one.grave)
+            findings.add(file, f"{one}; {ANEW if one.grave else wider}", row, one.grave)
     except ValueError as error:
-        found.add(file, row, str(error))
+        findings.add(file, str(error), row)
 
 
 def _count(findings: Findings, row: int, key: str, stated: dict[str, Any], rows: int) -> None:
     count = np.asarray(stated.get("count", rows), object).ravel().tolist()
     if count != [rows]:
         text = f"{key}: count is {count!r:.100}; there are {rows} rows; {ANEW}"
-        findings.add(metadata.EPISODES_STATS, row, text)
+        findings.add(metadata.EPISODES_STATS, text, row)
 
 
 def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actual: dict[str, np.ndarray]) -> None:
@@ -71,14 +73,14 @@ def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actu
         expected = actual[name].ravel()
         if values.shape != expected.shape or not np.all(np.abs(values - expected) <= IMAGE_ROOM):
             text = f"{key}: {name} is {_listed(values)}; the frames' is {_listed(expected)}, of 0 to 1; {ANEW}"
-            findings.add(metadata.EPISODES_STATS, row, text)
+            findings.add(metadata.EPISODES_STATS, text, row)
 
 
 def _listed(values: np.ndarray) -> str:
     return f"[{', '.join(f'{one:.3g}' for one in values[:3])}]"
 
 
-def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
+def _per_episode(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
     path = dataset.folder / metadata.EPISODES_STATS
     missing = {episode.index for episode in dataset.episodes}
     try:
@@ -87,19 +89,19 @@ def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> No
             missing -= {index} if type(index) is int else set()
             columns = totals.columns.get(index, {}) if type(index) is int else {}
             if not isinstance(stats, dict):
-                found.add(path, row, "stats is missing")
+                findings.add(path, "stats is missing", row)
                 continue
             for key in sorted(stats.keys() & columns.keys()):
                 if columns[key].dtype != object and len(columns[key]) and isinstance(stats[key], dict):
                     kept = {name: value for name, value in stats[key].items() if name in ("min", "max", "mean", "std")}
-                    _compare(found, metadata.EPISODES_STATS, row, key, kept, columns[key])
-                    _count(found, row, key, stats[key], len(columns[key]))
+                    _compare(findings, metadata.EPISODES_STATS, row, key, kept, columns[key])
+                    _count(findings, row, key, stats[key], len(columns[key]))
             for key in stats.keys() & set(dataset.video_keys):
                 if (index, key) in totals.images and isinstance(stats[key], dict):
-                    _images(found, row, key, stats[key], totals.images[index, key])
+                    _images(findings, row, key, stats[key], totals.images[index, key])
     except DatasetError as error:
-        found.error(path, error)
+        findings.error(path, error)
         return
     if missing:
         what = f"has no line for episode {min(missing)} ({len(missing)} are missing)"
-        found.add(path, None, f"{what}; LeRobot asks for them: `--write-stats` writes them")
+        findings.add(path, f"{what}; LeRobot asks for them: `--write-stats` writes them")

@@ -19,27 +19,27 @@ Columns = dict[str, np.ndarray]
 
 
 def check(
-    found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, columns: Columns | None, totals: Totals
+    findings: Findings, dataset: LeRobotDataset, episode: Episode, key: str, columns: Columns | None, totals: Totals
 ) -> None:
     """Checks an episode's film, or its pictures that lie in the rows; keeps their statistics."""
     if dataset.features[key]["dtype"] == "image":
         if columns is not None:  # else the table is reported already
             path = dataset.data_path(episode.index)
-            _keep(totals, episode, key, _decode(found, path, lambda: dataset.frames(episode.index, key)))
+            _keep(totals, episode, key, _decode(findings, path, lambda: dataset.frames(episode.index, key)))
         return
     path = dataset.video_path(episode.index, key)
     try:
-        film = videos.Video(path)
+        video = videos.Video(path)
     except DatasetError as error:
         if path.is_file() or (dataset.folder / path).parent.is_dir() or _needed(dataset, key):
-            found.error(path, error)
+            findings.error(path, error)
         elif episode == dataset.episodes[0]:
-            found.note("meta/info.json", None, f"feature {key} has no films, and modality.json does without it")
+            findings.note("meta/info.json", f"feature {key} has no films, and modality.json does without it")
         return
     try:
-        _keep(totals, episode, key, _film(found, dataset, episode, key, film, columns))
+        _keep(totals, episode, key, _check_video(findings, dataset, episode, key, video, columns))
     finally:
-        film.close()
+        video.close()
 
 
 def _keep(totals: Totals, episode: Episode, key: str, pictures: np.ndarray | None) -> None:
@@ -55,38 +55,43 @@ def _needed(dataset: LeRobotDataset, key: str) -> bool:
     return key in {(one or {}).get("original_key") or name for name, one in videos.items()}
 
 
-def _film(
-    found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, film: videos.Video, columns: Columns | None
+def _check_video(
+    findings: Findings,
+    dataset: LeRobotDataset,
+    episode: Episode,
+    key: str,
+    video: videos.Video,
+    columns: Columns | None,
 ) -> np.ndarray | None:
-    path, feature = film.path, dataset.features[key]
+    path, feature = video.path, dataset.features[key]
     rows = episode.length if columns is None else len(next(iter(columns.values()), ()))
-    if len(film) != rows:
-        found.add(path, None, f"{len(film)} frames; the episode has {rows} rows")
-    if film.rate is None or abs(float(film.rate) - dataset.fps) > 1e-3:
-        found.add(path, None, f"{float(film.rate or 0):g} frames per second; info.json says {dataset.fps:g}")
-    shape = [film.height, film.width, 3]
+    if len(video) != rows:
+        findings.add(path, f"{len(video)} frames; the episode has {rows} rows")
+    if video.rate is None or abs(float(video.rate) - dataset.fps) > 1e-3:
+        findings.add(path, f"{float(video.rate or 0):g} frames per second; info.json says {dataset.fps:g}")
+    shape = [video.height, video.width, 3]
     if list(feature.get("shape") or ()) not in (shape, [3, *shape[:2]]):
-        found.add(path, None, f"pictures of {shape}; info.json says {feature.get('shape')}")
-    _encoding(found, film, feature)
-    return _decode(found, path, film.frames)
+        findings.add(path, f"pictures of {shape}; info.json says {feature.get('shape')}")
+    _encoding(findings, video, feature)
+    return _decode(findings, path, video.frames)
 
 
-def _encoding(found: Findings, film: videos.Video, feature: dict) -> None:
+def _encoding(findings: Findings, video: videos.Video, feature: dict) -> None:
     told = feature.get("info") or feature.get("video_info") or {}
-    codec = told.get("video.codec", film.codec)
-    if _family(codec) != _family(film.codec):
-        found.add(film.path, None, f"the codec is {film.codec}; info.json says {codec}")
-    if _family(film.codec) != videos.CODEC:
-        found.add(
-            film.path, None, f"the codec is {film.codec}, which not every decoder reads (decord: no AV1); use H.264"
+    codec = told.get("video.codec", video.codec)
+    if _family(codec) != _family(video.codec):
+        findings.add(video.path, f"the codec is {video.codec}; info.json says {codec}")
+    if _family(video.codec) != videos.CODEC:
+        findings.add(
+            video.path, f"the codec is {video.codec}, which not every decoder reads (decord: no AV1); use H.264"
         )
-    if film.pixels != told.get("video.pix_fmt", film.pixels):
-        found.add(film.path, None, f"pixels are {film.pixels}; info.json says {told['video.pix_fmt']}")
-    if film.longest_group > LONG_GROUP:
-        text = f"a key frame only every {film.longest_group} frames: reading one frame decodes that many"
-        found.note(film.path, None, f"{text}; training reads it slowly")
-    if len(film) and abs(film.seconds[0]) > 1e-3:
-        found.add(film.path, 0, f"begins at {film.seconds[0]:.3f} s; loaders that go by time show other frames")
+    if video.pixels != told.get("video.pix_fmt", video.pixels):
+        findings.add(video.path, f"pixels are {video.pixels}; info.json says {told['video.pix_fmt']}")
+    if video.longest_group > LONG_GROUP:
+        text = f"a key frame only every {video.longest_group} frames: reading one frame decodes that many"
+        findings.note(video.path, f"{text}; training reads it slowly")
+    if len(video) and abs(video.seconds[0]) > 1e-3:
+        findings.add(video.path, f"begins at {video.seconds[0]:.3f} s; loaders that go by time show other frames", 0)
 
 
 def _family(codec: str) -> str:
@@ -94,9 +99,9 @@ def _family(codec: str) -> str:
     return "av1" if "av1" in codec else "h264" if codec in ("avc1", "libx264") else codec
 
 
-def _decode(found: Findings, path: Path, read: Callable[[], np.ndarray]) -> np.ndarray | None:
+def _decode(findings: Findings, path: Path, read: Callable[[], np.ndarray]) -> np.ndarray | None:
     try:
         return read()
     except DatasetError as error:
-        found.error(path, error)
+        findings.error(path, error)
         return None

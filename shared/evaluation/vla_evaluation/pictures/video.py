@@ -1,6 +1,6 @@
-"""Videos of episodes, drawn after the episode from its recorded simulator states.
+"""Videos of episodes, rendered after the episode from its recorded simulator states.
 
-So an episode that needs no video costs no picture, and the loop that the policy is in is never slowed down.
+An episode without a video costs no image, and the loop that the policy is in is never slowed down.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ SAMPLE = {True: 1, False: 3}  # how many successes and failures of a task the mo
 
 
 def wanted(mode: str, success: bool, place: int) -> bool:
-    """Returns whether an episode gets a video; `place` of its task and outcome were finished before it."""
+    """Return whether an episode gets a video; `place` of its task and outcome were finished before it."""
     if mode == "sample":
         return place < SAMPLE[success]
     return mode == "all" or (mode == "failures" and not success)
 
 
 def possible(mode: str, successes: int, failures: int) -> bool:
-    """Returns whether a task's next episode may get a video, after so many that succeeded and failed."""
+    """Return whether a task's next episode may get a video, after so many that succeeded and failed."""
     if mode == "sample":
         return successes < SAMPLE[True] or failures < SAMPLE[False]
     return mode != "none"
 
 
 def stride(control_hz: float) -> int:
-    """Returns how many steps lie between two frames of a film."""
+    """Return how many steps lie between two frames of a film."""
     return max(1, round(control_hz / FRAMES_PER_S))
 
 
 def frame_steps(steps: int, every: int) -> list[int]:
-    """Returns which states to draw of `steps` + 1: every `every`-th and always the last."""
+    """Return which states to draw of `steps` + 1: every `every`-th and always the last."""
     chosen = list(range(0, steps + 1, every))
     return chosen if chosen[-1] == steps else [*chosen, steps]
 
@@ -48,7 +48,7 @@ def frame_steps(steps: int, every: int) -> list[int]:
 def draw(
     env: Environment, camera: str, states: np.ndarray, drawn: dict[int, np.ndarray], every: int
 ) -> Iterator[np.ndarray]:
-    """Yields uint8 [H, W, 3] frames, upright, of the episode that `env` has just run.
+    """Yield uint8 [H, W, 3] frames, upright, of the episode that `env` has just run.
 
     `drawn` holds pictures that the episode itself needed, by step; they are not drawn again.
     """
@@ -62,45 +62,31 @@ def draw(
 
 
 def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], rate: Fraction) -> int:
-    """Writes an H.264 mp4 of `rate` frames per second that browsers play and a JPEG of its last frame; returns the
-    number of frames.
+    """Write an H.264 mp4 of `rate` frames per second that browsers play and a JPEG of its last frame.
 
-    Both appear under their names only when they are complete.
+    Both appear under their names only when they are complete. Returns the number of frames.
     """
-    import av  # here and below: evaluators draw no video, and many workers none
+    import av  # here: evaluators write no video, and many workers none
 
     partial = video_path.with_name(f".{video_path.name}.partial")
+    partial_still = still_path.with_name(f".{still_path.name}.partial")
+    options = {"preset": "veryfast", "crf": "23", "threads": "1"}
     count, last = 0, None
     try:
         with av.open(str(partial), "w", format="mp4", options={"movflags": "+faststart"}) as container:
-            stream = container.add_stream(
-                "libx264", rate=rate, options={"preset": "veryfast", "crf": "23", "threads": "1"}
-            )
+            stream = container.add_stream("libx264", rate=rate, options=options)
             stream.pix_fmt = "yuv420p"
             for last in frames:
                 if count == 0:
                     stream.height, stream.width = last.shape[:2]
-                _encode(container, stream, last)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(last, format="rgb24")))
                 count += 1
             for _ in range(round(HOLD_S * rate)):
-                _encode(container, stream, last)
-            for packet in stream.encode():
-                container.mux(packet)
-        _write_still(still_path, last)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(last, format="rgb24")))
+            container.mux(stream.encode())
+        Image.fromarray(last).save(partial_still, format="JPEG", quality=85)
+        partial_still.replace(still_path)
         partial.replace(video_path)
     finally:
         partial.unlink(missing_ok=True)
     return count
-
-
-def _encode(container, stream, image: np.ndarray) -> None:
-    import av
-
-    for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
-        container.mux(packet)
-
-
-def _write_still(path: Path, image: np.ndarray) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    Image.fromarray(image).save(partial, format="JPEG", quality=85)
-    partial.replace(path)
