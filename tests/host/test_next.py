@@ -3,12 +3,14 @@
 import os
 import re
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from tests.screen import show
 from vlalab.cli import TASKS
 from vlalab.host import paths
+from vlalab.runtimes import both
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def test_every_task_has_a_next_command_and_it_is_a_task(name):
     ("task", "given", "expected"),
     [
         ("up", {"names": ["oracle"]}, "./lab eval libero_goal --policy oracle"),
-        ("up", {"names": ["ui"]}, "./lab report --serve"),
+        ("up", {"names": ["ui"]}, "./lab status"),
         ("down", {"names": ["oracle", "ui"]}, "./lab up oracle ui"),
         ("down", {"names": []}, "./lab up SERVICE …"),
         ("train", {"lab": "diffusion"}, "./lab sample diffusion"),
@@ -55,6 +57,26 @@ def test_every_task_has_a_next_command_and_it_is_a_task(name):
 )
 def test_it_names_what_was_given(task, given, expected):
     assert says(task, **given) == expected
+
+
+def test_what_a_browser_shows_is_opened(monkeypatch, volume):
+    def instance(url, log=""):
+        return SimpleNamespace(service="ws_mdl", url=url, is_healthy=lambda: True, last_words=lambda lines: log)
+
+    up = {"ws_mdl": instance("http://127.0.0.1:8888", "at http://127.0.0.1:8888/lab?token=abc\n")}
+    monkeypatch.setattr(both, "find", up.get)
+    assert says("notebook", env="ws_mdl") == "open http://127.0.0.1:8888/lab?token=abc"
+    assert says("leaderboard") == "./lab up ui"
+    up["ui"], up["tensorboard"] = instance("http://127.0.0.1:7860"), instance("http://127.0.0.1:6006")
+    assert says("up", names=["oracle", "ui"]) == "open http://127.0.0.1:7860"
+    assert says("report", serve=True) == "open http://127.0.0.1:7860"
+    assert says("tensorboard") == "open http://127.0.0.1:6006"
+    assert says("eval") == "open http://127.0.0.1:7860/runs/spatial-random-1"
+    assert says("report", run="goal-oracle-1") == "open http://127.0.0.1:7860/runs/goal-oracle-1"
+    assert says("report", run="latest") == "open http://127.0.0.1:7860/runs/spatial-random-1"
+    compared = says("compare", a="goal-oracle-1", b="goal-random-1")
+    assert compared == "open http://127.0.0.1:7860/runs/compare?a=goal-oracle-1&b=goal-random-1"
+    assert says("leaderboard") == "open http://127.0.0.1:7860/runs/leaderboard"
 
 
 def test_an_evaluation_is_compared_with_the_one_before_it(volume):

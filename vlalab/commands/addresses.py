@@ -15,6 +15,7 @@ from vlalab.commands import lifecycle
 from vlalab.description import compose, ports
 from vlalab.host import paths
 from vlalab.host.console import LabError
+from vlalab.runtimes import both
 from vlalab.runtimes.both import Instance
 
 LOG_LINES = 5000  # a notebook server says its address when it starts, and little afterwards
@@ -47,6 +48,14 @@ def with_token(found: Instance) -> str:
 def page_of(found: Instance) -> str:
     """Return where a person reaches a service: at its public address where it has one, else at its own."""
     return compose.page_url(found.service) or found.url
+
+
+def open_page(service: str, path: str = "") -> str:
+    """Return "open URL" for a service that a browser shows; empty where it is not up."""
+    found = both.find(service)
+    if not found or not found.is_healthy():
+        return ""
+    return f"open {page_of(found)}{path}" if path else f"open {with_token(found)}"
 
 
 # --- reports ------------------------------------------------------------------------------------------------

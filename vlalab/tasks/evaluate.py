@@ -20,10 +20,23 @@ SUITE = word(help=manifests.suites_in_words(), kind="suite")
 
 
 def _after_evaluating(given: Given) -> str:
-    """Return how to compare the run with the latest of its suite, else how to see it."""
+    """Return the run's page if the pages are up, else how to compare it with the latest of its suite or see it."""
     last, *before = existing.newest() or ["latest"]
+    if page := addresses.open_page(addresses.PAGES, f"/runs/{last}"):
+        return page
     others = [name for name in before if name.split("-")[0] == last.split("-")[0]]
     return f"./lab compare {others[0]} {last}" if others else f"./lab report {last} --serve"
+
+
+def _after_report(given: Given) -> str:
+    """Return the page of the report where the pages are up."""
+    run, runs = str(given["run"] or "RUN"), existing.newest()
+    if given["serve"]:
+        return addresses.open_page(addresses.PAGES) or "./lab up ui"
+    if run == "latest" and runs:
+        run = runs[0]
+    page = addresses.open_page(addresses.PAGES, f"/runs/{run}") if run in runs else ""
+    return page or f"./lab report {run} --serve"
 
 
 @task(
@@ -155,7 +168,7 @@ def _ask(task: str, policy: str, checkpoint: str | None, given: dict[str, object
     finish(evaluation.run(evaluation.Request(None, policy, flags=flags, module=module, checkpoint=checkpoint, **how)))
 
 
-@task("build or serve reports", "./lab report {run} --serve", "runtime")
+@task("build or serve reports", _after_report, "runtime")
 def report(
     run: str | None = word(None, RUN_HELP, kind="run or directory"),
     serve: bool = option(False, "show reports in a browser, also one on another machine; without RUN a list of all"),
@@ -175,7 +188,14 @@ def report(
         addresses.serve_reports(run, runtime)
 
 
-@task("compare two runs", "./lab report {b} --serve", "runtime")
+@task(
+    "compare two runs",
+    lambda given: (
+        addresses.open_page(addresses.PAGES, "/runs/compare?a={a}&b={b}".format_map(given))
+        or f"./lab report {given['b'] or 'RUN'} --serve"
+    ),
+    "runtime",
+)
 def compare(
     a: str = word(help=RUN_HELP, kind="run or directory"),
     b: str = word(help="another", kind="run or directory"),
@@ -189,7 +209,9 @@ def compare(
     on_runs(["compare", a, b, *programs.flags_of({"force": force})], runtime)
 
 
-@task("policies × suites", "./lab up ui", "runtime")
+@task(
+    "policies × suites", lambda _: addresses.open_page(addresses.PAGES, "/runs/leaderboard") or "./lab up ui", "runtime"
+)
 def leaderboard(
     suite: list[str] = word(help=f"only these suites ({manifests.suites_in_words()}); default: all that have runs",
                             kind="suite"),

@@ -7,7 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from vlalab.commands import course, learning, lifecycle, programs
+from vlalab.commands import addresses, course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError, unknown
@@ -207,7 +207,11 @@ def course_files(
     finish(programs.run(course.service(), module, [path, f"--name={name}"], given))
 
 
-@task("open notebooks", "./lab status", "gpu runtime dry-run")
+def _after_notebook(given: Given) -> str:
+    return addresses.open_page(manifests.notebooks().get(str(given["env"]), "")) or "./lab status"
+
+
+@task("open notebooks", _after_notebook, "gpu runtime dry-run")
 def notebook(
     env: str = word(help="whose notebooks, and the environment that they run in", kind="notebooks"),
     fresh: bool = option(False, "bring fresh copies; what was changed stays beside them as NAME.before-N"),
@@ -227,7 +231,7 @@ def notebook(
     print_addresses(lifecycle.up([service], runtime, given, dry_run))
 
 
-@task("show training curves", "./lab status", "runtime")
+@task("show training curves", lambda _: addresses.open_page("tensorboard") or "./lab status", "runtime")
 def tensorboard(runtime: str = "auto") -> None:
     """Show the training curves in a browser: starts the service of that name.
 

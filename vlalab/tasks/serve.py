@@ -26,11 +26,13 @@ def _up_options() -> list[Flag]:
 
 
 def after_up(given: Given) -> str:
-    """Return what can be done with the first service that a browser or an evaluation uses."""
-    for name in given["names"]:
-        if name in evaluation.policies():
-            return f"./lab eval libero_goal --policy {name}"
-    return "./lab report --serve" if steward.PAGE in given["names"] else "./lab status"
+    """Return what to open of the first service that a browser shows, else how to use a policy."""
+    names = given["names"]
+    for name in (steward.PAGE, *manifests.notebooks().values(), "tensorboard"):
+        if name in names and (page := addresses.open_page(name)):
+            return page
+    policies = [name for name in names if name in evaluation.policies()]
+    return f"./lab eval libero_goal --policy {policies[0]}" if policies else "./lab status"
 
 
 @task(
