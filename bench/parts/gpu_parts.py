@@ -307,7 +307,6 @@ def gr00t_training(plan: Plan) -> None:
 
 def minivla(plan: Plan) -> None:
     """Training steps per second of mini-VLA, batches of 64."""
-    from bench.minivla import made_up
     from services.minivla import train
     from services.minivla.config import Config
     from vla_modelkit.training.machine import choose_machine
@@ -315,7 +314,7 @@ def minivla(plan: Plan) -> None:
     device, _ = device_and_dtype(plan)
     for size in ("tiny",) if plan.tiny else ("small", "base"):
         config = Config(data="made-up", size=size, device=str(device))
-        run = train.get_training(config, choose_machine(config.device), made_up(config))
+        run = train.get_training(config, choose_machine(config.device), random_demonstrations(config))
         generator = np.random.default_rng(0)
 
         def steps(count: int) -> None:
@@ -328,6 +327,26 @@ def minivla(plan: Plan) -> None:
         count = 2 if plan.tiny else 20
         ms = timed(plan, {f"{size}, {count} steps": lambda: steps(count)})  # noqa: B023
         figure(f"gpu_minivla_{size}", 1e3 * count / ms[f"{size}, {count} steps"], "steps/s", "none")
+
+
+def random_demonstrations(config: Any) -> Any:
+    """Return 2,000 steps of noise, of the shapes that a LIBERO data set gives mini-VLA."""
+    import torch
+
+    from services.minivla.data import Demonstrations, Learned, Scaling, encode
+    from services.minivla.robots import LIBERO
+    from services.ws_mdl.transformer.tokenization import train_tokenizer
+
+    sentence, steps, generator = "pick up the alphabet soup and place it in the basket", 2000, torch.Generator()
+    tokenizer = train_tokenizer([sentence], "word", 1, 8000)
+    scales = {"action": Scaling((0.0,) * 7, (1.0,) * 7), "state": Scaling((0.0,) * 8, (1.0,) * 8)}
+    learned = Learned("random", "none", 1, "", tuple(LIBERO.cameras), **scales, tokenizer=tokenizer.to_str())
+    size = (steps, 2, 3, config.side, config.side)
+    images = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
+    state, action = torch.randn(steps, 8, generator=generator), torch.rand(steps, 7, generator=generator) * 2 - 1
+    tasks, ends = torch.zeros(steps, dtype=torch.long), torch.full((steps,), steps)
+    words, pad = encode(tokenizer, [sentence]), tokenizer.token_to_id("[PAD]")
+    return Demonstrations(learned, images, state, action, words, tasks, ends, pad)
 
 
 def egl_gpu(plan: Plan) -> None:
