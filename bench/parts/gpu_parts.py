@@ -339,8 +339,10 @@ def random_demonstrations(config: Any) -> Any:
 
     sentence, steps, generator = "pick up the alphabet soup and place it in the basket", 2000, torch.Generator()
     tokenizer = train_tokenizer([sentence], "word", 1, 8000)
-    scales = {"action": Scaling((0.0,) * 7, (1.0,) * 7), "state": Scaling((0.0,) * 8, (1.0,) * 8)}
-    learned = Learned("random", "none", 1, "", tuple(LIBERO.cameras), **scales, tokenizer=tokenizer.to_str())
+    learned = Learned(
+        "random", "none", 1, "", tuple(LIBERO.cameras), action=Scaling((0.0,) * 7, (1.0,) * 7),
+        state=Scaling((0.0,) * 8, (1.0,) * 8), tokenizer=tokenizer.to_str(),
+    )  # fmt: skip
     size = (steps, 2, 3, config.side, config.side)
     images = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
     state, action = torch.randn(steps, 8, generator=generator), torch.rand(steps, 7, generator=generator) * 2 - 1
