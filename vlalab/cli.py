@@ -100,7 +100,8 @@ class Parser(argparse.ArgumentParser):
         """Raise LabError for a word or a flag that is wrong."""
         if missing := [flag for flag in self.task.flags if flag.is_word and flag.shown in message.split(": ")[-1]]:
             message = f"{self.task.name} needs " + "; ".join(f"{flag.shown} ({flag.help})" for flag in missing)
-        raise LabError(f"{message}. See: ./lab {self.task.name} --help")
+        end = "" if message.endswith("?") else "."
+        raise LabError(f"{message}{end} See: ./lab {self.task.name} --help")
 
     def full_help(self) -> str:
         """Return the task's help, with the tables that it ends with."""
