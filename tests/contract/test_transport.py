@@ -74,6 +74,7 @@ def test_answers(answered, answer, status, body):
     [
         b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n" + OK + b"Retry-After: 7\r\nContent-Length: 3\r\n\r\nabc",
         OK + b"Retry-After: 7\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\nRetry-After: 8\r\n\r\n",
+        OK + b"Connection: close\r\nRetry-After: 7\r\nContent-Length: 3\r\n\r\nabc",
     ],
 )
 def test_an_answer_may_come_byte_by_byte(answered, answer):

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from vla_contract.protocol.errors import UnknownSession as UnknownSession
     from vla_contract.protocol.info import Checkpoint as Checkpoint
     from vla_contract.protocol.info import PolicyInfo as PolicyInfo
+    from vla_contract.protocol.parts import GRIPPER_CLOSES as GRIPPER_CLOSES
+    from vla_contract.protocol.parts import GRIPPER_OPENS as GRIPPER_OPENS
+    from vla_contract.protocol.parts import OSC_POSE as OSC_POSE
     from vla_contract.protocol.parts import Part as Part
     from vla_contract.protocol.types import ActionChunk as ActionChunk
     from vla_contract.protocol.types import Observation as Observation
@@ -33,7 +36,10 @@ _HOME = {
     "ActionChunk": "protocol.types",
     "Checkpoint": "protocol.info",
     "ContractError": "protocol.errors",
+    "GRIPPER_CLOSES": "protocol.parts",
+    "GRIPPER_OPENS": "protocol.parts",
     "InvalidObservation": "protocol.errors",
+    "OSC_POSE": "protocol.parts",
     "Observation": "protocol.types",
     "Part": "protocol.parts",
     "Policy": "protocol.types",

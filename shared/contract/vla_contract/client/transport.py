@@ -147,7 +147,8 @@ class _Reader(io.RawIOBase):
     """The socket as `HTTPResponse` reads it; each wait ends at the deadline of the whole answer."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline):
-        self._sock, self._deadline = sock, deadline
+        # `makefile` keeps the socket open where the connection is closed before the body is read: "Connection: close".
+        self._sock, self._raw, self._deadline = sock, sock.makefile("rb", buffering=0), deadline
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(self, 65536)
@@ -157,7 +158,11 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self._sock.settimeout(_left_s(self._deadline))
-        return self._sock.recv_into(buffer)
+        return self._raw.readinto(buffer) or 0
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 def _read_body(answer: http.client.HTTPResponse) -> bytes:
