@@ -15,6 +15,7 @@ from vlalab.host import paths
 
 ROOT = paths.ROOT
 README = (ROOT / "README.md").read_text()
+IMAGES = (ROOT / "docs" / "images.md").read_text()
 DOCUMENT = yaml.safe_load(compose.FILE.read_text())
 GPU_DOCUMENT = yaml.safe_load(compose.GPU_FILE.read_text())
 SERVICES = compose.read(variables={})
@@ -188,7 +189,7 @@ def test_every_environment_has_image_service_health_and_a_row(name):
     assert (ROOT / "services" / name / "__init__.py").is_file()
     mine = [service for service in SERVICES.values() if service.environment_name == name]
     assert any(service.health for service in mine)
-    assert re.search(rf"(?m)^\| `{name}` \| .*\d+\.\d+", README), "no row with its pins in the README"
+    assert re.search(rf"(?m)^\| `{name}` \| .*\d+\.\d+", IMAGES), "no row with its pins in docs/images.md"
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -229,10 +230,10 @@ def test_what_is_not_verified_is_said_where_the_rest_is_promised():
     unchecked = [name for name in ENVIRONMENTS if images.arguments(name).get("FLASH_ATTN_SHA256") == ""]
     promise = re.search(r"pinned and hash-checked([^.]*)", README)[1]
     assert ("flash-attn" in promise) == bool(unchecked)
-    assert ("By default this wheel is not verified" in (ROOT / "docs" / "images.md").read_text()) == bool(unchecked)
+    assert ("By default this wheel is not verified" in IMAGES) == bool(unchecked)
 
 
-# --- locks and the README's pins ----------------------------------------------------------------------------
+# --- locks and documented pins ------------------------------------------------------------------------------
 
 
 PLACES = ("[!.]*.lock", "images/*/[!.]*.lock", "images/common/*/[!.]*.lock", "tests/*/[!.]*.lock")
@@ -253,8 +254,8 @@ def test_every_lock_is_known():
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_the_readmes_pins_are_the_locks(name):
-    (row,) = re.findall(rf"(?m)^\| `{name}` \| (\S+ \d+\.\d+.*) \|$", README)
+def test_documented_pins_are_the_locks(name):
+    (row,) = re.findall(rf"(?m)^\| `{name}` \| (\S+ \d+\.\d+.*) \|$", IMAGES)
     lock = (ROOT / "images" / name / "requirements.lock").read_text()
     for pin in row.split(", "):
         package, version = pin.split(" ")

@@ -20,6 +20,7 @@ from vlalab.host import borrowed, gl, paths
 ROOT = paths.ROOT
 SERVICES = compose.read(variables={})
 README = (ROOT / "README.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 ENVIRONMENTS = paths.image_names()
 SHARED = {f"vla_{Path(folder).name}" for folder in paths.SHARED}
 COMPOSE = (ROOT / "compose.yaml").read_text()
@@ -77,13 +78,12 @@ def test_every_service_that_stays_up_has_health_and_a_port_that_can_be_moved(nam
     assert "4321" in moved.command and any(":4321/" in word for word in moved.health.test)
 
 
-def test_the_readmes_services_are_described_there_as_their_manifests_do():
-    """`./lab up --help` lists all of them; a service that the README does not show makes no row wrong."""
-    rows = re.findall(r"(?m)^\| `(\w+)` \| (\d+) \| (.*) \|$", README)
-    assert len(rows) > 5
-    for name, port, about in rows:
-        told = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", about)
-        assert (int(port), told) == (SERVICES[name].ports[0].published, manifests.services()[name].about)
+def test_the_ports_in_docker_md_are_those_of_compose_yaml():
+    """A service that the page does not list yet is no error: adding one changes no page."""
+    text = re.search(r"(?s)\nDefault ports: (.*?)\n\n", (ROOT / "docs" / "docker.md").read_text())[1]
+    listed = {name: int(port) for name, port in re.findall(r"`(\w+)` (\d+)", text)}
+    assert len(listed) > 5
+    assert listed == {name: SERVICES[name].ports[0].published for name in listed}
 
 
 def test_every_service_has_a_manifest_and_every_manifest_its_services():
@@ -206,15 +206,9 @@ def test_the_readmes_three_commands_are_its_first_and_exist():
     assert [name for name in re.findall(r"\./lab ([a-z]\w*)", README) if name not in cli.TASKS] == []
 
 
-def test_the_readmes_task_table_holds_every_task():
-    rows = re.findall(r"(?m)^\| `(\w+)[^|`]*` \|", README)
-    for name in cli.TASKS:
-        assert name in rows, f"task {name} has no row in the README"
-
-
-def test_the_readmes_map_is_the_tree():
-    """Every folder and file that the map names exists, and every folder at the top is in it."""
-    tree = README.split("## The tree")[1].split("```")[1]
+def test_the_map_in_architecture_md_is_the_tree():
+    """Every directory and file of the map exists, and every top-level directory is in it."""
+    tree = ARCHITECTURE.split("## The tree")[1].split("```")[1]
     stack: list[str] = []
     named = set()
     for line in tree.splitlines()[1:]:
@@ -227,7 +221,7 @@ def test_the_readmes_map_is_the_tree():
             path = "/".join([*stack[:depth], name]).replace("//", "/")
             named.add(path.rstrip("/"))
             if path != "shared/volume/":
-                assert (ROOT / path).exists(), f"the README's map names {path}, which is not there"
+                assert (ROOT / path).exists(), f"the map names {path}, which does not exist"
     tops = {str(path.relative_to(ROOT)).split("/")[0] for path in tracked() if path.parent != ROOT}
     assert {top for top in tops if not top.startswith(".")} <= {name.split("/")[0] for name in named}
 
@@ -351,7 +345,7 @@ def test_the_host_tools_packages_build_on_each_other():
     """Each imports only those before it; the map says so in the same order. `cli` is on top of them all."""
     folders = {path.parent.name for path in (ROOT / "vlalab").glob("*/__init__.py")}
     assert folders == set(HOST_TOOL)
-    assert re.findall(r"(?m)^  (\w+)/ ", README.split("\nvlalab/")[1].split("\ntests/")[0]) == HOST_TOOL
+    assert re.findall(r"(?m)^  (\w+)/ ", ARCHITECTURE.split("\nvlalab/")[1].split("\ntests/")[0]) == HOST_TOOL
     for name, text in modules().items():
         if name.startswith("vlalab/") and name.count("/") > 1:
             reached = {other.split(".")[1] for other in imported(text) if other.startswith("vlalab.")}
