@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vla_contract.protocol.info import PolicyInfo as PolicyInfo
     from vla_contract.protocol.parts import GRIPPER_CLOSES as GRIPPER_CLOSES
     from vla_contract.protocol.parts import GRIPPER_OPENS as GRIPPER_OPENS
+    from vla_contract.protocol.parts import HAND_STATE as HAND_STATE
     from vla_contract.protocol.parts import OSC_POSE as OSC_POSE
     from vla_contract.protocol.parts import Part as Part
     from vla_contract.protocol.types import ActionChunk as ActionChunk
@@ -38,6 +39,7 @@ _HOME = {
     "ContractError": "protocol.errors",
     "GRIPPER_CLOSES": "protocol.parts",
     "GRIPPER_OPENS": "protocol.parts",
+    "HAND_STATE": "protocol.parts",
     "InvalidObservation": "protocol.errors",
     "OSC_POSE": "protocol.parts",
     "Observation": "protocol.types",
