@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.ws_mdl.test_minivla import STEPS, write
 from torchvision.models import VisionTransformer as Theirs
 
 from services.ws_mdl.practice import vit
 from services.ws_mdl.practice.vit import Config, VisionTransformer, attention_of, plot_rollouts, rollout
+from tests.minivla.test_minivla import STEPS, write
 from tests.ws_mdl.practice import copy_block, copy_norm, stirred
 from vla_common.volume import Volume
 from vla_datasets.errors import DatasetError

@@ -78,8 +78,7 @@ def mark(dataset: Dataset, bad: Iterable[int] = (), good: Iterable[int] = ()) ->
         if marks.bad:
             _write(around, path.name, json.dumps({"of": _identity(dataset), "bad": marks.bad}) + "\n")
         else:
-            with suppress(FileNotFoundError):
-                os.unlink(path.name, dir_fd=around)
+            _remove(path.name, around)
     return marks
 
 
@@ -144,12 +143,20 @@ def _locked(folder: Path) -> Iterator[int]:
 def _write(around: int, name: str, text: str) -> None:
     """Write a file whole or not at all; it belongs to the owner of the directory `around`."""
     partial = f"{name}.partial"
-    with suppress(FileNotFoundError):
-        os.unlink(partial, dir_fd=around)
+    _remove(partial, around)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=around)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        owner = os.fstat(around)
-        if os.geteuid() == 0:
-            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-    os.rename(partial, name, src_dir_fd=around, dst_dir_fd=around)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            owner = os.fstat(around)
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+        os.rename(partial, name, src_dir_fd=around, dst_dir_fd=around)
+    except OSError:
+        _remove(partial, around)
+        raise
+
+
+def _remove(name: str, around: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=around)
