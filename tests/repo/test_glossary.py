@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in (ROOT / "docs/glossary.md").read_text().splitlines()
-    if line.startswith("| ") and not line.startswith("| here |")
+    if line.startswith("| ") and not line.startswith("| term |")
 ]
 
 
