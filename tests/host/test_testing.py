@@ -292,6 +292,20 @@ def test_without_an_image_the_local_environment_is_used_unless_docker_is_require
         parts.environment("ui", "not outside", Options(runtime="docker"), None)
 
 
+def test_without_an_engine_the_local_environment_is_used(monkeypatch):
+    def no_engine(names):
+        raise LabError("no engine answers")  # as `docker image inspect` would
+
+    monkeypatch.setattr(parts.docker, "available", lambda: "no engine answers")
+    monkeypatch.setattr(parts.images, "found", no_engine)
+    monkeypatch.setattr(parts, "run_pytest", lambda name, *rest: Result(name, passed=7))
+    monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.named)
+    monkeypatch.setattr(gl, "ensure", lambda: None)
+    assert parts.environment("bridge", "not outside", Options(), None) == [Result("bridge", passed=7)]
+    with pytest.raises(LabError, match="no engine answers"):
+        parts.environment("bridge", "not outside", Options(runtime="docker"), None)
+
+
 def test_what_ran_inside_images_is_counted_and_not_run_again(engine, monkeypatch, capsys):
     def docker_tests(options: Options, output) -> list[Result]:
         record = engine / "record.jsonl"

@@ -134,10 +134,12 @@ def environment(name: str, markers: str, options: Options, output: TextIO | None
         if ENVIRONMENTS[home].tested_first:  # its tests take longest: files run in parallel
             flags += ["-n", str(at_once()), "--dist", "loadfile", "--no-loadscope-reorder"]
         if options.runtime != "local":
-            image = images.found([home]).get(home)
-            problem = docker.available() or images.unusable(home, image)
+            problem = docker.available()
             if problem is None:
-                return [run_in_image(name, image, flags, output)]
+                image = images.found([home]).get(home)
+                problem = images.unusable(home, image)
+                if problem is None:
+                    return [run_in_image(name, image, flags, output)]
         if options.runtime == "docker":
             raise LabError(problem)
         say(f"{name}: in the local environment ({problem})")

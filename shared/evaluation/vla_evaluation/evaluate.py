@@ -304,8 +304,10 @@ def conclude(run: Run, code: int, suites: Sequence[str]) -> int:
 
 def resume_command(run: Run, suites: Sequence[str]) -> str:
     """Return the command that resumes this run, as the user would type it, without a token."""
-    python = ["python", "-m", sys.modules["__main__"].__spec__.parent, *sys.argv[1:]]
-    typed = os.environ.get("VLALAB_COMMAND") or shlex.join(python)
+    typed = os.environ.get("VLALAB_COMMAND")
+    if not typed:
+        spec = sys.modules["__main__"].__spec__
+        typed = shlex.join(["python", *(["-m", spec.parent] if spec else sys.argv[:1]), *sys.argv[1:]])
     replaced = ("--resume", "--run-id", "--token")
     words, previous = [], ""
     for word in shlex.split(typed):
