@@ -351,6 +351,13 @@ def test_pace_leaves_the_start_out_and_counts_episodes_under_way():
     assert first.line == "1/10 episodes, success 0.0 %, 10 steps/s, about 1 min 20 s left"
 
 
+def test_until_the_first_episode_is_done_an_earlier_run_tells_what_is_left():
+    pace = Pace(counts(0), now=0.0, expected_s=100.0)
+    assert pace.totals(counts(0), now=4.0).left_s == 96.0
+    assert pace.totals(counts(0), now=300.0).left_s == 90.0, "18 of 20 episodes have not begun"
+    assert pace.totals(counts(2), now=301.0).left_s == pytest.approx(4.0)  # 4 episodes in 1 s, 16 to go
+
+
 def test_videos_that_are_rendered_at_the_end_are_named():
     pace = Pace(counts(0), now=0.0)
     workers = {"a": "task 3 episode 1", "b": "rendering videos"}

@@ -28,13 +28,14 @@ from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import EvalConfig, RunConfig, differences, token_of
+from vla_evaluation.estimate import find_earlier
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
 from vla_evaluation.progress import make_progress
 from vla_evaluation.report.data import Summary
 from vla_evaluation.runs.folders import Run, RunRefused, explain_os_error, open_run
 from vla_evaluation.store.reading import NEXT_SESSION
-from vla_evaluation.store.records import StoreError, unfinished
+from vla_evaluation.store.records import StoreError, total, unfinished
 from vla_evaluation.terminal import one_line, say
 from vla_evaluation.workers.job import InvocationClock, Job
 from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, Supervisor, worker_names
@@ -127,11 +128,14 @@ def memory_notice(requested: int | None, episodes: int, workers: int, worker_gb:
 
 
 def announce(run: Run, plan: Plan, left: int, workers: int) -> None:
-    """Print how memory limits the workers, and the drift that is allowed."""
+    """Print how memory limits the workers, the drift that is allowed, and how long an earlier run lets expect."""
     if line := memory_notice(plan.config.workers, left, workers, plan.benchmark.worker_gb):
         say(line)
     for line in run.drift:
         say(f"drift allowed: {line}")
+    earlier = find_earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
+    if earlier and (line := earlier.announcement(left, workers)):
+        say(line)
 
 
 def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: str = provenance.WORKER) -> int:
@@ -176,10 +180,13 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
         growth,
         1 if growth or not workers else provenance.cores() // workers,
     )
+    left = total(supervisor.counts, "planned") - total(supervisor.counts, "done")
+    earlier = find_earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
     outcome = "failed"
     try:
         with joinable(run, plan, clock, invocation) as coordinator:
-            look_after(supervisor, {task.index: task.instruction for task in plan.tasks}, coordinator)
+            names = {task.index: task.instruction for task in plan.tasks}
+            look_after(supervisor, names, coordinator, expected_s=earlier.seconds(left, workers) if earlier else None)
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
@@ -190,7 +197,11 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
 
 
 def look_after(
-    supervisor: Supervisor, names: Mapping[int, str], coordinator: Coordinator | None = None, poll_s: float = POLL_S
+    supervisor: Supervisor,
+    names: Mapping[int, str],
+    coordinator: Coordinator | None = None,
+    poll_s: float = POLL_S,
+    expected_s: float | None = None,
 ) -> None:
     """Supervise the workers until all is done, also by a coordinator's other machines, and show the progress.
 
@@ -198,7 +209,7 @@ def look_after(
     """
     store = supervisor.store
     try:
-        with make_progress(names, supervisor.counts) as progress:
+        with make_progress(names, supervisor.counts, expected_s) as progress:
             supervisor.start()
             while not supervisor.finished() or (coordinator and coordinator.active_hosts()):
                 for message in supervisor.step():

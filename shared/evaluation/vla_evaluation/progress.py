@@ -55,9 +55,13 @@ class Totals:
 
 
 class Pace:
-    """Turns counts into steps per second and time left, of this invocation only."""
+    """Turns counts into steps per second and time left, of this invocation only.
 
-    def __init__(self, counts: Mapping[int, Mapping[str, int]], now: float):
+    expected_s: how long the invocation takes at the pace of an earlier run; used until its own first episode is done.
+    """
+
+    def __init__(self, counts: Mapping[int, Mapping[str, int]], now: float, expected_s: float | None = None):
+        self.expected_s = expected_s
         self.start = self.first_step = now  # the simulators start in between
         self.done_before, self.steps_before = total(counts, "done"), total(counts, "steps")
         self.announced = False
@@ -87,6 +91,9 @@ class Pace:
         left = None
         if new_done and pace and done < planned:
             left = max(0.0, total(counts, "steps_of_done") / done * planned - steps) / pace
+        elif self.expected_s and done < planned:  # episodes that have not begun take their share of it, however late
+            waiting = total(counts, "pending") / (planned - self.done_before)
+            left = self.expected_s * max(waiting, 1 - (now - self.start) / self.expected_s) or None
         policy_errors = sum(row.get("policy_errors", 0) for row in counts.values())
         phase = ""
         if done == planned and workers:
@@ -99,8 +106,8 @@ class Pace:
 class PlainProgress:
     """One line now and then, for logs and pipes."""
 
-    def __init__(self, names: Mapping[int, str], counts, out=sys.stdout):
-        self.out, self.pace = out, Pace(counts, time.monotonic())
+    def __init__(self, names: Mapping[int, str], counts, out=sys.stdout, expected_s: float | None = None):
+        self.out, self.pace = out, Pace(counts, time.monotonic(), expected_s)
         self.last_at, self.last = 0.0, None
 
     def __enter__(self):
@@ -127,10 +134,12 @@ class PlainProgress:
 class LiveProgress:
     """A table that stays in place: a bar per task, each worker's status, and the totals."""
 
-    def __init__(self, names: Mapping[int, str], counts, console: Console | None = None):
+    def __init__(
+        self, names: Mapping[int, str], counts, console: Console | None = None, expected_s: float | None = None
+    ):
         self.names = names
         self.console = console or endings.console()
-        self.pace = Pace(counts, time.monotonic())
+        self.pace = Pace(counts, time.monotonic(), expected_s)
         self.live = Live(console=self.console, auto_refresh=False, transient=False)
 
     def __enter__(self):
@@ -200,6 +209,8 @@ def task_bar(row: Mapping[str, int], width: int) -> Text:
     return Text.assemble(*((line * length, style) for line, length, style in parts))
 
 
-def make_progress(names: Mapping[int, str], counts):
+def make_progress(
+    names: Mapping[int, str], counts: Mapping[int, Mapping[str, int]], expected_s: float | None = None
+) -> LiveProgress | PlainProgress:
     """Return the display that fits standard output."""
-    return (LiveProgress if sys.stdout.isatty() else PlainProgress)(names, counts)
+    return (LiveProgress if sys.stdout.isatty() else PlainProgress)(names, counts, expected_s=expected_s)
