@@ -467,6 +467,19 @@ def test_stopping_fails_what_waits_and_finishes_what_runs(client):
     assert outcome[0].actions[0, 0] == 4
 
 
+def test_a_stopped_engine_answers_what_it_computed(service, client):
+    policy, outcome = GatedPolicy(), []
+    running = service(policy)
+    engine, c = running.app.state.engine, client(running.url, retries=0, timeout_s=10)
+    thread = threading.Thread(target=lambda: outcome.append(c.act(observe(step=4))))
+    thread.start()
+    assert policy.entered.wait(10)
+    threading.Timer(0.3, policy.gate.set).start()
+    engine._loop.call_soon_threadsafe(engine.stop)
+    thread.join(20)
+    assert outcome[0].actions[0, 0] == 4
+
+
 def test_an_inference_that_does_not_end_is_told(service):
     policy = GatedPolicy()
     running = service(policy)

@@ -263,7 +263,8 @@ def test_a_policy_that_goes_away_is_said_and_a_person_takes_over(driven, client)
     client.do(driven, "reset")
     client.do(driven, "drive", driver="policy")
     client.until(driven, lambda news: news["state"] == "running" and news["policy_ms"])
-    client.other.app.state.engine.stop()
+    engine = client.other.app.state.engine
+    engine._loop.call_soon_threadsafe(engine.stop)  # the engine is the event loop's: elsewhere nobody is woken by it
     news = client.until(driven, lambda news: news["state"] == "trouble")
     assert "stopping" in news["reason"] or "not" in news["reason"], news["reason"]
     client.do(driven, "drive", driver="person")

@@ -74,7 +74,8 @@ class Engine:
     def stop(self, timeout_s: float = 3.0) -> None:
         """Fail what still waits, let the running inference finish, and close the policy."""
         was_ready, self.state = self.state == READY, STOPPED
-        self._task.cancel()
+        if self._busy_since is None:  # else the task still hands out what the running inference returns
+            self._task.cancel()
         self._fail_jobs()
         self._calls.put(None)
         self._thread.join(timeout_s if was_ready else 0.1)  # loading cannot be interrupted
@@ -212,7 +213,7 @@ class Engine:
         except Exception as raised:
             error = raised
         self._busy_since = None
-        if self._answer(jobs, result, error):
+        if self._answer(jobs, result, error) and self.state == READY:
             await self._test_again()
 
     def _compute(self, jobs: list[Job]) -> "_Batch":
