@@ -3,6 +3,7 @@
 import hashlib
 import json
 import secrets
+import socket
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 
 from vla_evaluation import hosts
 from vla_evaluation.coordinator import calls
-from vla_evaluation.coordinator.app import Coordinator, coordinating
+from vla_evaluation.coordinator.app import CALL_BYTES, Coordinator, coordinating
 from vla_evaluation.coordinator.calls import ActiveRun
 from vla_evaluation.runs.folders import FOLDERS
 from vla_evaluation.store.records import StoreError
@@ -277,6 +278,22 @@ def test_calls_in_one_transaction_fail_alone(run, remote, monkeypatch):
 def test_there_is_no_other_call(remote):
     with pytest.raises(StoreError, match="'meta'.*join"):
         remote.call("meta")
+
+
+def test_a_long_call_is_refused_by_its_head(run):
+    """A call has less room than a file; its body is not waited for."""
+    host, port = run[0].url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 20) as raw:
+        head = f"POST /v1/calls/join HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        raw.sendall(f"{head}Content-Length: {CALL_BYTES + 1}\r\n\r\n".encode())
+        answer = raw.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        request = urllib.request.Request(
+            f"{run[0].url}/v1/calls/join", b"x" * (CALL_BYTES + 1), {"Content-Type": "application/json"}
+        )
+        urllib.request.urlopen(request, timeout=30)
+    assert refused.value.code == 413 and json.load(refused.value)["max_body_bytes"] == CALL_BYTES
 
 
 def test_a_task_that_leads_elsewhere_reaches_no_file(run, remote):

@@ -59,8 +59,8 @@ class RequestGuard:
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
         body = Body(self, receive, headers.get(b"content-length"))
+        scope.setdefault("state", {}).update(request_id=request_id, body=body)
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -111,6 +111,7 @@ class Body:
 
     def __init__(self, guard: RequestGuard, receive: Receive, length: bytes | None):
         self._guard, self._receive, self._length = guard, receive, length
+        self.max_bytes = guard.max_body_bytes
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + guard.timeout_s)
         self.held, self.evicted, self._requested = 0, False, False
 
@@ -123,7 +124,7 @@ class Body:
             return await self._receive()
         self._requested = True
         guard, body, complete = self._guard, bytearray(), False
-        if int(self._length or 0) > guard.max_body_bytes:
+        if int(self._length or 0) > self.max_bytes:
             raise self._too_large()
         guard.arriving[self] = None
         try:
@@ -135,7 +136,7 @@ class Body:
                     complete = not message.get("more_body", False)
                     body += message.get("body", b"")
                     guard.count(self, len(body) - self.held)
-                    if len(body) > guard.max_body_bytes:
+                    if len(body) > self.max_bytes:
                         raise self._too_large()
         finally:
             guard.arriving.pop(self, None)
@@ -147,7 +148,7 @@ class Body:
         return {"type": "http.request", "body": bytes(body), "more_body": False}
 
     def _too_large(self) -> Problem:
-        limit, length = self._guard.max_body_bytes, int(self._length or 0)
+        limit, length = self.max_bytes, int(self._length or 0)
         size = f"{length} bytes" if length else f"more than {limit} bytes"
         detail = f"the body has {size}; expected at most {limit}: send smaller images or raise the limit"
         return Problem("too-large", detail, {} if 0 < length < 4 * limit else CLOSE, max_body_bytes=limit)
@@ -164,8 +165,11 @@ def _problem_response(error: Exception, path: str, request_id: str) -> Response:
     return Response(problem.json(request_id), problem.status, problem.headers, MEDIA_TYPE)
 
 
-async def read_body(request: Request, media_types: Sequence[str]) -> bytes:
-    """Return the body of a request. Raises Problem (415) before reading it where its Content-Type is not listed."""
+async def read_body(request: Request, media_types: Sequence[str], max_bytes: int | None = None) -> bytes:
+    """Return the body of a request. Raises Problem (415) before reading it where its Content-Type is not listed.
+
+    max_bytes: a route's own limit, below that of its service; a longer body is answered with 413.
+    """
     media_type = request.headers.get("content-type", "")
     if media_type.split(";", 1)[0].strip().lower() not in media_types:
         raise Problem(
@@ -173,5 +177,7 @@ async def read_body(request: Request, media_types: Sequence[str]) -> bytes:
             f"the body's Content-Type is {media_type[:80]!r}; expected {media_types[0]}",
             {"Accept-Post": media_types[0]},
         )
+    if max_bytes is not None:
+        request.state.body.max_bytes = max_bytes
     body: bytes = await request.body()
     return body

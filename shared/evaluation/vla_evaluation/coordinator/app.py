@@ -90,10 +90,7 @@ class Coordinator:
         name = request.path_params["name"]
         if name not in calls.CALLS:
             raise Problem("not-found", f"call {name[:40]!r} does not exist; expected one of {', '.join(calls.CALLS)}")
-        body = await read_body(request, (JSON,))
-        if len(body) > CALL_BYTES:
-            detail = f"the body has {len(body)} bytes; expected at most {CALL_BYTES}"
-            raise Problem("too-large", detail, max_body_bytes=CALL_BYTES)
+        body = await read_body(request, (JSON,), CALL_BYTES)
         try:
             arguments = calls.CALLS[name][0].model_validate_json(body)
         except ValidationError as error:
