@@ -19,7 +19,6 @@ from vlalab.runtimes import both
 from vlalab.runtimes.both import Instance
 
 LOG_LINES = 5000  # a notebook server says its address when it starts, and little afterwards
-PAGES = "ui"  # the service that shows reports
 
 
 def line(found: Instance, on_terminal: bool | None = None) -> str:
@@ -69,7 +68,7 @@ def serve_reports(run: str | None, runtime: str) -> None:
         if "/" in run and Path(run).resolve().parent != runs.resolve():
             raise LabError(f"{run} is not in {runs}, where --serve looks; open the report.html in it as a file")
         route = f"runs/{name}/report.html"
-    found = next(one for one in lifecycle.up([PAGES], runtime) if one.service == PAGES)
+    found = next(one for one in lifecycle.up([compose.PAGE], runtime) if one.service == compose.PAGE)
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a user of a container, without a name
@@ -78,7 +77,7 @@ def serve_reports(run: str | None, runtime: str) -> None:
         print(text)
     if compose.environment_variables().get("VLALAB_TOKEN"):
         print("they ask for a password: VLALAB_TOKEN")
-    print(f"stop it: ./lab down {PAGES}")
+    print(f"stop it: ./lab down {compose.PAGE}")
 
 
 def report_addresses(url: str, route: str, user: str, variables: Mapping[str, str]) -> list[str]:

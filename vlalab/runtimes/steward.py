@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 from vlalab.description import compose
+from vlalab.description.compose import PAGE as PAGE  # the service that it is there for
 from vlalab.environments.venvs import exclusive
 from vlalab.host import state
 from vlalab.runtimes import local, supervised
 from vlalab.runtimes.supervised import Instance
 
-PAGE = "ui"  # the service that it is there for
 NAME = "steward"
 OFF = "VLALAB_STEWARD"  # "off": nobody starts anything from the page
 FOLDER = "VLALAB_STEWARD_FOLDER"  # what compose.yaml mounts

@@ -110,7 +110,7 @@ def bundle(
 
     ./lab bundle libero ui /media/stick/lab.bundle
     ./lab bundle all /media/stick/lab.bundle --checkpoints all --assets all
-    ./lab bundle /tmp/w.bundle --checkpoints openvla-7b-finetuned-libero-goal
+    ./lab bundle weights.bundle --checkpoints openvla-7b-finetuned-libero-goal
     """
     names, file = packing.parse_words(",".join(words))
     chosen = packing.default_assets(names) if assets is None else assets

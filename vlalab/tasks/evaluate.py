@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from vlalab.commands import addresses, evaluation, joining, programs, ray_placement, suites
-from vlalab.description import manifests
+from vlalab.description import compose, manifests
 from vlalab.description import runs as existing
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
@@ -22,7 +22,7 @@ SUITE = word(help=manifests.suites_in_words(), kind="suite")
 def _after_evaluating(given: Given) -> str:
     """Return the run's page if the pages are up, else how to compare it with the latest of its suite or see it."""
     last, *before = existing.newest() or ["latest"]
-    if page := addresses.open_page(addresses.PAGES, f"/runs/{last}"):
+    if page := addresses.open_page(compose.PAGE, f"/runs/{last}"):
         return page
     others = [name for name in before if name.split("-")[0] == last.split("-")[0]]
     return f"./lab compare {others[0]} {last}" if others else f"./lab report {last} --serve"
@@ -32,10 +32,10 @@ def _after_report(given: Given) -> str:
     """Return the page of the report where the pages are up."""
     run, runs = str(given["run"] or "RUN"), existing.newest()
     if given["serve"]:
-        return addresses.open_page(addresses.PAGES) or "./lab up ui"
+        return addresses.open_page(compose.PAGE) or "./lab up ui"
     if run == "latest" and runs:
         run = runs[0]
-    page = addresses.open_page(addresses.PAGES, f"/runs/{run}") if run in runs else ""
+    page = addresses.open_page(compose.PAGE, f"/runs/{run}") if run in runs else ""
     return page or f"./lab report {run} --serve"
 
 
@@ -191,7 +191,7 @@ def report(
 @task(
     "compare two runs",
     lambda given: (
-        addresses.open_page(addresses.PAGES, "/runs/compare?a={a}&b={b}".format_map(given))
+        addresses.open_page(compose.PAGE, "/runs/compare?a={a}&b={b}".format_map(given))
         or f"./lab report {given['b'] or 'RUN'} --serve"
     ),
     "runtime",
@@ -209,9 +209,7 @@ def compare(
     on_runs(["compare", a, b, *programs.flags_of({"force": force})], runtime)
 
 
-@task(
-    "policies × suites", lambda _: addresses.open_page(addresses.PAGES, "/runs/leaderboard") or "./lab up ui", "runtime"
-)
+@task("policies × suites", lambda _: addresses.open_page(compose.PAGE, "/runs/leaderboard") or "./lab up ui", "runtime")
 def leaderboard(
     suite: list[str] = word(help=f"only these suites ({manifests.suites_in_words()}); default: all that have runs",
                             kind="suite"),

@@ -35,7 +35,7 @@ from vla_evaluation.progress import make_progress
 from vla_evaluation.report.data import Summary
 from vla_evaluation.runs.folders import Run, RunRefused, explain_os_error, open_run
 from vla_evaluation.store.reading import NEXT_SESSION
-from vla_evaluation.store.records import StoreError, total, unfinished
+from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.terminal import one_line, say
 from vla_evaluation.workers.job import InvocationClock, Job
 from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, Supervisor, worker_names
@@ -127,22 +127,30 @@ def memory_notice(requested: int | None, episodes: int, workers: int, worker_gb:
     return ""
 
 
-def announce(run: Run, plan: Plan, left: int, workers: int) -> None:
-    """Print how memory limits the workers, the drift that is allowed, and how long an earlier run lets expect."""
+def announce(run: Run, plan: Plan, left: int, workers: int) -> float | None:
+    """Print how memory limits the workers, and the drift that is allowed.
+
+    Return the seconds that the run takes at the pace of an earlier one, printed where they are many; None without one.
+    """
     if line := memory_notice(plan.config.workers, left, workers, plan.benchmark.worker_gb):
         say(line)
     for line in run.drift:
         say(f"drift allowed: {line}")
     earlier = find_earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
-    if earlier and (line := earlier.announcement(left, workers)):
+    if earlier is None:
+        return None
+    if line := earlier.announcement(left, workers):
         say(line)
+    return earlier.seconds(left, workers)
 
 
-def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: str = provenance.WORKER) -> int:
+def try_to_work(
+    run: Run, plan: Plan, info: PolicyInfo, workers: int, expected_s: float | None, worker: str = provenance.WORKER
+) -> int:
     """Run what is left of a run, with all finished episodes stored; return the exit code, its reason printed."""
     code = 0
     try:
-        work(run, plan, workers, worker)
+        work(run, plan, workers, expected_s, worker)
     except Interrupted:
         code = 130
     except (RunFailed, StoreError, OSError) as error:
@@ -155,7 +163,7 @@ def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: st
     return code
 
 
-def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
+def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: str) -> None:
     config = plan.config
     notes = {
         "workers": workers,
@@ -180,13 +188,11 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
         growth,
         1 if growth or not workers else provenance.cores() // workers,
     )
-    left = total(supervisor.counts, "planned") - total(supervisor.counts, "done")
-    earlier = find_earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
     outcome = "failed"
     try:
         with joinable(run, plan, clock, invocation) as coordinator:
             names = {task.index: task.instruction for task in plan.tasks}
-            look_after(supervisor, names, coordinator, expected_s=earlier.seconds(left, workers) if earlier else None)
+            look_after(supervisor, names, coordinator, expected_s=expected_s)
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
@@ -291,10 +297,10 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         require_space(run.folder, left * EPISODE_BYTES)
         workers = workers_for(config, left + videos, benchmark.worker_gb)
         workers = max(workers, min(videos, 1))  # machines that join render no videos of earlier invocations
-        print_header(run, plan, info, assets, left, workers)
+        expected_s = print_header(run, plan, info, assets, left, workers)
         if videos:
             say(f"{plural(videos, 'video')} of earlier invocations to draw")
-        code = try_to_work(run, plan, info, workers) if left or videos else 0
+        code = try_to_work(run, plan, info, workers, expected_s) if left or videos else 0
         return conclude(run, code, benchmark.suites)
 
 
@@ -333,7 +339,8 @@ def resume_command(run: Run, suites: Sequence[str]) -> str:
     return shlex.join([*words, "--resume", run.id])
 
 
-def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> None:
+def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> float | None:
+    """Print what the run is; return what `announce` does."""
     count = len(plan.config.policies)
     addresses = f" at {count} addresses" if count > 1 else ""
     say(f"run {run.id} in {shown(run.folder)}{' (resumed)' if run.resumed else ''}")
@@ -346,7 +353,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
         say(assets.advice)
     if plan.config.chunking != Chunking():
         say(f"chunks: {Chunking.of(run.store.meta('identity')).words}")
-    announce(run, plan, left, workers)
+    return announce(run, plan, left, workers)
 
 
 def print_result(run: Run, summary: Summary) -> None:
