@@ -25,7 +25,6 @@ from vla_common.options import device_option, option
 
 # What a resumed run may change: where and how long it trains, not what it learns.
 FREE = ("epochs", "device", "precision", "name", "preload", "keep", "save_every", "measure_every")
-LSTM_MODELS = ("attention", "plain", "transformer")
 
 # --- settings of several labs -------------------------------------------------------------------------------
 
