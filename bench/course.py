@@ -79,9 +79,9 @@ def answers(rounds: int) -> list[bool]:
         "endless": (text.replace(f"    {BLANK}", "    while True: pass"), f"<={LIMIT_S + 5:g}"),
     }
     met = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         for name, (code, target) in files.items():
-            path = Path(folder) / f"{name}.py"
+            path = Path(directory) / f"{name}.py"
             path.write_text(code, encoding="utf-8")
             seconds = []
             for _ in range(1 if name == "endless" else rounds):
@@ -97,8 +97,8 @@ def recipes(seconds: float) -> list[bool]:
     machine, met, losses, speeds = choose_machine("cpu", "fp32"), [], {}, {}
     for size in ("tiny", "course"):
         config = get_config(size, name=size, device="cpu", precision="fp32", val_sentences=0, **SMALL)
-        with tempfile.TemporaryDirectory() as folder:
-            trainer = Trainer(config, machine, get_ds(config, Path(folder), machine, Volume()), Path(folder))
+        with tempfile.TemporaryDirectory() as directory:
+            trainer = Trainer(config, machine, get_ds(config, Path(directory), machine, Volume()), Path(directory))
             speeds[size] = train_for(trainer, seconds)
             data = trainer.data
             found = run_validation(trainer.loss_fn, data.val_dataloader, *data[2:], machine, config.seq, 0)

@@ -92,22 +92,22 @@ def main() -> None:
     options = parser.parse_args()
     rounds, episodes = (1, 16) if options.quick else (3, 50)
     measured: dict[int, list[Measured]] = {1: [], 2: []}
-    with tempfile.TemporaryDirectory() as folder, oracle(Path(folder) / "oracle.log") as url:
+    with tempfile.TemporaryDirectory() as directory, oracle(Path(directory) / "oracle.log") as url:
         for number in range(rounds):
             for workers, results in measured.items():
-                results.append(measure(Path(folder), url, workers, episodes, options.assets, number))
+                results.append(measure(Path(directory), url, workers, episodes, options.assets, number))
     print(
         f"{SUITE} task {TASK}, {episodes} episodes, oracle on the same {cores()} cores; load {os.getloadavg()[0]:.1f}\n"
     )
     print("workers  steps/s  ms/step in an episode  whole run s  CPU ms/step")
     for workers, results in measured.items():
-        for one in results:
-            print(f"{workers:7} {one.steps_per_s:8.1f} {one.episode_ms_per_step:22.2f} ", end="")
-            print(f"{one.wall_s:12.1f} {one.cpu_ms_per_step:12.2f}")
+        for result in results:
+            print(f"{workers:7} {result.steps_per_s:8.1f} {result.episode_ms_per_step:22.2f} ", end="")
+            print(f"{result.wall_s:12.1f} {result.cpu_ms_per_step:12.2f}")
     pairs = list(zip(*measured.values(), strict=True))
-    walls = statistics.median(one.wall_s / two.wall_s for one, two in pairs)
+    walls = statistics.median(pair.wall_s / two.wall_s for pair, two in pairs)
     print(f"\nwhole run, start-up included: {walls:.2f} times as fast")
-    ratio = statistics.median(two.steps_per_s / one.steps_per_s for one, two in pairs)
+    ratio = statistics.median(two.steps_per_s / pair.steps_per_s for pair, two in pairs)
     figure("eval_two_workers_over_one", ratio, "x", ">=1.8")
 
 

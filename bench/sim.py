@@ -67,10 +67,10 @@ class StockLoop:
 class OurLoop:
     """LiberoEnv that draws the cameras after every `draw_every` steps (0: never)."""
 
-    def __init__(self, task, folder, draw_every, cameras=("agentview",)):
+    def __init__(self, task, directory, draw_every, cameras=("agentview",)):
         from services.libero.simulator.env import LiberoEnv
 
-        self.env, self.draw_every, self.cameras = LiberoEnv(folder, cameras), draw_every, cameras
+        self.env, self.draw_every, self.cameras = LiberoEnv(directory, cameras), draw_every, cameras
         self.env.load_task(task, seed=0)
         self.episode, self.seen, self.drawn = -1, [], {}
 
@@ -121,13 +121,13 @@ def smooth_actions(count, seed=0):
     return np.clip(actions, -1, 1).tolist()
 
 
-def oracle_actions(task, folder, init_state, count):
+def oracle_actions(task, directory, init_state, count):
     """Returns float lists [count][7]: the protocol's wait steps, then the oracle at the task; it rests when done."""
     from services.libero.oracle.policy import OraclePolicy
     from services.libero.simulator.env import LiberoEnv
     from services.libero.simulator.privileged import observe
 
-    profile, policy, env = PROFILES["openvla"], OraclePolicy(), LiberoEnv(folder)
+    profile, policy, env = PROFILES["openvla"], OraclePolicy(), LiberoEnv(directory)
     actions = [list(profile.wait_action)] * profile.wait_steps
     env.load_task(task, seed=0)
     env.reset(0, init_state)

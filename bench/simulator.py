@@ -61,12 +61,12 @@ def main() -> int:
     if find() is None:
         raise SystemExit("no Chromium is installed: apt-get install chromium")
     with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as name, contextlib.ExitStack() as stack:
-        folder, libero = Path(name), python("libero")
-        policy = stack.enter_context(program(folder / "policy.txt", libero, "services.libero.policies", "random"))
+        directory, libero = Path(name), python("libero")
+        policy = stack.enter_context(program(directory / "policy.txt", libero, "services.libero.policies", "random"))
         words = ("services.libero.live", "--policies", f"random={policy}")
-        simulator = stack.enter_context(program(folder / "simulator.txt", libero, *words, TMPDIR=str(folder)))
+        simulator = stack.enter_context(program(directory / "simulator.txt", libero, *words, TMPDIR=str(directory)))
         words = ("services.ui", "--policy-url", policy, "--services", f"simulator={simulator}")
-        url = stack.enter_context(program(folder / "ui.txt", python("ui"), *words, said="the page is at"))
+        url = stack.enter_context(program(directory / "ui.txt", python("ui"), *words, said="the page is at"))
         with Browser() as shown:
             found = sorted(ages(shown, url, seconds))
     print(f"{len(found)} pictures in {seconds:g} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

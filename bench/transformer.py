@@ -93,12 +93,12 @@ def course_batch(batch: Batch, pad: int) -> Batch:
 class CourseTraining:
     """The course's loop, a step per call."""
 
-    def __init__(self, config: Config, data: Data, folder: Path) -> None:
+    def __init__(self, config: Config, data: Data, directory: Path) -> None:
         sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
         self.model = made_plain(get_model(config, *sizes)).train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4, eps=1e-9)
         self.loss_fn = nn.CrossEntropyLoss(ignore_index=Special.of(data.tokenizer_src).pad, label_smoothing=0.1)
-        self.writer = SummaryWriter(str(folder))
+        self.writer = SummaryWriter(str(directory))
         self.step_number = 0
 
     def step(self, batch: Batch) -> None:
@@ -160,9 +160,9 @@ class TorchTransformer(nn.Module):
         return self.loss_fn(self.project(x).flatten(0, 1).float(), label.flatten())
 
 
-def torch_trainer(config: Config, machine: Machine, data: Data, folder: Path) -> Trainer:
+def torch_trainer(config: Config, machine: Machine, data: Data, directory: Path) -> Trainer:
     """Return the lab's own trainer with nn.Transformer inside: same step, loss and optimizer."""
-    trainer = Trainer(config, machine, data, folder)
+    trainer = Trainer(config, machine, data, directory)
     sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
     model = TorchTransformer(config, *sizes, Special.of(data.tokenizer_tgt).pad).to(machine.device)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -173,7 +173,7 @@ def torch_trainer(config: Config, machine: Machine, data: Data, folder: Path) ->
 # --- both sides ---------------------------------------------------------------------------------------------
 
 
-def training(data: Data, folder: Path, rounds: int) -> None:
+def training(data: Data, directory: Path, rounds: int) -> None:
     """Measure the words per second that each side learns from; both see real words of the same corpus."""
     config, best = get_config("base", precision="fp32"), choose_machine("cpu", "auto")
     specials = Special.of(data.tokenizer_src), Special.of(data.tokenizer_tgt)
@@ -181,12 +181,12 @@ def training(data: Data, folder: Path, rounds: int) -> None:
     examples = list(data.train_dataloader.dataset)
     eights = [examples[i * COURSE_BATCH : (i + 1) * COURSE_BATCH] for i in range(rounds + 1)]
     padded_batches = [course_batch(make_batch(eight, *specials), specials[1].pad) for eight in eights]
-    course = CourseTraining(config, data, folder / "course")
+    course = CourseTraining(config, data, directory / "course")
     steps = {"course, fp32": (course.step, padded_batches)}
     for precision, machine in {"fp32": Machine(torch.device("cpu")), "bf16": best}.items():
         if precision == "fp32" or machine.dtype:
             for name, make in {"torch": torch_trainer, "lab": Trainer}.items():
-                trainer = make(config, machine, data, folder)
+                trainer = make(config, machine, data, directory)
                 steps[f"{name}, {precision}"] = (lambda batch, trainer=trainer: float(trainer.step([batch])), batches)
     iterators = {name: iter(side_batches) for name, (_, side_batches) in steps.items()}
     sides = {name: lambda name=name, step=step: step(next(iterators[name])) for name, (step, _) in steps.items()}
@@ -245,10 +245,10 @@ def main() -> None:
     quick = flags(__doc__, "two steps of each side, and four sentences in the course's way").parse_args().quick
     torch.manual_seed(0)
     warnings.filterwarnings("ignore", message="enable_nested_tensor")  # nn.Transformer's
-    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as directory:
-        folder = Path(directory)
-        data = get_ds(Config(batch_tokens=BATCH_TOKENS), folder, Machine(torch.device("cpu")), Volume())
-        training(data, folder, 2 if quick else 8)
+    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as name:
+        directory = Path(name)
+        data = get_ds(Config(batch_tokens=BATCH_TOKENS), directory, Machine(torch.device("cpu")), Volume())
+        training(data, directory, 2 if quick else 8)
         decoding(data, 4 if quick else SENTENCES)
 
 

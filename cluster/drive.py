@@ -84,7 +84,7 @@ def serve(asked: dict) -> int:
         num_cpus=1, num_gpus=int(asked["gpu"] and ray.cluster_resources().get("GPU", 0) > 0), max_restarts=0
     )(Policy)
     actors = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(asked["replicas"])]
-    starting = [one.start.remote(asked["command"], asked["token"]) for one in actors]
+    starting = [actor.start.remote(asked["command"], asked["token"]) for actor in actors]
     urls = []
     for one in starting:
         try:
@@ -105,16 +105,16 @@ def nodes() -> list[dict]:
     """Returns the machines of the cluster, the head first: name, address, whether alive, and what they offer."""
     found = [
         {
-            "node": one["NodeID"],
-            "host": one["NodeManagerHostname"],
-            "address": one["NodeManagerAddress"],
-            "alive": one["Alive"],
-            "cores": one["Resources"].get("CPU", 0),
-            "gpus": one["Resources"].get("GPU", 0),
-            "memory_gb": round(one["Resources"].get("memory", 0) / 1e9, 1),
-            "is_head": "node:__internal_head__" in one["Resources"],
+            "node": node["NodeID"],
+            "host": node["NodeManagerHostname"],
+            "address": node["NodeManagerAddress"],
+            "alive": node["Alive"],
+            "cores": node["Resources"].get("CPU", 0),
+            "gpus": node["Resources"].get("GPU", 0),
+            "memory_gb": round(node["Resources"].get("memory", 0) / 1e9, 1),
+            "is_head": "node:__internal_head__" in node["Resources"],
         }
-        for one in ray.nodes()
+        for node in ray.nodes()
     ]
     return sorted(found, key=lambda one: (not one["is_head"], one["host"], one["address"]))
 
@@ -158,7 +158,7 @@ class RayPlacement:
                 if again:
                     self.waiting.append(self.submit())
             if self.shunned and not [
-                one for one in nodes() if one["alive"] and one["cores"] and one["node"] not in self.shunned
+                node for node in nodes() if node["alive"] and node["cores"] and node["node"] not in self.shunned
             ]:
                 say("no machine of the cluster can take part")
                 return 1

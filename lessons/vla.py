@@ -22,26 +22,30 @@ HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16}  # of a vision transformer
 
 
 # --- 1. what lies in a checkpoint ------------------------------------------------------------------------------
-def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict]:
+def read_checkpoint(directory: Path) -> tuple[dict[str, Tensor], dict]:
     """Returns the weights by name, float32, and what config.json says, with the statistics of the actions."""
     from safetensors.torch import load_file
 
     weights = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(directory.glob("*.safetensors")):
         weights |= {name: value.float() for name, value in load_file(file).items()}
-    config = json.loads((folder / "config.json").read_text())
-    statistics = folder / "dataset_statistics.json"  # a fine-tuned model has its own
+    config = json.loads((directory / "config.json").read_text())
+    statistics = directory / "dataset_statistics.json"  # a fine-tuned model has its own
     if statistics.is_file():
         config["norm_stats"] = json.loads(statistics.read_text())
-    pictures = json.loads((folder / "preprocessor_config.json").read_text())
+    pictures = json.loads((directory / "preprocessor_config.json").read_text())
     return weights, {**config, "pixels": pictures["tvf_normalize_params"]}
 
 
-def prompt_ids(instruction: str, folder: Path) -> list[int]:
+def prompt_ids(instruction: str, directory: Path) -> list[int]:
     """Returns the prompt's tokens, as OpenVLA was trained to read it."""
     from tokenizers import Tokenizer
 
-    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(PROMPT.format(instruction=instruction.lower())).ids
+    ids = (
+        Tokenizer.from_file(str(directory / "tokenizer.json"))
+        .encode(PROMPT.format(instruction=instruction.lower()))
+        .ids
+    )
     return [BOS, *(one for one in ids if one != BOS), SPACE]
 
 
@@ -180,10 +184,10 @@ def gripper_flip(action: np.ndarray) -> np.ndarray:
 
 
 def action_of(
-    picture: np.ndarray, instruction: str, unnorm_key: str, folder: Path, weights: dict[str, Tensor], config: dict
+    picture: np.ndarray, instruction: str, unnorm_key: str, directory: Path, weights: dict[str, Tensor], config: dict
 ) -> np.ndarray:
     """Returns what the robot should do: three numbers that move the hand, three that turn it, one for the gripper."""
-    tokens = seven_tokens(picture, prompt_ids(instruction, folder), weights, config)
+    tokens = seven_tokens(picture, prompt_ids(instruction, directory), weights, config)
     vocabulary = config["text_config"]["vocab_size"] - config["pad_to_multiple_of"]
     values = action_bins(np.array(tokens), vocabulary, config["n_action_bins"])  # (7)
     statistics = config["norm_stats"][unnorm_key]["action"]
@@ -193,8 +197,8 @@ def action_of(
 
 if __name__ == "__main__":
     picture = np.random.RandomState(0).randint(0, 256, (224, 224, 3), dtype=np.uint8)
-    folder = Path(sys.argv[1])
+    directory = Path(sys.argv[1])
     words, key = "put the bowl on the stove", "libero_goal_no_noops"
-    action = action_of(picture, words, key, folder, *read_checkpoint(folder))
+    action = action_of(picture, words, key, directory, *read_checkpoint(directory))
     print("the model's action:", action.round(3))
     print("as LIBERO takes it:", gripper_flip(action).round(3))

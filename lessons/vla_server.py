@@ -27,16 +27,16 @@ class Asked(BaseModel):
     unnorm_key: str
 
 
-def app_for(folder: Path) -> FastAPI:
+def app_for(directory: Path) -> FastAPI:
     """Returns the application: the weights are read once, and each request is answered by them."""
-    (weights, config), app = read_checkpoint(folder), FastAPI()
+    (weights, config), app = read_checkpoint(directory), FastAPI()
 
     @app.post("/act")
     def act(asked: Asked) -> dict[str, list[float]]:  # not async: it runs in a thread, and others are heard meanwhile
         if asked.unnorm_key not in config["norm_stats"] or len({len(row) for row in asked.image}) != 1:
             raise HTTPException(422, f"expected rows of one length, and unnorm_key of {list(config['norm_stats'])}")
         picture = np.array(asked.image, np.uint8)
-        return {"action": action_of(picture, asked.instruction, asked.unnorm_key, folder, weights, config).tolist()}
+        return {"action": action_of(picture, asked.instruction, asked.unnorm_key, directory, weights, config).tolist()}
 
     return app
 

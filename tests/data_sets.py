@@ -40,27 +40,27 @@ def numbers(length: int, seed: int) -> dict[str, np.ndarray]:
     return {libero.STATE: random.normal(size=(length, 8)).astype(np.float32), libero.ACTION: action}
 
 
-def lerobot(folder: Path, size: int = 32, cameras: tuple[str, ...] = CAMERAS) -> LeRobotDataset:
+def lerobot(directory: Path, size: int = 32, cameras: tuple[str, ...] = CAMERAS) -> LeRobotDataset:
     """Writes a LIBERO set of three episodes and returns it."""
     features, modality = libero.features(cameras, size), libero.modality(cameras)
-    writer = Writer(folder, libero.ROBOT, libero.FPS, features, modality)
+    writer = Writer(directory, libero.ROBOT, libero.FPS, features, modality)
     for seed, (length, task) in enumerate(zip(LENGTHS, TASKS, strict=True)):
-        films = {libero.video_key(one): pictures(length, size, seed + 5 * i) for i, one in enumerate(cameras)}
-        writer.add(numbers(length, seed), films, task)
+        videos = {libero.video_key(one): pictures(length, size, seed + 5 * i) for i, one in enumerate(cameras)}
+        writer.add(numbers(length, seed), videos, task)
     return writer.finish()
 
 
-def hdf5(folder: Path, size: int = 32) -> Path:
+def hdf5(directory: Path, size: int = 32) -> Path:
     """Writes the same episodes as openvla's regenerated LIBERO files hold them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for task in dict.fromkeys(TASKS):
-        with h5py.File(folder / f"{task.replace(' ', '_')}_demo.hdf5", "w") as file:
+        with h5py.File(directory / f"{task.replace(' ', '_')}_demo.hdf5", "w") as file:
             data = file.create_group("data")
             data.attrs["problem_info"] = json.dumps({"language_instruction": task})
             chosen = [seed for seed, one in enumerate(TASKS) if one == task]
             for place, seed in enumerate(chosen):
                 _demo(data.create_group(f"demo_{place}"), seed, size)
-    return folder
+    return directory
 
 
 def linked(source: Path, layout: str, root: Path) -> Path:
@@ -74,40 +74,40 @@ def linked(source: Path, layout: str, root: Path) -> Path:
         subprocess.run(["cp", "-rs", source, root / "copied"], check=True)
         return root / "copied"
     if layout == "disk":
-        folder = Path(shutil.copytree(source, root / "here"))
-        for path in (folder / "data", *(folder / "videos").glob("*")):
+        directory = Path(shutil.copytree(source, root / "here"))
+        for path in (directory / "data", *(directory / "videos").glob("*")):
             shutil.move(path, root / "disk" / path.name)
             path.symlink_to(root / "disk" / path.name)
-        return folder
-    folder = root / "datasets--someone--linked" / "snapshots" / "0a1b2c"
+        return directory
+    directory = root / "datasets--someone--linked" / "snapshots" / "0a1b2c"
     blobs = root / "datasets--someone--linked" / "blobs"
     blobs.mkdir(parents=True)
     for path in sorted(one for one in source.rglob("*") if one.is_file()):
         blob = shutil.copy(path, blobs / hashlib.sha256(str(path).encode()).hexdigest())
-        link = folder / path.relative_to(source)
+        link = directory / path.relative_to(source)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(blob, link.parent))
-    return folder
+    return directory
 
 
-def without_rows(folder: Path, index: int = 1) -> Path:
+def without_rows(directory: Path, index: int = 1) -> Path:
     """Make an episode of a data set, or a demonstration of each HDF5 file, one without rows; return the data set."""
-    for path in folder.glob("*.hdf5"):
+    for path in directory.glob("*.hdf5"):
         with h5py.File(path, "r+") as file:
             demo = list(file["data"].values())[-1]
             for name in ("actions", *(f"obs/{key}" for key in demo["obs"])):
                 values = demo[name][:0]
                 del demo[name]
                 demo[name] = values
-    if (folder / metadata.EPISODES).exists():
-        path = folder / metadata.EPISODES
+    if (directory / metadata.EPISODES).exists():
+        path = directory / metadata.EPISODES
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         rows[index]["length"] = 0
         metadata.write_lines(path, rows)
-        table = LeRobotDataset(folder).data_path(index)
+        table = LeRobotDataset(directory).data_path(index)
         parquet.write_table(parquet.read_table(table).slice(0, 0), table)
-        LeRobotDataset(folder).write_statistics()
-    return folder
+        LeRobotDataset(directory).write_statistics()
+    return directory
 
 
 def gripper_closes(actions: np.ndarray) -> np.ndarray:

@@ -45,7 +45,7 @@ def kernel() -> list[str]:
 
 def import_path() -> str:
     """Returns what PYTHONPATH is for programs of this repository."""
-    shared = (str(folder) for folder in (ROOT / "shared").iterdir() if any(folder.glob("vla_*")))
+    shared = (str(directory) for directory in (ROOT / "shared").iterdir() if any(directory.glob("vla_*")))
     return os.pathsep.join([str(ROOT), *shared])
 
 
@@ -55,12 +55,12 @@ def served() -> Path:
     import subprocess
 
     where = None if len(tempfile.gettempdir()) < 60 else "/tmp"  # a socket's address has 107 bytes at most
-    folder = tempfile.TemporaryDirectory(prefix="vlalab-forked-", dir=where)
-    place = Path(folder.name) / "asked"
+    directory = tempfile.TemporaryDirectory(prefix="vlalab-forked-", dir=where)
+    place = Path(directory.name) / "asked"
     env = {**os.environ, "PYTHONPATH": import_path()}
     command = [sys.executable, str(Path(__file__)), "serve", str(place)]
     process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    atexit.register(lambda: (process.stdin.close(), process.wait(60), folder.cleanup()))
+    atexit.register(lambda: (process.stdin.close(), process.wait(60), directory.cleanup()))
     if process.stdout.readline() != b"ready\n":
         raise RuntimeError("the process that forks does not start; what it said is above")
     return place

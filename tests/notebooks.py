@@ -46,7 +46,7 @@ def executed(path: Path, volume: Path, **variables: str) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def shows_a_picture(cell: NotebookNode) -> bool:
+def shows_image(cell: NotebookNode) -> bool:
     """Returns whether a cell put out a picture, a film, a drawing or a viewer."""
     found = [output.get("data", {}) for output in cell.outputs]
     return any(kind in data for data in found for kind in PICTURES) or any(

@@ -24,11 +24,11 @@ file.write_text(json.dumps({**json.loads(file.read_text()), "runtimes": {"nvidia
 class Repository:
     """A repository of packages that hold next to nothing, signed with a key made for it."""
 
-    def __init__(self, folder: Path, release: str) -> None:
-        self.folder, self.home = folder, folder / "gnupg"
+    def __init__(self, directory: Path, release: str) -> None:
+        self.directory, self.home = directory, directory / "gnupg"
         self.home.mkdir(mode=0o700)
         self.gpg("--passphrase", "", "--quick-generate-key", "lab tests", "ed25519")
-        (folder / "gpg").write_text(self.gpg("--armor", "--export"))
+        (directory / "gpg").write_text(self.gpg("--armor", "--export"))
         self.fingerprint = re.search(r"fpr:+(\w+):", self.gpg("--with-colons", "--fingerprint"))[1]
         suite = f"dists/{release}"
         pool = [self.package(name, "pool", ENGINE if name == "docker-ce" else {}) for name in (*DOCKERS, DRAWING)]
@@ -40,24 +40,24 @@ class Repository:
         line = ["gpg", "--homedir", str(self.home), "--batch", "--yes", "--pinentry-mode", "loopback", *words]
         return subprocess.run(line, check=True, capture_output=True, text=True, **more).stdout
 
-    def package(self, name: str, folder: str, files: dict[str, str]) -> str:
+    def package(self, name: str, directory: str, files: dict[str, str]) -> str:
         """Makes a package of those files, and what lies in bin can be run; returns its entry of an index."""
         control = f"Package: {name}\nVersion: 1\nArchitecture: amd64\nMaintainer: lab\nDescription: of the tests\n"
-        tree = self.folder / "trees" / name
+        tree = self.directory / "trees" / name
         for place, text in {"DEBIAN/control": control, **files}.items():
             (tree / place).parent.mkdir(parents=True, exist_ok=True)
             (tree / place).write_text(text)
             (tree / place).chmod(0o755 if "/bin/" in place else 0o644)
-        file = self.folder / folder / f"{name}.deb"
+        file = self.directory / directory / f"{name}.deb"
         file.parent.mkdir(exist_ok=True)
         subprocess.run(["dpkg-deb", "--build", "--root-owner-group", tree, file], check=True, capture_output=True)
         data = file.read_bytes()
-        where = f"pool/{file.name}" if folder == "pool" else file.name  # NVIDIA's repository is a flat one
+        where = f"pool/{file.name}" if directory == "pool" else file.name  # NVIDIA's repository is a flat one
         return f"{control}Filename: {where}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
 
     def index(self, place: str, entries: list[str], release: str) -> None:
         """Writes the list of packages, and the signed file that vouches for it."""
-        listed, signed = self.folder / place / "Packages", self.folder / release / "InRelease"
+        listed, signed = self.directory / place / "Packages", self.directory / release / "InRelease"
         listed.parent.mkdir(parents=True, exist_ok=True)
         listed.write_text("\n".join(entries))
         data = listed.read_bytes()

@@ -55,14 +55,14 @@ STRIP = """
 class Lab:
     """A lab for the pictures alone: `./lab` with a volume, a state and ports of its own."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, directory: Path):
         ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "PYTHONPATH"))}
-        own = {"VLALAB_STATE": folder / "state", "VLALAB_VOLUME": folder / "volume", "VLALAB_TOKEN": TOKEN}
+        own = {"VLALAB_STATE": directory / "state", "VLALAB_VOLUME": directory / "volume", "VLALAB_TOKEN": TOKEN}
         own |= {f"VLALAB_{name.upper()}_PORT": port for name, port in ports.items()}
         self.environment = {**kept, **{name: str(value) for name, value in own.items()}}
         self.url = f"http://127.0.0.1:{ports['ui']}"
-        (folder / "volume").mkdir()
+        (directory / "volume").mkdir()
 
     def __call__(self, *words: str) -> None:
         """Runs one task of the lab."""
@@ -123,12 +123,12 @@ def plain(path: str, ready: str) -> Callable[[Browser, str], None]:
     return look
 
 
-FILMS = "[...document.querySelectorAll('video')].every((one) => one.readyState >= 1 || one.poster)"
+VIDEOS = "[...document.querySelectorAll('video')].every((one) => one.readyState >= 1 || one.poster)"
 LOOKS: dict[str, tuple[int, Callable[[Browser, str], None]]] = {  # the window's height, and the page
     "ui": (1330, ask),
     "simulator": (1000, simulator),
-    "runs": (980, plain("/runs/libero_goal-oracle-1", FILMS)),
-    "compare": (1000, plain("/runs/compare?a=libero_goal-oracle-1&b=libero_goal-random-1", FILMS)),
+    "runs": (980, plain("/runs/libero_goal-oracle-1", VIDEOS)),
+    "compare": (1000, plain("/runs/compare?a=libero_goal-oracle-1&b=libero_goal-random-1", VIDEOS)),
     "data": (1000, plain("/data/goal-oracle/0", "document.querySelectorAll('.curves polyline').length > 7")),
     "lab": (1000, plain("/lab", "document.querySelectorAll('tr[data-service] button').length > 3")),
 }
@@ -139,15 +139,15 @@ def strip(shown: Browser, url: str) -> None:
     shown.go(f"{url}/runs/libero_goal-oracle-2")
     shown.until("document.querySelectorAll('tr[data-task]').length == 2")
     name = "document.querySelector('tr[data-task=\"{}\"] th').textContent"
-    films = [[shown.js(name.format(task)), f"/runs/libero_goal-oracle-2/videos/{task:02d}-00.mp4"] for task in (3, 8)]
-    shown.js(STRIP.replace("FILMS", str(films)))
+    videos = [[shown.js(name.format(task)), f"/runs/libero_goal-oracle-2/videos/{task:02d}-00.mp4"] for task in (3, 8)]
+    shown.js(STRIP.replace("FILMS", str(videos)))
 
 
 def take(shown: Browser, path: Path) -> None:
     """Writes what the window shows as a PNG of few colours."""
     shown.screenshot(path)
-    with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    with Image.open(path) as image:
+        few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
     few.save(buffer, "PNG", optimize=True)
     path.write_bytes(buffer.getvalue())
@@ -163,7 +163,7 @@ def log_in(shown: Browser, url: str) -> None:
     shown.until("!!document.querySelector('.cards a')")
 
 
-def everywhere(shown: Browser, name: str, folder: Path) -> None:
+def everywhere(shown: Browser, name: str, directory: Path) -> None:
     """Writes a page that stands narrow and wide, light and dark, and in Korean."""
     for language in ("en", "ko"):
         if language == "ko":
@@ -172,7 +172,7 @@ def everywhere(shown: Browser, name: str, folder: Path) -> None:
         for width, scheme in ((400, "light"), (400, "dark"), (1920, "light"), (1920, "dark")):
             shown.resize(width, 1600 if width < 600 else 1000), shown.scheme(scheme)
             time.sleep(1.0)
-            take(shown, folder / f"{name}-{language}-{width}-{scheme}.png")
+            take(shown, directory / f"{name}-{language}-{width}-{scheme}.png")
     shown.js("document.querySelector('a[lang=en]').click()")
     shown.until("document.readyState == 'complete' && !!document.querySelector('a[lang=ko]')")
 
@@ -194,9 +194,9 @@ def main() -> None:
                 shown.scheme("light"), shown.resize(1296 if one == "rollout" else 1280, height)
                 look(shown, lab.url)
                 time.sleep(1.0)  # what fades in has done so
-                take(shown, given.folder / f"{one}.png")
+                take(shown, given.directory / f"{one}.png")
                 if given.look and one in LOOKS:
-                    everywhere(shown, one, given.folder)
+                    everywhere(shown, one, given.directory)
         finally:
             lab("down")
 

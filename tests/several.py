@@ -17,14 +17,14 @@ SAYING_S = 5.0  # for threads to say where they are
 FAMILY = "VLALAB_TEST_FAMILY"  # the variable by which all processes of one training are found
 
 
-def trained(words: list[str], folder: Path, variables: dict[str, str], timeout_s: float = 300.0, **options) -> str:
+def trained(words: list[str], directory: Path, variables: dict[str, str], timeout_s: float = 300.0, **options) -> str:
     """Returns what two processes of `python WORDS` and their torchrun print. Fails with that, and where each was.
 
     torchrun's processes have sessions of their own: ending it alone would leave them, and whoever waits for the end of
     what they print.
     """
-    printed = folder / "printed.txt"
-    env = {**variables, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", FAMILY: str(folder)}
+    printed = directory / "printed.txt"
+    env = {**variables, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", FAMILY: str(directory)}
     with printed.open("w") as output:
         process = subprocess.Popen(
             forked.python(*LAUNCH, *forked.python(*words)), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -35,7 +35,7 @@ def trained(words: list[str], folder: Path, variables: dict[str, str], timeout_s
     except subprocess.TimeoutExpired:
         code = f"nothing within {timeout_s:g} s"
     finally:
-        _end(process, str(folder))
+        _end(process, str(directory))
     assert code == 0, f"ended with {code}:\n{printed.read_text()}"
     return printed.read_text()
 

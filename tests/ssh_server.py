@@ -28,18 +28,18 @@ def free_port() -> int:
 class Server:
     """One SSH server of the tests' own, with a key of its own, for the caller."""
 
-    def __init__(self, folder: Path, client_key: Path) -> None:
-        folder.mkdir()
-        self.port, self.key = free_port(), folder / "host"
+    def __init__(self, directory: Path, client_key: Path) -> None:
+        directory.mkdir()
+        self.port, self.key = free_port(), directory / "host"
         new_key(self.key)
         settings = {
             "ListenAddress": f"127.0.0.1:{self.port}", "HostKey": self.key, "PidFile": "none", "UsePAM": "no",
             "AuthorizedKeysFile": f"{client_key}.pub", "StrictModes": "no", "PermitRootLogin": "prohibit-password",
             "PasswordAuthentication": "no", "LogLevel": "ERROR",
         }  # fmt: skip
-        config = folder / "config"
+        config = directory / "config"
         config.write_text("".join(f'{name} "{value}"\n' for name, value in settings.items()))
-        self.process = subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=(folder / "log").open("w"))
+        self.process = subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=(directory / "log").open("w"))
 
     def known(self) -> str:
         """Returns its line of known_hosts."""
@@ -61,14 +61,14 @@ def wait_open(port: int) -> None:
 
 
 @contextmanager
-def running(folder: Path, names: list[str], strange: tuple[str, ...] = ()) -> Iterator[list[Server]]:
+def running(directory: Path, names: list[str], strange: tuple[str, ...] = ()) -> Iterator[list[Server]]:
     """Holds a server for each name. folder/home has the client's key, and known_hosts with all keys but the strange."""
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # else sshd does not start as root
-    ssh = folder / "home" / ".ssh"
+    ssh = directory / "home" / ".ssh"
     ssh.mkdir(parents=True, mode=0o700)
     new_key(ssh / "id_ed25519")
-    started = {name: Server(folder / name, ssh / "id_ed25519") for name in names}
+    started = {name: Server(directory / name, ssh / "id_ed25519") for name in names}
     try:
         (ssh / "known_hosts").write_text("".join(one.known() for name, one in started.items() if name not in strange))
         for one in started.values():

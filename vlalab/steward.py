@@ -109,7 +109,7 @@ class Steward:
             why = "outside a container a notebook is a shell of the user that started it"
             raise Refused(409, f"{why}; at the machine: ./lab up {name}")
         with self._lock:
-            running = [one["service"] for one in self._actions.values() if one["ended"] is None]
+            running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
                 raise Refused(409, f"{name} is being started or stopped; wait until that has ended")
             if len(running) >= MAX_ACTIONS:

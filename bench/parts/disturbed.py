@@ -41,13 +41,13 @@ def run_stock(script: Path, work: Path, *python_path: Path) -> None:
 
 
 def measure(
-    label: str, options: argparse.Namespace, folder: Path, size: int,
+    label: str, options: argparse.Namespace, directory: Path, size: int,
     expected: Sequence[tuple[suites.Task, Ends]], is_complete: Callable[[suites.Task], bool],
 ) -> int:  # fmt: skip
     """Compare the sampled tasks, build and start all complete ones, print the figures; return 1 where one misses."""
     from services.libero.simulator.env import LiberoEnv
 
-    env = LiberoEnv(folder, ("agentview",), size)
+    env = LiberoEnv(directory, ("agentview",), size)
     equal = sum(is_equal(task, ours(env, task), ends) for task, ends in expected)
     count = started = lacking = 0
     for name in options.suites:

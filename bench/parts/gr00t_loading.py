@@ -20,7 +20,7 @@ import torch
 from bench.common import figure, interleaved
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import load_config
-from services.gr00t.checkpoint.folder import CheckpointFolder
+from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training.robot import Robot, robot_of
 from services.gr00t.training.samples import Samples, collate
@@ -33,9 +33,9 @@ CAMERAS = ("front", "wrist")
 BATCH = 16
 
 
-def loading(found: CheckpointFolder, folder: Path) -> None:
+def loading(found: CheckpointDirectory, directory: Path) -> None:
     """Prints samples per second of every way, and the FIGURE lines where upstream's is here."""
-    dataset = LeRobotDataset(recordings(folder / "recordings"))
+    dataset = LeRobotDataset(recordings(directory / "recordings"))
     robot = robot_of(dataset, "new_embodiment", found)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -55,10 +55,10 @@ def loading(found: CheckpointFolder, folder: Path) -> None:
             )
 
 
-def ours(found: CheckpointFolder, dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
+def ours(found: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
     """Returns what makes our next batch: films kept from nothing, kept already, and never."""
-    config = load_config(found.folder)
-    prompts = Prompts(tokenizer.load(found.folder), len(CAMERAS), config.patches)
+    config = load_config(found.directory)
+    prompts = Prompts(tokenizer.load(found.directory), len(CAMERAS), config.patches)
     made = {
         name: Samples(dataset, robot, prompts, config.head, config.vision["image_size"], seed=0)
         for name in ("ours, first epoch", "ours, later epochs", "ours, nothing kept")
@@ -84,7 +84,7 @@ def theirs(dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], obje
         modalities, transforms = package.data_config(robot.embodiment)
         made = {
             f"upstream, {decoder}": LeRobotSingleDataset(
-                str(dataset.folder), modalities, robot.embodiment.tag, video_backend=decoder, transforms=transforms
+                str(dataset.directory), modalities, robot.embodiment.tag, video_backend=decoder, transforms=transforms
             )
             for decoder, module in {"torchvision_av": "av", "decord": "decord", "torchcodec": "torchcodec"}.items()
             if find_spec(module)
@@ -102,21 +102,21 @@ def batches(samples: object, together: Callable, order: object) -> Callable[[], 
     return lambda: together([samples[next(places)] for _ in range(BATCH)])
 
 
-def recordings(folder: Path) -> Path:
+def recordings(directory: Path) -> Path:
     """Returns a data set: a disc that moves over a shaded ground, with the noise of a camera."""
-    pictures = {f"observation.images.{name}": {"dtype": "video", "shape": [SIDE, SIDE, 3]} for name in CAMERAS}
+    images = {f"observation.images.{name}": {"dtype": "video", "shape": [SIDE, SIDE, 3]} for name in CAMERAS}
     numbers = {name: {"dtype": "float32", "shape": [7]} for name in ("observation.state", "action")}
     parts = {"arm": {"start": 0, "end": 6}, "gripper": {"start": 6, "end": 7}}
     video = {name: {"original_key": f"observation.images.{name}"} for name in CAMERAS}
     annotation = {"human.task_description": {"original_key": "task_index"}}
     modality = {"state": parts, "action": parts, "video": video, "annotation": annotation}
-    writer = Writer(folder, "bench", FPS, {**pictures, **numbers}, modality)
+    writer = Writer(directory, "bench", FPS, {**images, **numbers}, modality)
     for index in range(EPISODES):
         draw = np.random.default_rng(index)
         columns = {name: draw.normal(size=(LENGTH, 7)).astype(np.float32) for name in numbers}
-        writer.add(columns, {name: film(draw) for name in pictures}, "pick up the cup")
+        writer.add(columns, {name: film(draw) for name in images}, "pick up the cup")
     writer.finish()
-    return folder
+    return directory
 
 
 def film(draw: np.random.Generator) -> np.ndarray:

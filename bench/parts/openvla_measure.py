@@ -153,13 +153,13 @@ def _best_s(work: Callable[[], object], device: torch.device, rounds: int = 8) -
     return best
 
 
-def make_app(folder: str):
+def make_app(directory: str):
     """Returns a tiny checkpoint's application."""
     from services.openvla.service.loading import load_policy
     from services.openvla.service.settings import ModelSettings
     from vla_contract import create_app
 
-    return create_app(lambda: load_policy(ModelSettings(checkpoint=folder)))
+    return create_app(lambda: load_policy(ModelSettings(checkpoint=directory)))
 
 
 def service_overhead_ms(rounds: int) -> tuple[float, float]:
@@ -169,15 +169,15 @@ def service_overhead_ms(rounds: int) -> tuple[float, float]:
     from services.openvla.checkpoint import tiny
     from vla_contract import Observation, PolicyClient
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         # as many pixels as the 7B model takes, so that a picture passes through untouched here too
         spec = tiny.TinySpec(timm_ids=tiny.MID.timm_ids, image_size=224, suites=("libero_goal",))
-        tiny.write(Path(folder), spec)
-        picture = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
+        tiny.write(Path(directory), spec)
+        image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
         beside = []
-        with served(make_app, folder, timeout_s=120) as (url, _), PolicyClient(url) as client:
+        with served(make_app, directory, timeout_s=120) as (url, _), PolicyClient(url) as client:
             for step in range(rounds):
-                asked = Observation({"agentview": picture}, None, "put the bowl on the stove", "bench", step)
+                asked = Observation({"agentview": image}, None, "put the bowl on the stove", "bench", step)
                 spent = client.act(asked).timings_ms
                 beside.append(spent["round_trip"] - spent["model"])
     return float(np.median(beside)), float(np.percentile(beside, 90))

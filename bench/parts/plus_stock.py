@@ -44,7 +44,7 @@ def main(work: Path) -> None:
         )
         noise, env.noise = env.noise, 0
         env.seed(0)
-        starts, states, pictures = np.load(work / f"starts-{number}.npy"), [], []
+        starts, states, images = np.load(work / f"starts-{number}.npy"), [], []
         for episode, played in enumerate(actions):
             env.reset()
             env.set_init_state(starts[episode % len(starts)])
@@ -56,9 +56,9 @@ def main(work: Path) -> None:
                 np.random.set_state(before)
             env.noise = 0
             states.append(env.get_sim_state())
-            pictures.append(seen["agentview_image"])
+            images.append(seen["agentview_image"])
         env.close()
-        np.savez(work / f"{number}.npz", states=states, pictures=pictures, told=env_language(task))
+        np.savez(work / f"{number}.npz", states=states, pictures=images, told=env_language(task))
 
 
 def env_language(task: dict) -> str:

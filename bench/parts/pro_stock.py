@@ -20,16 +20,16 @@ def main(work: Path) -> None:
         )
         env.seed(0)
         starts = load_initial_states(task["states"]) if task["states"] else None
-        states, pictures = [], []
+        states, images = [], []
         for episode, played in enumerate(actions):
             env.reset()
             seen = env.set_init_state(env.get_sim_state() if starts is None else starts[episode])
             for action in played:
                 seen, *_ = env.step(action.tolist())
             states.append(env.get_sim_state())
-            pictures.append(seen["agentview_image"])
+            images.append(seen["agentview_image"])
         env.close()
-        np.savez(work / f"{task['suite']}.npz", states=states, pictures=pictures)
+        np.savez(work / f"{task['suite']}.npz", states=states, pictures=images)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ def check_inference() -> str:
     from services.gr00t.__main__ import ServiceSettings, prepare
     from services.gr00t.checkpoint import tiny
 
-    with tempfile.TemporaryDirectory() as folder:
-        made = tiny.make(Path(folder) / "gr00t-tiny")
+    with tempfile.TemporaryDirectory() as directory:
+        made = tiny.make(Path(directory) / "gr00t-tiny")
         policy = prepare(ServiceSettings(checkpoint=str(made), device="cpu"))[0]()
         chunk = policy.act([policy.example(128)])[0]
     if isinstance(chunk, Exception):

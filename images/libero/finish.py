@@ -60,7 +60,7 @@ LIBERO_EDITS = {
 }
 
 
-def package_folder(name: str) -> Path:
+def package_directory(name: str) -> Path:
     """Return where a package is installed, without importing it. Raises ModuleNotFoundError where it is not."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
@@ -68,10 +68,10 @@ def package_folder(name: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def edit_libero(folder: Path) -> Path:
+def edit_libero(directory: Path) -> Path:
     """Edit LIBERO's installed code and write the configuration it reads. Returns the configuration's path."""
     for name, edits in LIBERO_EDITS.items():
-        path = folder / name
+        path = directory / name
         text = path.read_text()
         for old, new in edits:
             if new in text:
@@ -83,21 +83,25 @@ def edit_libero(folder: Path) -> Path:
         partial.write_text(text)
         # A new file: the old one may be a hard link into uv's cache.
         os.replace(partial, path)
-    config = folder / "config" / "config.yaml"
+    config = directory / "config" / "config.yaml"
     config.parent.mkdir(exist_ok=True)
-    paths = {"benchmark_root": folder, "datasets": folder.parent / "datasets"}
-    paths |= {"bddl_files": folder / "bddl_files", "init_states": folder / "init_files", "assets": folder / "assets"}
+    paths = {"benchmark_root": directory, "datasets": directory.parent / "datasets"}
+    paths |= {
+        "bddl_files": directory / "bddl_files",
+        "init_states": directory / "init_files",
+        "assets": directory / "assets",
+    }
     config.write_text("".join(f'{key}: "{path}"\n' for key, path in paths.items()))
     return config
 
 
-def write_macros(folder: Path) -> Path:
+def write_macros(directory: Path) -> Path:
     """Write macros_private.py: robosuite's own macros with file logging off. Returns its path."""
-    path = folder / "macros.py"
+    path = directory / "macros.py"
     text, changed = re.subn(r"(?m)^FILE_LOGGING_LEVEL\s*=.*$", "FILE_LOGGING_LEVEL = None", path.read_text())
     if changed != 1:
         raise ValueError(f"{path} sets FILE_LOGGING_LEVEL {changed} times, expected once (robosuite 1.4.0)")
-    target = folder / "macros_private.py"
+    target = directory / "macros_private.py"
     target.write_text(text)
     return target
 
@@ -112,8 +116,8 @@ def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
 
 
 if __name__ == "__main__":
-    place = package_folder("robosuite")
+    place = package_directory("robosuite")
     print(write_macros(place))
-    print(edit_libero(package_folder("libero") / "libero"))
+    print(edit_libero(package_directory("libero") / "libero"))
     print(f"{remove_unused(place / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
     print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_BESIDE) / 1e6:.0f} MB of unused task files removed")

@@ -40,8 +40,8 @@ def check_four_bits() -> str:
 
 def check_inference() -> str:
     """Check one inference with a tiny random checkpoint: loading, picture, prompt, tokens, action."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["VLALAB_VOLUME"] = folder
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["VLALAB_VOLUME"] = directory
         import numpy as np
 
         from services.openvla.checkpoints import CheckpointSettings, get
@@ -49,12 +49,12 @@ def check_inference() -> str:
         from services.openvla.service.settings import ModelSettings
         from vla_contract import Observation
 
-        checkpoint = Path(folder) / "checkpoints" / "openvla-tiny"
+        checkpoint = Path(directory) / "checkpoints" / "openvla-tiny"
         get(CheckpointSettings(tiny=True, suite="libero_goal"), checkpoint)
         policy = load_policy(ModelSettings(checkpoint=str(checkpoint), max_batch=1))
         info = policy.info()
-        picture = np.random.RandomState(0).randint(0, 256, (224, 224, 3), np.uint8)
-        chunk = policy.act([Observation({info.cameras[0]: picture}, None, "open the drawer", "selftest", 0)])[0]
+        image = np.random.RandomState(0).randint(0, 256, (224, 224, 3), np.uint8)
+        chunk = policy.act([Observation({info.cameras[0]: image}, None, "open the drawer", "selftest", 0)])[0]
         if isinstance(chunk, Exception):
             raise chunk
     expect(chunk.actions.shape == (1, 7), f"the action's shape is {chunk.actions.shape}, expected (1, 7)")

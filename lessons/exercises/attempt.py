@@ -74,10 +74,10 @@ def _reap(*_: object) -> None:
             pass
 
 
-def _keep(name: str, file: str, folder: str, said: int, printed: int) -> None:
+def _keep(name: str, file: str, directory: str, said: int, printed: int) -> None:
     """Has a file tried in a process of its own and says how that ended. Ends this process."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.chdir(folder)
+    os.chdir(directory)
     if (child := os.fork()) == 0:
         _try(name, file, said, printed)
     threading.Thread(target=_end_with, args=(said, child), daemon=True).start()

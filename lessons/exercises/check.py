@@ -27,7 +27,7 @@ PROGRESS = ".progress.json"
 def main(words: Sequence[str] | None = None) -> int:
     """Does what the words say; returns 0 where all that was checked is right, else 1."""
     parser = argparse.ArgumentParser(prog="check", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where the student's files lie")
+    parser.add_argument("--directory", type=Path, required=True, help="where the student's files lie")
     parser.add_argument("--name", help="an exercise")
     parser.add_argument("--file", type=Path, help="the student's file; default: NAME.py in the folder")
     parser.add_argument("--all", type=Path, help="a folder with a folder for each student")
@@ -36,8 +36,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if given.all:
             return table(given.all)
         if given.name:
-            return one(given.folder, given.name, given.file)
-        return listing(given.folder)
+            return one(given.directory, given.name, given.file)
+        return listing(given.directory)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -46,9 +46,9 @@ def main(words: Sequence[str] | None = None) -> int:
 # --- one exercise -------------------------------------------------------------------------------------------
 
 
-def one(folder: Path, name: str, file: Path | None) -> int:
+def one(directory: Path, name: str, file: Path | None) -> int:
     """Checks a student's file; makes it where there is none yet."""
-    chosen, path = exercise(name), file or folder / f"{name}.py"
+    chosen, path = exercise(name), file or directory / f"{name}.py"
     if file is None and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file_for(chosen), encoding="utf-8")
@@ -56,10 +56,10 @@ def one(folder: Path, name: str, file: Path | None) -> int:
         print(f"wrote {path}\nedit it; then the same command checks it")
         return 0
     if not path.is_file():
-        raise ValueError(f"{path} is not there; without a file the one in {folder} is made and checked")
+        raise ValueError(f"{path} is not there; without a file the one in {directory} is made and checked")
     verdict, printed = check(name, path.absolute())
     if file is None:
-        remember(folder, name, path, verdict)
+        remember(directory, name, path, verdict)
     if printed.strip():
         print(f"it printed:\n{printed.rstrip()}")
     return explain(name, verdict)
@@ -94,19 +94,19 @@ def show(text: Both) -> None:
 # --- progress -----------------------------------------------------------------------------------------------
 
 
-def listing(folder: Path) -> int:
+def listing(directory: Path) -> int:
     """Prints every exercise with how far the student is."""
-    known = progress(folder)
-    print(f"exercises (연습 문제), files in {folder}:")
+    known = progress(directory)
+    print(f"exercises (연습 문제), files in {directory}:")
     for name in NAMES:
-        print(f"  {name:28}{state(folder, name, known)}")
+        print(f"  {name:28}{state(directory, name, known)}")
     print("./lab check NAME makes its file, and checks it from then on")
     return 0
 
 
-def state(folder: Path, name: str, known: dict[str, dict[str, str]]) -> str:
+def state(directory: Path, name: str, known: dict[str, dict[str, str]]) -> str:
     """Returns in words how an exercise stands."""
-    path = folder / f"{name}.py"
+    path = directory / f"{name}.py"
     if not path.is_file():
         return "-"
     found = known.get(name, {})
@@ -115,20 +115,20 @@ def state(folder: Path, name: str, known: dict[str, dict[str, str]]) -> str:
     return found["state"] + (f": {found['slip']}" if found.get("slip") else "")
 
 
-def progress(folder: Path) -> dict[str, dict[str, str]]:
+def progress(directory: Path) -> dict[str, dict[str, str]]:
     """Returns what was found when each file was checked last."""
     try:
-        return json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+        return json.loads((directory / PROGRESS).read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
 
 
-def remember(folder: Path, name: str, path: Path, verdict: Verdict) -> None:
+def remember(directory: Path, name: str, path: Path, verdict: Verdict) -> None:
     """Keeps a verdict beside the student's files."""
-    found = {**progress(folder), name: {"sha": digest(path), "state": verdict.state, "slip": verdict.slip}}
-    fresh = folder / f"{PROGRESS}.{os.getpid()}"
+    found = {**progress(directory), name: {"sha": digest(path), "state": verdict.state, "slip": verdict.slip}}
+    fresh = directory / f"{PROGRESS}.{os.getpid()}"
     fresh.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
-    os.replace(fresh, folder / PROGRESS)
+    os.replace(fresh, directory / PROGRESS)
 
 
 def digest(path: Path) -> str:
@@ -139,14 +139,16 @@ def digest(path: Path) -> str:
 # --- a class ------------------------------------------------------------------------------------------------
 
 
-def table(folder: Path) -> int:
+def table(directory: Path) -> int:
     """Prints a line for each student: how many are right, and what is wrong with the rest."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; expected one with a folder for each student")
-    students = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")) or [folder]
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is no folder; expected one with a folder for each student")
+    students = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")) or [
+        directory
+    ]
     found = [(student, name) for student in students for name in NAMES if (student / f"{name}.py").is_file()]
     if not found:
-        raise ValueError(f"{folder} holds no student's file; expected files such as STUDENT/{NAMES[0]}.py")
+        raise ValueError(f"{directory} holds no student's file; expected files such as STUDENT/{NAMES[0]}.py")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         verdicts = list(pool.map(lambda pair: check(pair[1], (pair[0] / f"{pair[1]}.py").absolute())[0], found))
     width = max(len(student.name) for student in students)

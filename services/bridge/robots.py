@@ -35,9 +35,9 @@ class Robot:
 
     def message(self, observation: Observation) -> dict[str, Any]:
         """Returns an observation as openpi's clients send it. The state is float64 [n], as the simulator gives it."""
-        pictures = {key: observation.images[camera] for key, camera in self.pictures.items()}
+        images = {key: observation.images[camera] for key, camera in self.pictures.items()}
         state = np.asarray(observation.state, np.float64)
-        return {**pictures, self.state: state, PROMPT: observation.instruction}
+        return {**images, self.state: state, PROMPT: observation.instruction}
 
     def observation(
         self, message: Mapping[str, Any], cameras: tuple[str, ...], has_state: bool, session: str, step: int

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from services.gr00t.checkpoint.folder import CheckpointFolder, find
+from services.gr00t.checkpoint.directory import CheckpointDirectory, find
 from services.gr00t.service.act_json import HEALTH, SCHEMAS, decoder
 from services.gr00t.service.layout import Layout, layout
 from services.gr00t.service.settings import OTHERS, Settings
@@ -32,7 +32,7 @@ def prepare(settings: Settings) -> tuple[Callable[[], Policy], dict[str, Any]]:
     return lambda: load(settings, found, sizes), options
 
 
-def load(settings: Settings, found: CheckpointFolder, sizes: Layout) -> Policy:
+def load(settings: Settings, found: CheckpointDirectory, sizes: Layout) -> Policy:
     """Returns the policy. torch is imported here: the server's /livez is up before."""
     from services.gr00t.service.loading import load_policy
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.gr00t.checkpoint import tokenizer
+from services.gr00t.checkpoint.directory import PUBLISHED, suite_of
 from services.gr00t.checkpoint.embodiment import OWN, embodiment, shipped
-from services.gr00t.checkpoint.folder import PUBLISHED, suite_of
 from services.gr00t.options import CheckpointOptions
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError
@@ -58,14 +58,14 @@ class Get(GetCheckpoint, CheckpointOptions):
             )
 
 
-def get(settings: Get, folder: Path) -> None:
+def get(settings: Get, directory: Path) -> None:
     """Downloads the checkpoint into `folder`, or makes it there."""
     if settings.tiny:
         from services.gr00t.checkpoint import tiny  # imports torch, which a download does without
 
         name = settings.embodiment or "libero"
         more = {"embodiment": name, "eagle": tiny.TINY.eagle()}
-        make_random(folder, settings, lambda place: tiny.write(place, name, settings.seed), **more)
+        make_random(directory, settings, lambda place: tiny.write(place, name, settings.seed), **more)
         return
     suite, more = settings.published_suite, {}
     if settings.embodiment:
@@ -74,8 +74,8 @@ def get(settings: Get, folder: Path) -> None:
         more = {"embodiment": PUBLISHED[suite].embodiment, "embodiment_from": "published table"}
     if suite and suite != "base":
         more["suite"] = suite
-    fetch(*settings.pinned(), folder, FILES, settings.force, settings.require_embodiment, **more)
-    tokenizer.complete(folder)
+    fetch(*settings.pinned(), directory, FILES, settings.force, settings.require_embodiment, **more)
+    tokenizer.complete(directory)
 
 
 if __name__ == "__main__":

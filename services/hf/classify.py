@@ -48,9 +48,9 @@ def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[di
 def run(request: Classify, volume: Volume) -> Result:
     """Train and measure."""
     base, rows = practice.begin(request, "bert", "reviews", volume)
-    tokenizer = AutoTokenizer.from_pretrained(base.folder)
+    tokenizer = AutoTokenizer.from_pretrained(base.directory)
     set_seed(request.seed)  # of the new head's weights
-    model = AutoModelForSequenceClassification.from_pretrained(base.folder, num_labels=2, id2label=NAMES)
+    model = AutoModelForSequenceClassification.from_pretrained(base.directory, num_labels=2, id2label=NAMES)
     joined = collate.Classification(tokenizer.pad_token_id)
     losses = practice.train(request, model, features(rows.train, tokenizer), joined, base.real, volume)
     return Result(model, tokenizer, losses, score(model, tokenizer, rows.test))
@@ -72,9 +72,11 @@ def score(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequ
     return metric.compute()
 
 
-def load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a saved classifier and its tokenizer."""
-    return AutoModelForSequenceClassification.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    return AutoModelForSequenceClassification.from_pretrained(directory).eval(), AutoTokenizer.from_pretrained(
+        directory
+    )
 
 
 def main() -> None:

@@ -74,8 +74,8 @@ def trained_share(model: torch.nn.Module) -> tuple[int, int]:
 def load_base(base: sources.Found) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a model and its tokenizer; KoGPT2's files name no special tokens, so they are named here."""
     names = {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"} if base.real else {}
-    tokenizer = AutoTokenizer.from_pretrained(base.folder, **names)
-    model = AutoModelForCausalLM.from_pretrained(base.folder)
+    tokenizer = AutoTokenizer.from_pretrained(base.directory, **names)
+    model = AutoModelForCausalLM.from_pretrained(base.directory)
     for config in (model.config, model.generation_config):
         config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
     return model, tokenizer

@@ -61,7 +61,9 @@ class Losses(list[float]):
             print(f"step {len(self)} of {plan.steps}: loss {self[-1]:.3f}", flush=True)
 
 
-def by_trainer(model: PreTrainedModel, rows: Sequence[Any], collate: Collate, plan: Plan, folder: Path) -> list[float]:
+def by_trainer(
+    model: PreTrainedModel, rows: Sequence[Any], collate: Collate, plan: Plan, directory: Path
+) -> list[float]:
     """Train a model in place by Trainer; return each step's loss. Its own files go to `folder`."""
     choose_threads_once()
     losses = Losses()
@@ -75,7 +77,7 @@ def by_trainer(model: PreTrainedModel, rows: Sequence[Any], collate: Collate, pl
             return result
 
     arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=plan.steps, per_device_train_batch_size=plan.batch_size,
+        output_dir=str(directory), max_steps=plan.steps, per_device_train_batch_size=plan.batch_size,
         learning_rate=plan.lr, warmup_steps=plan.warmup_steps, lr_scheduler_type="linear", optim="adamw_torch",
         weight_decay=0.0, max_grad_norm=1.0, seed=plan.seed, use_cpu=plan.cpu, dataloader_pin_memory=False,
         remove_unused_columns=False, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
@@ -88,7 +90,7 @@ def by_trainer(model: PreTrainedModel, rows: Sequence[Any], collate: Collate, pl
 
 
 def by_hand(
-    model: PreTrainedModel, rows: Sequence[Any], collate: Collate, plan: Plan, folder: object = None
+    model: PreTrainedModel, rows: Sequence[Any], collate: Collate, plan: Plan, directory: object = None
 ) -> list[float]:
     """Train a model in place by a loop that can be read; return each step's loss."""
     choose_threads_once()

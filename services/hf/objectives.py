@@ -45,8 +45,8 @@ def run(request: Objectives, volume: Volume) -> Result:
     """Train; measure the loss on held-out reviews before and after, with the same words hidden."""
     kind, auto = KINDS[request.objective]
     base, rows = practice.begin(request, kind, "reviews", volume)
-    tokenizer = AutoTokenizer.from_pretrained(base.folder)
-    model = auto.from_pretrained(base.folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(base.directory)
+    model = auto.from_pretrained(base.directory).eval()
 
     def features(rows: Sequence[dict]) -> list[dict]:
         texts = [row["document"] for row in rows if row["document"]]

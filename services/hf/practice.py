@@ -111,10 +111,10 @@ def save(request: Request, volume: Volume, parts: Sequence[Any]) -> Path:
         for part in parts:
             part.save_pretrained(draft)
 
-    folder = put_whole(volume.path("checkpoints") / "hf" / request.LAB / request.name, write)
-    print(f"saved: {shown(folder)}")
+    directory = put_whole(volume.path("checkpoints") / "hf" / request.LAB / request.name, write)
+    print(f"saved: {shown(directory)}")
     sources.push(request.push, list(parts))
-    return folder
+    return directory
 
 
 def batches(rows: Sequence[Any], size: int) -> list[Sequence[Any]]:

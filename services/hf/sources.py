@@ -70,7 +70,7 @@ class Unreachable(Exception):
 class Found:
     """A folder as `from_pretrained` takes it, and a sentence that says whose it is. real: one of the hub's."""
 
-    folder: Path
+    directory: Path
     said: str
     real: bool
 
@@ -97,9 +97,9 @@ def model(kind: str, asked: str, volume: Volume, steps: int | None = None) -> Fo
     if asked != "made":
         repository = MODELS[kind] if asked == "auto" else named(asked)
         try:
-            folder = fetch(repository, volume)
+            directory = fetch(repository, volume)
             about = f"{repository.name} at {repository.revision[:12]} from the hub ({repository.licence})"
-            return Found(folder, f"model: {about}", real=True)
+            return Found(directory, f"model: {about}", real=True)
         except Unreachable as error:
             if asked != "auto":
                 raise ValueError(
@@ -111,7 +111,7 @@ def model(kind: str, asked: str, volume: Volume, steps: int | None = None) -> Fo
 
     steps = models.STEPS if steps is None else steps
     taught = f"pre-trained on {models.FIRST[kind]}" if steps and kind in models.FIRST else "not pre-trained"
-    return Found(models.folder_of(kind, volume, steps), f"model: a small {kind} made here, {taught} ({why})", False)
+    return Found(models.directory_of(kind, volume, steps), f"model: a small {kind} made here, {taught} ({why})", False)
 
 
 def named(asked: str) -> Repository:
@@ -153,12 +153,12 @@ def fetch(repository: Repository, volume: Volume) -> Path:
         except (OSError, httpx2.HTTPError) as error:
             why = f"the hub does not answer ({first_line(error)})"
     try:
-        folder = Path(snapshot_download(name, local_files_only=True, **options))
+        directory = Path(snapshot_download(name, local_files_only=True, **options))
     except (OSError, ValueError) as error:  # the library's error for "not in the cache" is one or the other
         raise Unreachable(why) from error
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+    if not any(directory.glob("*.safetensors")) and not any(directory.glob("*.bin")):
         raise Unreachable(f"{why}, and its download lacks the weights")
-    return folder
+    return directory
 
 
 def first_line(error: BaseException) -> str:

@@ -74,7 +74,7 @@ def load(asked: str, volume: Volume) -> tuple[dict[str, PreTrainedTokenizerBase]
         raise ValueError(f"model {asked!r} is not known here; expected auto or made: three kinds are compared")
     models = {kind: sources.model(kind, asked, volume, steps=0) for kind in KINDS}
     said = [model.said.replace("model:", f"{KINDS[kind]}:") for kind, model in models.items()]
-    return {kind: AutoTokenizer.from_pretrained(model.folder) for kind, model in models.items()}, said
+    return {kind: AutoTokenizer.from_pretrained(model.directory) for kind, model in models.items()}, said
 
 
 def table(tokenizers: Mapping[str, PreTrainedTokenizerBase], sentences: Sequence[str]) -> Table:

@@ -52,8 +52,8 @@ def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[di
 def run(request: Translate, volume: Volume) -> Result:
     """Train, and translate held-out sentences."""
     base, rows = practice.begin(request, "t5", "pairs", volume)
-    tokenizer = AutoTokenizer.from_pretrained(base.folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(base.folder)
+    tokenizer = AutoTokenizer.from_pretrained(base.directory)
+    model = AutoModelForSeq2SeqLM.from_pretrained(base.directory)
     joined = collate.Pairs(tokenizer.pad_token_id, model.config.decoder_start_token_id)
     losses = practice.train(request, model, features(rows.train, tokenizer), joined, base.real, volume)
     target = target_of(rows.test)

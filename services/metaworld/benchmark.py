@@ -46,10 +46,10 @@ class Metaworld:
 
     def assets(self, asked: str | None, volume: Path) -> Assets:
         """Returns the package's own scenes and meshes. ValueError for others: there are none."""
-        folder = assets_folder()
-        if asked not in (None, KIND, str(folder)):
+        directory = assets_directory()
+        if asked not in (None, KIND, str(directory)):
             raise ValueError(f"--assets {asked!r}: Meta-World's scenes come with its package; leave --assets out")
-        return Assets(KIND, folder, _digest(folder))
+        return Assets(KIND, directory, _digest(directory))
 
     def renderer(self, render: str) -> str:
         """Returns the OpenGL driver's own name and version."""
@@ -74,7 +74,7 @@ class Metaworld:
         return MetaworldEnv(camera_size)
 
 
-def assets_folder() -> Path:
+def assets_directory() -> Path:
     """Returns where metaworld's package keeps its scenes; nothing is imported, or MuJoCo would be."""
     spec = find_spec("metaworld")
     if spec is None or not spec.submodule_search_locations:
@@ -82,10 +82,10 @@ def assets_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "assets"
 
 
-def _digest(folder: Path) -> str:
+def _digest(directory: Path) -> str:
     digest = hashlib.sha256(variations.FILE.read_bytes())
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(directory)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
 
 

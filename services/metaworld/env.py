@@ -107,8 +107,8 @@ class MetaworldEnv:
         corner2 hangs upside down in metaworld's scenes: it is turned by 180°, as LeRobot's adapter does.
         """
         self._require_episode()
-        picture = self._drawing.draw(camera, self._shown)
-        return np.ascontiguousarray(picture[::-1, ::-1]) if camera == "corner2" else picture
+        image = self._drawing.draw(camera, self._shown)
+        return np.ascontiguousarray(image[::-1, ::-1]) if camera == "corner2" else image
 
     def state(self) -> np.ndarray:
         """Returns LeRobot's agent_pos: float32 [4], the hand's position (m) and how open the gripper is, 0 to 1."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from services.minivla import robots
 from services.minivla.config import Config
 from services.minivla.robots import LIBERO, Robot
-from services.ws_mdl.frames import OnEpisode, pictures_of
+from services.ws_mdl.frames import OnEpisode, images_of
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_contract.protocol.parts import Part, total
 from vla_datasets import libero, marks
@@ -119,7 +119,7 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
     keys = [robot.cameras[camera] for camera in cameras]
     episodes = chosen(found.episodes, config.episodes)
     columns, task, ends = [], [], []
-    texts = list(dict.fromkeys(one.tasks[0] for one in episodes))
+    texts = list(dict.fromkeys(episode.tasks[0] for episode in episodes))
     for one in episodes:
         rows = found.columns(one.index)
         if {len(rows[libero.STATE]), len(rows[libero.ACTION])} != {one.length}:
@@ -128,13 +128,14 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
         task += [texts.index(one.tasks[0])] * one.length
         ends += [len(ends) + one.length] * one.length
     state, action = (np.concatenate(part).astype(np.float32) for part in zip(*columns, strict=True))
-    pictures = pictures_of(found, episodes, keys, config.side, on_episode)
+    images = images_of(found, episodes, keys, config.side, on_episode)
     tokenizer = train_tokenizer((text.lower() for text in texts), "word", 1, 8000)
     learned = Learned(
         data=found.name,
         digest=digest(state, action, texts),
         demonstrations=len(episodes),
-        source=whose(found.source or {}, [one.index for one in episodes]) or str(found.info.get("robot_type", "")),
+        source=whose(found.source or {}, [episode.index for episode in episodes])
+        or str(found.info.get("robot_type", "")),
         cameras=cameras,
         action=Scaling.of_range(action),
         state=Scaling.of_spread(state),
@@ -145,7 +146,7 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
         state_parts=robot.state,
     )
     return Demonstrations(
-        learned, pictures, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
+        learned, images, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
         encode(tokenizer, texts), torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
         bad.left_out,
     )  # fmt: skip
@@ -209,21 +210,21 @@ def digest(state: np.ndarray, action: np.ndarray, texts: list[str]) -> str:
     return hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
 
 
-def as_input(pictures: Tensor) -> Tensor:
+def as_input(images: Tensor) -> Tensor:
     """Returns uint8 pictures as the network sees them: float32 in [-1, 1]."""
-    return pictures.float() / 127.5 - 1
+    return images.float() / 127.5 - 1
 
 
-def augmented(pictures: Tensor, generator: torch.Generator) -> Tensor:
+def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
     """Returns uint8 [B, C, 3, s, s] shifted by up to a 32nd of its edge and brighter or darker, as float32 in [-1, 1].
 
     A camera's shift stands for a hand and objects that lie a little differently.
     """
-    b, c, _, side, _ = pictures.shape
+    b, c, _, side, _ = images.shape
     far = max(1, side // 32)
     shift = torch.randint(-far, far + 1, (2, b * c, 1), generator=generator)
     rows, columns = (torch.arange(side) + shift).clamp(0, side - 1)  # each (B C, side)
-    flat = pictures.flatten(0, 1)
+    flat = images.flatten(0, 1)
     which = torch.arange(b * c)[:, None, None, None]
     colours = torch.arange(3)[None, :, None, None]
     moved = flat[which, colours, rows[:, None, :, None], columns[:, None, None, :]].unflatten(0, (b, c))

@@ -92,9 +92,9 @@ class MiniVLA(nn.Module):
         if self.embed is not None:
             nn.init.normal_(self.embed.embedding.weight, std=d**-0.5)  # times √d_model in its forward: 1
 
-    def observe(self, pictures: Tensor, words: Tensor, pad: int, state: Tensor) -> Memory:
+    def observe(self, images: Tensor, words: Tensor, pad: int, state: Tensor) -> Memory:
         """Returns the memory of pictures [B, C, 3, side, side] in [-1, 1], word ids [B, L], padded, and states."""
-        seen = [stem(pictures[:, camera]) for camera, stem in enumerate(self.stems)]  # each (B, places, d_model)
+        seen = [stem(images[:, camera]) for camera, stem in enumerate(self.stems)]  # each (B, places, d_model)
         felt = [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
         told = [] if self.embed is None else [self.pos(self.embed(words))]  # (B, L, d_model)
         tokens = torch.cat([*seen, *felt, *told], dim=1)  # (B, S, d_model)

@@ -74,15 +74,15 @@ class MiniVLAPolicy(Policy):
 
     def example(self, level: int = 0) -> Observation:
         """Returns an observation of pictures with one grey level (0 to 255), for the first inference."""
-        picture = np.full((PICTURE, PICTURE, 3), level, np.uint8)
+        image = np.full((PICTURE, PICTURE, 3), level, np.uint8)
         state = np.zeros(len(self.learned.state.offset), np.float32) if self.config.state else None
-        return Observation(dict.fromkeys(self.learned.cameras, picture), state, "pick up the cup", "warm-up", 0)
+        return Observation(dict.fromkeys(self.learned.cameras, image), state, "pick up the cup", "warm-up", 0)
 
     @torch.inference_mode()
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         """Returns a chunk [T, A] for every observation; what the gripper is told stays within its range."""
         memory, cache = self.observe(observations), self.nn_model.new_cache()
-        seeds = [noise.seed_of(one, self.seed) for one in observations]
+        seeds = [noise.seed_of(observation, self.seed) for observation in observations]
         start = noise.draw(seeds, self.config.chunk, self.nn_model.shape.action)
 
         def predict(x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
@@ -96,20 +96,28 @@ class MiniVLAPolicy(Policy):
     def observe(self, observations: list[Observation]) -> Memory:
         """Returns the network's memory of observations."""
         side = SIZES[self.config.size]["side"]
-        seen = [small(np.stack([one.images[c] for one in observations]), side) for c in self.learned.cameras]
-        words = data.encode(self.tokenizer, [self.told or one.instruction for one in observations])[:, : train.WORDS]
+        seen = [
+            small(np.stack([observation.images[c] for observation in observations]), side) for c in self.learned.cameras
+        ]
+        words = data.encode(self.tokenizer, [self.told or observation.instruction for observation in observations])[
+            :, : train.WORDS
+        ]
         state = torch.zeros(len(observations), 0)
         if self.config.state:
-            state = self.learned.state(torch.from_numpy(np.stack([one.state for one in observations])).float())
+            state = self.learned.state(
+                torch.from_numpy(np.stack([observation.state for observation in observations])).float()
+            )
         given = (as_input(torch.stack(seen, 1)), words)
-        pictures, words, state = (one.to(self.device) for one in (*given, state))
-        return self.nn_model.observe(pictures, words, self.tokenizer.token_to_id("[PAD]"), state)
+        images, words, state = (one.to(self.device) for one in (*given, state))
+        return self.nn_model.observe(images, words, self.tokenizer.token_to_id("[PAD]"), state)
 
 
 def newest(runs: Path, name: str) -> tuple[Path, WeightFiles]:
     """Returns the newest weights of run `name`, of the one trained last without one. Raises ValueError for none."""
-    folders = [runs / name] if name else [path for path in runs.glob("*") if path.is_dir()]
-    found = [(path, files) for one in folders if (path := (files := WeightFiles(one, train.PREFIX)).latest())]
+    directories = [runs / name] if name else [path for path in runs.glob("*") if path.is_dir()]
+    found = [
+        (path, files) for directory in directories if (path := (files := WeightFiles(directory, train.PREFIX)).latest())
+    ]
     if found:
         return max(found, key=lambda one: os.stat(one[0]).st_mtime)
     known = ", ".join(sorted(path.name for path in runs.glob("*") if path.is_dir())) or "none"

@@ -95,18 +95,18 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     data, device = run.data, run.machine.device
     draws = run.draws
     chunk, real = data.chunks(index, run.config.chunk)
-    pictures = augmented(data.pictures[index], run.generator)
+    images = augmented(data.pictures[index], run.generator)
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
     mine = slice(run.machine.rank, None, run.machine.world)
     count = int(real.sum()) * draws  # of all processes
-    parts = (pictures, data.words[data.task[index]], data.state[index], chunk, real, noise, draw)
-    pictures, words, state, chunk, real, noise, draw = (one[mine].to(device) for one in parts)
+    parts = (images, data.words[data.task[index]], data.state[index], chunk, real, noise, draw)
+    images, words, state, chunk, real, noise, draw = (part[mine].to(device) for part in parts)
 
     chunk, real = (one.repeat_interleave(draws, 0) for one in (chunk, real))
     x, time_, wanted = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
     with run.machine.autocast():
-        memory = run.nn_model.observe(pictures, words, data.pad, state)
+        memory = run.nn_model.observe(images, words, data.pad, state)
         memory.tokens, memory.mask = (one.repeat_interleave(draws, 0) for one in (memory.tokens, memory.mask))
         predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
     wrong = (predicted.float() - wanted.to(device)).square().mean(-1)
@@ -167,7 +167,7 @@ def model_from(state: State) -> tuple[MiniVLA, Config, Learned]:
 def train_model(config: Config, volume: Volume) -> bool:
     """Trains a run to its end or until it is stopped, and saves it; returns whether it is complete."""
     machine = choose_machine(config.device, config.precision)
-    data, files = loaded(config, machine), WeightFiles(config.run_folder(volume), PREFIX)
+    data, files = loaded(config, machine), WeightFiles(config.run_directory(volume), PREFIX)
     say = print if machine.is_main else lambda *_, **__: None
     found, most = files.load_chosen(config.preload), config.epochs
     if config.minutes:
@@ -183,8 +183,8 @@ def train_model(config: Config, volume: Volume) -> bool:
     about = f"{plural(run.data.learned.demonstrations, 'demonstration')}, {plural(len(run.data), 'step')}"
     if run.data.left_out:
         about += f" ({run.data.left_out})"
-    say(f"{config.name}: {about}, {machine}, weights in {shown(files.folder)}", flush=True)
-    curves = Curves(config.tensorboard_folder(volume) if machine.is_main else None, run.global_step)
+    say(f"{config.name}: {about}, {machine}, weights in {shown(files.directory)}", flush=True)
+    curves = Curves(config.tensorboard_directory(volume) if machine.is_main else None, run.global_step)
     return train_to_end(run, files, curves)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.openvla.service.settings import ModelSettings, checkpoint_folder
+from services.openvla.service.settings import ModelSettings, checkpoint_directory
 from vla_contract import Policy
 from vla_modelkit.service import Serving, main
 from vla_modelkit.threads import set_wait_policy
@@ -26,7 +26,7 @@ class ServiceSettings(Serving, ModelSettings):
 
 def prepare(settings: ServiceSettings) -> tuple[Callable[[], Policy], dict[str, float]]:
     """Returns what loads the policy, and options of the server. Raises CheckpointError where there is no checkpoint."""
-    checkpoint_folder(settings.checkpoint)
+    checkpoint_directory(settings.checkpoint)
     return lambda: load(settings), {"max_wait_ms": settings.max_wait_ms}
 
 

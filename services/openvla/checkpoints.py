@@ -36,21 +36,21 @@ class CheckpointSettings(GetCheckpoint):
             check_remote_code(self.remote_code)
 
 
-def get(settings: CheckpointSettings, folder: Path) -> None:
+def get(settings: CheckpointSettings, directory: Path) -> None:
     """Downloads the checkpoint into `folder`, or makes it there."""
     if settings.tiny:
-        make_random(folder, settings, lambda place: write_tiny(settings, place))
+        make_random(directory, settings, lambda place: write_tiny(settings, place))
     else:
-        fetch(*settings.pinned(), folder, WANTED, settings.force, refuse_other_files)
+        fetch(*settings.pinned(), directory, WANTED, settings.force, refuse_other_files)
 
 
-def write_tiny(settings: CheckpointSettings, folder: Path) -> None:
+def write_tiny(settings: CheckpointSettings, directory: Path) -> None:
     """Writes a random checkpoint into `folder`."""
     from services.openvla.checkpoint import tiny  # imports torch, which a download does without
 
     spec = tiny.SPECS[settings.size]
     suites = (settings.suite,) if settings.suite else spec.suites
-    tiny.write(folder, replace(spec, seed=settings.seed, suites=suites), settings.remote_code)
+    tiny.write(directory, replace(spec, seed=settings.seed, suites=suites), settings.remote_code)
 
 
 if __name__ == "__main__":

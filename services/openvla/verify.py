@@ -18,7 +18,7 @@ import numpy as np
 import tyro
 
 from services.openvla.options import MODES, VerifySettings
-from services.openvla.service.settings import INT8, PREFIX, checkpoint_folder
+from services.openvla.service.settings import INT8, PREFIX, checkpoint_directory
 from vla_common import endings
 from vla_common.unreadable import explain
 from vla_modelkit.settings import from_environment
@@ -39,10 +39,10 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
     start = time.perf_counter()
     policy = load_policy(settings)
     load_s, info = time.perf_counter() - start, policy.info()
-    picture = _picture(settings.image)
+    image = _image(settings.image)
     timings, actions = [], []
     for step in range(settings.count + 1):  # the first one warms what is shaped by this very picture
-        shown = np.roll(picture, step, axis=1)
+        shown = np.roll(image, step, axis=1)
         key = info.unnorm_keys[0]
         observation = Observation({"agentview": shown}, None, settings.instruction, "verify", step, None, key)
         start = time.perf_counter()
@@ -52,18 +52,18 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
         timings.append({**chunk.timings_ms, "total": (time.perf_counter() - start) * 1e3})
         actions.append(chunk.actions[0].tolist())
     timings = timings[1:]
-    split = {stage: float(np.median([one[stage] for one in timings])) for stage in timings[0]}
+    split = {stage: float(np.median([timing[stage] for timing in timings])) for stage in timings[0]}
     return {
         "asked": {"unnorm_key": info.unnorm_keys[0], "picture": str(settings.image or "a made-up one"),
                   "instruction": settings.instruction},
         "checkpoint": f"{info.checkpoint.repo} {info.checkpoint.revision}", "device": info.device,
         "quantization": info.quantization, "details": dict(info.details), "load_s": load_s,
-        "median_ms": split["total"], "p95_ms": float(np.percentile([one["total"] for one in timings], 95)),
+        "median_ms": split["total"], "p95_ms": float(np.percentile([timing["total"] for timing in timings], 95)),
         "split_ms": split, "peak_gb": used_bytes(device) / 1e9, "actions": actions[1:],
     }  # fmt: skip
 
 
-def _picture(path: Path | None) -> np.ndarray:
+def _image(path: Path | None) -> np.ndarray:
     """Returns uint8 [H, W, 3]: the file, or a ramp with a red square on it."""
     if path is not None:
         from PIL import Image, UnidentifiedImageError
@@ -73,9 +73,9 @@ def _picture(path: Path | None) -> np.ndarray:
         except (OSError, UnidentifiedImageError) as error:
             raise ValueError(f"--image {path} cannot be read: {explain(path, error)}") from error
     y, x = np.mgrid[:224, :224]
-    picture = np.stack((x, y, 224 - x), axis=-1).astype(np.uint8)
-    picture[80:140, 60:120] = (220, 30, 30)
-    return picture
+    image = np.stack((x, y, 224 - x), axis=-1).astype(np.uint8)
+    image[80:140, 60:120] = (220, 30, 30)
+    return image
 
 
 def report(name: str, found: Mapping[str, Any], first: Mapping[str, Any] | None) -> None:
@@ -131,8 +131,8 @@ def _plain_flags(settings: VerifySettings) -> dict[str, str]:
 
 def run(settings: VerifySettings) -> int:
     """Measures every mode; returns the exit code. With several modes one that cannot run here is said and left out."""
-    folder = checkpoint_folder(settings.checkpoint)
-    settings = replace(settings, checkpoint=str(folder))
+    directory = checkpoint_directory(settings.checkpoint)
+    settings = replace(settings, checkpoint=str(directory))
     if settings.json:
         print(json.dumps(measure(replace(settings, **MODES[settings.mode_list[0]]))))
         return 0

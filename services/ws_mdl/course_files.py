@@ -183,8 +183,8 @@ def _array(name: str, path: Path) -> Source:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
         raise ValueError(f"is no array of numbers ({error})") from error
-    pictures = values.ndim == 4 and values.shape[1] == values.shape[2] and values.shape[3] in (1, 3)
-    if not (pictures and values.dtype == np.uint8) and values.ndim != 2:
+    images = values.ndim == 4 and values.shape[1] == values.shape[2] and values.shape[3] in (1, 3)
+    if not (images and values.dtype == np.uint8) and values.ndim != 2:
         raise ValueError(f"holds {values.dtype} {list(values.shape)}; expected uint8 [n, h, h, 3] or one-hot [n, 5]")
     return Source(name, path, "array", about=values.shape)
 
@@ -261,7 +261,7 @@ def _transformers(
         own = {"model_state_dict": weights, "config": stored, "tokenizers": fingerprints, "first_epoch": first}
         WeightFiles(path.parent, transformer.PREFIX).save(path, {**state, **own})
 
-    directory = transformer.Config.runs_folder(volume) / run
+    directory = transformer.Config.runs_directory(volume) / run
     parts = {f"tokenizer_{file.group}.json": (file, None) for file in pair} | {
         WeightFiles(directory, transformer.PREFIX).path(epoch).name: (file, lambda path, file=file: write(file, path))
         for epoch, file in files.items()
@@ -297,7 +297,7 @@ def _diffusion(files: dict[int, Source], group: str, name: str, volume: Volume) 
         }  # fmt: skip
         torch.save(state, path)
 
-    directory = diffusion.Config.runs_folder(volume) / run
+    directory = diffusion.Config.runs_directory(volume) / run
     parts = {
         WeightFiles(directory, PREFIX).path(epoch).name: (file, lambda path, file=file: write(file, path))
         for epoch, file in files.items()
@@ -307,22 +307,22 @@ def _diffusion(files: dict[int, Source], group: str, name: str, volume: Volume) 
 
 
 def _sprites(arrays: Sequence[Source], name: str, volume: Volume, refuse: Refuse) -> list[Target]:
-    pictures, labels = ([array for array in arrays if len(array.about) == axes] for axes in (4, 2))
-    if len(pictures) != 1 or len(labels) != 1:
+    images, labels = ([array for array in arrays if len(array.about) == axes] for axes in (4, 2))
+    if len(images) != 1 or len(labels) != 1:
         for array in arrays:
-            refuse(array, f"is one of {len(pictures)} arrays of pictures and {len(labels)} of labels; expected a pair")
+            refuse(array, f"is one of {len(images)} arrays of pictures and {len(labels)} of labels; expected a pair")
         return []
-    (picture,), (label,) = pictures, labels
+    (image,), (label,) = images, labels
     try:
-        sprite_arrays(picture.path, label.path)
+        sprite_arrays(image.path, label.path)
     except ValueError as error:
-        text = str(error).replace(str(picture.path), "it").replace(str(label.path), label.name)
-        refuse(picture, f"and {label.name} do not fit: {text}")
+        text = str(error).replace(str(image.path), "it").replace(str(label.path), label.name)
+        refuse(image, f"and {label.name} do not fit: {text}")
         return []
-    run, (count, height) = f"{name}-sprites", picture.about[:2]
+    run, (count, height) = f"{name}-sprites", image.about[:2]
     stem = PurePosixPath(label.name).stem
     stem = stem if "label" in stem else f"labels_{stem}"  # the loader tells it from the pictures by its name
-    parts = {f"{PurePosixPath(picture.name).stem}.npy": (picture, None), f"{stem}.npy": (label, None)}
+    parts = {f"{PurePosixPath(image.name).stem}.npy": (image, None), f"{stem}.npy": (label, None)}
     line = f"{run}: {count:,} pictures of {height} × {height}"
     return [Target(volume.path("datasets") / run, parts, line, f"./lab train diffusion --data {run} --context")]
 

@@ -165,7 +165,7 @@ def save(run: EpochRun, files: WeightFiles) -> None:
 
 def run_files(kind: type[RunSettings], prefix: str, volume: Volume, name: str | None) -> WeightFiles:
     """Return the weight files of a lab's run, without a name of the one trained last. Raises ValueError for none."""
-    runs = kind.runs_folder(volume)
+    runs = kind.runs_directory(volume)
     paths = sorted(runs.glob(f"*/{prefix}_*.pt"), key=lambda path: path.stat().st_mtime)
     if not paths:
         raise ValueError(f"{runs} holds no trained run; train one: ./lab train {kind.LAB}")
@@ -184,7 +184,7 @@ def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_tr
     prefix: of its weight files. get_training: returns it before its first batch. Raises ValueError where the weights
     are of other settings or data.
     """
-    files = WeightFiles(config.run_folder(volume), prefix)
+    files = WeightFiles(config.run_directory(volume), prefix)
     found = files.load_chosen(config.preload)
     if found:
         config.refuse_drift(found[1]["config"], found[0])
@@ -192,8 +192,8 @@ def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_tr
     if found:
         run.restore(found[1], found[0])
         print(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
-    print(f"{config.name}: {run.about}, {machine}, weights in {shown(files.folder)}", flush=True)
-    train_to_end(run, files, Curves(config.tensorboard_folder(volume), run.global_step))
+    print(f"{config.name}: {run.about}, {machine}, weights in {shown(files.directory)}", flush=True)
+    train_to_end(run, files, Curves(config.tensorboard_directory(volume), run.global_step))
     return run
 
 
@@ -207,7 +207,7 @@ def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
             if not whole or stop.asked or run.epoch % run.config.save_every == 0 or run.epoch == run.config.epochs:
                 save(run, files)
             if whole:
-                run.after_epoch(files.folder, curves)
+                run.after_epoch(files.directory, curves)
     return run.epoch >= run.config.epochs
 
 

@@ -21,21 +21,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from vla_common.regular_files import open_regular
-from vla_common.volume import Volume, make_own_folder, require_space
+from vla_common.volume import Volume, make_own_directory, require_space
 from vla_datasets import metadata
 from vla_datasets.errors import DatasetError
 
-FOLDER, LOCK, ENDING = ".pictures", "lock", ".rgb"
+DIRECTORY, LOCK, ENDING = ".pictures", "lock", ".rgb"
 MOST = 5 * 10**9  # bytes that are kept of all data sets: what was used longest ago goes first
 SPARE = 2**28  # bytes that stay free
 HOW = b"1"  # another number where `small` or the order of the bytes changes
 OnEpisode = Callable[[int, int], None]  # done, total
 
 
-def pictures_of(found: Any, episodes: Sequence[Any], keys: Sequence[str], side: int, on_episode: OnEpisode) -> Tensor:
+def images_of(found: Any, episodes: Sequence[Any], keys: Sequence[str], side: int, on_episode: OnEpisode) -> Tensor:
     """Returns uint8 [N, C, 3, side, side]: each step of the episodes, as the cameras called `keys` show it."""
-    shape = (sum(one.length for one in episodes), len(keys), 3, side, side)
-    path = Volume().path("datasets") / FOLDER / f"{digest(found, episodes, keys, side)}{ENDING}"
+    shape = (sum(episode.length for episode in episodes), len(keys), 3, side, side)
+    path = Volume().path("datasets") / DIRECTORY / f"{digest(found, episodes, keys, side)}{ENDING}"
 
     def decoded() -> Iterator[Tensor]:
         for done, one in enumerate(episodes, 1):
@@ -53,8 +53,10 @@ def pictures_of(found: Any, episodes: Sequence[Any], keys: Sequence[str], side: 
 
 def digest(found: Any, episodes: Sequence[Any], keys: Sequence[str], side: int) -> str:
     """Returns 32 hex digits of the films' own bytes and of what is taken from them."""
-    what = hashlib.sha256(HOW + repr((side, tuple(keys), [(one.index, one.length) for one in episodes])).encode())
-    for path in dict.fromkeys(found.pictures_path(one.index, key) for one in episodes for key in keys):
+    what = hashlib.sha256(
+        HOW + repr((side, tuple(keys), [(episode.index, episode.length) for episode in episodes])).encode()
+    )
+    for path in dict.fromkeys(found.pictures_path(episode.index, key) for episode in episodes for key in keys):
         try:
             with open_regular(path) as file:
                 while part := file.read(2**24):
@@ -82,7 +84,7 @@ def keep(path: Path, size: int, parts: Callable[[], Iterator[Tensor]]) -> bool:
 
     Raises OSError where there is no room.
     """
-    draft = make_own_folder(path.parent) / f".{path.name}"
+    draft = make_own_directory(path.parent) / f".{path.name}"
     with only_one(path.parent) as mine:
         if not mine:
             return False
@@ -101,9 +103,9 @@ def keep(path: Path, size: int, parts: Callable[[], Iterator[Tensor]]) -> bool:
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[bool]:
+def only_one(directory: Path) -> Iterator[bool]:
     """Yields whether no other process writes in a folder; until the end none will."""
-    with (folder / LOCK).open("a") as lock:
+    with (directory / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -112,11 +114,11 @@ def only_one(folder: Path) -> Iterator[bool]:
             yield True
 
 
-def make_room(folder: Path, size: int) -> None:
+def make_room(directory: Path, size: int) -> None:
     """Removes drafts that were interrupted, and the files used longest ago until `size` bytes more are `MOST`."""
-    for draft in folder.glob(f".*{ENDING}"):
+    for draft in directory.glob(f".*{ENDING}"):
         draft.unlink()
-    kept = sorted(folder.glob(f"[!.]*{ENDING}"), key=lambda path: path.stat().st_mtime)
+    kept = sorted(directory.glob(f"[!.]*{ENDING}"), key=lambda path: path.stat().st_mtime)
     total = size + sum(path.stat().st_size for path in kept)
     for path in kept:
         if total <= MOST:
@@ -128,14 +130,14 @@ def make_room(folder: Path, size: int) -> None:
 def of_episode(found: Any, one: Any, keys: Sequence[str], side: int) -> Tensor:
     """Returns uint8 [T, C, 3, side, side]. Raises DatasetError for films that are not as long as the episode."""
     seen = [small(found.frames(one.index, key), side) for key in keys]
-    if any(len(pictures) != one.length for pictures in seen):
-        counts = [len(pictures) for pictures in seen]
+    if any(len(images) != one.length for images in seen):
+        counts = [len(images) for images in seen]
         raise DatasetError(f"{found.name}, episode {one.index}: films of {counts} pictures; expected {one.length} each")
     return torch.stack(seen, 1).contiguous()
 
 
-def small(pictures: np.ndarray, side: int) -> Tensor:
+def small(images: np.ndarray, side: int) -> Tensor:
     """Returns uint8 [n, 3, side, side] of pictures uint8 [n, H, W, 3], averaged over what becomes one pixel."""
-    x = torch.from_numpy(np.ascontiguousarray(pictures)).permute(0, 3, 1, 2).float()
+    x = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float()
     x = functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
     return x.round().clamp(0, 255).to(torch.uint8)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_common.options import Options, option
-from vla_common.volume import Volume, make_own_folder
+from vla_common.volume import Volume, make_own_directory
 
 PYTHON = "python"  # a corpus in one language: Python's reference
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")
@@ -117,14 +117,14 @@ class RunSettings(Options):
             )
 
     @classmethod
-    def runs_folder(cls, volume: Volume) -> Path:
+    def runs_directory(cls, volume: Volume) -> Path:
         """Returns where the lab's runs keep their weights."""
         return volume.path("checkpoints") / cls.LAB
 
-    def run_folder(self, volume: Volume) -> Path:
+    def run_directory(self, volume: Volume) -> Path:
         """Returns this run's folder, made if needed."""
-        return make_own_folder(self.runs_folder(volume) / self.name)
+        return make_own_directory(self.runs_directory(volume) / self.name)
 
-    def tensorboard_folder(self, volume: Volume) -> Path:
+    def tensorboard_directory(self, volume: Volume) -> Path:
         """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
-        return make_own_folder(volume.path("logs") / "tensorboard" / self.LAB / self.name)
+        return make_own_directory(volume.path("logs") / "tensorboard" / self.LAB / self.name)

@@ -11,7 +11,7 @@ import tyro
 
 from vla_common import endings
 from vla_common.serving import Serving
-from vla_common.volume import Volume, make_folder
+from vla_common.volume import Volume, make_directory
 from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer, token_for
 from vla_contract.server.hosts import host_check
@@ -38,7 +38,7 @@ def main() -> None:
     logging.getLogger("tensorboard").setLevel("WARNING")  # its data server writes two lines every five seconds
     server = tyro.cli(Server, prog="python -m services.ws_mdl.tensorboard")
     check = TokenCheck(token_for(server.host))
-    logs = make_folder(Volume().path("logs") / "tensorboard")
+    logs = make_directory(Volume().path("logs") / "tensorboard")
     raise SystemExit(run(server, logs, check))
 
 

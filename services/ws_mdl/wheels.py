@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def download(requirement: Path, folder: Path, what: str, instead: str, python: str | None = None) -> Path:
+def download(requirement: Path, directory: Path, what: str, instead: str, python: str | None = None) -> Path:
     """Returns the wheel that a requirements file with a hash names; nothing is installed.
 
     pip fetches it, which knows this machine's mirrors and certificates, and checks the hash. python: a version that the
@@ -17,12 +17,12 @@ def download(requirement: Path, folder: Path, what: str, instead: str, python: s
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
         "--no-cache-dir", "--only-binary=:all:", *(["--python-version", python] if python else []), "--require-hashes",
-        "--dest", str(folder), "--requirement", str(requirement),
+        "--dest", str(directory), "--requirement", str(requirement),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise ValueError(f"{what} could not be downloaded; pip says:\n{done.stderr.strip()[-1500:]}\n{instead}")
-    return next(folder.glob("*.whl"))
+    return next(directory.glob("*.whl"))
 
 
 def write(path: Path, data: bytes) -> None:

@@ -31,10 +31,10 @@ pytestmark = [
 ]
 
 
-def environment(folder: Path, packages: tuple[str, ...]) -> Path:
+def environment(directory: Path, packages: tuple[str, ...]) -> Path:
     """Returns the interpreter of an environment with those packages."""
-    subprocess.run([UV, "venv", "-q", "--python", sys.executable, folder], check=True, timeout=120)
-    python = folder / "bin" / "python"
+    subprocess.run([UV, "venv", "-q", "--python", sys.executable, directory], check=True, timeout=120)
+    python = directory / "bin" / "python"
     install = [UV, "pip", "install", "-q", "--python", python, *packages]
     done = subprocess.run(install, capture_output=True, text=True, timeout=300)
     if done.returncode:
@@ -133,12 +133,12 @@ def libero_kit() -> Path:
 
 
 @contextlib.contextmanager
-def served(folder: Path, **variables: str):
+def served(directory: Path, **variables: str):
     """A random policy of the lab, for other projects' clients; yields host and port."""
     processes = []
 
     def start(name: str, *words: str) -> str:
-        log = folder / f"{name}.txt"
+        log = directory / f"{name}.txt"
         with open(log, "w") as output:
             command = [sys.executable, "-m", *words, "--port", "0"]
             processes.append(

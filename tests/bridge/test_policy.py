@@ -26,7 +26,7 @@ ZEROS = {"actions": np.zeros((10, 7)), "state": np.zeros(8), "server_timing": {"
 
 def answering(answers, metadata=None, asked=None):
     """Returns a handler of openpi's protocol: `answers` one after the other, the last one for ever."""
-    left = [pack(one) if isinstance(one, dict) else one for one in answers]
+    left = [pack(answer) if isinstance(answer, dict) else answer for answer in answers]
 
     def handle(connection):
         connection.send(pack(metadata or {}))

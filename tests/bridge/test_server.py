@@ -36,7 +36,7 @@ class Wave(Policy):
 
     def act(self, observations):
         self.seen += observations
-        return [self.chunk(one) for one in observations]
+        return [self.chunk(observation) for observation in observations]
 
     def chunk(self, observation):
         actions = np.zeros((self.told.horizon, self.told.action_size), np.float32)
@@ -46,10 +46,10 @@ class Wave(Policy):
 
 
 def message(**changed) -> dict:
-    picture = np.full((224, 224, 3), 7, np.uint8)
+    image = np.full((224, 224, 3), 7, np.uint8)
     given = {
-        "observation/image": picture,
-        "observation/wrist_image": picture + 1,
+        "observation/image": image,
+        "observation/wrist_image": image + 1,
         "observation/state": np.linspace(0.5, 1.2, 8),
         "prompt": "put the bowl away",
     }
@@ -118,12 +118,12 @@ def test_actions_are_in_the_convention_that_openpis_environments_execute():
 
 def test_a_picture_with_its_channels_first_is_taken_as_openpis_servers_take_it():
     policy = Wave()
-    picture = np.arange(224 * 224 * 3, dtype=np.uint32).astype(np.uint8).reshape(224, 224, 3)
+    image = np.arange(224 * 224 * 3, dtype=np.uint32).astype(np.uint8).reshape(224, 224, 3)
     with door(policy) as url, connect(url) as client:
         client.recv(timeout=10)
-        client.send(pack(message(**{"observation/image": picture.transpose(2, 0, 1)})))
+        client.send(pack(message(**{"observation/image": image.transpose(2, 0, 1)})))
         assert isinstance(client.recv(timeout=10), bytes)
-    assert np.array_equal(policy.seen[-1].images["agentview"], picture)
+    assert np.array_equal(policy.seen[-1].images["agentview"], image)
 
 
 @pytest.mark.parametrize(

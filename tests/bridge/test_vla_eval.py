@@ -141,7 +141,7 @@ def test_a_session_is_an_episode_on_a_connection_of_its_own(foreign):
     wait_for(lambda: asked[-1].type == "episode_end", "the warm-up's end")
     asked.clear()
     chunks = policy.act([observation(), observation(session="run.0.1.1.y")])
-    assert all(np.array_equal(one.actions, np.float32([[0.1, 0, 0, 0, 0, 0, 1]])) for one in chunks)
+    assert all(np.array_equal(chunk.actions, np.float32([[0.1, 0, 0, 0, 0, 0, 1]])) for chunk in chunks)
     policy.act([observation(1)])
     policy.reset("run.0.0.1.x")
     assert isinstance(policy.act([observation(2)])[0], UnknownSession)

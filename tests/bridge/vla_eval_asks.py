@@ -32,8 +32,8 @@ class Still(StepBenchmark):
         return StepResult(None, float(done), done, {})
 
     def make_obs(self, raw_obs, task):
-        picture = np.arange(256 * 256 * 3, dtype=np.uint32).astype(np.uint8).reshape(256, 256, 3)
-        shown = {"agentview": picture, "wrist": 255 - picture}
+        image = np.arange(256 * 256 * 3, dtype=np.uint32).astype(np.uint8).reshape(256, 256, 3)
+        shown = {"agentview": image, "wrist": 255 - image}
         return {"images": shown, "task_description": task["name"], "states": np.linspace(0.0, 0.7, 8)}
 
     def check_done(self, step_result):

@@ -55,8 +55,8 @@ def main(arguments: list[str]) -> int:
     options.minutes, again = options.minutes or SHORT_MIN * share, options.minutes or SHORT_MIN
     ledger = Ledger(shlex.join(["./lab", "test", "chaos", "--seed", str(seed), "--minutes", f"{again:g}"]))
     print(f"seed {seed}, {options.minutes:g} minutes", flush=True)
-    with tempfile.TemporaryDirectory(prefix="vlalab-chaos-", ignore_cleanup_errors=True) as folder:
-        attack_all(Path(folder), options, seed, ledger)
+    with tempfile.TemporaryDirectory(prefix="vlalab-chaos-", ignore_cleanup_errors=True) as directory:
+        attack_all(Path(directory), options, seed, ledger)
     ledger.show()
     if options.report is not None:
         ledger.write(options.report)

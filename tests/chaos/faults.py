@@ -101,9 +101,13 @@ def _derived_damaged(stage: Stage, fault: Fault) -> None:
     """Ends the evaluator and cuts off or garbles everything that it can make again."""
     for pid in stage.evaluators():
         send(pid, KILL)
-    for path in [*stage.folder.glob("*.html"), *stage.folder.glob("summary.json"), *stage.folder.glob("*.jsonl")]:
+    for path in [
+        *stage.directory.glob("*.html"),
+        *stage.directory.glob("summary.json"),
+        *stage.directory.glob("*.jsonl"),
+    ]:
         damage(path, random.Random(fault.choice))
-    for path in stage.folder.glob("logs/*"):
+    for path in stage.directory.glob("logs/*"):
         damage(path, random.Random(fault.choice))
 
 

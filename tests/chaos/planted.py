@@ -17,9 +17,9 @@ from pathlib import Path
 from tests.chaos.faults import damage
 from tests.chaos.ledger import Ledger
 from tests.libero.harness import ENVIRONMENT, ROOT
-from vla_common.volume import FOLDERS
+from vla_common.volume import DIRECTORIES
 
-LAYOUT = (*FOLDERS, "notebooks/deep", "tmp")
+LAYOUT = (*DIRECTORIES, "notebooks/deep", "tmp")
 NAMES = (
     "oracle.json",
     "oracle.log",
@@ -43,11 +43,11 @@ LIMIT_S = 120.0
 class Canary:
     """A file and a folder outside the volume: as they were, or somebody followed a link."""
 
-    folder: Path
+    directory: Path
 
     def __post_init__(self) -> None:
-        self.folder.mkdir()
-        self.file, self.ran = self.folder / "canary", self.folder / "ran"
+        self.directory.mkdir()
+        self.file, self.ran = self.directory / "canary", self.directory / "ran"
         self.file.write_text("mine")
         self.file.chmod(0o640)
         self.before = self.look()
@@ -55,11 +55,11 @@ class Canary:
     def holds(self, path: Path) -> bool:
         """Returns whether a path leads here."""
         real = path.resolve()
-        return self.folder.resolve() in (real, *real.parents)
+        return self.directory.resolve() in (real, *real.parents)
 
     def look(self) -> list[tuple]:
         """Returns names, owners, modes and contents."""
-        places = [self.folder, *sorted(self.folder.rglob("*"))]
+        places = [self.directory, *sorted(self.directory.rglob("*"))]
         facts = [(p.name, p.lstat().st_uid, p.lstat().st_gid, p.lstat().st_mode, p.lstat().st_nlink) for p in places]
         return [*facts, self.file.read_text()]
 
@@ -68,18 +68,18 @@ def plant(volume: Path, canary: Canary, draw: random.Random) -> list[str]:
     """Plants a few things on a volume; returns what."""
     told = []
     for _ in range(draw.randrange(1, 5)):
-        folder = volume / draw.choice(LAYOUT)
-        if canary.holds(folder):  # by a link that was planted before
+        directory = volume / draw.choice(LAYOUT)
+        if canary.holds(directory):  # by a link that was planted before
             continue
-        if draw.random() < 0.2 and not os.path.lexists(folder) and folder.parent.is_dir():
-            folder.symlink_to(canary.folder)
-            told.append(f"link {folder.name}")
+        if draw.random() < 0.2 and not os.path.lexists(directory) and directory.parent.is_dir():
+            directory.symlink_to(canary.directory)
+            told.append(f"link {directory.name}")
             continue
         if draw.random() < 0.5:
-            folder = folder / draw.choice((platform.node(), "libero_goal-x", ".", "tensorboard"))
+            directory = directory / draw.choice((platform.node(), "libero_goal-x", ".", "tensorboard"))
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            told.append(_plant_one(folder / draw.choice(NAMES), canary, draw))
+            directory.mkdir(parents=True, exist_ok=True)
+            told.append(_plant_one(directory / draw.choice(NAMES), canary, draw))
         except (FileExistsError, NotADirectoryError):
             continue
     return told
@@ -89,7 +89,7 @@ def _plant_one(path: Path, canary: Canary, draw: random.Random) -> str:
     if os.path.lexists(path) or canary.holds(path):
         return "nothing"
     if draw.random() < 0.5:
-        path.symlink_to(draw.choice((canary.file, canary.folder, canary.folder / "new")))
+        path.symlink_to(draw.choice((canary.file, canary.directory, canary.directory / "new")))
         return f"link {path.name}"
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     state = {

@@ -29,12 +29,12 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float, pause
 def marked(mark: str) -> dict[int, list[str]]:
     """Returns the command line of every live process with this mark, by pid."""
     wanted, found = f"{MARK}={mark}".encode(), {}
-    for folder in Path("/proc").glob("[0-9]*"):
+    for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if wanted not in (folder / "environ").read_bytes().split(b"\0"):
+            if wanted not in (directory / "environ").read_bytes().split(b"\0"):
                 continue
-            if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if (directory / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found[int(directory.name)] = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
     return found
 
 

@@ -84,13 +84,13 @@ class Faults:
     def undisturbed(self, plan: Plan) -> Path:
         """Returns the run of a plan that nothing happened to."""
         if plan not in self.calm:
-            folder = self.place / f"calm-{plan.policy}"
-            with Stage(folder, plan, 2, self.assets) as stage:
+            directory = self.place / f"calm-{plan.policy}"
+            with Stage(directory, plan, 2, self.assets) as stage:
                 stage.start_policy()
                 stage.start()
                 code = stage.wait_end()
                 assert code == 0, stage.output()
-                self.calm[plan] = stage.folder
+                self.calm[plan] = stage.directory
         return self.calm[plan]
 
     def one(self, drawn: Round) -> None:
@@ -163,14 +163,14 @@ def _resume(stage: Stage) -> None:
 
 def after_all(stage: Stage, calm: Path) -> str | None:
     """Returns what is wrong with a run that is complete, beside the undisturbed one; None if nothing is."""
-    found, expected = results(stage.folder), results(calm)
+    found, expected = results(stage.directory), results(calm)
     if sorted(found) != sorted(expected):
         return f"episodes {sorted(found)}, planned {sorted(expected)}"
     if changed := [key for key in expected if found[key] != expected[key]]:
         return f"episodes {changed} differ from undisturbed ones: {[(found[k], expected[k]) for k in changed[:2]]}"
     return (
-        _miscounted(stage.folder, expected)
-        or _recordings(stage.folder, calm, list(expected))
+        _miscounted(stage.directory, expected)
+        or _recordings(stage.directory, calm, list(expected))
         or _left_behind(stage)
         or _traceback(stage.output())
     )
@@ -184,12 +184,12 @@ def _traceback(output: str) -> str | None:
     return None
 
 
-def _miscounted(folder: Path, expected: dict[tuple[int, int], tuple]) -> str | None:
+def _miscounted(directory: Path, expected: dict[tuple[int, int], tuple]) -> str | None:
     successes = sum(bool(result[0]) for result in expected.values())
-    with RunStore(folder / "run.sqlite", readonly=True) as store:
+    with RunStore(directory / "run.sqlite", readonly=True) as store:
         counts = list(store.counts().values())
-    told = json.loads((folder / "summary.json").read_text())
-    lines = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    told = json.loads((directory / "summary.json").read_text())
+    lines = [json.loads(line) for line in (directory / "episodes.jsonl").read_text().splitlines()]
     named = sorted((line["task"], line["episode"]) for line in lines)
     stored = (sum(row["done"] for row in counts), sum(row["successes"] for row in counts))
     if stored != (len(expected), successes):
@@ -201,10 +201,10 @@ def _miscounted(folder: Path, expected: dict[tuple[int, int], tuple]) -> str | N
     return None
 
 
-def _recordings(folder: Path, calm: Path, keys: list[tuple[int, int]]) -> str | None:
+def _recordings(directory: Path, calm: Path, keys: list[tuple[int, int]]) -> str | None:
     for task, episode in keys:
         name = f"episodes/{task:02d}-{episode:02d}.npz"
-        with np.load(folder / name) as mine, np.load(calm / name) as theirs:
+        with np.load(directory / name) as mine, np.load(calm / name) as theirs:
             if not all(np.array_equal(mine[part], theirs[part]) for part in ("actions", "states")):
                 return f"recording {name} differs from the undisturbed one"
     return None
@@ -216,7 +216,7 @@ def _left_behind(stage: Stage) -> str | None:
         wait_for(lambda: not marked(stage.mark).keys() - mine.keys(), "the processes' end", 30)
     except Hung:
         return f"processes left behind: {[words for pid, words in marked(stage.mark).items() if pid not in mine]}"
-    partial = [str(path) for path in stage.folder.rglob("*") if ".partial" in path.name or ".npz." in path.name]
+    partial = [str(path) for path in stage.directory.rglob("*") if ".partial" in path.name or ".npz." in path.name]
     return f"files left behind: {partial}" if partial else None
 
 

@@ -67,7 +67,7 @@ class Stage:
         self.mark, self.port = secrets.token_hex(8), free_port()
         self.root = place / "volume" / "runs"
         self.root.mkdir(parents=True)
-        self.folder, self.log = self.root / "run", place / "output.txt"
+        self.directory, self.log = self.root / "run", place / "output.txt"
         self.clock = place / "clock"
         self.set_clock(0.0)
         self.flags = [
@@ -150,7 +150,10 @@ class Stage:
 
     def peek(self, sql: str) -> list[tuple]:
         """Returns rows of the run's store while others write to it; none where it cannot be read."""
-        with contextlib.suppress(StoreError), RunStore(self.folder / "run.sqlite", readonly=True, check=False) as store:
+        with (
+            contextlib.suppress(StoreError),
+            RunStore(self.directory / "run.sqlite", readonly=True, check=False) as store,
+        ):
             return [tuple(row) for row in store.db.execute(sql)]
         return []
 

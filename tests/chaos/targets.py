@@ -48,8 +48,8 @@ class Target:
 
 def python_of(environment: str) -> Path | None:
     """Returns the interpreter of an environment that is made; None where it is not."""
-    folder = ROOT / "images" / environment / ".venv"
-    return folder / "bin" / "python" if (folder / ".stamp").exists() else None
+    directory = ROOT / "images" / environment / ".venv"
+    return directory / "bin" / "python" if (directory / ".stamp").exists() else None
 
 
 @dataclass(frozen=True)

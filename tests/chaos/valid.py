@@ -80,7 +80,7 @@ def acceptable_v1(body: bytes, info: dict) -> str | None:
         need(isinstance(tree, dict) and set(tree) <= FIELDS, "no observation, or unknown fields")
         need({"images", "instruction", "session", "step"} <= set(tree), "a field is missing")
         need(isinstance(tree["images"], dict), "images is no map")
-        pictures = {name: _picture(name, image) for name, image in tree["images"].items()}
+        images = {name: _image(name, image) for name, image in tree["images"].items()}
         if tree.get("state") is not None:
             dtype, shape, raw = array(tree["state"], "state")
             need(dtype == "<f4" and len(shape) == 1, "state is no float32 [n]")
@@ -91,13 +91,13 @@ def acceptable_v1(body: bytes, info: dict) -> str | None:
         if tree.get("privileged") is not None:
             need(isinstance(tree["privileged"], dict), "privileged is no map")
             plain(tree["privileged"])
-        _needs(info, pictures, tree.get("state"), tree.get("privileged"), tree.get("unnorm_key"))
+        _needs(info, images, tree.get("state"), tree.get("privileged"), tree.get("unnorm_key"))
     except Bad as bad:
         return str(bad)
     return None
 
 
-def _picture(name: object, image: object) -> tuple[int, int]:
+def _image(name: object, image: object) -> tuple[int, int]:
     text(name, NAME, "a camera's name")
     dtype, shape, _ = array(image, "a picture")
     need(dtype == "|u1" and len(shape) == 3 and shape[2] == 3, f"a picture of {dtype} {shape}")

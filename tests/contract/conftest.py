@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE, HERE.parents[1] / "shared" / "common", HERE.parents[1] / "shared" / "contract"):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+for directory in (HERE, HERE.parents[1] / "shared" / "common", HERE.parents[1] / "shared" / "contract"):
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
 
 
 @pytest.fixture

@@ -86,14 +86,14 @@ def grey(dtype):
     return (values < 99) if dtype == "|b1" else values.astype(dtype)
 
 
-OTHER_PICTURES = {
+OTHER_IMAGES = {
     **{f"grey {dtype}": grey(dtype) for dtype in ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<f8")},
     "grey and alpha": picture(6, 6, 8)[:, :, :2],
     "RGBA": np.dstack([picture(7, 6, 8), picture(8, 6, 8)[:, :, :1]]),
 }
 
 
-@pytest.mark.parametrize("image", OTHER_PICTURES.values(), ids=list(OTHER_PICTURES))
+@pytest.mark.parametrize("image", OTHER_IMAGES.values(), ids=list(OTHER_IMAGES))
 def test_pictures_that_are_no_rgb_are_converted_as_upstream_does(service, image):
     fake = policy()
     body = {"image": to_json(image), "instruction": "pick up the bowl"}

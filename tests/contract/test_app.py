@@ -543,4 +543,4 @@ def test_what_a_policy_lacks_at_its_start_is_told_without_a_traceback(service, c
     assert ended.wait(10)
     with pytest.raises(PolicyUnavailable, match=r"could not be loaded: nobody answers at ws://h:1 \(waited 3 s\)$"):
         client(url).wait_ready(0.0)
-    assert [one.exc_info for one in caplog.records if "could not be loaded" in one.message] == [None]
+    assert [record.exc_info for record in caplog.records if "could not be loaded" in record.message] == [None]

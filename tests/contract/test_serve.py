@@ -276,8 +276,8 @@ def test_the_health_check_needs_only_the_standard_library_and_little_of_it():
 @pytest.mark.parametrize("part", ["client", "protocol"])
 def test_a_client_needs_no_server(part):
     """Whatever it imports of the client and the protocol."""
-    folder = Path(vla_contract.__path__[0]) / part
-    modules = sorted(f"vla_contract.{part}.{path.stem}" for path in folder.glob("*.py"))
+    directory = Path(vla_contract.__path__[0]) / part
+    modules = sorted(f"vla_contract.{part}.{path.stem}" for path in directory.glob("*.py"))
     assert f"vla_contract.{part}.{'client' if part == 'client' else 'types'}" in modules
     server = ["vla_contract.server", "fastapi", "uvicorn", "starlette", "prometheus_client"]
     assert imported(f"import vla_contract.{part}, {', '.join(modules)}", server) == "[]"

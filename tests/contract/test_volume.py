@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from vla_common.volume import FOLDERS, Volume, VolumeError, main, make_folder, make_own_folder, require_space, shown
+from vla_common.volume import (
+    DIRECTORIES,
+    Volume,
+    VolumeError,
+    main,
+    make_directory,
+    make_own_directory,
+    require_space,
+    shown,
+)
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", DIRECTORIES)
 def test_folders_are_made_on_demand(tmp_path, name):
     volume = Volume(tmp_path / "new")
     assert volume.path(name) == tmp_path / "new" / name and not (tmp_path / "new").exists()
@@ -46,15 +55,15 @@ def test_an_installed_package_asks_for_the_variable(monkeypatch):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
 def test_what_root_makes_belongs_to_the_owner_of_the_volume(tmp_path):
     os.chown(tmp_path, 1234, 1235)
-    made = make_folder(tmp_path / "a" / "b")
-    for folder in (made, made.parent):
-        assert (folder.stat().st_uid, folder.stat().st_gid) == (1234, 1235)
+    made = make_directory(tmp_path / "a" / "b")
+    for directory in (made, made.parent):
+        assert (directory.stat().st_uid, directory.stat().st_gid) == (1234, 1235)
 
 
 def test_a_prepared_volume_has_every_folder_and_is_left_alone_the_second_time(tmp_path):
     volume = Volume(tmp_path / "new")
     volume.prepare(os.geteuid(), os.getegid())
-    assert all(volume.path(name).is_dir() for name in FOLDERS)
+    assert all(volume.path(name).is_dir() for name in DIRECTORIES)
     before = {path: path.stat() for path in (tmp_path / "new").rglob("*")}
     assert volume.prepare(os.geteuid(), os.getegid()) == []
     assert {path: path.stat() for path in (tmp_path / "new").rglob("*")} == before
@@ -67,8 +76,8 @@ def test_root_prepares_the_volume_for_another_user(tmp_path):
     (volume.root / "hf").mkdir(mode=0o777)
     os.chmod(volume.root / "hf", 0o777)
     given = volume.prepare(1234, 1235)
-    owners = {name: volume.path(name).stat().st_uid for name in FOLDERS}
-    assert owners == {name: 0 if name == "hf" else 1234 for name in FOLDERS}  # hf was open to everybody
+    owners = {name: volume.path(name).stat().st_uid for name in DIRECTORIES}
+    assert owners == {name: 0 if name == "hf" else 1234 for name in DIRECTORIES}  # hf was open to everybody
     assert volume.path("runs") in given and (volume.root / "runs" / "old").stat().st_uid == 0  # what lies inside stays
     assert volume.prepare(1234, 1235) == []
 
@@ -133,7 +142,7 @@ def untouched(target: Path) -> bool:
     return (facts.st_uid, facts.st_mode & 0o777, list(target.iterdir())) == (os.geteuid(), 0o755, [])
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", DIRECTORIES)
 def test_a_link_in_a_folders_place_is_refused_and_its_target_left_alone(tmp_path, target, name):
     volume = Volume(tmp_path / "volume")
     volume.root.mkdir()
@@ -152,7 +161,7 @@ def test_a_link_on_the_way_to_a_folder_is_refused(tmp_path, target, monkeypatch,
     (tmp_path / "volume" / at).parent.mkdir(parents=True)
     (tmp_path / "volume" / at).symlink_to(target)
     with pytest.raises(VolumeError, match=r"is a link to .*etc.*mounted there instead"):
-        make_folder(tmp_path / "volume" / "logs" / "tensorboard" / "run")
+        make_directory(tmp_path / "volume" / "logs" / "tensorboard" / "run")
     assert untouched(target)
 
 
@@ -160,7 +169,7 @@ def test_a_link_to_nothing_makes_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
     (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(VolumeError, match="is a link to"):
-        make_folder(tmp_path / "runs" / "first")
+        make_directory(tmp_path / "runs" / "first")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -172,13 +181,13 @@ def test_the_root_of_the_volume_may_be_a_link(tmp_path, monkeypatch):
     volume.prepare(os.geteuid(), os.getegid())
     assert volume.runs.is_dir() and (tmp_path / "disk" / "runs").is_dir()
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
-    assert make_folder(volume.path("runs") / "a" / "b").is_dir()
+    assert make_directory(volume.path("runs") / "a" / "b").is_dir()
 
 
 def test_links_outside_the_volume_are_their_owners(tmp_path, target, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     (tmp_path / "out").symlink_to(target)
-    assert make_folder(tmp_path / "out" / "pictures").is_dir() and (target / "pictures").is_dir()
+    assert make_directory(tmp_path / "out" / "pictures").is_dir() and (target / "pictures").is_dir()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
@@ -218,10 +227,10 @@ def test_root_writes_in_no_folder_that_holds_a_link(tmp_path, target, monkeypatc
     (own / at).parent.mkdir(parents=True)
     (own / at).symlink_to(target / "file")
     with pytest.raises(VolumeError, match=r"is a link to .*etc/file"):
-        make_own_folder(own)
+        make_own_directory(own)
     assert untouched(target)
     (own / at).unlink()
-    assert make_own_folder(own) == own
+    assert make_own_directory(own) == own
 
 
 def test_a_path_below_the_callers_folder_is_shown_from_there(tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "_tkinter.*", "*.a", "co
 KEPT_PACKAGES = ("pip", "setuptools", "pkg_resources")  # of site-packages
 
 
-def image(folder: Path, say: Callable[[str], None]) -> str | None:
+def image(directory: Path, say: Callable[[str], None]) -> str | None:
     """Makes the base image, in `folder`, and returns its reference. None where only root could: the pinned one serves.
 
     Raises Unavailable where neither can be had.
@@ -52,7 +52,7 @@ def image(folder: Path, say: Callable[[str], None]) -> str | None:
         _pull_pinned(say)
         return None
     reference = f"vla-lab-test/base:{os.getpid()}"
-    _load(make(folder, say), reference)
+    _load(make(directory, say), reference)
     return reference
 
 
@@ -64,38 +64,38 @@ def _pull_pinned(say: Callable[[str], None]) -> None:
         raise Unavailable(f"only root can make a base image, and {pinned.split('@')[0]} could not be pulled")
 
 
-def make(folder: Path, say: Callable[[str], None]) -> Path:
+def make(directory: Path, say: Callable[[str], None]) -> Path:
     """Makes an archive of the base's root file system in `folder`. Raises Unavailable where mmdebstrap cannot."""
     of = packages.system()
     packages.install("mmdebstrap")
     say("making a base image of Ubuntu 22.04")
     try:
-        return _ubuntu(of, folder)
+        return _ubuntu(of, directory)
     except Unavailable as error:
         if of.id == "ubuntu":
             raise
         say(f"{error}; the base image is {of.id} {of.codename} with this machine's Python {VERSION} instead")
-        return _this_machines(of, folder)
+        return _this_machines(of, directory)
 
 
-def _ubuntu(of: System, folder: Path) -> Path:
-    mirror, keys = (of.mirror, packages.keyring(of)) if of.id == "ubuntu" else (ARCHIVE, _keys(folder))
+def _ubuntu(of: System, directory: Path) -> Path:
+    mirror, keys = (of.mirror, packages.keyring(of)) if of.id == "ubuntu" else (ARCHIVE, _keys(directory))
     sources = [f"deb {mirror} {suite} main" for suite in ("jammy", "jammy-updates")]
-    return _bootstrap(folder, keys, sources, f"--customize-hook={AND_UNIVERSE}")
+    return _bootstrap(directory, keys, sources, f"--customize-hook={AND_UNIVERSE}")
 
 
-def _keys(folder: Path) -> Path:
+def _keys(directory: Path) -> Path:
     """Returns Ubuntu's keys, fetched into `folder`. Raises Unavailable where its archive does not answer."""
-    fetched = folder / "keys.deb"
+    fetched = directory / "keys.deb"
     if words := packages.fetch(f"{ARCHIVE}/{KEYS}", fetched, KEYS_SHA256):
         raise Unavailable(f"Ubuntu's archive does not answer ({words})")
-    subprocess.run(["dpkg", "-x", str(fetched), str(folder / "keys")], check=True)
-    return folder / "keys/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+    subprocess.run(["dpkg", "-x", str(fetched), str(directory / "keys")], check=True)
+    return directory / "keys/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 
 
-def _bootstrap(folder: Path, keys: Path, sources: list[str], *more: str) -> Path:
+def _bootstrap(directory: Path, keys: Path, sources: list[str], *more: str) -> Path:
     """Returns an archive of what those sources of apt make up; `more` are further options of mmdebstrap."""
-    made, memory = folder / "base.tar", folder / "memory"
+    made, memory = directory / "base.tar", directory / "memory"
     memory.mkdir(exist_ok=True)
     command = [
         "unshare", "--mount", "--propagation", "slave", "sh", "-c", IN_MEMORY, "sh",
@@ -126,21 +126,21 @@ def _load(archive: Path, reference: str) -> None:
 # --- this machine's system and Python -----------------------------------------------------------------------
 
 
-def _this_machines(of: System, folder: Path) -> Path:
+def _this_machines(of: System, directory: Path) -> Path:
     if (interpreter := pythons.find(VERSION)) is None:
         raise Unavailable(f"no Python {VERSION} on this machine to put into the test's base image (pyenv install 3.10)")
     prefix = Path(_ask(interpreter, "sys.base_prefix"))
-    _copy_python(prefix, folder / "local")
+    _copy_python(prefix, directory / "local")
     chroot, library = 'chroot "$1" ', f"/usr/local/lib/python{VERSION}"
     hooks = [
-        f"sync-in {shlex.quote(str(folder / 'local'))} /usr/local",
+        f"sync-in {shlex.quote(str(directory / 'local'))} /usr/local",
         f"{chroot} ldconfig",
         # As a distribution's package has it: with a read-only root, every start would compile what it imports.
         f"{chroot} python{VERSION} -m compileall -q {library} || true",
         f"{chroot} python{VERSION} -c 'import ssl, sqlite3, ctypes, lzma'",
     ]
     wanted = [f"--include={','.join(_library_packages(prefix))}", *(f"--customize-hook={hook}" for hook in hooks)]
-    return _bootstrap(folder, packages.keyring(of), [f"deb {of.mirror} {of.codename} main"], *wanted)
+    return _bootstrap(directory, packages.keyring(of), [f"deb {of.mirror} {of.codename} main"], *wanted)
 
 
 def _ask(interpreter: Path, expression: str) -> str:

@@ -108,16 +108,16 @@ def engine(say, request) -> Iterator[engines.Engine]:
     )
     everything, builds = (after - earlier for after, earlier in zip(spent.split(), used, strict=True))
     figures.append(f"CPU s in containers: {everything:.0f}, of these {builds:.0f} in builds (0: not counted here)")
-    if found.folder is None:
+    if found.directory is None:
         figures.append("disk: the build cache stays on the engine, which is not the tests' own (docker builder prune)")
 
 
 @pytest.fixture(scope="session")
 def base(engine, say) -> Iterator[str | None]:
     """The base image that everything is built on. None, the images' own, where only root could make another."""
-    with tempfile.TemporaryDirectory(prefix="vlalab-base-", dir=engine.folder or engines.place()) as folder:
+    with tempfile.TemporaryDirectory(prefix="vlalab-base-", dir=engine.directory or engines.place()) as directory:
         try:
-            reference = base_image.image(Path(folder), say)
+            reference = base_image.image(Path(directory), say)
         except Unavailable as error:
             pytest.skip(f"docker tests: {error}")
     yield reference
@@ -128,9 +128,9 @@ def base(engine, say) -> Iterator[str | None]:
 @pytest.fixture(scope="session")
 def lab(base, engine) -> Iterator[Lab]:
     """`./lab` on the tests' engine. Its volume belongs to an odd user, or to the caller where we are not root."""
-    with tempfile.TemporaryDirectory(prefix="vlalab-volume-", dir=engine.folder or engines.place()) as folder:
-        os.chmod(folder, 0o755)
-        volume = Path(folder) / "volume"
+    with tempfile.TemporaryDirectory(prefix="vlalab-volume-", dir=engine.directory or engines.place()) as directory:
+        os.chmod(directory, 0o755)
+        volume = Path(directory) / "volume"
         volume.mkdir()
         if os.geteuid() == 0:
             os.chown(volume, *ODD_USER)
@@ -153,7 +153,7 @@ def beside(lab, say, request) -> Iterator[Beside]:
 def builds(lab, engine, say, request, tmp_path_factory, beside) -> Iterator[Builds]:
     """Builds on demand; at the end every image is removed, and times and sizes become figures."""
     secrets = hidden.make(tmp_path_factory.mktemp("secrets"))
-    found = Builds(lab, engine.folder is not None, say, secrets, beside)
+    found = Builds(lab, engine.directory is not None, say, secrets, beside)
     yield found
     request.config.stash.setdefault(FIGURES, []).extend(found.figures())
     beside.stop()

@@ -32,7 +32,7 @@ class Engine:
     """A Docker engine. `folder`: where a private one keeps everything, None for one that was there before."""
 
     variables: dict[str, str] = field(default_factory=dict)  # what makes the docker command reach it
-    folder: Path | None = None
+    directory: Path | None = None
 
 
 def may_be_private() -> str | None:
@@ -95,19 +95,19 @@ def _private(say: Callable[[str], None], programs: Path | None) -> Iterator[Engi
     disk.check_place(parent)
     packages.install("iptables", "iproute2")
     _check_mounts()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    say(f"bringing up a private engine in {folder}")
-    folders = [str(one) for one in (folder, programs) if one]
-    command = [*OWN_MOUNTS, sys.executable, "-m", "tests.docker.keeper", *folders]
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    say(f"bringing up a private engine in {directory}")
+    directories = [str(one) for one in (directory, programs) if one]
+    command = [*OWN_MOUNTS, sys.executable, "-m", "tests.docker.keeper", *directories]
     process = subprocess.Popen(
         command, cwd=paths.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        yield _as_engine(json.loads(process.stdout.readline() or "{}"), folder)
+        yield _as_engine(json.loads(process.stdout.readline() or "{}"), directory)
     finally:
         process.stdin.close()
         process.wait()
-        keeper.release(folder)  # nothing is left of it, unless the keeper was killed
+        keeper.release(directory)  # nothing is left of it, unless the keeper was killed
 
 
 def _check_mounts() -> None:
@@ -117,7 +117,7 @@ def _check_mounts() -> None:
         raise Unavailable(f"root may not mount anything here (an unprivileged container?): {asked.stderr.strip()}")
 
 
-def _as_engine(said: dict, folder: Path) -> Engine:
+def _as_engine(said: dict, directory: Path) -> Engine:
     if "host" not in said:
         raise Unavailable(said.get("reason", "the private engine's keeper ended without a word (see above)"))
     path = os.environ.get("PATH", os.defpath)
@@ -127,7 +127,7 @@ def _as_engine(said: dict, folder: Path) -> Engine:
             "DOCKER_CONFIG": said["config"],
             "PATH": os.pathsep.join([path, *said["path"]]),  # behind: a docker command that is there is used
         },
-        folder,
+        directory,
     )
 
 

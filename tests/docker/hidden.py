@@ -33,13 +33,13 @@ class Secrets:
         return ["sh", "-c", SEARCH.format(marks=" -e ".join(self.marks))]
 
 
-def make(folder: Path) -> Secrets:
+def make(directory: Path) -> Secrets:
     """Makes this machine's CA bundle and its package index into secrets, in `folder`."""
     mark = f"vlalab-{secrets.token_hex(8)}"
-    (folder / "ca.pem").write_text(f"# {mark}\n{BUNDLE.read_text() if BUNDLE.exists() else ''}")
+    (directory / "ca.pem").write_text(f"# {mark}\n{BUNDLE.read_text() if BUNDLE.exists() else ''}")
     address, password = with_password(index_address(), mark)
-    (folder / "index").write_text(address)
-    return Secrets(folder / "ca.pem", folder / "index", (mark, password))
+    (directory / "index").write_text(address)
+    return Secrets(directory / "ca.pem", directory / "index", (mark, password))
 
 
 def index_address() -> str:

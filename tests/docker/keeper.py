@@ -32,23 +32,23 @@ STOP_S = 40.0
 class Keeper:
     """A private engine in one folder: its programs, data, sockets, logs and the processes that it consists of."""
 
-    def __init__(self, folder: Path, programs: Path | None = None) -> None:
-        self.folder, self.programs = folder, programs
-        self.host = f"unix://{folder}/docker.sock"
+    def __init__(self, directory: Path, programs: Path | None = None) -> None:
+        self.directory, self.programs = directory, programs
+        self.host = f"unix://{directory}/docker.sock"
         self.children: list[subprocess.Popen] = []
         self.network: network.Network | None = None
         self.path: list[Path] = []
 
     def start(self) -> dict[str, object]:
         """Brings the engine up. Returns how to reach it; raises Unavailable where it does not come up."""
-        self.path = packages.unpack_engine(packages.system(), self.folder, self.programs)
+        self.path = packages.unpack_engine(packages.system(), self.directory, self.programs)
         self._note_gpu_requests()
         self.network = network.make()
-        claim(self.folder, str(self.network.subnet))
+        claim(self.directory, str(self.network.subnet))
         self._run("containerd", self._containerd())
-        self._wait("containerd", self.folder / "containerd.sock")
+        self._wait("containerd", self.directory / "containerd.sock")
         self._run("dockerd", self._dockerd(self.network))
-        self._wait("dockerd", self.folder / "docker.sock")
+        self._wait("dockerd", self.directory / "docker.sock")
         return {"host": self.host, "config": str(self._config()), "path": [str(part) for part in self.path]}
 
     def _note_gpu_requests(self) -> None:
@@ -57,26 +57,26 @@ class Keeper:
         config = """$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/')/config.json"""
         hook.unlink(missing_ok=True)  # another engine's, where the programs are links
         hook.write_text(f"""#!/bin/sh
-grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' "{config}" | tail -n 1 >> "{self.folder / GPU_REQUESTS}"
+grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' "{config}" | tail -n 1 >> "{self.directory / GPU_REQUESTS}"
 """)
         hook.chmod(0o755)
 
     def _containerd(self) -> list[str]:
-        config = self.folder / "containerd.toml"
+        config = self.directory / "containerd.toml"
         config.write_text(
-            f'version = 2\nroot = "{self.folder}/containerd"\nstate = "{self.folder}/run"\n'
+            f'version = 2\nroot = "{self.directory}/containerd"\nstate = "{self.directory}/run"\n'
             'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
-            f'[grpc]\naddress = "{self.folder}/containerd.sock"\n'
+            f'[grpc]\naddress = "{self.directory}/containerd.sock"\n'
         )
         return ["containerd", "--config", str(config)]
 
     def _dockerd(self, net: network.Network) -> list[str]:
         options = {
-            "config-file": self.folder / "daemon.json",
-            "containerd": self.folder / "containerd.sock",
-            "data-root": self.folder / "data",
-            "exec-root": self.folder / "exec",
-            "pidfile": self.folder / "dockerd.pid",
+            "config-file": self.directory / "daemon.json",
+            "containerd": self.directory / "containerd.sock",
+            "data-root": self.directory / "data",
+            "exec-root": self.directory / "exec",
+            "pidfile": self.directory / "dockerd.pid",
             "host": self.host,
             "bridge": net.bridge,
             "default-address-pool": f"base={net.pool},size=24",
@@ -84,25 +84,25 @@ grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' "{config}" | tail -n 1 >> "{self.folder
             "ip6tables": "false",
             "init-path": shutil.which("docker-init", path=self._variables()["PATH"]) or "docker-init",
         }
-        (self.folder / "daemon.json").write_text("{}")  # not the machine's /etc/docker/daemon.json
+        (self.directory / "daemon.json").write_text("{}")  # not the machine's /etc/docker/daemon.json
         return ["dockerd", *(f"--{name}={value}" for name, value in options.items())]
 
     def _config(self) -> Path:
         """Makes the folder for DOCKER_CONFIG: the CLI finds Compose and buildx by it, and no credentials."""
-        config = self.folder / "config"
+        config = self.directory / "config"
         config.mkdir()
-        plugins = [str(path) for path in (self.folder / "root").glob("usr/lib*/docker/cli-plugins")]
+        plugins = [str(path) for path in (self.directory / "root").glob("usr/lib*/docker/cli-plugins")]
         (config / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": plugins}))
         return config
 
     def _variables(self) -> dict[str, str]:
         path = os.pathsep.join([*map(str, self.path), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
-        return {**kept, "PATH": path, "TMPDIR": str(self.folder / "tmp")}
+        return {**kept, "PATH": path, "TMPDIR": str(self.directory / "tmp")}
 
     def _run(self, name: str, command: list[str]) -> None:
-        (self.folder / "tmp").mkdir(exist_ok=True)
-        log = (self.folder / f"{name}.log").open("wb")
+        (self.directory / "tmp").mkdir(exist_ok=True)
+        log = (self.directory / f"{name}.log").open("wb")
         streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         variables, ends = self._variables(), processes.die_with_parent()
         try:
@@ -121,7 +121,7 @@ grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' "{config}" | tail -n 1 >> "{self.folder
             time.sleep(0.1)
 
     def _last_words(self, name: str) -> str:
-        lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
+        lines = (self.directory / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][-300:] if lines else "it says nothing"
 
     def stop(self) -> None:
@@ -130,7 +130,7 @@ grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' "{config}" | tail -n 1 >> "{self.folder
             _end(child)
         if self.network:
             network.remove(self.network)
-        release(self.folder)
+        release(self.directory)
 
 
 def _end(child: subprocess.Popen) -> None:
@@ -142,33 +142,33 @@ def _end(child: subprocess.Popen) -> None:
         child.wait()
 
 
-def release(folder: Path) -> None:
+def release(directory: Path) -> None:
     """Ends what an engine that was killed left running, unmounts what lies under its folder, and deletes the folder."""
-    for pid in _shims(folder):
+    for pid in _shims(directory):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     mounts = [line.split()[4].replace("\\040", " ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):
+    for mount in sorted((m for m in mounts if m.startswith(f"{directory}/")), reverse=True):
         subprocess.run(["umount", "--lazy", mount], capture_output=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
-def _shims(folder: Path) -> list[int]:
+def _shims(directory: Path) -> list[int]:
     """Returns the containers' parents that name this folder on their command line: they can be nobody else's."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = entry.read_bytes().decode(errors="replace").split("\0")
-            if Path(words[0]).name.startswith("containerd-shim") and any(str(folder) in word for word in words):
+            if Path(words[0]).name.startswith("containerd-shim") and any(str(directory) in word for word in words):
                 found.append(int(entry.parent.name))
     return found
 
 
-def claim(folder: Path, subnet: str | None = None) -> None:
+def claim(directory: Path, subnet: str | None = None) -> None:
     """Writes down that this process keeps the folder, and the network that belongs to it."""
     me = processes.identify(os.getpid())
     assert me is not None
-    (folder / OWNER).write_text(json.dumps({"identity": [me.pid, me.start_ticks, me.boot_id], "subnet": subnet}))
+    (directory / OWNER).write_text(json.dumps({"identity": [me.pid, me.start_ticks, me.boot_id], "subnet": subnet}))
 
 
 def sweep(parent: Path, prefix: str) -> None:
@@ -183,13 +183,13 @@ def sweep(parent: Path, prefix: str) -> None:
             release(owner.parent)
 
 
-def main(folder: Path, programs: Path | None = None) -> None:
+def main(directory: Path, programs: Path | None = None) -> None:
     """Starts the engine, says how to reach it, waits for the end of stdin, and takes everything away."""
-    keeper = Keeper(folder, programs)
+    keeper = Keeper(directory, programs)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     try:
-        claim(folder)
+        claim(directory)
         print(json.dumps(keeper.start()), flush=True)
         sys.stdin.read()
     except Unavailable as error:

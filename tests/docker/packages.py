@@ -97,26 +97,26 @@ def fetch(address: str, path: Path, sha256: str) -> str | None:
     )
 
 
-def unpack_engine(of: System, folder: Path, programs: Path | None = None) -> list[Path]:
+def unpack_engine(of: System, directory: Path, programs: Path | None = None) -> list[Path]:
     """Unpacks the engine, Compose, buildx and what runs containers into `folder`/root, or links those of `programs`.
 
     Returns the folders to put on PATH. containerd and runc are the system's own where it has them.
     """
-    root = folder / "root"
+    root = directory / "root"
     if programs:
         shutil.copytree(programs / "root", root, symlinks=True, copy_function=os.link)
     else:
-        _fetch_engine(of, folder, root)
+        _fetch_engine(of, directory, root)
     return [root / part for part in ("usr/bin", "usr/sbin", "usr/libexec/docker")]
 
 
-def _fetch_engine(of: System, folder: Path, root: Path) -> None:
-    archives = folder / "archives"
+def _fetch_engine(of: System, directory: Path, root: Path) -> None:
+    archives = directory / "archives"
     archives.mkdir(parents=True)
     runtime = [name for name, program in (("containerd", "containerd"), ("runc", "runc")) if not shutil.which(program)]
     if runtime:
         _with_lists(["apt-get", *PATIENCE, "download", "-q", *runtime], f"no {' and no '.join(runtime)}", cwd=archives)
-    _download_engine(of, folder / "apt", archives)
+    _download_engine(of, directory / "apt", archives)
     for archive in sorted(archives.glob("*.deb")):
         subprocess.run(["dpkg", "-x", str(archive), str(root)], check=True)
     shutil.rmtree(archives)

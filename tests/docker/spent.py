@@ -18,7 +18,7 @@ def so_far(below: str = ".") -> float:
 
     An engine whose groups systemd makes keeps none of those that ended.
     """
-    said = [folder / below / name for name, folder in ROOTS.items()]
+    said = [directory / below / name for name, directory in ROOTS.items()]
     return max((cpu_seconds(path.read_text()) for path in said if path.exists()), default=0.0)
 
 

@@ -16,10 +16,10 @@ def bundle(lab, builds, beside):
     """A bundle of the image ui, which is not in use then, and a checkpoint; the file is removed afterwards."""
     builds.get("ui")
     beside.wait("ui")
-    folder = lab.volume / "checkpoints" / "of-the-tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "weights.bin").write_bytes(bytes(range(256)) * 64)
-    for path in (folder.parent, folder, folder / "weights.bin"):
+    directory = lab.volume / "checkpoints" / "of-the-tests"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "weights.bin").write_bytes(bytes(range(256)) * 64)
+    for path in (directory.parent, directory, directory / "weights.bin"):
         os.chown(path, *USER)
     file = lab.volume.parent / "lab.bundle"
     lab("bundle", "ui", str(file), "--checkpoints", "of-the-tests", "--no-host")

@@ -29,11 +29,11 @@ with engine(programs=pathlib.Path(sys.argv[1])) as found:
 @pytest.fixture
 def second_engine(engine):
     """Another private engine beside the one of this run, held by a process of its own: that process, and its folder."""
-    if engine.folder is None or (problem := engines.may_be_private()):
-        pytest.skip(f"no private engine: {problem if engine.folder else 'the one that answers is used'}")
+    if engine.directory is None or (problem := engines.may_be_private()):
+        pytest.skip(f"no private engine: {problem if engine.directory else 'the one that answers is used'}")
     variables = {**os.environ, engines.CHOICE: "private"}
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD_ONE, str(engine.folder)], cwd=paths.ROOT, env=variables, text=True,
+        [sys.executable, "-c", HOLD_ONE, str(engine.directory)], cwd=paths.ROOT, env=variables, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -45,11 +45,11 @@ def second_engine(engine):
         holder.wait()
 
 
-def subnet_of(folder: Path) -> ipaddress.IPv4Network:
-    return ipaddress.IPv4Network(json.loads((folder / keeper.OWNER).read_text())["subnet"])
+def subnet_of(directory: Path) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Network(json.loads((directory / keeper.OWNER).read_text())["subnet"])
 
 
-def processes_of(folder: Path) -> list[str]:
+def processes_of(directory: Path) -> list[str]:
     """Returns the command lines that name the folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -57,23 +57,25 @@ def processes_of(folder: Path) -> list[str]:
             words = entry.read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if str(folder) in words:
+        if str(directory) in words:
             found.append(words)
     return found
 
 
 @pytest.mark.docker
 def test_two_at_once_share_nothing_and_a_killed_run_leaves_nothing(engine, second_engine):
-    holder, folder = second_engine
-    subnet, other = subnet_of(folder), subnet_of(engine.folder)
+    holder, directory = second_engine
+    subnet, other = subnet_of(directory), subnet_of(engine.directory)
     bridge = network.Network(subnet).bridge
-    assert folder != engine.folder and not subnet.overlaps(other)
-    assert processes_of(folder) and Path(f"/sys/class/net/{bridge}").exists()
+    assert directory != engine.directory and not subnet.overlaps(other)
+    assert processes_of(directory) and Path(f"/sys/class/net/{bridge}").exists()
 
     holder.send_signal(signal.SIGKILL)  # no time to clean up: its keeper does
-    wait_until(lambda: not folder.exists() and not processes_of(folder), "the engine of a killed run to be taken away")
+    wait_until(
+        lambda: not directory.exists() and not processes_of(directory), "the engine of a killed run to be taken away"
+    )
     assert not Path(f"/sys/class/net/{bridge}").exists()
-    assert str(folder) not in Path("/proc/self/mountinfo").read_text()
+    assert str(directory) not in Path("/proc/self/mountinfo").read_text()
     rules = subprocess.run(["iptables", "-w", "-t", "nat", "-S"], capture_output=True, text=True).stdout
     assert str(other) in rules and str(subnet) not in rules
 
@@ -82,7 +84,7 @@ def test_two_at_once_share_nothing_and_a_killed_run_leaves_nothing(engine, secon
 def test_the_engine_is_answered_by_what_was_chosen(engine):
     """Nothing of a private engine lies where a system's one would keep it."""
     root = disk.engine_root()
-    assert root is None or engine.folder is None or root.is_relative_to(engine.folder)
+    assert root is None or engine.directory is None or root.is_relative_to(engine.directory)
 
 
 # --- why there is none --------------------------------------------------------------------------------------
@@ -143,11 +145,11 @@ def test_a_subnet_in_use_is_not_taken(monkeypatch):
 def test_what_a_killed_keeper_left_is_swept(tmp_path):
     """A folder whose owner runs stays, one whose owner is gone goes."""
     for name, identity in (("t-alive", None), ("t-gone", [os.getpid(), 1, "another boot"])):
-        folder = tmp_path / name
-        (folder / "data").mkdir(parents=True)
-        keeper.claim(folder)
+        directory = tmp_path / name
+        (directory / "data").mkdir(parents=True)
+        keeper.claim(directory)
         if identity:
-            (folder / keeper.OWNER).write_text(json.dumps({"identity": identity, "subnet": None}))
+            (directory / keeper.OWNER).write_text(json.dumps({"identity": identity, "subnet": None}))
     keeper.sweep(tmp_path, "t-")
     assert [path.name for path in tmp_path.iterdir()] == ["t-alive"]
 

@@ -31,10 +31,10 @@ print(json.dumps(told))
 @pytest.fixture(scope="module")
 def told(engine, lab, builds):
     """What NVIDIA's hook was told when a command line ran in libero's image, by what was chosen; "": nothing was."""
-    if engine.folder is None:
+    if engine.directory is None:
         pytest.skip("the engine is not the tests' own, which has the hook that writes down")
     builds.get("libero")
-    command = [sys.executable, "-c", SHELLS, str(engine.folder / GPU_REQUESTS), *CHOICES]
+    command = [sys.executable, "-c", SHELLS, str(engine.directory / GPU_REQUESTS), *CHOICES]
     done = subprocess.run(command, cwd=paths.ROOT, env=lab.variables(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])

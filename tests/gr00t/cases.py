@@ -18,7 +18,7 @@ def pictures(index: int, cameras: tuple[str, ...]) -> dict[str, np.ndarray]:
     draw = np.random.RandomState(100 + index)
     ramp = np.linspace(0, 255, SIDE)[:, None, None] * np.array([1.0, 0.5, 0.2])
     made = (0.5 * ramp + 0.5 * draw.randint(0, 256, (SIDE, SIDE, 3)) for _ in cameras)
-    return dict(zip(cameras, (picture.astype(np.uint8) for picture in made), strict=True))
+    return dict(zip(cameras, (image.astype(np.uint8) for image in made), strict=True))
 
 
 def state(index: int, size: int) -> np.ndarray:

@@ -38,13 +38,13 @@ def upstream(modules_cache):
 def tiny_checkpoints(tmp_path_factory):
     """Returns a small random checkpoint of an embodiment in a volume's checkpoints/."""
     from services.gr00t.checkpoint import tiny
-    from services.gr00t.checkpoint.folder import find
+    from services.gr00t.checkpoint.directory import find
 
     volume = tmp_path_factory.mktemp("volume")
 
     def make(embodiment):
-        folder = volume / "checkpoints" / f"tiny-{embodiment}"
-        return find(str(folder if folder.exists() else tiny.make(folder, embodiment, side=96)))
+        directory = volume / "checkpoints" / f"tiny-{embodiment}"
+        return find(str(directory if directory.exists() else tiny.make(directory, embodiment, side=96)))
 
     return make
 

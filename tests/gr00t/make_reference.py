@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from services.gr00t.checkpoint import tiny
+from services.gr00t.checkpoint.directory import find
 from services.gr00t.checkpoint.embodiment import ROTATIONS
-from services.gr00t.checkpoint.folder import find
 from services.gr00t.model.attention import Attention
 from services.gr00t.processing import rotations
 from services.gr00t.service.layout import layout
@@ -38,11 +38,11 @@ def main() -> None:
     """Writes pytorch3d's rotations, one file per embodiment, and one of token ids by the published tokenizer."""
     np.savez_compressed(DATA / "rotations-pytorch3d.npz", **pytorch3d_rotations())
     package.prepare()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         for name in cases.EMBODIMENTS:
-            made = tiny.make(Path(folder) / name, name, side=cases.SIDE)
+            made = tiny.make(Path(directory) / name, name, side=cases.SIDE)
             np.savez_compressed(DATA / f"reference-{name}.npz", **reference(made))
-        np.savez_compressed(DATA / "tokens-published.npz", **published_tokens(Path(folder) / "libero"))
+        np.savez_compressed(DATA / "tokens-published.npz", **published_tokens(Path(directory) / "libero"))
 
 
 def pytorch3d_rotations() -> dict[str, np.ndarray]:
@@ -64,9 +64,9 @@ def pytorch3d_rotations() -> dict[str, np.ndarray]:
 
 
 @torch.inference_mode()
-def reference(folder: Path) -> dict[str, np.ndarray]:
+def reference(directory: Path) -> dict[str, np.ndarray]:
     """Returns what upstream's transforms and model make of every case."""
-    policy, sizes = load(folder)
+    policy, sizes = load(directory)
     rows = [case(policy, sizes, index) for index in range(len(cases.INSTRUCTIONS))]
     return {f"{key}_{index}": value for index, row in enumerate(rows) for key, value in row.items()}
 
@@ -90,25 +90,25 @@ def case(policy: UpstreamPolicy, sizes, index: int) -> dict[str, np.ndarray]:
     }
 
 
-def published_tokens(folder: Path) -> dict[str, np.ndarray]:
+def published_tokens(directory: Path) -> dict[str, np.ndarray]:
     """Returns prompts' ids by the tokenizer of upstream's package, with the instruction plain and in a list."""
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
-        os.remove(folder / name)  # so that upstream's own is taken
+        os.remove(directory / name)  # so that upstream's own is taken
     found = {}
     for prompt in ("plain", "upstream"):
-        policy, sizes = load(folder, prompt)
+        policy, sizes = load(directory, prompt)
         for index in range(len(cases.INSTRUCTIONS)):
             inputs = policy.policy.apply_transforms(policy.to_upstream(observation(sizes, index)))
             found[f"{prompt}_{index}"] = inputs["eagle_input_ids"][0].numpy()
     return found
 
 
-def load(folder: Path, prompt: str = "plain"):
+def load(directory: Path, prompt: str = "plain"):
     """Returns upstream's policy in fp32, and the layout."""
-    found = find(str(folder))
+    found = find(str(directory))
     one = found.embodiment()
     sizes = layout(one, found.metadata[one.tag])
-    upstream = package.load_policy(folder, one, Attention("sdpa"), "cpu", one.denoising_steps, found.overrides)
+    upstream = package.load_policy(directory, one, Attention("sdpa"), "cpu", one.denoising_steps, found.overrides)
     upstream.model.float()
     return UpstreamPolicy(upstream, sizes, None, Settings(prompt=prompt), "cpu"), sizes
 

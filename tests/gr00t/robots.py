@@ -25,18 +25,18 @@ MODALITY = {
 }
 
 
-def make(folder: Path, episodes: int = 3, modality: dict = MODALITY, **changes: np.ndarray) -> Path:
+def make(directory: Path, episodes: int = 3, modality: dict = MODALITY, **changes: np.ndarray) -> Path:
     """Returns `folder` with a data set: real parquet, real H.264. changes: columns to put in place of the made-up."""
-    writer = Writer(folder, "toy", FPS, FEATURES, modality)
+    writer = Writer(directory, "toy", FPS, FEATURES, modality)
     for index in range(episodes):
         draw = np.random.RandomState(index)
         phase = np.linspace(0, 1, LENGTH)[:, None] * np.array([1.0, 2.0, 3.0]) + index
         columns = {"observation.state": np.sin(phase), "action": np.cos(phase)} | changes
         shade = (127 + 100 * np.sin(phase[:, :1, None, None])) * np.ones((1, SIDE, SIDE, 3))
-        films = {
+        videos = {
             key: np.clip(shade + draw.randint(0, 20, shade.shape), 0, 255).astype(np.uint8)
             for key in list(FEATURES)[:2]
         }
-        writer.add({key: one.astype(np.float32) for key, one in columns.items()}, films, TASKS[index % 2])
+        writer.add({key: column.astype(np.float32) for key, column in columns.items()}, videos, TASKS[index % 2])
     writer.finish()
-    return folder
+    return directory

@@ -159,7 +159,7 @@ def test_upstreams_probe_is_answered_without_the_token_once_there_is_a_model():
 
 
 def test_the_program_serves_upstreams_probe(tiny_checkpoints):
-    _, options = prepare(Settings(checkpoint=str(tiny_checkpoints("libero").folder)))
+    _, options = prepare(Settings(checkpoint=str(tiny_checkpoints("libero").directory)))
     assert options["probes"] == HEALTH
 
 

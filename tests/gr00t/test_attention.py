@@ -51,8 +51,8 @@ def test_sdpa_sees_the_same_as_explicit_attention():
     explicit = SiglipVisionModel._from_config(SiglipVisionConfig(**TOWER), attn_implementation="eager").eval()
     fused = SiglipVisionModel._from_config(SiglipVisionConfig(**TOWER), attn_implementation="sdpa").eval()
     fused.load_state_dict(explicit.state_dict())
-    pictures = torch.randn(2, 3, 56, 56)
-    assert torch.allclose(explicit(pictures).last_hidden_state, fused(pictures).last_hidden_state, atol=1e-5)
+    images = torch.randn(2, 3, 56, 56)
+    assert torch.allclose(explicit(images).last_hidden_state, fused(images).last_hidden_state, atol=1e-5)
 
 
 @torch.no_grad()

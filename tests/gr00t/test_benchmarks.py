@@ -2,7 +2,7 @@
 
 from bench import gr00t as bench
 from bench.parts import gr00t_loading
-from services.gr00t.checkpoint.folder import find
+from services.gr00t.checkpoint.directory import find
 from services.gr00t.service.layout import layout
 from services.gr00t.service.loading import load_own_policy
 from services.gr00t.service.settings import Settings
@@ -26,7 +26,7 @@ def test_gr00t_answers_in_two_dtypes_of_ours_and_in_upstreams_code(tiny_checkpoi
 def test_gr00t_decodes_films_again_only_where_none_is_kept(tiny_checkpoints, tmp_path, monkeypatch):
     for name, value in {"EPISODES": 1, "LENGTH": 4, "BATCH": 2}.items():
         monkeypatch.setattr(gr00t_loading, name, value)
-    found = find(str(tiny_checkpoints("libero").folder))
+    found = find(str(tiny_checkpoints("libero").directory))
     dataset = LeRobotDataset(gr00t_loading.recordings(tmp_path / "recordings"))
     sides = gr00t_loading.ours(found, dataset, robot_of(dataset, "new_embodiment", found))
     decoded = count_calls(monkeypatch, Video, "frames")

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from services.gr00t.checkpoint.directory import EARLIER, METADATA, PUBLISHED, find, published
 from services.gr00t.checkpoint.embodiment import OWN, embodiment, shipped, write
-from services.gr00t.checkpoint.folder import EARLIER, METADATA, PUBLISHED, find, published
 from services.gr00t.checkpoint.tiny import metadata
 from services.gr00t.checkpoints import Get
 from services.gr00t.service.layout import layout
@@ -21,14 +21,14 @@ def volume(tmp_path):
 
 
 @pytest.fixture
-def folder(volume):
+def directory(volume):
     """A folder with everything but sensible weights: enough for what happens before they are read."""
-    folder = volume.checkpoints / "mine"
-    (folder / METADATA).parent.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "gr00t_n1_5"}))
-    (folder / METADATA).write_text(json.dumps({"new_embodiment": metadata(embodiment("libero"), 256)}))
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
+    directory = volume.checkpoints / "mine"
+    (directory / METADATA).parent.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps({"model_type": "gr00t_n1_5"}))
+    (directory / METADATA).write_text(json.dumps({"new_embodiment": metadata(embodiment("libero"), 256)}))
+    (directory / "model.safetensors").write_bytes(b"weights")
+    return directory
 
 
 @pytest.mark.parametrize("name", ["", "nonesuch"])
@@ -39,37 +39,37 @@ def test_no_checkpoint_says_how_to_get_one(volume, name):
         assert words in str(caught.value)
 
 
-def test_a_misspelt_name_is_answered_with_the_nearest(volume, folder):
+def test_a_misspelt_name_is_answered_with_the_nearest(volume, directory):
     with pytest.raises(CheckpointError, match="did you mean 'mine'"):
         find("mime", volume)
 
 
-def test_a_name_and_a_path_find_the_same(volume, folder):
-    assert find("mine", volume) == find(str(folder), volume)
+def test_a_name_and_a_path_find_the_same(volume, directory):
+    assert find("mine", volume) == find(str(directory), volume)
 
 
 @pytest.mark.parametrize("kind", ["openvla", "gr00t_n1", "Gr00tN1d6", "Gr00tN1d7"])
-def test_another_model_is_refused(volume, folder, kind):
-    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+def test_another_model_is_refused(volume, directory, kind):
+    (directory / "config.json").write_text(json.dumps({"model_type": kind}))
     with pytest.raises(CheckpointError, match=f"'{kind}', another model; expected 'gr00t_n1_5'.*checkpoint gr00t"):
         find("mine", volume)
 
 
 @pytest.mark.parametrize("file", ["config.json", METADATA])
 @pytest.mark.parametrize(("text", "words"), [(None, "is missing"), ("{", "is not JSON"), ("[]", "no object")])
-def test_a_file_that_is_missing_or_broken_is_named(volume, folder, file, text, words):
-    (folder / file).unlink() if text is None else (folder / file).write_text(text)
+def test_a_file_that_is_missing_or_broken_is_named(volume, directory, file, text, words):
+    (directory / file).unlink() if text is None else (directory / file).write_text(text)
     with pytest.raises(CheckpointError, match=words) as caught:
         find("mine", volume)
     assert file in str(caught.value)
 
 
-def test_the_embodiment_is_the_named_else_the_checkpoints_own_else_the_recorded(volume, folder):
-    (folder / RECORD).write_text(json.dumps({"embodiment": "libero_mean_std", "suite": "libero_goal"}))
+def test_the_embodiment_is_the_named_else_the_checkpoints_own_else_the_recorded(volume, directory):
+    (directory / RECORD).write_text(json.dumps({"embodiment": "libero_mean_std", "suite": "libero_goal"}))
     found = find("mine", volume)
     assert found.embodiment().name == "libero_mean_std" and found.suites == ("libero_goal",)
     assert found.embodiment("libero").name == "libero"
-    write(folder / OWN, embodiment("so100"))
+    write(directory / OWN, embodiment("so100"))
     assert find("mine", volume).embodiment().name == "so100", "a file of its own goes before the record"
 
 
@@ -97,10 +97,10 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("name", "record", "expected"), RECORDED)
-def test_numbers_are_scaled_as_the_checkpoint_was_trained_or_not_at_all(volume, folder, name, record, expected):
-    folder = folder.rename(folder.parent / name)
+def test_numbers_are_scaled_as_the_checkpoint_was_trained_or_not_at_all(volume, directory, name, record, expected):
+    directory = directory.rename(directory.parent / name)
     if record is not None:
-        (folder / RECORD).write_text(json.dumps(record))
+        (directory / RECORD).write_text(json.dumps(record))
     found = find(name, volume)
     scaled = {one: action_of(found, one) for one in ("libero", "libero_mean_std")}
     assert scaled == pytest.approx({"libero": MIN_MAX, "libero_mean_std": MEAN_STD}), "named: what it is called counts"
@@ -123,10 +123,10 @@ def action_of(found, name=""):
     return float(arm[0])
 
 
-def test_a_suite_follows_from_the_repository(volume, folder):
-    (folder / RECORD).write_text(json.dumps({"repo": GOAL}))
+def test_a_suite_follows_from_the_repository(volume, directory):
+    (directory / RECORD).write_text(json.dumps({"repo": GOAL}))
     assert find("mine", volume).suites == ("libero_goal",)
-    (folder / RECORD).write_text(json.dumps({"repo": "a/b", "embodiment": "libero_mean_std"}))
+    (directory / RECORD).write_text(json.dumps({"repo": "a/b", "embodiment": "libero_mean_std"}))
     assert find("mine", volume).suites == ()
 
 
@@ -144,54 +144,54 @@ def test_an_embodiment_of_another_scale_than_the_published_one_is_refused(repo):
 
 
 @pytest.mark.parametrize("config", [None, "{}"])
-def test_an_adapter_alone_is_named(volume, folder, config):
-    (folder / "config.json").unlink() if config is None else (folder / "config.json").write_text(config)
-    (folder / "adapter_config.json").write_text("{}")
+def test_an_adapter_alone_is_named(volume, directory, config):
+    (directory / "config.json").unlink() if config is None else (directory / "config.json").write_text(config)
+    (directory / "adapter_config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="an adapter alone, to be merged"):
         find("mine", volume)
 
 
-def test_a_manifest_under_its_earlier_name_is_read(volume, folder):
-    (folder / EARLIER).write_text(json.dumps({"repo": "a/b", "revision": "c", "embodiment": "libero_mean_std"}))
+def test_a_manifest_under_its_earlier_name_is_read(volume, directory):
+    (directory / EARLIER).write_text(json.dumps({"repo": "a/b", "revision": "c", "embodiment": "libero_mean_std"}))
     found = find("mine", volume)
     assert found.embodiment().name == "libero_mean_std"
-    described = identity(found.folder, found.record)
-    assert (described.repo, described.revision, described.sha256) == ("a/b", "c", identity(folder).sha256)
+    described = identity(found.directory, found.record)
+    assert (described.repo, described.revision, described.sha256) == ("a/b", "c", identity(directory).sha256)
 
 
-def test_a_published_checkpoint_that_was_put_there_by_hand_is_known_by_its_name(volume, folder):
+def test_a_published_checkpoint_that_was_put_there_by_hand_is_known_by_its_name(volume, directory):
     goal = published("libero_goal")
-    folder.rename(folder.parent / goal.repo.split("/")[1])
+    directory.rename(directory.parent / goal.repo.split("/")[1])
     assert find(goal.repo.split("/")[1], volume).embodiment().name == goal.embodiment == "libero_mean_std"
 
 
-def test_an_embodiment_without_statistics_names_those_there_are(volume, folder):
+def test_an_embodiment_without_statistics_names_those_there_are(volume, directory):
     with pytest.raises(
         CheckpointError, match=r"has statistics for new_embodiment; .*'oxe_droid'.*\(libero, libero_mean_std\)"
     ):
         find("mine", volume).embodiment("oxe_droid")
 
 
-def test_the_base_model_says_what_libero_needs(volume, folder):
-    (folder / METADATA).write_text(json.dumps({"gr1": {}, "oxe_droid": {}}))
+def test_the_base_model_says_what_libero_needs(volume, directory):
+    (directory / METADATA).write_text(json.dumps({"gr1": {}, "oxe_droid": {}}))
     with pytest.raises(CheckpointError, match="statistics for gr1, oxe_droid.*fine-tuned.*libero-spatial"):
         find("mine", volume).embodiment("libero")
     with pytest.raises(CheckpointError, match="statistics for gr1, oxe_droid.*does not state"):
         find("mine", volume).embodiment()
 
 
-def test_the_hash_follows_every_byte_of_the_weights(folder):
-    before = identity(folder).sha256
-    assert before == identity(folder).sha256
-    (folder / "model.safetensors").write_bytes(b"weightz")
-    assert identity(folder).sha256 != before
+def test_the_hash_follows_every_byte_of_the_weights(directory):
+    before = identity(directory).sha256
+    assert before == identity(directory).sha256
+    (directory / "model.safetensors").write_bytes(b"weightz")
+    assert identity(directory).sha256 != before
 
 
-def test_an_unfinished_download_is_named(folder):
+def test_an_unfinished_download_is_named(directory):
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match="lacks 1 of 2 weight files: model-1.safetensors; run the download again"):
-        identity(folder)
+        identity(directory)
 
 
 @pytest.mark.parametrize("suite", PUBLISHED)
@@ -201,11 +201,11 @@ def test_every_published_checkpoint_is_pinned_and_has_an_embodiment(suite):
     assert wanted.embodiment in shipped()
 
 
-def test_a_random_checkpoint_replaces_no_other(volume, folder):
+def test_a_random_checkpoint_replaces_no_other(volume, directory):
     with pytest.raises(CheckpointError, match="another checkpoint"):
-        Get(tiny=True, name="mine").folder(volume)
-    (folder / RECORD).write_text(json.dumps({"repo": f"{RANDOM}tiny"}))
-    assert Get(tiny=True, name="mine").folder(volume) == folder
+        Get(tiny=True, name="mine").directory(volume)
+    (directory / RECORD).write_text(json.dumps({"repo": f"{RANDOM}tiny"}))
+    assert Get(tiny=True, name="mine").directory(volume) == directory
 
 
 @pytest.mark.parametrize("name", ["../mine", "a/b", ".hidden"])

@@ -25,7 +25,7 @@ NAME = "gr1_arms_only.CanSort"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A LIBERO set in order."""
-    return data_sets.lerobot(tmp_path_factory.mktemp("sets") / "goal").folder
+    return data_sets.lerobot(tmp_path_factory.mktemp("sets") / "goal").directory
 
 
 @pytest.fixture
@@ -33,16 +33,16 @@ def copy(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "copy")
 
 
-def lacks(folder, wanted=None):
-    found = Findings(Path(folder))
+def lacks(directory, wanted=None):
+    found = Findings(Path(directory))
     needs.check(found, wanted)
     return [str(one) for one in found.all]
 
 
-def change(folder, name, how):
-    value = json.loads((folder / name).read_text())
+def change(directory, name, how):
+    value = json.loads((directory / name).read_text())
     how(value)
-    (folder / name).write_text(json.dumps(value))
+    (directory / name).write_text(json.dumps(value))
 
 
 def test_a_libero_set_fits_its_embodiments_and_no_others(whole):
@@ -123,18 +123,18 @@ class Handler(model_hub.Handler):
         return super().do_GET()
 
     def _tree(self, below):
-        folder = self.server.folder / below
-        if not folder.is_dir():
+        directory = self.server.directory / below
+        if not directory.is_dir():
             self.send_response(404)
             self.send_header("X-Error-Code", "EntryNotFound")
             self.send_header("Content-Length", "0")
             return self.end_headers()
-        return self._json([self._entry(path) for path in sorted(folder.rglob("*")) if path.is_file()])
+        return self._json([self._entry(path) for path in sorted(directory.rglob("*")) if path.is_file()])
 
     def _entry(self, path):
         import hashlib
 
-        name, data = path.relative_to(self.server.folder).as_posix(), path.read_bytes()
+        name, data = path.relative_to(self.server.directory).as_posix(), path.read_bytes()
         entry = {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
         if path.suffix == ".mp4":
             sha = "0" * 64 if path.name in self.server.lies else hashlib.sha256(data).hexdigest()
@@ -178,12 +178,12 @@ def test_a_published_set_is_downloaded_whole_and_said(remote, whole, tmp_path):
     fetched = {name for command, name, _ in remote.asked if command == "GET"}
     assert 0 < len(fetched) < sum(path.is_file() for path in whole.rglob("*"))  # the rest was there already
     assert not any(name.startswith("other") for name in fetched)
-    folder = tmp_path / "volume" / "datasets" / NAME
+    directory = tmp_path / "volume" / "datasets" / NAME
     names = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
-    assert sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file()) == names
-    assert all((folder / name).read_bytes() == (whole / name).read_bytes() for name in names)
+    assert sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file()) == names
+    assert all((directory / name).read_bytes() == (whole / name).read_bytes() for name in names)
     assert "embodiments that it fits: libero, libero_mean_std" in said and "page: " in said
-    assert [path.name for path in folder.parent.iterdir()] == [NAME]
+    assert [path.name for path in directory.parent.iterdir()] == [NAME]
 
 
 def test_a_set_that_the_hub_does_not_have(remote, tmp_path):

@@ -12,8 +12,8 @@ import threading
 import pytest
 
 from services.gr00t.checkpoint import tokenizer
+from services.gr00t.checkpoint.directory import METADATA, find, published
 from services.gr00t.checkpoint.embodiment import OWN, embodiment, write
-from services.gr00t.checkpoint.folder import METADATA, find, published
 from services.gr00t.checkpoint.tiny import metadata
 from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
 from tests import forked
@@ -27,14 +27,14 @@ REPO, WEIGHTS = "someone/gr00t-small", "model.safetensors"
 @pytest.fixture
 def remote(tmp_path):
     """A hub with a checkpoint whose weights are mere bytes, and an optimizer's state that nobody wants."""
-    folder = tmp_path / "remote"
-    (folder / METADATA).parent.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "gr00t_n1_5"}))
-    (folder / METADATA).write_text(json.dumps({"new_embodiment": metadata(embodiment("libero"), 256)}))
-    (folder / WEIGHTS).write_bytes(b"weights" * 100_000)
-    write_tokenizer(folder)
-    (folder / "optimizer.pt").write_bytes(b"state")
-    with hub(folder, REPO) as server:
+    directory = tmp_path / "remote"
+    (directory / METADATA).parent.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps({"model_type": "gr00t_n1_5"}))
+    (directory / METADATA).write_text(json.dumps({"new_embodiment": metadata(embodiment("libero"), 256)}))
+    (directory / WEIGHTS).write_bytes(b"weights" * 100_000)
+    write_tokenizer(directory)
+    (directory / "optimizer.pt").write_bytes(b"state")
+    with hub(directory, REPO) as server:
         yield server
 
 
@@ -60,8 +60,8 @@ def test_a_checkpoint_is_downloaded_with_its_metadata_and_says_what_to_serve_it_
     licence, address, *_ = done.stdout.splitlines()
     assert "NSCL V1, a non-commercial licence" in licence and address == f"page: huggingface.co/{REPO}"
     found = find("gr00t-small", Volume(tmp_path / "volume"))
-    assert found.embodiment().name == "libero_mean_std" and not (found.folder / "optimizer.pt").exists()
-    held = identity(found.folder, found.record)
+    assert found.embodiment().name == "libero_mean_std" and not (found.directory / "optimizer.pt").exists()
+    held = identity(found.directory, found.record)
     assert (held.repo, held.revision) == (REPO, COMMIT)
     remote.asked.clear()
     assert "complete already" in run().stdout and not remote.asked
@@ -88,7 +88,7 @@ def test_a_published_repository_has_its_own_scale_and_a_wrong_record_is_correcte
     found = find("mine", volume)
     assert found.embodiment().name == "libero_mean_std" and found.suites == ("libero_goal",)
     assert found.embodiment_from() == "checkpoint.json: published table"
-    (found.folder / RECORD).write_text(json.dumps({**found.record, "embodiment": "libero"}))
+    (found.directory / RECORD).write_text(json.dumps({**found.record, "embodiment": "libero"}))
     with pytest.raises(CheckpointError, match="'libero_mean_std'.*--suite libero_goal --name mine"):
         find("mine", volume).embodiment()
     remote.asked.clear()
@@ -102,7 +102,7 @@ def test_a_repository_that_states_no_embodiment_is_refused_before_its_weights(re
     assert done.returncode == 1 and not remote.asked
     for words in (REPO, "--embodiment", "libero, libero_mean_std", "embodiment.json"):
         assert words in done.stderr
-    write(remote.folder / OWN, embodiment("libero_mean_std"))
+    write(remote.directory / OWN, embodiment("libero_mean_std"))
     assert run().returncode == 0, "its own file states it"
     assert find("gr00t-small", Volume(tmp_path / "volume")).embodiment_from() == OWN
 
@@ -119,18 +119,18 @@ def package(tmp_path, monkeypatch):
 
 def test_a_tokenizer_that_is_missing_is_fetched_and_checked(package, tmp_path):
     place, hashes = package
-    folder = tmp_path / "mine"
-    folder.mkdir()
+    directory = tmp_path / "mine"
+    directory.mkdir()
     with pytest.raises(CheckpointError, match="has no vocab.json.*run .*checkpoint gr00t"):
-        tokenizer.load(folder)
+        tokenizer.load(directory)
     with serving(place) as url:
         with pytest.raises(CheckpointError, match="vocab.json of the tokenizer has sha256 .*nothing was kept"):
-            tokenizer.complete(folder, url, {**hashes, "vocab.json": "0" * 64})
-        assert not (folder / "vocab.json").exists() and not list(folder.glob(".*"))
-        tokenizer.complete(folder, url, hashes)
-    assert {path.name for path in folder.iterdir()} == set(hashes)
-    assert tokenizer.load(folder)("<img>go")[0] == 151670
-    tokenizer.complete(folder, "http://127.0.0.1:1", hashes)  # nothing is missing, so nobody is asked
+            tokenizer.complete(directory, url, {**hashes, "vocab.json": "0" * 64})
+        assert not (directory / "vocab.json").exists() and not list(directory.glob(".*"))
+        tokenizer.complete(directory, url, hashes)
+    assert {path.name for path in directory.iterdir()} == set(hashes)
+    assert tokenizer.load(directory)("<img>go")[0] == 151670
+    tokenizer.complete(directory, "http://127.0.0.1:1", hashes)  # nothing is missing, so nobody is asked
 
 
 def test_a_checkout_of_upstream_goes_before_the_network(package, tmp_path, monkeypatch):
@@ -144,9 +144,9 @@ def test_a_checkout_of_upstream_goes_before_the_network(package, tmp_path, monke
 
 
 @contextlib.contextmanager
-def serving(folder):
+def serving(directory):
     """A web server on loopback over a folder: its address."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=directory)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

@@ -35,8 +35,8 @@ def serve(tmp_path):
         return processes[-1], clients[-1], tmp_path / "log"
 
     yield start
-    for one in clients:
-        one.close()
+    for client in clients:
+        client.close()
     for process in processes:
         process.kill()
         process.join()

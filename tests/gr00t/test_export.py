@@ -28,9 +28,9 @@ NAMED = {
 @pytest.fixture(scope="module")
 def written(tiny_checkpoints, tmp_path_factory):
     """The files of the tiny checkpoint: folder, and what the program printed."""
-    folder = tmp_path_factory.mktemp("onnx")
-    assert main(["--checkpoint", str(tiny_checkpoints("libero").folder), "--out", str(folder)]) == 0
-    return folder
+    directory = tmp_path_factory.mktemp("onnx")
+    assert main(["--checkpoint", str(tiny_checkpoints("libero").directory), "--out", str(directory)]) == 0
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def sessions(written):
 def test_names_and_shapes_are_upstreams(sessions):
     for name, (inputs, output) in NAMED.items():
         assert [one.name for one in sessions[name].get_inputs()] == inputs, name
-        assert [one.name for one in sessions[name].get_outputs()] == [output], name
+        assert [output.name for output in sessions[name].get_outputs()] == [output], name
     dit = {one.name: one.shape for one in sessions["action_head/DiT_fp32"].get_inputs()}
     assert dit["sa_embs"][:2] == ["batch_size", 49] and dit["vl_embs"][:2] == ["batch_size", "sequence_length"]
     assert sessions["eagle2/vit_fp32"].get_inputs()[0].shape == ["batch_size", 3, 224, 224]
@@ -65,11 +65,11 @@ def test_together_they_are_the_engines_action(sessions, tiny_policies):
         named = {one.name: value for one, value in zip(session.get_inputs(), given, strict=True)}
         return session.run(None, named)[0]
 
-    pictures = np.concatenate([row.pictures for row in rows]).transpose(0, 3, 1, 2).astype(np.float32)
-    patches = np.tile(np.arange(model.config.patches), (len(pictures), 1))
+    images = np.concatenate([row.pictures for row in rows]).transpose(0, 3, 1, 2).astype(np.float32)
+    patches = np.tile(np.arange(model.config.patches), (len(images), 1))
     with torch.inference_mode():
         ids = torch.tensor([row.ids for row in rows])
-        seen = eagle.mlp1(torch.from_numpy(run("eagle2/vit_fp32", (pictures - 127.5) / 127.5, patches)))
+        seen = eagle.mlp1(torch.from_numpy(run("eagle2/vit_fp32", (images - 127.5) / 127.5, patches)))
         embedded = eagle.language_model["model"].embed_tokens(ids)
         embedded = embedded.index_copy(1, engine._places, seen.view(2, -1, embedded.shape[-1])).numpy()
         future = head.future_tokens.weight.expand(2, -1, -1).numpy()
@@ -104,7 +104,7 @@ def test_with_tensorrt_each_engine_is_built_and_a_failure_is_told(tiny_checkpoin
     from services.gr00t.checkpoint.config import load_config
     from services.gr00t.export.__main__ import cut
 
-    exported, views = cut(found, load_config(found.folder), torch.float32)
+    exported, views = cut(found, load_config(found.directory), torch.float32)
     program = tmp_path / "trtexec"
     program.write_text('#!/bin/sh\necho "$@" >> asked\ncase "$*" in *DiT*) echo no such kernel; exit 3;; esac\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -121,7 +121,7 @@ def test_in_fp16_a_module_is_near_its_torch(tiny_checkpoints, tmp_path):
     from services.gr00t.export.__main__ import cut
 
     found = tiny_checkpoints("libero")
-    exported, _ = cut(found, load_config(found.folder), torch.float16)
+    exported, _ = cut(found, load_config(found.directory), torch.float16)
     dit = next(one for one in exported if "DiT" in one.file)
     assert dit.file == "action_head/DiT_fp16"
     row = measuring.measure(dit, measuring.export(dit, tmp_path), rounds=1)
@@ -131,4 +131,4 @@ def test_in_fp16_a_module_is_near_its_torch(tiny_checkpoints, tmp_path):
 def test_a_module_that_differs_is_refused(tiny_checkpoints, tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "compared", lambda ours, theirs: (0.5, 0.1))
     with pytest.raises(ValueError, match="vit_fp32 differs from torch by 0.5 .*at most 0.0001 in fp32"):
-        main(["--checkpoint", str(tiny_checkpoints("libero").folder), "--out", str(tmp_path)])
+        main(["--checkpoint", str(tiny_checkpoints("libero").directory), "--out", str(tmp_path)])

@@ -7,7 +7,7 @@ from tests import notebooks
 
 @pytest.mark.parametrize("path", notebooks.of("gr00t"), ids=notebooks.name_of)
 def test_a_notebook_runs_and_ends_in_a_picture(path, tmp_path):
-    assert notebooks.shows_a_picture(notebooks.executed(path, tmp_path)[-1])
+    assert notebooks.shows_image(notebooks.executed(path, tmp_path)[-1])
 
 
 def test_a_plot_writes_hangul(tmp_path):

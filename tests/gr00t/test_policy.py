@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.gr00t.checkpoint import tiny
+from services.gr00t.checkpoint.directory import METADATA, find
 from services.gr00t.checkpoint.embodiment import OWN, Embodiment, Transform, embodiment, write
-from services.gr00t.checkpoint.folder import METADATA, find
 from services.gr00t.model.engine import Engine
 from services.gr00t.service.act_json import decoder
 from services.gr00t.service.layout import layout
@@ -34,17 +34,17 @@ every = pytest.mark.parametrize("name", NAMES)
 TOLERANCE = 1e-5  # of a range of 0.2: a batch of another size sums in another order
 
 
-def copy_of(found, folder, change):
+def copy_of(found, directory, change):
     """Returns a checkpoint like `found` whose tensors `change` has changed."""
     import shutil
 
-    shutil.copytree(found.folder, folder)
-    tensors = load_file(folder / "model.safetensors")
+    shutil.copytree(found.directory, directory)
+    tensors = load_file(directory / "model.safetensors")
     change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    record = json.loads((folder / RECORD).read_text())
-    (folder / RECORD).write_text(json.dumps({key: record[key] for key in ("embodiment", "eagle")}))
-    return find(str(folder))
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    record = json.loads((directory / RECORD).read_text())
+    (directory / RECORD).write_text(json.dumps({key: record[key] for key in ("embodiment", "eagle")}))
+    return find(str(directory))
 
 
 @every
@@ -217,12 +217,12 @@ def test_weights_that_are_no_numbers_are_not_served(tiny_checkpoints, tiny_polic
 )
 def test_what_the_engine_does_not_do_is_refused_by_name(tiny_checkpoints, tiny_policies, tmp_path, part, value, words):
     found = copy_of(tiny_checkpoints("libero"), tmp_path / "c", lambda tensors: None)
-    config = json.loads((found.folder / "config.json").read_text())
+    config = json.loads((found.directory / "config.json").read_text())
     place = config
     for name in part[:-1]:
         place = place[name]
     place[part[-1]] = value
-    (found.folder / "config.json").write_text(json.dumps(config))
+    (found.directory / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=words):
         load_own_policy(Settings(device="cpu"), found, tiny_policies("libero").layout)
 
@@ -240,9 +240,9 @@ def test_a_robot_of_ones_own_is_a_file_beside_the_weights(tiny_checkpoints, tmp_
         held["modalities"][kind]["arm"]["shape"] = [6]
         for values in held["statistics"][kind]["arm"].values():
             values *= 6
-    write(found.folder / OWN, own)
-    (found.folder / METADATA).write_text(json.dumps({"new_embodiment": held}))
-    found = find(str(found.folder))
+    write(found.directory / OWN, own)
+    (found.directory / METADATA).write_text(json.dumps({"new_embodiment": held}))
+    found = find(str(found.directory))
     assert found.embodiment() == own
     served = load_own_policy(Settings(device="cpu"), found, layout(own, held))
     with running(served, decode_act=decoder(served.layout)) as service:
@@ -270,7 +270,7 @@ def test_the_program_serves_a_checkpoint_over_http(tiny_checkpoints, tiny_polici
     found_in = (str(tmp_path / "without"), str(ROOT), *SHARED, os.environ.get("PYTHONPATH", ""))
     environment |= {
         "PYTHONPATH": ":".join(found_in),
-        "VLALAB_GR00T_CHECKPOINT": str(found.folder),
+        "VLALAB_GR00T_CHECKPOINT": str(found.directory),
         "VLALAB_GR00T_DEVICE": "cpu",
         "VLALAB_LOCK_HASH": "f" * 64,
     }

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from services.gr00t import __main__ as serving
 from services.gr00t.checkpoint import tiny
-from services.gr00t.checkpoint.folder import find
+from services.gr00t.checkpoint.directory import find
 from services.gr00t.training import __main__ as program
 from services.gr00t.training import network
 from services.gr00t.training.samples import Places, collate
@@ -117,7 +117,7 @@ def test_merged_adapters_do_what_adapters_did(volume, base):
         fresh = program.begin(job, CPU)
         before = network.FlowLoss(fresh.model.eval(), trainer.loss.places, trainer.loss.width)(*batch)
         whole = network.load(
-            job.config, program.Safetensors(job.base.folder), ROBOT, Finetune("toy"), CPU.device, torch.float32
+            job.config, program.Safetensors(job.base.directory), ROBOT, Finetune("toy"), CPU.device, torch.float32
         )
         merged = network.merged(trainer.model)
         whole.load_state_dict(merged, strict=False)
@@ -169,14 +169,16 @@ def test_a_run_that_was_begun_with_another_alpha_keeps_it(volume, capsys):
 
 
 def test_episodes_marked_as_bad_are_left_out_and_the_result_says_so(volume):
-    settings, folder = Finetune(dataset="toy", name="marked", **QUICK), volume.path("datasets") / "toy"
+    settings, directory = Finetune(dataset="toy", name="marked", **QUICK), volume.path("datasets") / "toy"
     before = program.prepare(settings, volume)
-    bad = marks.mark(LeRobotDataset(folder), bad=[0])
+    bad = marks.mark(LeRobotDataset(directory), bad=[0])
     try:
         job = program.prepare(settings, volume)
     finally:
-        marks.mark(LeRobotDataset(folder), good=[0])
-    assert [one.index for one in job.samples.episodes] == [one.index for one in before.samples.episodes if one.index]
+        marks.mark(LeRobotDataset(directory), good=[0])
+    assert [episode.index for episode in job.samples.episodes] == [
+        episode.index for episode in before.samples.episodes if episode.index
+    ]
     made, made_before = job.provenance(1), before.provenance(1)
     assert (made["left_out"], made["marks"]) == (1, bad.digest) and "marks" not in made_before
     assert made["data_set"] != made_before["data_set"]
@@ -316,7 +318,7 @@ def test_curves_are_where_tensorboard_looks(volume, whole):
 
     events = EventAccumulator(str(volume.path("logs") / "tensorboard/finetune/whole"))
     events.Reload()
-    assert [one.step for one in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert [Scalar.step for Scalar in events.Scalars("train/loss")] == [1, 2, 3, 4]
     assert set(events.Tags()["scalars"]) >= {"train/learning_rate", "train/gradient_norm", "train/samples_per_s"}
 
 
@@ -324,7 +326,7 @@ def test_the_result_is_served_over_http(volume, whole):
     load, options = serving.prepare(serving.Settings(str(volume.checkpoints / "whole"), device="cpu"))
     with running(load, **options) as service, PolicyClient(service.url) as client:
         info = client.info()
-        pictures = {camera: np.zeros((robots.SIDE, robots.SIDE, 3), np.uint8) for camera in info.cameras}
-        answer = client.act(Observation(pictures, np.zeros(3, np.float32), robots.TASKS[0], "s", 0))
+        images = {camera: np.zeros((robots.SIDE, robots.SIDE, 3), np.uint8) for camera in info.cameras}
+        answer = client.act(Observation(images, np.zeros(3, np.float32), robots.TASKS[0], "s", 0))
     assert info.checkpoint.repo == "finetuned-whole" and [part.name for part in info.action] == ["arm", "gripper"]
     assert answer.actions.shape == (16, 3) and np.isfinite(answer.actions).all()

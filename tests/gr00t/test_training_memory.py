@@ -51,7 +51,7 @@ def test_activations_are_those_that_a_backward_pass_keeps():
     dropout = {"dit": replace(head.dit, dropout=0.2), "mixer": replace(head.mixer, dropout=0.2)}
     model = Gr00t(network.one_robot(replace(config, head=replace(head, **dropout))))
     network.set_training(model, Finetune("d"))
-    own = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
     def keep(tensor):
         place = tensor.untyped_storage()

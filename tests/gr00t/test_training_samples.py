@@ -13,8 +13,8 @@ import torch
 from torchvision.transforms import v2
 
 from services.gr00t.checkpoint import tokenizer
+from services.gr00t.checkpoint.directory import METADATA, find
 from services.gr00t.checkpoint.embodiment import OWN, Transform, write
-from services.gr00t.checkpoint.folder import METADATA, find
 from services.gr00t.data import needs
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
@@ -49,10 +49,10 @@ def broken(toy, tmp_path):
     return shutil.copytree(toy, tmp_path / "toy")
 
 
-def samples_of(folder, base, name="new_embodiment"):
-    dataset = LeRobotDataset(folder)
+def samples_of(directory, base, name="new_embodiment"):
+    dataset = LeRobotDataset(directory)
     robot = robot_of(dataset, name, base)
-    prompts = Prompts(tokenizer.load(base.folder), len(robot.embodiment.cameras), 256)
+    prompts = Prompts(tokenizer.load(base.directory), len(robot.embodiment.cameras), 256)
     return Samples(dataset, robot, prompts, HEAD, 224, seed=1)
 
 
@@ -69,8 +69,10 @@ def test_a_linked_data_set_is_trained_on(toy, base, samples, tmp_path, layout):
 
 def test_an_episode_without_rows_is_left_out(broken, base, tmp_path):
     data_sets.without_rows(broken)
-    job = prepare(Finetune(str(broken), base=str(base.folder)), Volume(tmp_path))
-    assert [one.index for one in job.samples.episodes] == [0] and "1 without rows (1) are left out" in job.bad.left_out
+    job = prepare(Finetune(str(broken), base=str(base.directory)), Volume(tmp_path))
+    assert [episode.index for episode in job.samples.episodes] == [
+        0
+    ] and "1 without rows (1) are left out" in job.bad.left_out
 
 
 def test_an_empty_instruction_is_refused_with_the_command_that_leaves_it_out(broken, base):
@@ -83,7 +85,7 @@ def test_an_empty_instruction_is_refused_with_the_command_that_leaves_it_out(bro
     dataset = LeRobotDataset(broken)
     marks.leave_out(dataset)
     robot = robot_of(dataset, "new_embodiment", base)
-    Samples(dataset, robot, Prompts(tokenizer.load(base.folder), 2, 256), HEAD, 224, seed=1)
+    Samples(dataset, robot, Prompts(tokenizer.load(base.directory), 2, 256), HEAD, 224, seed=1)
     assert "write it" in str(refused.value)
 
 
@@ -98,20 +100,20 @@ def test_without_an_annotation_check_and_training_take_the_task_index(broken, ba
 
 
 def test_another_annotation_than_the_robots_is_refused_by_check_and_training(tmp_path, base):
-    folder = data_sets.lerobot(tmp_path / "goal").folder
+    directory = data_sets.lerobot(tmp_path / "goal").directory
     edit = {"human.coarse_action": {"original_key": "task_index"}}
-    change(folder, "modality.json", lambda one: one.update(annotation=edit))
-    found = Findings(folder)
+    change(directory, "modality.json", lambda one: one.update(annotation=edit))
+    found = Findings(directory)
     needs.check(found, "libero")
     words = [one.words for one in found.all if one.grave]
     assert len(words) == 1 and "modality.json has human.coarse_action" in words[0]
     with pytest.raises(ValueError, match=r"modality\.json has human\.coarse_action"):
-        samples_of(folder, base, "libero")
-    change(folder, "modality.json", lambda one: one.update(annotation={}))
-    found = Findings(folder)
+        samples_of(directory, base, "libero")
+    change(directory, "modality.json", lambda one: one.update(annotation={}))
+    found = Findings(directory)
     needs.check(found, "libero")
     assert not any(one.grave for one in found.all)
-    assert samples_of(folder, base, "libero").episodes[1].prompts[0] == "push the plate"
+    assert samples_of(directory, base, "libero").episodes[1].prompts[0] == "push the plate"
 
 
 def place_of(samples, episode, step):
@@ -125,8 +127,8 @@ def test_every_step_comes_once_in_an_epoch_and_in_another_order_in_the_next(samp
 
 
 def test_a_sample_holds_what_the_data_set_has(samples, toy):
-    pictures, ids, state, actions, noise, time = samples[place_of(samples, 1, 3)]
-    assert pictures.shape == (2, 224, 224, 3) and pictures.dtype == torch.uint8
+    images, ids, state, actions, noise, time = samples[place_of(samples, 1, 3)]
+    assert images.shape == (2, 224, 224, 3) and images.dtype == torch.uint8
     assert ids == samples.prompts.ids(robots.TASKS[1])
     stats = LeRobotDataset(toy).statistics()["observation.state"]
     raw = LeRobotDataset(toy).columns(1)["observation.state"][3]
@@ -134,7 +136,7 @@ def test_a_sample_holds_what_the_data_set_has(samples, toy):
     assert np.allclose(state[:3], scaled, atol=1e-6) and not state[3:].any() and state.dtype == np.float32
     assert actions.shape == noise.shape == (16, 32) and 0 <= time <= 1
     seen = LeRobotDataset(toy).frames(1, "observation.images.wrist", [3])[0].mean()
-    assert abs(float(pictures[1].float().mean()) - seen) < 0.45 * seen  # brightness alone may change by 0.3
+    assert abs(float(images[1].float().mean()) - seen) < 0.45 * seen  # brightness alone may change by 0.3
 
 
 def test_behind_the_end_absolute_actions_stay_and_others_are_zero(samples, toy):
@@ -180,19 +182,19 @@ def test_a_data_set_with_a_known_robots_names_is_that_robot(tmp_path, base):
 
 def test_a_robot_that_the_base_was_trained_for_keeps_the_bases_scale(toy, base, tmp_path):
     """Mean and deviation where the base's embodiment.json says so; nothing states it: refused; a new robot: min-max."""
-    dataset, folder = LeRobotDataset(toy), tmp_path / "base"
+    dataset, directory = LeRobotDataset(toy), tmp_path / "base"
     new = robot_of(dataset, "new_embodiment", base)
     assert {part.normalization for part in new.layout.state} == {"min_max"}
-    shutil.copytree(base.folder, folder)
-    (folder / "checkpoint.json").write_text(json.dumps({"eagle": dict(base.overrides)}))
-    (folder / METADATA).write_text(json.dumps({"new_embodiment": new.metadata}))
+    shutil.copytree(base.directory, directory)
+    (directory / "checkpoint.json").write_text(json.dumps({"eagle": dict(base.overrides)}))
+    (directory / METADATA).write_text(json.dumps({"new_embodiment": new.metadata}))
     with pytest.raises(ValueError, match="base base was trained for this robot, .*--embodiment"):
-        robot_of(dataset, "new_embodiment", find(str(folder)))
+        robot_of(dataset, "new_embodiment", find(str(directory)))
     arm = {**new.embodiment.state, "arm": Transform("mean_std")}
-    write(folder / OWN, replace(new.embodiment, name="ours", state=arm))
-    robot = robot_of(dataset, "new_embodiment", find(str(folder)))
+    write(directory / OWN, replace(new.embodiment, name="ours", state=arm))
+    robot = robot_of(dataset, "new_embodiment", find(str(directory)))
     assert robot.embodiment.name == "ours"
-    samples, stats = samples_of(toy, find(str(folder))), dataset.statistics()["observation.state"]
+    samples, stats = samples_of(toy, find(str(directory))), dataset.statistics()["observation.state"]
     raw = dataset.columns(1)["observation.state"][3]
     state = samples[place_of(samples, 1, 3)][2]
     assert np.allclose(state[:2], ((raw - stats["mean"]) / stats["std"])[:2], atol=1e-5)
@@ -202,10 +204,10 @@ def test_a_robot_that_the_base_was_trained_for_keeps_the_bases_scale(toy, base, 
 # --- what is refused ----------------------------------------------------------------------------------------
 
 
-def change(folder, name, edit):
-    value = json.loads((folder / "meta" / name).read_text())
+def change(directory, name, edit):
+    value = json.loads((directory / "meta" / name).read_text())
     edit(value)
-    (folder / "meta" / name).write_text(json.dumps(value))
+    (directory / "meta" / name).write_text(json.dumps(value))
 
 
 def test_another_robots_data_set_is_refused_with_what_it_has(toy, base):
@@ -225,63 +227,63 @@ def test_a_known_tags_other_sizes_are_refused(broken, tiny_checkpoints):
         samples_of(broken, base, "gr1_arms_only")
 
 
-def film_of(folder):
-    return LeRobotDataset(folder).video_path(1, "observation.images.wrist")
+def video_of(directory):
+    return LeRobotDataset(directory).video_path(1, "observation.images.wrist")
 
 
 MARK = '{"task_index": 0, "task": "<image-1>"}\n{"task_index": 1, "task": "go"}\n'
 FAULTS = {
-    "no modality": (lambda folder: (folder / "meta/modality.json").unlink(), "no meta/modality.json"),
+    "no modality": (lambda directory: (directory / "meta/modality.json").unlink(), "no meta/modality.json"),
     "no film": (
-        lambda folder: change(folder, "modality.json", lambda one: one["video"]["front"].update(original_key="none")),
+        lambda d: change(d, "modality.json", lambda one: one["video"]["front"].update(original_key="none")),
         "takes camera 'front' from none",
     ),
     "no column": (
-        lambda folder: change(folder, "modality.json", lambda one: one["state"]["arm"].update(original_key="joints")),
+        lambda d: change(d, "modality.json", lambda one: one["state"]["arm"].update(original_key="joints")),
         "from column joints, which the rows do not have",
     ),
     "too long": (
-        lambda folder: change(folder, "modality.json", lambda one: one["action"]["arm"].update(end=9)),
+        lambda directory: change(directory, "modality.json", lambda one: one["action"]["arm"].update(end=9)),
         r"action\[0:9\]; the column has 3 numbers",
     ),
     "stale": (
-        lambda folder: change(folder, "stats.json", lambda one: one["action"].update(max=[0.1, 0.1, 0.1])),
+        lambda directory: change(directory, "stats.json", lambda one: one["action"].update(max=[0.1, 0.1, 0.1])),
         r"stats\.json: action: max\[\d\] is 0\.1; the rows' is .*--write-stats",
     ),
     "averaged q01": (
-        lambda folder: change(folder, "stats.json", lambda one: one["action"].update(q01=[0.25, 0.25, 0.25])),
+        lambda d: change(d, "stats.json", lambda one: one["action"].update(q01=[0.25, 0.25, 0.25])),
         r"stats\.json: action: q01\[\d\] is 0\.25; the rows' is -0\.9.*--write-stats",
     ),
     "averaged q99": (
-        lambda folder: change(folder, "stats.json", lambda one: one["observation.state"].update(q99=[0.25] * 3)),
+        lambda d: change(d, "stats.json", lambda one: one["observation.state"].update(q99=[0.25] * 3)),
         r"stats\.json: observation\.state: q99\[\d\] is 0\.25; the rows' is 0\.9",
     ),
     "mean": (
-        lambda folder: change(folder, "stats.json", lambda one: one["action"]["mean"].__setitem__(1, 7.0)),
+        lambda directory: change(directory, "stats.json", lambda one: one["action"]["mean"].__setitem__(1, 7.0)),
         r"stats\.json: action: mean\[1\] is 7; the rows' is ",
     ),
     "std": (
-        lambda folder: change(folder, "stats.json", lambda one: one["action"]["std"].__setitem__(2, 7.0)),
+        lambda directory: change(directory, "stats.json", lambda one: one["action"]["std"].__setitem__(2, 7.0)),
         r"stats\.json: action: std\[2\] is 7; the rows' is ",
     ),
     "no task": (
-        lambda folder: (folder / "meta/tasks.jsonl").write_text('{"task_index": 7, "task": "x"}\n'),
+        lambda directory: (directory / "meta/tasks.jsonl").write_text('{"task_index": 7, "task": "x"}\n'),
         "task_index is 0, which tasks.jsonl does not have",
     ),
     "a mark": (
-        lambda folder: (folder / "meta/tasks.jsonl").write_text(MARK),
+        lambda directory: (directory / "meta/tasks.jsonl").write_text(MARK),
         "'<image-1>', which stands for something else",
     ),
     "length": (
-        lambda folder: (folder / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
+        lambda d: (d / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
         "has 12 rows; episodes.jsonl says 11",
     ),
-    "film": (lambda folder: film_of(folder).unlink(), "is missing; expected a film"),
+    "film": (lambda directory: video_of(directory).unlink(), "is missing; expected a film"),
     "short film": (
-        lambda folder: videos.write(film_of(folder), np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8), robots.FPS),
+        lambda d: videos.write(video_of(d), np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8), robots.FPS),
         "has 5 frames; its episode has 12 steps",
     ),
-    "empty": (lambda folder: (folder / "meta/episodes.jsonl").write_text(""), "no episode with a step"),
+    "empty": (lambda directory: (directory / "meta/episodes.jsonl").write_text(""), "no episode with a step"),
 }  # fmt: skip
 
 
@@ -297,16 +299,16 @@ def test_a_wider_bound_than_the_rows_need_is_a_note(tmp_path, base):
     """As LeRobot merges sets: its q99 is the largest of the parts' and may lie far beyond the rows'."""
     values = np.arange(3 * robots.LENGTH, dtype=np.float32).reshape(3, robots.LENGTH).T
     values[5, 0] = 100
-    folder = robots.make(tmp_path / "toy", 1, action=values)
-    assert samples_of(folder, base).notes == []
-    change(folder, "stats.json", lambda one: one["action"]["q99"].__setitem__(0, 100.0))
-    (note,) = samples_of(folder, base).notes
+    directory = robots.make(tmp_path / "toy", 1, action=values)
+    assert samples_of(directory, base).notes == []
+    change(directory, "stats.json", lambda one: one["action"]["q99"].__setitem__(0, 100.0))
+    (note,) = samples_of(directory, base).notes
     assert "action: q99[0] is 100; the rows' is 90.21" in note and "--write-stats" in note
 
 
 def test_a_refused_data_set_comes_with_the_command_that_names_all_faults(broken, base, tmp_path):
-    film_of(broken).unlink()
-    settings = Finetune(str(broken), base=str(base.folder))
+    video_of(broken).unlink()
+    settings = Finetune(str(broken), base=str(base.directory))
     with pytest.raises(
         ValueError, match=f"is missing.*\n.*./lab data gr00t --dataset {re.escape(str(broken))} --check"
     ):
@@ -316,17 +318,17 @@ def test_a_refused_data_set_comes_with_the_command_that_names_all_faults(broken,
 def test_a_nan_is_refused_with_its_row(tmp_path, base):
     values = np.zeros((robots.LENGTH, 3), np.float32)
     values[:, 0] = np.arange(robots.LENGTH)
-    folder = robots.make(tmp_path / "toy", 1, action=values)
-    stated = (folder / "meta/stats.json").read_text()
+    directory = robots.make(tmp_path / "toy", 1, action=values)
+    stated = (directory / "meta/stats.json").read_text()
     values[4, 1] = np.nan
     from vla_datasets import tables
 
-    path = LeRobotDataset(folder).data_path(0)
+    path = LeRobotDataset(directory).data_path(0)
     columns = tables.columns(tables.read(path), path)
     tables.write(path, {**columns, "action": values})
-    (folder / "meta/stats.json").write_text(stated)
+    (directory / "meta/stats.json").write_text(stated)
     with pytest.raises(ValueError, match="episode 0 of toy, row 4: action 'arm' is not finite"):
-        samples_of(folder, base)
+        samples_of(directory, base)
 
 
 @pytest.mark.parametrize(
@@ -391,9 +393,9 @@ def test_kept_films_are_shared_by_the_processes_that_read(toy, base, samples):
     kept.frames.keep(kept.frames.bytes)
     batches = list(loader(kept, Places(0, 3, 8), workers=2))
     assert torch.equal(
-        torch.cat([one.pictures for one in batches]), torch.stack([samples[place][0] for place in range(24)])
+        torch.cat([batch.pictures for batch in batches]), torch.stack([samples[place][0] for place in range(24)])
     )
-    kept.frames.films = None  # nothing is decoded any more
+    kept.frames.videos = None  # nothing is decoded any more
     assert all(torch.equal(kept[place][0], samples[place][0]) for place in range(24))
 
 

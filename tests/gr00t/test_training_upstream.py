@@ -23,17 +23,17 @@ CPU = torch.device("cpu")
 
 
 def test_samples_metadata_and_loss_are_upstreams(upstream, tiny_checkpoints, tmp_path):
-    found, folder = tiny_checkpoints("libero"), robots.make(tmp_path / "toy", 2)
-    config, dataset = load_config(found.folder), LeRobotDataset(folder)
+    found, directory = tiny_checkpoints("libero"), robots.make(tmp_path / "toy", 2)
+    config, dataset = load_config(found.directory), LeRobotDataset(directory)
     robot = robot_of(dataset, "new_embodiment", found)
-    prompts = Prompts(tokenizer.load(found.folder), 2, config.patches)
+    prompts = Prompts(tokenizer.load(found.directory), 2, config.patches)
     samples = Samples(dataset, robot, prompts, config.head, 224, SEED)
-    theirs = upstreams_data(upstream, folder, robot)
+    theirs = upstreams_data(upstream, directory, robot)
     assert theirs.metadata.model_dump(mode="json") == robot.metadata
     ours = [samples[place] for place in PLACES]
     rows = [upstreams_sample(theirs, samples, place) for place in PLACES]
     for row, one in zip(rows, ours, strict=True):
-        seen = np.stack([np.asarray(picture) for picture in row["eagle_content"]["image_inputs"]])
+        seen = np.stack([np.asarray(image) for image in row["eagle_content"]["image_inputs"]])
         assert np.array_equal(seen, one[0].numpy())
         assert np.allclose(row["state"][0], one[2], atol=1e-6) and np.allclose(row["action"], one[3], atol=1e-6)
     same = [index for index, row in enumerate(ours) if len(row[1]) == len(ours[0][1])]  # upstream attends to padding
@@ -43,12 +43,12 @@ def test_samples_metadata_and_loss_are_upstreams(upstream, tiny_checkpoints, tmp
         assert abs(loss - our_loss(config, found, prompts, batch, training)) < 1e-5
 
 
-def upstreams_data(upstream, folder, robot):
+def upstreams_data(upstream, directory, robot):
     from gr00t.data.dataset import LeRobotSingleDataset
 
     modalities, transforms = upstream.data_config(robot.embodiment)
     return LeRobotSingleDataset(
-        str(folder), modalities, "new_embodiment", video_backend="torchvision_av", transforms=transforms
+        str(directory), modalities, "new_embodiment", video_backend="torchvision_av", transforms=transforms
     )
 
 
@@ -62,10 +62,10 @@ def upstreams_loss(upstream, found, rows, batch, training):
     from gr00t.model.transforms import DefaultDataCollator, collate
     from transformers import Qwen2TokenizerFast
 
-    policy = upstream.load_policy(found.folder, found.embodiment(), Attention("sdpa"), "cpu", 4, found.overrides)
+    policy = upstream.load_policy(found.directory, found.embodiment(), Attention("sdpa"), "cpu", 4, found.overrides)
     model, head = policy.model.float(), policy.model.action_head
     processor = copy.copy(DefaultDataCollator().eagle_processor)
-    processor.tokenizer = Qwen2TokenizerFast.from_pretrained(str(found.folder), padding_side="left")
+    processor.tokenizer = Qwen2TokenizerFast.from_pretrained(str(found.directory), padding_side="left")
     model.eval()
     head.train(training)
     head.sample_time = lambda size, device, dtype: batch.times.to(dtype)
@@ -76,7 +76,7 @@ def upstreams_loss(upstream, found, rows, batch, training):
 
 def our_loss(config, found, prompts, batch, training):
     settings = Finetune("toy")
-    model = network.load(config, Safetensors(found.folder), 31, settings, CPU, torch.float32)
+    model = network.load(config, Safetensors(found.directory), 31, settings, CPU, torch.float32)
     if training:
         network.set_training(model, settings)
     torch.manual_seed(3)

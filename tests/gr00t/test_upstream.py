@@ -117,7 +117,7 @@ def test_with_flash_attention_nothing_of_upstream_is_touched(upstream):
 
 def same_transforms(ours, theirs):
     """Tells whether upstream would transform alike with both."""
-    assert [type(one) for one in ours] == [type(one) for one in theirs]
+    assert [type(our) for our in ours] == [type(their) for their in theirs]
     for one, other in zip(ours[:-1], theirs[:-1], strict=True):
         assert one.model_dump() == other.model_dump()
     for field in (

@@ -31,12 +31,12 @@ def volume(tmp_path_factory) -> Volume:
 
 
 @pytest.fixture(scope="session")
-def folders(volume):
+def directories(volume):
     """The folders of the small models, by kind."""
-    return {kind: models.folder_of(kind, volume, STEPS if kind != "t5" else 0) for kind in models.BUILD}
+    return {kind: models.directory_of(kind, volume, STEPS if kind != "t5" else 0) for kind in models.BUILD}
 
 
 @pytest.fixture(scope="session")
-def tokenizers(folders):
+def tokenizers(directories):
     """The small models' tokenizers, by kind, as they are loaded from their folders."""
-    return {kind: AutoTokenizer.from_pretrained(folder) for kind, folder in folders.items()}
+    return {kind: AutoTokenizer.from_pretrained(directory) for kind, directory in directories.items()}

@@ -20,11 +20,11 @@ MOST = 14
 
 
 @pytest.fixture(scope="module", params=["gpt", "t5"])
-def asked(request, folders, tokenizers):
+def asked(request, directories, tokenizers):
     """A model and a batch of unequal rows; T5 says something other than its end at once."""
     kind, tokenizer = request.param, tokenizers[request.param]
     auto = AutoModelForCausalLM if kind == "gpt" else AutoModelForSeq2SeqLM
-    model = auto.from_pretrained(folders[kind]).eval()
+    model = auto.from_pretrained(directories[kind]).eval()
     rows = [{"input_ids": one} for one in tokenizer(REPORTS)["input_ids"]]
     return model, collate.inputs(rows, tokenizer.pad_token_id, left=kind == "gpt")
 

@@ -24,11 +24,11 @@ def test_a_classifier_learns_and_comes_back_as_it_was(volume, capsys):
     assert falls(result.losses) and result.scores["accuracy"] > 0.8 and 0 < result.scores["f1"] <= 1
     said = ["결말이 정말 지루했다", "연기가 훌륭했다"]
     before = classify.probabilities(result.model, result.tokenizer, said)
-    folder = practice.save(request, volume, [result.model, result.tokenizer])
-    assert folder == volume.path("checkpoints") / "hf" / "classify" / "test"
-    assert torch.equal(classify.probabilities(*classify.load(folder), said), before)
+    directory = practice.save(request, volume, [result.model, result.tokenizer])
+    assert directory == volume.path("checkpoints") / "hf" / "classify" / "test"
+    assert torch.equal(classify.probabilities(*classify.load(directory), said), before)
     practice.save(request, volume, [result.tokenizer])
-    assert (folder.with_name("test.before-1") / "model.safetensors").is_file(), "what was there stays"
+    assert (directory.with_name("test.before-1") / "model.safetensors").is_file(), "what was there stays"
 
 
 def test_rows_without_text_are_left_out(tokenizers):
@@ -41,8 +41,8 @@ def test_a_writer_of_headlines_learns_and_comes_back_as_it_was(volume):
     result = headlines.run(request, volume)
     assert falls(result.losses) and len(result.said) == len(result.meant) == 20
     assert result.scores["rouge_l"] > 0.15
-    folder = practice.save(request, volume, [result.model, result.tokenizer])
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    directory = practice.save(request, volume, [result.model, result.tokenizer])
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
     reports = [row["document"] for row in texts.rows("news", 3, seed=9)]
     both = [
         headlines.write(*one, reports, decoding.Sampling())
@@ -51,8 +51,8 @@ def test_a_writer_of_headlines_learns_and_comes_back_as_it_was(volume):
     assert both[0] == both[1]
 
 
-def test_lora_begins_as_the_model_and_trains_its_additions_alone(folders, tokenizers, tmp_path):
-    base = AutoModelForCausalLM.from_pretrained(folders["gpt"]).eval()
+def test_lora_begins_as_the_model_and_trains_its_additions_alone(directories, tokenizers, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(directories["gpt"]).eval()
     rows = headlines.features(texts.rows("news", 32), tokenizers["gpt"])
     batch = collate.Causal(tokenizers["gpt"].pad_token_id)(rows[:4])
     before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
@@ -71,7 +71,7 @@ def test_lora_begins_as_the_model_and_trains_its_additions_alone(folders, tokeni
     learned = model(**batch).logits.detach()
     model.save_pretrained(tmp_path)
     assert (tmp_path / "adapter_model.safetensors").stat().st_size < 100_000
-    back = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folders["gpt"]), tmp_path).eval()
+    back = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(directories["gpt"]), tmp_path).eval()
     assert torch.equal(back(**batch).logits, learned)
     assert torch.allclose(back.merge_and_unload()(**batch).logits, learned, atol=1e-4), "W + B·A is one matrix again"
 
@@ -92,8 +92,8 @@ def test_a_translator_learns_and_comes_back_as_it_was(volume):
     request = translate.Translate(**{**FLAGS, "pretrained": 0}, steps=40, batch_size=16, examples=300, name="test")
     result = translate.run(request, volume)
     assert falls(result.losses) and len(result.said) == 20 and set(result.scores) == {"exact", "bleu"}
-    folder = practice.save(request, volume, [result.model, result.tokenizer])
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    directory = practice.save(request, volume, [result.model, result.tokenizer])
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
     assert translate.translate(model, tokenizer, result.asked[:5], "ko") == result.said[:5]
 
 

@@ -45,28 +45,28 @@ def test_korean_endings():
 
 
 @pytest.mark.parametrize("kind", models.BUILD)
-def test_a_folder_is_what_the_library_saves_and_loads(kind, folders):
-    names = {path.name for path in folders[kind].iterdir()}
+def test_a_folder_is_what_the_library_saves_and_loads(kind, directories):
+    names = {path.name for path in directories[kind].iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
-    config = json.loads((folders[kind] / "config.json").read_text())
-    model, tokenizer = AutoModel.from_pretrained(folders[kind]), AutoTokenizer.from_pretrained(folders[kind])
+    config = json.loads((directories[kind] / "config.json").read_text())
+    model, tokenizer = AutoModel.from_pretrained(directories[kind]), AutoTokenizer.from_pretrained(directories[kind])
     assert config["model_type"] == model.config.model_type == {"gpt": "gpt2"}.get(kind, kind)
     assert model.get_input_embeddings().num_embeddings == len(tokenizer)
 
 
-def test_a_model_is_made_once(volume, folders, monkeypatch):
+def test_a_model_is_made_once(volume, directories, monkeypatch):
     monkeypatch.setattr(models, "make", lambda *_: pytest.fail("it is there"))
-    assert models.folder_of("t5", volume, 0) == folders["t5"]
+    assert models.directory_of("t5", volume, 0) == directories["t5"]
 
 
-def test_pre_training_taught_something(volume, folders, tokenizers):
+def test_pre_training_taught_something(volume, directories, tokenizers):
     """The same text surprises the trained model less than the one whose weights were only drawn."""
     from transformers import AutoModelForCausalLM
 
     text = tokenizers["gpt"](texts.rows("news", 5)[0]["document"], return_tensors="pt")["input_ids"]
     losses = [
-        AutoModelForCausalLM.from_pretrained(folder)(input_ids=text, labels=text).loss.item()
-        for folder in (models.folder_of("gpt", volume, 0), folders["gpt"])
+        AutoModelForCausalLM.from_pretrained(directory)(input_ids=text, labels=text).loss.item()
+        for directory in (models.directory_of("gpt", volume, 0), directories["gpt"])
     ]
     assert losses[1] < losses[0] - 1
 

@@ -30,9 +30,9 @@ def test_what_comes_from_the_hub_is_named_by_commit_but_one_that_may_move():
     assert {one.name for one in named.values()} >= {"beomi/kcbert-base", "skt/kogpt2-base-v2", "e9t/nsmc"}
 
 
-def test_without_a_network_auto_takes_what_is_made_here_and_says_why(volume, folders):
+def test_without_a_network_auto_takes_what_is_made_here_and_says_why(volume, directories):
     found = sources.model("bert", "auto", volume, 20)
-    assert found.folder == folders["bert"] and not found.real
+    assert found.directory == directories["bert"] and not found.real
     assert "made here" in found.said and "beomi/kcbert-base cannot be had: HF_HUB_OFFLINE is set" in found.said
     rows = sources.data("pairs", "auto", 30, volume, held=10)
     assert (len(rows.train), len(rows.test), rows.real) == (30, 10, False)
@@ -98,7 +98,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     What is uploaded, small files in a commit and weights beside it as LFS has them, it keeps in `kept`.
     """
 
-    folder: Path
+    directory: Path
     asked: list[str]
     kept: dict[str, bytes]
     made: list[dict]
@@ -158,16 +158,16 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def answer(self, with_body):
         path = self.path.split("?")[0]
         self.asked.append(f"{self.command} {path}")
-        names = sorted(one.name for one in self.folder.iterdir())
+        names = sorted(one.name for one in self.directory.iterdir())
         if path.startswith("/api/models/me/small/revision/main") or path.endswith(f"/revision/{COMMIT}"):
             about = {"id": "me/small", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
             return self.send(200, json.dumps(about).encode(), with_body)
         if path.startswith("/api/models/me/small/tree/"):
-            sizes = [(name, (self.folder / name).stat().st_size) for name in names]
+            sizes = [(name, (self.directory / name).stat().st_size) for name in names]
             files = [{"type": "file", "path": name, "size": size, "oid": f"{size:040x}"} for name, size in sizes]
             return self.send(200, json.dumps(files).encode(), with_body)
         if path.startswith(f"/me/small/resolve/{COMMIT}/"):
-            return self.send(200, (self.folder / Path(path).name).read_bytes(), with_body)
+            return self.send(200, (self.directory / Path(path).name).read_bytes(), with_body)
         if self.made and path.startswith("/me/mine/"):
             return self.send(404, b"{}", with_body, {"X-Error-Code": "EntryNotFound"})
         missing = "RevisionNotFound" if path.startswith("/api/models/me/small/") else "RepoNotFound"
@@ -184,9 +184,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub(folders):
+def hub(directories):
     """The address of a hub that has the small BERT as me/small, and the class that answers there."""
-    handler = type("OneHub", (Hub,), {"folder": folders["bert"], "asked": [], "kept": {}, "made": []})
+    handler = type("OneHub", (Hub,), {"directory": directories["bert"], "asked": [], "kept": {}, "made": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", handler
@@ -227,14 +227,14 @@ def ask(endpoint, volume, *asked, program=ASK, **variables):
     return done.stdout.splitlines()
 
 
-def test_a_model_comes_from_the_hub_once_and_is_found_without_it(hub, folders, tmp_path):
+def test_a_model_comes_from_the_hub_once_and_is_found_without_it(hub, directories, tmp_path):
     endpoint, asked = hub[0], hub[1].asked
     fetched, unknown, revision = ask(endpoint, tmp_path, "me/small", "me/nothing", "me/small@other")
     assert fetched.startswith("model: me/small at main from the hub")
-    folder = Path(fetched.split(") ")[1])
-    assert folder.is_relative_to(tmp_path / "hf" / "hub")
+    directory = Path(fetched.split(") ")[1])
+    assert directory.is_relative_to(tmp_path / "hf" / "hub")
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        assert (folder / name).read_bytes() == (folders["bert"] / name).read_bytes()
+        assert (directory / name).read_bytes() == (directories["bert"] / name).read_bytes()
     assert unknown.startswith(
         "refused: model 'me/nothing' is not on the hub, or not for this token (HF_TOKEN); the labs'"
     )
@@ -245,15 +245,15 @@ def test_a_model_comes_from_the_hub_once_and_is_found_without_it(hub, folders, t
     assert again == away == fetched and len(asked) == before
 
 
-def test_a_push_sends_model_and_tokenizer_to_a_private_repository(hub, folders, tmp_path):
+def test_a_push_sends_model_and_tokenizer_to_a_private_repository(hub, directories, tmp_path):
     endpoint, there = hub
     network = {"HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}  # the hub's newer way for weights is not spoken here
-    (said,) = ask(endpoint, tmp_path, str(folders["bert"]), "me/mine", program=PUSH, **network)
+    (said,) = ask(endpoint, tmp_path, str(directories["bert"]), "me/mine", program=PUSH, **network)
     assert said == f"uploaded to {endpoint}/me/mine (private)"
     private = {"organization": "me", "name": "mine", "visibility": "private"}
     assert there.made and all(private.items() <= made.items() for made in there.made)
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= set(there.kept)
-    ours = (folders["bert"] / "model.safetensors").read_bytes()
+    ours = (directories["bert"] / "model.safetensors").read_bytes()
     theirs, ours = (safetensors.torch.load(data) for data in (there.kept["model.safetensors"], ours))
     assert theirs.keys() == ours.keys() and all(torch.equal(theirs[name], ours[name]) for name in ours)
 

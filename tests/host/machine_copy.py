@@ -55,14 +55,14 @@ def lack() -> str | None:
 
 
 @contextmanager
-def copied(folder: Path) -> Iterator[Copy | None]:
+def copied(directory: Path) -> Iterator[Copy | None]:
     """Holds a copy of this machine; None where root may not mount an overlay, as in most containers."""
-    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", MAKE, "sh", str(folder)]
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", MAKE, "sh", str(directory)]
     holder = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
-        yield Copy(holder.pid, folder / "root") if holder.stdout.readline() == "ready\n" else None
+        yield Copy(holder.pid, directory / "root") if holder.stdout.readline() == "ready\n" else None
     finally:
         holder.stdin.close()
         holder.wait()

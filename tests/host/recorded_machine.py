@@ -42,14 +42,16 @@ class Recorded(Machine):
     def read(self, path: str) -> str | None:
         return self.files.get(path)
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, directory: str) -> list[str]:
         below = [
-            path[len(folder.rstrip("/")) + 1 :] for path in self.files if path.startswith(f"{folder.rstrip('/')}/")
+            path[len(directory.rstrip("/")) + 1 :]
+            for path in self.files
+            if path.startswith(f"{directory.rstrip('/')}/")
         ]
         return sorted({path.split("/")[0] for path in below})
 
     def disk(self, path: str) -> Disk | None:
-        above = [one for one in self.disks if Path(path).is_relative_to(one)]
+        above = [disk for disk in self.disks if Path(path).is_relative_to(disk)]
         return Disk(*self.disks[max(above, key=len)]) if above else None
 
     def gpus(self) -> dict[str, Any]:

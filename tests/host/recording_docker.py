@@ -29,7 +29,7 @@ Answer = tuple[int, str, str]  # exit code, output, errors
 
 
 @contextmanager
-def serving(folder: Path, command: Path) -> Iterator[None]:
+def serving(directory: Path, command: Path) -> Iterator[None]:
     """Plays the engine of a folder while it lasts, and writes the docker command that asks it."""
 
     class Handler(StreamRequestHandler):
@@ -37,7 +37,7 @@ def serving(folder: Path, command: Path) -> Iterator[None]:
             words = [self.said() for _ in range(int(self.said()))]
             variables = dict([(self.said(), self.said()) for _ in range(int(self.said()))])
             with one_at_a_time:  # as an engine does what it is asked
-                answer = Call(folder, words, variables).answer()
+                answer = Call(directory, words, variables).answer()
             self.wfile.write("".join(f"{part}\0" for part in answer).encode())
 
         def said(self) -> str:
@@ -64,20 +64,20 @@ def serving(folder: Path, command: Path) -> Iterator[None]:
 class Call:
     """One call of the command: its words, and those of its variables that begin as the lab's and Compose's do."""
 
-    folder: Path
+    directory: Path
     words: list[str]
     variables: dict[str, str]
 
     def load(self, name: str) -> list:
-        path = self.folder / name
+        path = self.directory / name
         return json.loads(path.read_text()) if path.exists() else []
 
     def save(self, name: str, value: list) -> None:
-        (self.folder / name).write_text(json.dumps(value))
+        (self.directory / name).write_text(json.dumps(value))
 
     def record(self) -> None:
         variables = {name: value for name, value in self.variables.items() if name.startswith("VLALAB_")}
-        with (self.folder / "calls.jsonl").open("a") as calls:
+        with (self.directory / "calls.jsonl").open("a") as calls:
             calls.write(json.dumps({"words": self.words, "variables": variables}) + "\n")
 
     def project(self) -> str:
@@ -126,7 +126,7 @@ class Call:
             made = self.container(plain[1], name, attached, labels)
             there = [one for one in self.load("containers.json") if one["Name"] != made["Name"]]
             self.save("containers.json", [*there, made])
-        exit_code = self.folder / "exit"
+        exit_code = self.directory / "exit"
         return int(exit_code.read_text()) if exit_code.exists() else 0
 
     def remove(self) -> None:

@@ -69,10 +69,10 @@ BLOCKS = """
 """
 
 
-def left_out(folder: str, names: list[str]) -> set[str]:
+def left_out(directory: str, names: list[str]) -> set[str]:
     """Return the names of a folder that are no part of the copy: what is built or stored, not written."""
     built = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".pytest_cache", ".ruff_cache", ".cache")
-    return built(folder, names) | ({"volume"} if Path(folder) == ROOT / "shared" else set())
+    return built(directory, names) | ({"volume"} if Path(directory) == ROOT / "shared" else set())
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,13 @@ def clone(tmp_path_factory) -> Path:
     copy = tmp_path_factory.mktemp("clone") / "lab"
     shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
     (copy / "shared" / "volume").mkdir(exist_ok=True)
-    folder = copy / "services" / "toy"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "__main__.py").write_text(PROGRAM)
+    directory = copy / "services" / "toy"
+    directory.mkdir()
+    (directory / "__init__.py").touch()
+    (directory / "__main__.py").write_text(PROGRAM)
     for name in ("weights", "evaluate"):
-        (folder / f"{name}.py").write_text('"""A toy."""\n')
-    (folder / "manifest.yaml").write_text(MANIFEST)
+        (directory / f"{name}.py").write_text('"""A toy."""\n')
+    (directory / "manifest.yaml").write_text(MANIFEST)
     (copy / "tests" / "toy").mkdir()
     (copy / "tests" / "toy" / "test_toy.py").write_text('"""A toy."""\n\n\ndef test_it():\n    assert True\n')
     with (copy / "compose.yaml").open("a") as file:

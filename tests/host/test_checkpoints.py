@@ -17,11 +17,11 @@ def volume(tmp_path, monkeypatch):
 
 
 def write(volume, name, model="openvla", weights=True):
-    folder = volume / "checkpoints" / name
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(f'{{"model_type": "{model}"}}')
+    directory = volume / "checkpoints" / name
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(f'{{"model_type": "{model}"}}')
     if weights:
-        (folder / "model.safetensors").touch()
+        (directory / "model.safetensors").touch()
 
 
 def test_the_only_one_is_taken_and_said(volume, capsys):

@@ -124,10 +124,10 @@ def tree(tmp_path, monkeypatch):
     venv.mkdir(parents=True)
     (tmp_path / "admin" / ".venv").mkdir(parents=True)
     (tmp_path / "cluster").mkdir()
-    for folder, name in itertools.product(
+    for directory, name in itertools.product(
         ("images/small", "admin", "cluster"), ("requirements.in", "requirements.lock")
     ):
-        (tmp_path / folder / name).write_text("")
+        (tmp_path / directory / name).write_text("")
     (tmp_path / "shared" / "volume" / "runs").mkdir(parents=True)
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

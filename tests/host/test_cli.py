@@ -209,7 +209,7 @@ def test_a_flag_of_another_script_is_answered_with_the_labs(name):
     named = re.findall(r"./lab ([a-z]+)", FOREIGN_FLAGS[name])
     assert set(named) <= set(TASKS)
     for flag in re.findall(r"--([a-z-]+)", FOREIGN_FLAGS[name]):
-        assert all(flag in [one.flag for one in TASKS[task].flags] for task in named), (flag, named)
+        assert all(flag in [flag.flag for flag in TASKS[task].flags] for task in named), (flag, named)
 
 
 @pytest.mark.parametrize("name", environment_file.removed())

@@ -63,8 +63,8 @@ def test_bad_durations_are_errors(text):
         compose.seconds(text)
 
 
-def write(folder, body: str):
-    path = folder / "compose.yaml"
+def write(directory, body: str):
+    path = directory / "compose.yaml"
     path.write_text("services:\n  one:\n" + "".join(f"    {line}\n" for line in body.splitlines()))
     return path
 
@@ -163,7 +163,9 @@ def test_the_site_knows_every_service_and_its_first_page_every_policy():
     services = compose.read(variables={})
     command = services["ui"].command
     known = {flag: dict(pair.split("=", 1) for pair in command[command.index(flag) + 1].split(",")) for flag in KNOWN}
-    addresses = {name: f"http://{name}:{one.ports[0].target}" for name, one in services.items() if one.ports}
+    addresses = {
+        name: f"http://{name}:{service.ports[0].target}" for name, service in services.items() if service.ports
+    }
     assert known["--services"] == {name: url for name, url in addresses.items() if name != "ui"}
     simulator = services["simulator"].command
     general = {pair.split("=")[0] for pair in simulator[simulator.index("--policies") + 1].split(",")}

@@ -24,7 +24,7 @@ from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import identify
-from vlalab.host.state import folder as state_folder
+from vlalab.host.state import directory as state_directory
 from vlalab.runtimes import both, containers
 from vlalab.testing import parts
 
@@ -34,12 +34,16 @@ OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "
 class Engine:
     """The recording docker command on PATH, and what it wrote down."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, directory: Path):
+        self.directory = directory
 
     def calls(self, *beginning: str) -> list[dict]:
         """Returns the calls that hold these words next to each other."""
-        lines = (self.folder / "calls.jsonl").read_text().splitlines() if (self.folder / "calls.jsonl").exists() else []
+        lines = (
+            (self.directory / "calls.jsonl").read_text().splitlines()
+            if (self.directory / "calls.jsonl").exists()
+            else []
+        )
         wanted = " ".join(beginning)
         return [call for call in map(json.loads, lines) if wanted in " ".join(call["words"])]
 
@@ -52,11 +56,11 @@ class Engine:
             }
             for name in names
         ]  # fmt: skip
-        (self.folder / "images.json").write_text(json.dumps(made))
+        (self.directory / "images.json").write_text(json.dumps(made))
 
     def containers(self) -> list[dict]:
         """Returns the containers it has."""
-        path = self.folder / "containers.json"
+        path = self.directory / "containers.json"
         return json.loads(path.read_text()) if path.exists() else []
 
 
@@ -67,17 +71,17 @@ def engine(tmp_path, monkeypatch):
         if name.startswith(OWN):
             monkeypatch.delenv(name)
     monkeypatch.setenv("VLALAB_STEWARD", "off")  # no process beside a page that is none
-    folder, bin_ = tmp_path / "engine", tmp_path / "bin"
-    folder.mkdir()
+    directory, bin_ = tmp_path / "engine", tmp_path / "bin"
+    directory.mkdir()
     bin_.mkdir()
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(gpus, "count", lambda: 0)
     docker.info.cache_clear()
-    made = Engine(folder)
+    made = Engine(directory)
     made.build("libero")
-    with recording_docker.serving(folder, bin_ / "docker"):
+    with recording_docker.serving(directory, bin_ / "docker"):
         yield made
     docker.info.cache_clear()
 
@@ -86,10 +90,10 @@ def engine(tmp_path, monkeypatch):
 def weights(tmp_path):
     """A checkpoint for each model on the volume, without which no page's policy is started."""
     for service, model in manifests.models().items():
-        folder = tmp_path / "volume" / "checkpoints" / service
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text(f'{{"model_type": "{model.type}"}}')
-        (folder / "model.safetensors").touch()
+        directory = tmp_path / "volume" / "checkpoints" / service
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text(f'{{"model_type": "{model.type}"}}')
+        (directory / "model.safetensors").touch()
 
 
 # --- which runtime ------------------------------------------------------------------------------------------
@@ -147,7 +151,7 @@ def test_a_job_among_the_names_is_made_ready_and_not_started(engine, capsys):
 
 
 def test_an_engine_that_remaps_users_is_refused_before_anything_is_made(engine, tmp_path):
-    (engine.folder / "security.json").write_text('["name=seccomp,profile=builtin", "name=userns"]')
+    (engine.directory / "security.json").write_text('["name=seccomp,profile=builtin", "name=userns"]')
     with pytest.raises(LabError, match="userns-remap.*--runtime local.*/etc/docker/daemon.json") as refusal:
         lifecycle.up(["oracle"], "docker")
     assert not (tmp_path / "volume").exists() and not engine.calls("up --detach")
@@ -156,7 +160,7 @@ def test_an_engine_that_remaps_users_is_refused_before_anything_is_made(engine, 
 
 
 def test_a_rootless_engines_root_is_the_caller(engine):
-    (engine.folder / "security.json").write_text('["name=rootless"]')
+    (engine.directory / "security.json").write_text('["name=rootless"]')
     lifecycle.up(["oracle"], "docker")
     assert engine.calls("up --detach")[0]["variables"]["VLALAB_UID"] == "0"
 
@@ -291,7 +295,7 @@ def test_anothers_private_policy_is_not_abandoned(engine, as_caller, capsys):
     theirs = {compose.PROJECT: compose.project()}
     docker.run(["compose", "run", "--detach", "--name", "theirs", *label, "oracle"], variables=theirs)
     as_caller("bert-22222222")
-    assert containers.everything() == [] and [one["Name"] for one in engine.containers()] == ["/theirs"]
+    assert containers.everything() == [] and [container["Name"] for container in engine.containers()] == ["/theirs"]
 
 
 @pytest.mark.parametrize("variable", ["COMPOSE_PROJECT_NAME", "VLALAB_PROJECT"])
@@ -328,7 +332,7 @@ def test_several_gpus_are_a_list_in_a_file_of_the_callers_own(engine, tmp_path):
     lifecycle.up(["gr00t"], "docker", {"gr00t": kept_settings.from_flags("gr00t", gpu="0,1")})
     (call,) = engine.calls("up --detach")
     files = [Path(word) for word in call["words"] if word.endswith(".yaml")]
-    assert files[0] == compose.FILE and files[1].is_relative_to(state_folder()) and len(files) == 2
+    assert files[0] == compose.FILE and files[1].is_relative_to(state_directory()) and len(files) == 2
     assert compose.device_request("gr00t", files[1])["device_ids"] == ["0", "1"]
 
 
@@ -403,7 +407,7 @@ def test_an_evaluation_starts_a_private_policy_and_takes_it_away(engine, tmp_pat
 
 @pytest.mark.parametrize("code", [1, 2, 130])
 def test_a_private_policys_log_is_kept_after_a_failure_only(engine, tmp_path, code):
-    (engine.folder / "exit").write_text("0")
+    (engine.directory / "exit").write_text("0")
     request = Request("libero_goal", runtime="docker")
     original = containers.run
     containers.run = lambda *args, **kwargs: original(*args, **kwargs) or code
@@ -411,7 +415,7 @@ def test_a_private_policys_log_is_kept_after_a_failure_only(engine, tmp_path, co
         assert evaluation.run(request, "") == code
     finally:
         containers.run = original
-    logs = list(state_folder("logs").glob("*.log"))
+    logs = list(state_directory("logs").glob("*.log"))
     assert [log.read_text() for log in logs] == (["the last words\n"] if code != 130 else [])
     assert engine.containers() == []
 

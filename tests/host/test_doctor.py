@@ -70,14 +70,14 @@ def test_a_disk_that_is_full(tmp_path, size, verdict):
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path, size: int):
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+def small_disk(directory: Path, size: int):
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)]
     if os.geteuid() == 0 and shutil.which("mount") and subprocess.run(mount, capture_output=True).returncode == 0:
         try:
             yield Machine()
         finally:
-            subprocess.run(["umount", str(folder)], check=True)
+            subprocess.run(["umount", str(directory)], check=True)
         return
 
     class Small(Machine):
@@ -92,14 +92,16 @@ def small_disk(folder: Path, size: int):
 
 @pytest.fixture
 def checkpoint(volume) -> Path:
-    folder = volume / "checkpoints" / "openvla-tiny"
-    folder.mkdir(parents=True)
+    directory = volume / "checkpoints" / "openvla-tiny"
+    directory.mkdir(parents=True)
     content = {"config.json": b'{"model_type": "openvla"}', "model.safetensors": bytes(range(256)) * 64}
     for name, data in content.items():
-        (folder / name).write_bytes(data)
+        (directory / name).write_bytes(data)
     files = {name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in content.items()}
-    (folder / "checkpoint.json").write_text(json.dumps({"repo": "random-tiny", "revision": "seed-0", "files": files}))
-    return folder
+    (directory / "checkpoint.json").write_text(
+        json.dumps({"repo": "random-tiny", "revision": "seed-0", "files": files})
+    )
+    return directory
 
 
 def test_a_checkpoint_that_is_whole(checkpoint, volume):
@@ -312,7 +314,7 @@ def test_the_command_prints_json_and_its_exit_code(tmp_path):
     done = lab("doctor", "--json", "--offline", VLALAB_VOLUME=str(tmp_path / "volume"))
     told = json.loads(done.stdout)
     assert told["schema"] == 1 and told["exit_code"] == done.returncode
-    assert [one["id"] for one in told["checks"]] == [one.id for one in runner.checks()]
+    assert [one["id"] for one in told["checks"]] == [check.id for check in runner.checks()]
     assert {one["error"] for one in told["checks"] if "answer" not in one["error"]} <= {""}, (
         "late is what a check may be"
     )

@@ -115,7 +115,7 @@ def test_what_concerns_no_environment_that_was_asked_for_does_not_apply():
     with_torch = {one.id for one in runner.checks() if TORCH in one.requires}
     case = Case(recorded("driver-old"), environments=("ui",), volume=Path("/srv/lab/volume"))
     results = runner.run([one for one in runner.checks() if one.id in with_torch], case)
-    assert {one.finding.verdict for one in results} == {SKIP} and output.exit_status(results) == 0
+    assert {result.finding.verdict for result in results} == {SKIP} and output.exit_status(results) == 0
 
 
 def test_only_environments_that_were_asked_for_are_named():

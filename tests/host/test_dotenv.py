@@ -60,23 +60,23 @@ def outside(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def ours(folder: Path, text: str) -> str:
-    (folder / ".env").write_text(text + "\n")
-    return compose.read_dotenv(folder / ".env")["V"]
+def ours(directory: Path, text: str) -> str:
+    (directory / ".env").write_text(text + "\n")
+    return compose.read_dotenv(directory / ".env")["V"]
 
 
-def composes(folder: Path, texts: Iterable[str]) -> dict[str, str]:
+def composes(directory: Path, texts: Iterable[str]) -> dict[str, str]:
     """Returns text → what the plugin makes of its V, asked once: the file has them all, each V with a number.
 
     `config` doubles the dollar signs of what it prints.
     """
     names = {text: f"V{number}" for number, text in enumerate(texts)}
     lines = [re.sub(r"\bV(?= ?=)", name, text) for text, name in names.items()]
-    (folder / ".env").write_text("\n".join(lines) + "\n")
+    (directory / ".env").write_text("\n".join(lines) + "\n")
     passed = {name: f"${{{name}}}" for name in names.values()}
-    (folder / "compose.yaml").write_text(json.dumps({"services": {"one": {"image": "x", "environment": passed}}}))
-    command = ["docker", "compose", "--project-directory", str(folder), "config", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, **PROCESS})
+    (directory / "compose.yaml").write_text(json.dumps({"services": {"one": {"image": "x", "environment": passed}}}))
+    command = ["docker", "compose", "--project-directory", str(directory), "config", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=directory, env={**os.environ, **PROCESS})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["services"]["one"]["environment"]
     return {text: found[name].replace("$$", "$") for text, name in names.items()}

@@ -60,13 +60,13 @@ def until(there, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-def processes_in(folder: Path) -> list[str]:
+def processes_in(directory: Path) -> list[str]:
     """Returns the command lines of what runs from a folder."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended since
             lines.append(path.read_bytes())
-    return [line.decode(errors="replace") for line in lines if os.fsencode(folder) in line]
+    return [line.decode(errors="replace") for line in lines if os.fsencode(directory) in line]
 
 
 def have_ended(clone: Path, within_s: float = 30.0) -> bool:

@@ -22,11 +22,11 @@ def tiny(tmp_path) -> Path:
     """The folder of an environment with one small package."""
     if not any(pythons.find(version) for version in venvs.VERSIONS):
         pytest.skip("no Python 3.10 or 3.11 at hand")
-    folder = tmp_path / "images" / "tiny"
-    folder.mkdir(parents=True)
-    (folder / "requirements.lock").write_text(pins("iniconfig"))
-    (folder / "manifest.yaml").write_text("{about: tests, venv_gb: 0.1, image_gb: 1}")
-    return folder
+    directory = tmp_path / "images" / "tiny"
+    directory.mkdir(parents=True)
+    (directory / "requirements.lock").write_text(pins("iniconfig"))
+    (directory / "manifest.yaml").write_text("{about: tests, venv_gb: 0.1, image_gb: 1}")
+    return directory
 
 
 def ensure(tiny: Path) -> venvs.Environment:
@@ -166,12 +166,14 @@ def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path,
     assert venvs._interpreter(alone) == closed
     assert capsys.readouterr().err == f"lab: environment 'tiny' uses {closed}\n"
 
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        shared = venvs.Environment("tiny", Path(folder))
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        shared = venvs.Environment("tiny", Path(directory))
         assert venvs._interpreter(shared) == open_to_all
         printed = capsys.readouterr().err
-        assert f"uses {open_to_all}, not {closed}: users who can read {folder} cannot" in printed and "chmod" in printed
+        assert (
+            f"uses {open_to_all}, not {closed}: users who can read {directory} cannot" in printed and "chmod" in printed
+        )
         del installed["3.10"]
         assert venvs._interpreter(shared) == open_to_all
         assert "Python 3.10, as in the images, is not installed" in capsys.readouterr().err
@@ -183,11 +185,11 @@ def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path,
 @pytest.fixture
 def robosuite(tmp_path, monkeypatch):
     """A package of robosuite's shape, whose import would warn."""
-    folder = tmp_path / "robosuite"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("raise AssertionError('imported')")
+    directory = tmp_path / "robosuite"
+    directory.mkdir()
+    (directory / "__init__.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    return folder
+    return directory
 
 
 def finish():
@@ -200,7 +202,7 @@ def finish():
 def test_robosuites_settings_are_its_own_with_file_logging_off(robosuite):
     (robosuite / "macros.py").write_text('A = 1\nFILE_LOGGING_LEVEL = "DEBUG"\nB = 2\n')
     step = finish()
-    assert step.package_folder("robosuite") == robosuite
+    assert step.package_directory("robosuite") == robosuite
     assert step.write_macros(robosuite).read_text() == "A = 1\nFILE_LOGGING_LEVEL = None\nB = 2\n"
 
 

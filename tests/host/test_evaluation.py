@@ -258,9 +258,13 @@ def clone_eval(tmp_path, *words: str) -> subprocess.Popen:
 
 def process_of(module: str, parent: int) -> int:
     """Returns the process that runs a module, among the descendants of another one."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and module in command(int(folder.name)) and parent in ancestors(int(folder.name)):
-            return int(folder.name)
+    for directory in Path("/proc").iterdir():
+        if (
+            directory.name.isdigit()
+            and module in command(int(directory.name))
+            and parent in ancestors(int(directory.name))
+        ):
+            return int(directory.name)
     raise AssertionError(f"{module} does not run")
 
 
@@ -292,7 +296,7 @@ def test_what_is_killed_from_outside_is_told_with_the_line_that_goes_on(tmp_path
         output = process.communicate(timeout=120)[0]  # it used to be ten minutes
     assert says in output and "--trials 30 --resume" in output and "Traceback" not in output
     assert process.returncode == (137 if "libero" in victim else 1)
-    assert not list(state.folder("logs", "private").iterdir())
+    assert not list(state.directory("logs", "private").iterdir())
 
 
 def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_listens(capsys):

@@ -19,8 +19,8 @@ def lab(*words: str, cwd=ROOT) -> subprocess.CompletedProcess:
 def test_it_runs_the_grader_on_the_students_folder():
     done = lab("transformer.attention")
     assert done.returncode == 0, done.stderr
-    folder = str(course.exercises_folder())
-    words = ["lessons.exercises.check", "--folder", folder, "--name", "transformer.attention"]
+    directory = str(course.exercises_directory())
+    words = ["lessons.exercises.check", "--directory", directory, "--name", "transformer.attention"]
     assert shlex.split(done.stdout)[-5:] == words
 
 

@@ -36,17 +36,17 @@ def home(servers, tmp_path_factory, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
-def lab(folder: Path, script: str) -> str:
+def lab(directory: Path, script: str) -> str:
     """Makes a folder with a `lab` that runs `script`; returns it."""
-    folder.mkdir()
-    (folder / "lab").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "lab").chmod(0o755)
-    return str(folder)
+    directory.mkdir()
+    (directory / "lab").write_text(f"#!/bin/sh\n{script}\n")
+    (directory / "lab").chmod(0o755)
+    return str(directory)
 
 
-def saying(folder: Path, answer: dict) -> str:
-    (folder.with_suffix(".json")).write_text(json.dumps(answer))
-    return lab(folder, f"[ \"$*\" = 'doctor --json' ] || exit 9\ncat '{folder}.json'\nexit {answer['exit_code']}")
+def saying(directory: Path, answer: dict) -> str:
+    (directory.with_suffix(".json")).write_text(json.dumps(answer))
+    return lab(directory, f"[ \"$*\" = 'doctor --json' ] || exit 9\ncat '{directory}.json'\nexit {answer['exit_code']}")
 
 
 def at(name: str, port: int, root: str = "/no/such/folder") -> Machine:

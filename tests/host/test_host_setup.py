@@ -80,10 +80,10 @@ def copy(tmp_path_factory):
 @pytest.fixture(scope="module")
 def values(tmp_path_factory, copy):
     """What the runs are told: packages from a repository in a folder, users, a folder, a service."""
-    folder = tmp_path_factory.mktemp("repository")
-    made = Repository(folder, re.search(r"VERSION_CODENAME=(\w+)", copy.read("/etc/os-release"))[1])
+    directory = tmp_path_factory.mktemp("repository")
+    made = Repository(directory, re.search(r"VERSION_CODENAME=(\w+)", copy.read("/etc/os-release"))[1])
     place = "/srv/repository"  # in the copy, where apt's own user can read it
-    copy.run("cp", "-r", folder, place, check=True)
+    copy.run("cp", "-r", directory, place, check=True)
     copy.run("chmod", "-R", "a+rX", place, check=True)
     return {
         **NOTHING, "users": ["vlatest"], "boot": ["oracle"], "volume": "/srv/lab of all", "gpu": "yes",
@@ -138,7 +138,7 @@ def test_a_run_makes_the_machine_ready_and_a_second_one_changes_nothing(copy, pl
     pools = [(ipaddress.ip_network(one["base"]), one["size"]) for one in daemon["default-address-pools"]]
     assert sum(2 ** (size - base.prefixlen) for base, size in pools) == 768
     engines = [ipaddress.ip_network(base) for base, _ in POOLS]
-    assert all(any(base.subnet_of(one) for one in engines) for base, _ in pools), "the engine's own, made smaller"
+    assert all(any(base.subnet_of(engine) for engine in engines) for base, _ in pools), "the engine's own, made smaller"
     said = copy.run("apt-config", "dump").stdout + 'APT::Periodic::Unattended-Upgrade "1";\n'
     commands = {**json.loads(UPGRADES.read_text())["commands"], "apt-config dump": {"out": said}}
     found = host.upgrades(Case(Recorded(commands=commands, programs={"unattended-upgrade": "/usr/bin/it"})))

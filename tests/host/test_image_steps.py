@@ -84,9 +84,9 @@ def test_two_wheels_in_a_folder_are_one_too_many(flash, tmp_path):
 def test_the_image_states_the_locks_own_hash(tmp_path, monkeypatch):
     record = load("common/record.py", "record_step")
     monkeypatch.setattr(record, "ROOT", tmp_path)
-    folder = tmp_path / "images" / "ui"
-    folder.mkdir(parents=True)
-    (folder / "requirements.lock").write_text("one==1\n")
+    directory = tmp_path / "images" / "ui"
+    directory.mkdir(parents=True)
+    (directory / "requirements.lock").write_text("one==1\n")
     monkeypatch.setenv("LOCK_HASH", "")
     found = record.lock_hash("ui")
     monkeypatch.setenv("LOCK_HASH", found)
@@ -179,10 +179,10 @@ def test_a_layer_compiles_what_is_new_and_touches_nothing_below_it(tmp_path):
 
 def test_flash_attn_is_one_version_in_lock_and_wheel():
     for env in ("openvla", "gr00t"):
-        folder = ROOT / "images" / env
-        pinned = re.search(r"(?m)^flash-attn==(\S+)", (folder / "flash-attn.lock").read_text())[1]
+        directory = ROOT / "images" / env
+        pinned = re.search(r"(?m)^flash-attn==(\S+)", (directory / "flash-attn.lock").read_text())[1]
         url = images.arguments(env)["FLASH_ATTN_URL"]
-        torch = re.search(r"(?m)^torch==(\d+\.\d+)", (folder / "requirements.lock").read_text())[1]
+        torch = re.search(r"(?m)^torch==(\d+\.\d+)", (directory / "requirements.lock").read_text())[1]
         assert f"/v{pinned}/flash_attn-{pinned}%2B" in url
         assert f"torch{torch}cxx11abiFALSE-cp310" in url
 

@@ -233,9 +233,9 @@ def test_a_dry_run_prints_the_command_and_needs_no_engine(monkeypatch, tmp_path,
 # --- building -----------------------------------------------------------------------------------------------
 
 
-def builder(folder, code: int) -> str:
+def builder(directory, code: int) -> str:
     """Returns the lines of an engine whose builds say one line and end with that code."""
-    about = json.dumps({"DockerRootDir": str(folder)})
+    about = json.dumps({"DockerRootDir": str(directory)})
     return f"""case "$1 $2" in
 version*) echo '{{"Server": {{"Version": "26.1"}}}}' ;;
 "buildx version") echo "buildx v0.13.0" ;;

@@ -98,17 +98,17 @@ def test_works_for_a_user_who_is_not_root(copy_clone):
     if not python_for("nobody"):
         pytest.skip("no Python 3.10 to 3.13 with venv that every user can run")
     nobody = pwd.getpwnam("nobody")
-    folder = Path(tempfile.mkdtemp(prefix="vlalab-user-"))
+    directory = Path(tempfile.mkdtemp(prefix="vlalab-user-"))
     try:
-        clone = with_few_packages(copy_clone(folder / "clone"))
-        for path in (folder, *folder.rglob("*")):
+        clone = with_few_packages(copy_clone(directory / "clone"))
+        for path in (directory, *directory.rglob("*")):
             os.chown(path, nobody.pw_uid, nobody.pw_gid)
-        variables = {"HOME": str(folder), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        variables = {"HOME": str(directory), "PATH": "/usr/local/bin:/usr/bin:/bin"}
         done = run(clone, user="nobody", group=nobody.pw_gid, extra_groups=[], env=variables, cwd="/")
         assert done.returncode == 0, done.stderr
         assert (clone / ".venv" / ".stamp").stat().st_uid == nobody.pw_uid
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 def begin(clone: Path, until: str, env: dict[str, str]) -> str:
@@ -126,8 +126,8 @@ def begin(clone: Path, until: str, env: dict[str, str]) -> str:
     return "".join(said)
 
 
-def fake(folder: Path, name: str, body: str) -> Path:
-    path = folder / name
+def fake(directory: Path, name: str, body: str) -> Path:
+    path = directory / name
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return path

@@ -42,11 +42,11 @@ services:
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     """A volume and an environment of its own; `lab(flags, restart)` starts the small service."""
-    folder = tmp_path / "images" / "tiny"
-    (folder / ".venv" / "bin").mkdir(parents=True)
-    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    (folder / "requirements.lock").write_text("# nothing\n")
-    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, folder))
+    directory = tmp_path / "images" / "tiny"
+    (directory / ".venv" / "bin").mkdir(parents=True)
+    (directory / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (directory / "requirements.lock").write_text("# nothing\n")
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, directory))
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.delenv("VLALAB_BIND", raising=False)
@@ -196,7 +196,7 @@ time.sleep(60)
 
 def test_a_private_instance_ends_with_its_owner_even_by_kill_9(lab, tmp_path):
     lab().stop()  # writes the compose file
-    code = OWNER.format(folder=str(tmp_path / "images" / "tiny"), compose=str(tmp_path / "compose.yaml"))
+    code = OWNER.format(directory=str(tmp_path / "images" / "tiny"), compose=str(tmp_path / "compose.yaml"))
     variables = {**os.environ, "PYTHONPATH": paths.python_path()}
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=variables)
     try:
@@ -213,10 +213,10 @@ def test_a_private_instance_ends_with_its_owner_even_by_kill_9(lab, tmp_path):
 
 
 def test_what_killed_owners_leave_behind_is_swept_at_the_next_start(lab):
-    gone, top = 2**22 - 1, state.folder("logs", "private")
+    gone, top = 2**22 - 1, state.directory("logs", "private")
     living = subprocess.Popen(["sleep", "60"])
-    swept = [top / f"oracle-{gone}.log", top / f"ws_mdl-{gone}.log.1", state.folder() / f".oracle-1.json.{gone}"]
-    stays = [top / f"oracle-{living.pid}.log", top.parent / f"oracle-{gone}.log", state.folder() / ".oracle.lock"]
+    swept = [top / f"oracle-{gone}.log", top / f"ws_mdl-{gone}.log.1", state.directory() / f".oracle-1.json.{gone}"]
+    stays = [top / f"oracle-{living.pid}.log", top.parent / f"oracle-{gone}.log", state.directory() / ".oracle.lock"]
     try:
         for path in (*swept, *stays):
             path.write_text("")

@@ -16,7 +16,7 @@ INPUTS = ("requirements.in", "requirements.lock", "excludes.txt")
 def copies(tmp_path) -> dict[str, locks.Lock]:
     """Every lock of the repository with its inputs, as copies to spoil."""
     wanted = [ROOT / "shared/contract/pyproject.toml", *ROOT.glob("shared/*/requirements.in")]
-    wanted += [ROOT / lock.folder / name for lock in locks.all_locks().values() for name in INPUTS]
+    wanted += [ROOT / lock.directory / name for lock in locks.all_locks().values() for name in INPUTS]
     for source in filter(Path.exists, wanted):
         target = tmp_path / source.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,9 @@ GOOD = "about: tests\nvenv_gb: 2\nimage_gb: 3.5\n"
 @pytest.fixture
 def written(tmp_path):
     def write(text: str) -> Path:
-        folder = tmp_path / "toy"
-        folder.mkdir(exist_ok=True)
-        (folder / manifests.NAME).write_text(text)
+        directory = tmp_path / "toy"
+        directory.mkdir(exist_ok=True)
+        (directory / manifests.NAME).write_text(text)
         return tmp_path
 
     return write

@@ -29,19 +29,19 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two oth
 @pytest.fixture(scope="module")
 def place():
     """A folder that every user may enter: pytest's own are closed to others."""
-    folder = Path(tempfile.mkdtemp(prefix="vlalab-users-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+    directory = Path(tempfile.mkdtemp(prefix="vlalab-users-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
 
 
 def small(clone: Path) -> Path:
     """Gives a clone and its environment libero few packages: the tool's, and those of the policy started here."""
-    folder = clone / "images" / "libero"
+    directory = clone / "images" / "libero"
     contract = clone / "tests" / "contract" / "requirements.lock"
-    lock = pins(*CONTRACT, lock=contract) + pins(*FLAGS, lock=folder / "requirements.lock")
-    (folder / "requirements.lock").write_text(lock)
-    (folder / "finish.py").unlink()
+    lock = pins(*CONTRACT, lock=contract) + pins(*FLAGS, lock=directory / "requirements.lock")
+    (directory / "requirements.lock").write_text(lock)
+    (directory / "finish.py").unlink()
     return with_few_packages(clone, "uv")
 
 
@@ -58,8 +58,8 @@ def lab(uid: int, home: Path, clone: Path, *words: str, **variables: str) -> sub
     return subprocess.run(**command(uid, home, clone, *words, **variables), capture_output=True, timeout=600)
 
 
-def belongings(folder: Path) -> set[int]:
-    return {path.lstat().st_uid for path in (folder, *folder.rglob("*"))}
+def belongings(directory: Path) -> set[int]:
+    return {path.lstat().st_uid for path in (directory, *directory.rglob("*"))}
 
 
 def home_of(place: Path, uid: int) -> Path:

@@ -16,11 +16,11 @@ from vlalab.runtimes import both
 @pytest.fixture
 def volume(tmp_path, monkeypatch):
     for at, name in enumerate(("goal-oracle-1", "goal-random-1", "spatial-random-1")):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        (folder / "run.sqlite").touch()
-        (folder / "config.json").touch()
-        os.utime(folder / "config.json", (at, at))
+        directory = tmp_path / "runs" / name
+        directory.mkdir(parents=True)
+        (directory / "run.sqlite").touch()
+        (directory / "config.json").touch()
+        os.utime(directory / "config.json", (at, at))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
     return tmp_path
 

@@ -102,10 +102,10 @@ def test_the_memory_of_a_local_service_is_its_sessions():
 )
 def test_the_memory_of_a_container_is_read_from_either_kind_of_cgroup(tmp_path, monkeypatch, lines, files):
     path = lines.splitlines()[-1].split(":")
-    folder = tmp_path / path[1] / path[2].lstrip("/") if path[1] else tmp_path / path[2].lstrip("/")
-    folder.mkdir(parents=True)
+    directory = tmp_path / path[1] / path[2].lstrip("/") if path[1] else tmp_path / path[2].lstrip("/")
+    directory.mkdir(parents=True)
     for name, text in files.items():
-        (folder / name).write_text(text)
+        (directory / name).write_text(text)
     monkeypatch.setattr(memory, "CGROUPS", tmp_path)
     monkeypatch.setattr(memory.Path, "read_text", _with_cgroup(lines))
     assert memory.of_container(77) == 400

@@ -53,8 +53,8 @@ def test_whoever_writes_to_the_volume_runs_nothing(tmp_path, monkeypatch, capsys
         "log_path": str(tmp_path / "log"), "health": ["/bin/sh", "-c", f"touch {trace}"], "health_timeout_s": 5.0,
         "stop_grace_s": 1.0, "started_at": 1.0, "supervisor": victim, "child": victim, "starts": 1, "last_exit": None,
     }  # fmt: skip
-    on_volume = tmp_path / "volume" / "services" / state.folder().name / "oracle.json"
-    for path in (on_volume, state.folder() / "oracle.json"):
+    on_volume = tmp_path / "volume" / "services" / state.directory().name / "oracle.json"
+    for path in (on_volume, state.directory() / "oracle.json"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(planted))
         overview.show()
@@ -116,7 +116,7 @@ WRONG = [
 
 @pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
 def test_a_damaged_state_file_is_told_and_breaks_nothing(text, capsys):
-    (state.folder() / "oracle.json").write_text(text)
+    (state.directory() / "oracle.json").write_text(text)
     overview.show()
     assert "ignoring" in capsys.readouterr().err and local.instances() == []
 
@@ -132,13 +132,13 @@ def test_a_damaged_state_file_is_told_and_breaks_nothing(text, capsys):
 )  # fmt: skip
 def test_a_fact_that_makes_no_sense_is_not_believed(change, capsys):
     me = asdict(record(identify(os.getpid())))
-    path = state.folder() / "oracle.json"
+    path = state.directory() / "oracle.json"
     path.write_text(json.dumps({"version": supervised.VERSION, **me, **change}))
     assert local.instances() == []
 
 
 def test_no_mutation_of_a_state_file_breaks_anything(bystander):
-    path = state.folder() / "oracle.json"
+    path = state.directory() / "oracle.json"
     victim = identify(bystander.pid)
     supervised.write(path, record(victim, victim))
     whole, draw = path.read_bytes(), random.Random(0)
@@ -154,14 +154,14 @@ def test_no_mutation_of_a_state_file_breaks_anything(bystander):
 def test_a_link_in_a_state_files_place_is_not_followed(tmp_path, capsys):
     me = identify(os.getpid())
     supervised.write(tmp_path / "oracle.json", record(me, me))
-    (state.folder() / "oracle.json").symlink_to(tmp_path / "oracle.json")
+    (state.directory() / "oracle.json").symlink_to(tmp_path / "oracle.json")
     assert local.instances() == [] and "ignoring" in capsys.readouterr().err
-    supervised.write(state.folder() / "oracle.json", record(me, me))  # takes the link's place
-    assert not (state.folder() / "oracle.json").is_symlink() and (tmp_path / "oracle.json").exists()
+    supervised.write(state.directory() / "oracle.json", record(me, me))  # takes the link's place
+    assert not (state.directory() / "oracle.json").is_symlink() and (tmp_path / "oracle.json").exists()
 
 
 def test_a_state_folder_in_which_others_write_is_refused(capsys):
-    state.folder().chmod(0o777)
+    state.directory().chmod(0o777)
     done = subprocess.run(
         [sys.executable, "-m", "vlalab", "status"], cwd=paths.ROOT, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": paths.python_path()},

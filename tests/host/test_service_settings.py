@@ -22,10 +22,10 @@ def volume(tmp_path, monkeypatch):
 def test_a_suite_means_its_published_checkpoint(volume, service, suite):
     with pytest.raises(LabError, match=rf"there are: none. Get one: ./lab checkpoint {service} --suite {suite}"):
         service_settings.from_flags(service, suite=suite)
-    folder = volume / "checkpoints" / manifests.models()[service].checkpoints[suite]
-    folder.mkdir(parents=True)
+    directory = volume / "checkpoints" / manifests.models()[service].checkpoints[suite]
+    directory.mkdir(parents=True)
     given = service_settings.from_flags(service, suite=suite)
-    assert given[service_settings.variable(service, "CHECKPOINT")] == folder.name
+    assert given[service_settings.variable(service, "CHECKPOINT")] == directory.name
     assert given.get("VLALAB_OPENVLA_UNNORM_KEY", suite) == suite
 
 
@@ -44,10 +44,12 @@ def test_the_base_model_is_of_no_suite_and_models_have_flags_of_their_own(volume
 
 
 def test_a_checkpoint_is_a_name_or_a_path(volume, tmp_path):
-    folder = tmp_path / "checkpoints" / "mine"
-    folder.mkdir(parents=True)
+    directory = tmp_path / "checkpoints" / "mine"
+    directory.mkdir(parents=True)
     assert service_settings.from_flags("openvla", checkpoint="mine")["VLALAB_OPENVLA_CHECKPOINT"] == "mine"
-    assert service_settings.from_flags("openvla", checkpoint=str(folder))["VLALAB_OPENVLA_CHECKPOINT"] == str(folder)
+    assert service_settings.from_flags("openvla", checkpoint=str(directory))["VLALAB_OPENVLA_CHECKPOINT"] == str(
+        directory
+    )
     with pytest.raises(LabError, match=r"'other' not found in .*there are: mine.*--tiny"):
         service_settings.from_flags("openvla", checkpoint="other")
 
@@ -154,15 +156,15 @@ def test_a_volume_that_cannot_be_made_is_told(volume, monkeypatch):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_root_gives_away_what_it_made_and_nothing_else(tmp_path):
     (tmp_path / "target").write_text("")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    os.chown(folder, 4321, 4322)
-    (folder / "link").symlink_to(tmp_path / "target")
-    (folder / "name").hardlink_to(tmp_path / "target")
-    (folder / "made").write_text("")
+    directory = tmp_path / "folder"
+    directory.mkdir()
+    os.chown(directory, 4321, 4322)
+    (directory / "link").symlink_to(tmp_path / "target")
+    (directory / "name").hardlink_to(tmp_path / "target")
+    (directory / "made").write_text("")
     with pytest.raises(OSError):
-        volumes.give(folder / "link")
-    volumes.give(folder / "name")
-    volumes.give(folder / "made")
+        volumes.give(directory / "link")
+    volumes.give(directory / "name")
+    volumes.give(directory / "made")
     assert (tmp_path / "target").stat().st_uid == 0
-    assert ((folder / "made").stat().st_uid, (folder / "made").stat().st_gid) == (4321, 4322)
+    assert ((directory / "made").stat().st_uid, (directory / "made").stat().st_gid) == (4321, 4322)

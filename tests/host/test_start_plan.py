@@ -29,11 +29,11 @@ ONE = """
 @pytest.fixture
 def describe(tmp_path, monkeypatch):
     """Returns a function that makes a compose file of small services with these flags."""
-    folder = tmp_path / "images" / "tiny"
-    (folder / ".venv" / "bin").mkdir(parents=True)
-    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    (folder / "requirements.lock").write_text("# nothing\n")
-    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, folder))
+    directory = tmp_path / "images" / "tiny"
+    (directory / ".venv" / "bin").mkdir(parents=True)
+    (directory / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (directory / "requirements.lock").write_text("# nothing\n")
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, directory))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.delenv("VLALAB_BIND", raising=False)
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")

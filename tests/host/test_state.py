@@ -46,25 +46,25 @@ def test_it_lies_where_the_variables_say(tmp_path, monkeypatch):
     monkeypatch.setattr(state.platform, "node", lambda: "this/machine")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     clone = state.clone_id(paths.ROOT)
-    assert state.folder() == tmp_path / "home" / ".local" / "state" / "vla-lab" / clone / "this_machine"
+    assert state.directory() == tmp_path / "home" / ".local" / "state" / "vla-lab" / clone / "this_machine"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    assert state.folder() == tmp_path / "xdg" / "vla-lab" / clone / "this_machine"
+    assert state.directory() == tmp_path / "xdg" / "vla-lab" / clone / "this_machine"
     monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "named"))
-    assert state.folder() == tmp_path / "named" / "this_machine"
-    assert state.folder("logs") == state.folder() / "logs"
+    assert state.directory() == tmp_path / "named" / "this_machine"
+    assert state.directory("logs") == state.directory() / "logs"
 
 
 def test_nobody_else_reads_it(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     old = os.umask(0)
     try:
-        found = state.folder("logs")
+        found = state.directory("logs")
     finally:
         os.umask(old)
-    for folder in (found, *list(found.parents)[:3]):
-        assert (stat.S_IMODE(folder.stat().st_mode), folder.stat().st_uid) == (0o700, os.geteuid())
-    state.folder().chmod(0o755)
-    assert stat.S_IMODE(state.folder().stat().st_mode) == 0o700
+    for directory in (found, *list(found.parents)[:3]):
+        assert (stat.S_IMODE(directory.stat().st_mode), directory.stat().st_uid) == (0o700, os.geteuid())
+    state.directory().chmod(0o755)
+    assert stat.S_IMODE(state.directory().stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("place", ["named", "named/machine", "named/machine/logs"])
@@ -87,7 +87,7 @@ def test_what_others_might_have_a_hand_in_is_refused(tmp_path, monkeypatch, plac
         os.chown(tmp_path / place, 4321, 4321)
     words = {"link": "is a link", "file": "cannot make", "open": "written to by others", "another's": "user 4321"}[how]
     with pytest.raises(LabError, match=rf"{words}.*set VLALAB_STATE"):
-        state.folder("logs")
+        state.directory("logs")
     assert not (tmp_path / "target").exists() or not list((tmp_path / "target").iterdir())
 
 
@@ -119,11 +119,11 @@ def test_a_caller_without_a_home_has_a_place_too(tmp_path, home):
 
 def test_a_mere_question_makes_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "a" / "b"))
-    assert state.folder("logs", make=False).name == "logs" and list(tmp_path.iterdir()) == []
+    assert state.directory("logs", make=False).name == "logs" and list(tmp_path.iterdir()) == []
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").symlink_to(tmp_path)
     with pytest.raises(LabError, match="is a link"):
-        state.folder("logs", make=False)
+        state.directory("logs", make=False)
 
 
 def test_what_is_written_is_the_callers_alone(tmp_path):

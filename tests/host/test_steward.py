@@ -41,14 +41,14 @@ NAMES = ("nobody", "", "..", "%2e%2e", "../oracle", "--help", "oracle;id", "$(id
 class Asked(HTTPConnection):
     """A connection to a steward in one folder; `ask` returns status and JSON."""
 
-    def __init__(self, folder: Path, secret: str | None = None):
+    def __init__(self, directory: Path, secret: str | None = None):
         super().__init__("steward", timeout=60)
-        self._folder, self._secret = folder, (folder / "secret").read_text() if secret is None else secret
+        self._directory, self._secret = directory, (directory / "secret").read_text() if secret is None else secret
 
     def connect(self) -> None:
         self.sock = socket(AF_UNIX, SOCK_STREAM)
         self.sock.settimeout(60)
-        opened = os.open(self._folder, os.O_PATH)
+        opened = os.open(self._directory, os.O_PATH)
         try:
             self.sock.connect(f"/proc/self/fd/{opened}/socket")
         finally:
@@ -239,10 +239,10 @@ def test_what_does_not_answer_is_said(served, clone, monkeypatch):
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     """A service that stands for the page, described as it is; gives it, started."""
-    folder = tmp_path / "images" / "tiny"
-    (folder / ".venv" / "bin").mkdir(parents=True)
-    (folder / ".venv" / "bin" / "python").symlink_to(Path(os.sys.executable))
-    (folder / "requirements.lock").write_text("# nothing\n")
+    directory = tmp_path / "images" / "tiny"
+    (directory / ".venv" / "bin").mkdir(parents=True)
+    (directory / ".venv" / "bin" / "python").symlink_to(Path(os.sys.executable))
+    (directory / "requirements.lock").write_text("# nothing\n")
     (port,) = free_ports(1)
     body = {
         "x-local": "tiny",
@@ -252,7 +252,7 @@ def page(tmp_path, monkeypatch):
         "ports": [f"${{VLALAB_BIND:-127.0.0.1}}:{port}:{port}"],
         "healthcheck": {"test": ["CMD", "python", "-m", "vla_common.healthcheck", f"http://127.0.0.1:{port}/readyz"]},
     }
-    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, folder))
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, directory))
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
     compose.FILE.write_text(json.dumps({"services": {"ui": body}}))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
@@ -265,7 +265,7 @@ def page(tmp_path, monkeypatch):
 
 def answers() -> bool:
     try:
-        return Asked(steward.folder()).ask("/services/nobody/log")[0] == 404
+        return Asked(steward.directory()).ask("/services/nobody/log")[0] == 404
     except OSError:
         return False
 
@@ -273,30 +273,30 @@ def answers() -> bool:
 def test_it_comes_with_the_page_is_the_callers_alone_and_goes_with_it(page, monkeypatch):
     monkeypatch.setenv("VLALAB_TOKEN", "0123456789")
     found = page()
-    assert f"folder {steward.folder()}" in wait_for(lambda: "folder" in found.last_words() and found.last_words())
+    assert f"folder {steward.directory()}" in wait_for(lambda: "folder" in found.last_words() and found.last_words())
     steward.attend(found)
     wait_for(answers)
     there = steward.there()
-    private = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in steward.folder().iterdir()}
+    private = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in steward.directory().iterdir()}
     assert private == {"socket": 0o600, "secret": 0o600}
-    assert stat.S_IMODE(steward.folder().parent.stat().st_mode) == 0o700
-    assert [one.name for one in both.instances()] == ["ui"], "it is no service"
+    assert stat.S_IMODE(steward.directory().parent.stat().st_mode) == 0o700
+    assert [instance.name for instance in both.instances()] == ["ui"], "it is no service"
     steward.attend(found)
     assert steward.there().child == there.child, "the same page keeps it"
     monkeypatch.setenv(steward.ACTING, "1")
     steward.dismiss()
     assert steward.there(), "a command of its own leaves it alone"
     monkeypatch.delenv(steward.ACTING)
-    before = (steward.folder() / "secret").read_text()
+    before = (steward.directory() / "secret").read_text()
     monkeypatch.setenv("VLALAB_TOKEN", "9876543210")
     found.stop()
     steward.attend(page())
     wait_for(answers)
     assert steward.there().supervisor != there.supervisor, "another token is another steward"
-    assert (steward.folder() / "secret").read_text() != before
+    assert (steward.directory() / "secret").read_text() != before
     assert before not in logs.place(steward.NAME).read_text()
     steward.dismiss()
-    assert steward.there() is None and not (steward.folder() / "socket").exists()
+    assert steward.there() is None and not (steward.directory() / "socket").exists()
 
 
 def test_it_can_be_switched_off_and_comes_back_when_it_was_killed(page, monkeypatch):

@@ -158,8 +158,8 @@ def test_the_archive_holds_what_is_asked_for_first_and_no_secret(clone, tmp_path
     path = support.write(tmp_path / "a.tar.gz", clone)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with tarfile.open(path) as archive:
-        files = {one.name: archive.extractfile(one).read().decode() for one in archive.getmembers()}
-        assert all(one.mode == 0o600 and one.uid == 0 for one in archive.getmembers())
+        files = {getmember.name: archive.extractfile(getmember).read().decode() for getmember in archive.getmembers()}
+        assert all(getmember.mode == 0o600 and getmember.uid == 0 for getmember in archive.getmembers())
     short = {name.removeprefix("vla-lab-support/"): text for name, text in files.items()}
     assert {"README.txt", "doctor.json", "status.json", "versions.json", "compose.yaml", "variables.txt"} <= set(short)
     assert [name for name, text in short.items() if SECRET in text] == []

@@ -128,7 +128,7 @@ def shell(name: str, script: str, stage: int = 0) -> Part:
 def counts(*some: Part, most: int = 2, monkeypatch) -> list[tuple[str, int, int]]:
     monkeypatch.setattr(parts, "at_once", lambda: most)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    return [(one.name, one.passed, one.failed) for one in run.run_parts(some, Options())]
+    return [(part.name, part.passed, part.failed) for part in run.run_parts(some, Options())]
 
 
 def test_independent_parts_run_at_the_same_time(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ def holding(token: str, *places: Path) -> list[Path]:
 def open_to_others(path: Path) -> bool:
     """Returns whether others can read a file: by its mode, and by those of the two folders around it."""
     facts = path.stat()
-    closed = any(not folder.stat().st_mode & 0o077 for folder in list(path.parents)[:2])
+    closed = any(not directory.stat().st_mode & 0o077 for directory in list(path.parents)[:2])
     return facts.st_uid != os.geteuid() or (stat.S_IMODE(facts.st_mode) != 0o600 and not closed)
 
 

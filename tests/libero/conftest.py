@@ -45,9 +45,9 @@ def official_assets() -> Path:
     from services.libero.assets import official, pro
     from vla_common.volume import Volume
 
-    for folder in (os.environ.get("VLALAB_LIBERO_ASSETS"), official.folder(Volume().root)):
-        if folder and not official.problems(Path(folder)):
-            return Path(folder)
+    for directory in (os.environ.get("VLALAB_LIBERO_ASSETS"), official.directory(Volume().root)):
+        if directory and not official.problems(Path(directory)):
+            return Path(directory)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vla-lab"
     try:
         official.download(cache)

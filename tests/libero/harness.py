@@ -106,7 +106,7 @@ class Evaluation:
     name_flag = "--run-id"
 
     def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal", **variables: str):
-        self.folder = root / run_id
+        self.directory = root / run_id
         self.log = root.parent / f"{run_id}.{time.monotonic_ns()}.txt"
         command = [sys.executable, "-m", self.module, *self.program, suite, "--run-dir", str(root)]
         if "--resume" not in arguments:
@@ -138,13 +138,13 @@ class Evaluation:
     def end(self, code: int = 0) -> str:
         """Waits for the evaluator's end and returns what it printed."""
         self.process.wait(TIMEOUT_S)
-        logs = "".join(path.read_text() for path in self.folder.glob("logs/*.log"))
+        logs = "".join(path.read_text() for path in self.directory.glob("logs/*.log"))
         assert self.process.returncode == code, f"{self.output}\n{logs}"
         return self.output
 
     def peek(self, sql: str) -> list:
         """Returns rows of the run's store while others write to it; none before it exists."""
-        with contextlib.suppress(StoreError), RunStore(self.folder / "run.sqlite", readonly=True) as store:
+        with contextlib.suppress(StoreError), RunStore(self.directory / "run.sqlite", readonly=True) as store:
             return [tuple(row) for row in store.db.execute(sql)]
         return []
 
@@ -169,8 +169,8 @@ class Evaluation:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = path.read_bytes().decode(errors="replace").split("\0")
-                if str(self.folder) in words and any(word.endswith(".worker") for word in words):
-                    found[words[words.index(str(self.folder)) + 1]] = int(path.parent.name)
+                if str(self.directory) in words and any(word.endswith(".worker") for word in words):
+                    found[words[words.index(str(self.directory)) + 1]] = int(path.parent.name)
         return found
 
     def kill(self) -> None:
@@ -197,9 +197,9 @@ class LightRecording(Recording):
     module = LightEvaluation.module
 
 
-def results(folder: Path) -> dict[tuple[int, int], tuple]:
+def results(directory: Path) -> dict[tuple[int, int], tuple]:
     """Returns what each finished episode did, by (task, episode): outcome, steps and hashes."""
-    with RunStore(folder / "run.sqlite", readonly=True) as store:
+    with RunStore(directory / "run.sqlite", readonly=True) as store:
         rows = [(f.task, f.episode, f) for f in store.finished()]
     assert len({(task, episode) for task, episode, _ in rows}) == len(rows)
     keys = ("start_hash", "end_hash", "actions_hash")

@@ -35,15 +35,15 @@ def make_run(
 ):
     """Writes a run with invented results; `files` episodes get a real video of so many frames, `left` are not done."""
     identity = deepcopy(IDENTITY) | changes
-    folder = root / name
+    directory = root / name
     for sub in ("videos", "episodes", "logs"):
-        (folder / sub).mkdir(parents=True)
+        (directory / sub).mkdir(parents=True)
     plan = [(task, episode) for task in range(task_count) for episode in range(trials)]
     made = make_plan(BENCHMARK, EvalConfig(suite=identity["suite"], profile=identity["profile"]))
     about = describe(made, ASSETS[identity["assets"]["kind"]])
     meta = {"identity": identity, "created": 1.0, "about": about}
     store = RunStore.create(
-        folder / "run.sqlite", suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
+        directory / "run.sqlite", suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
     )
     store.db.execute("PRAGMA synchronous = OFF")  # hundreds of invented results need not reach the disk one by one
     invocation = store.begin_invocation(0.0, {"workers": 2, "commit": "f00", "machine": {"cores": 2}, "drift": []})
@@ -52,10 +52,10 @@ def make_run(
         result = episode_result(outcome(lease.task, lease.episode), start_hash=f"{lease.task}.{lease.episode}")
         if count < files:
             stem = f"videos/{lease.task:02d}-{lease.episode:02d}"
-            pictures = np.random.default_rng(count).integers(0, 255, (frames, 64, 64, 3), np.uint8)
-            video.write(folder / f"{stem}.mp4", folder / f"{stem}.jpg", iter(pictures), Fraction(10))
+            images = np.random.default_rng(count).integers(0, 255, (frames, 64, 64, 3), np.uint8)
+            video.write(directory / f"{stem}.mp4", directory / f"{stem}.jpg", iter(images), Fraction(10))
             result |= {"video": f"{stem}.mp4", "still": f"{stem}.jpg"}
         store.finish(lease, result, 1.0)
     if not left:
         store.end_invocation(invocation, 60.0, "complete")
-    return folder, store
+    return directory, store

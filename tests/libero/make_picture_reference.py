@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-
-from tests.libero.picture_cases import ROWS, pictures
+from tests.libero.image_cases import ROWS, pictures
 
 TARGET = Path(__file__).parent / "data" / "pictures-tensorflow.npz"
 
@@ -19,8 +18,8 @@ TARGET = Path(__file__).parent / "data" / "pictures-tensorflow.npz"
 def main() -> None:
     """Writes every ROWS-th row of each step's result."""
     stored = {}
-    for index, picture in enumerate(pictures()):
-        jpeg = tf.io.decode_image(tf.image.encode_jpeg(picture), expand_animations=False, dtype=tf.uint8)
+    for index, image in enumerate(pictures()):
+        jpeg = tf.io.decode_image(tf.image.encode_jpeg(image), expand_animations=False, dtype=tf.uint8)
         resized = tf.image.resize(jpeg, (224, 224), method="lanczos3", antialias=True)
         resized = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
         for name, value in (("jpeg", jpeg), ("lanczos", resized), ("crop", cropped(resized))):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.outside  # in an image there is no way to the package i
 
 
 @pytest.fixture(scope="module")
-def folder(libero_runtime, tmp_path_factory):  # the runtime first: it must be configured before MuJoCo is imported
+def directory(libero_runtime, tmp_path_factory):  # the runtime first: it must be configured before MuJoCo is imported
     where = tmp_path_factory.mktemp("kit")
     kit.build(where)
     return where
@@ -80,14 +80,14 @@ def half_sizes(model, shapes):
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_kit_has_the_official_joints_regions_masses_and_sizes(folder, official_assets, name):
+def test_kit_has_the_official_joints_regions_masses_and_sizes(directory, official_assets, name):
     file = f"{CATALOGUE[name].path}.xml"
     if name in pro_objects.LIKE and not (official_assets / file).is_file():
         pytest.skip(
             "LIBERO-PRO's objects are not beside these official files; `./lab assets libero --all` fetches them"
         )
     theirs, their_data = compiled(official_assets / file)
-    ours, our_data = compiled(folder / file)
+    ours, our_data = compiled(directory / file)
     assert joints(ours) == joints(theirs)
     assert list(joints(ours)) == list(joints(theirs)), "the order is the order of the init state's numbers"
     expected, found = sites(theirs, their_data), sites(ours, our_data)

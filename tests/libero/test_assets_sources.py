@@ -32,7 +32,7 @@ def no_variable(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def directory(tmp_path_factory):
     where = tmp_path_factory.mktemp("assets") / "mine"
     kit.build(where)
     return where
@@ -47,42 +47,42 @@ def test_kit_is_the_last_resort_and_is_written_once(tmp_path):
     assert (first.path / "KIT").stat().st_mtime_ns == stamp
 
 
-def test_order_is_flag_variable_volume_kit(tmp_path, folder, monkeypatch):
-    shared = official.folder(tmp_path)
-    shutil.copytree(folder, shared)
+def test_order_is_flag_variable_volume_kit(tmp_path, directory, monkeypatch):
+    shared = official.directory(tmp_path)
+    shutil.copytree(directory, shared)
     assert (resolve(None, tmp_path).kind, resolve(None, tmp_path).path) == ("folder", shared)
-    monkeypatch.setenv(sources.VARIABLE, str(folder))
-    assert resolve(None, tmp_path).path == folder
+    monkeypatch.setenv(sources.VARIABLE, str(directory))
+    assert resolve(None, tmp_path).path == directory
     assert resolve(str(shared), tmp_path).path == shared
     assert resolve("kit", tmp_path).kind == "kit"
 
 
-def test_what_the_image_brings_comes_after_the_volume_and_before_the_kit(tmp_path, folder):
+def test_what_the_image_brings_comes_after_the_volume_and_before_the_kit(tmp_path, directory):
     baked = tmp_path / "image"
     baked.mkdir()
     assert resolve(None, tmp_path / "volume").kind == "kit"  # an image built without assets has an empty folder
-    shutil.copytree(folder, baked, dirs_exist_ok=True)
+    shutil.copytree(directory, baked, dirs_exist_ok=True)
     assert (resolve(None, tmp_path).kind, resolve(None, tmp_path).path) == ("folder", baked)
-    shared = official.folder(tmp_path)
-    shutil.copytree(folder, shared)
+    shared = official.directory(tmp_path)
+    shutil.copytree(directory, shared)
     assert resolve(None, tmp_path).path == shared
 
 
-def test_official_files_in_the_image_are_the_official_source(tmp_path, folder, monkeypatch):
+def test_official_files_in_the_image_are_the_official_source(tmp_path, directory, monkeypatch):
     baked = tmp_path / "image"
-    shutil.copytree(folder, baked)
-    entries = [content.Entry(path, content.git_sha1(folder / path), 0) for path in content.files_below(folder)]
+    shutil.copytree(directory, baked)
+    entries = [content.Entry(path, content.git_sha1(directory / path), 0) for path in content.files_below(directory)]
     monkeypatch.setattr(official, "manifest", lambda: tuple(entries))
     for flag in (None, "official"):
         source = resolve(flag, tmp_path)
         assert (source.kind, source.path, source.digest) == ("official", baked, official.digest())
 
 
-def test_digest_of_a_folder_follows_its_content(tmp_path, folder):
+def test_digest_of_a_folder_follows_its_content(tmp_path, directory):
     copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
+    shutil.copytree(directory, copy)
     before = resolve(str(copy), tmp_path)
-    assert before.digest == resolve(str(folder), tmp_path).digest
+    assert before.digest == resolve(str(directory), tmp_path).digest
     for path in (sources.LANDMARKS[0], "textures/light-gray-floor-tile.png"):
         was = (copy / path).read_bytes()
         (copy / path).write_bytes(was[:-1] + bytes([was[-1] ^ 1]))
@@ -127,9 +127,9 @@ def flip(file: Path) -> None:
     file.write_bytes(data)
 
 
-def move_a_geom(kit_folder: Path) -> None:
+def move_a_geom(kit_directory: Path) -> None:
     """Moves one collider of one object by a millimetre, keeping size and date of its file."""
-    file = next(f for f in sorted(kit_folder.rglob("*.xml")) if 'pos="0.0' in f.read_text())
+    file = next(f for f in sorted(kit_directory.rglob("*.xml")) if 'pos="0.0' in f.read_text())
     facts, text = file.stat(), file.read_text()
     place = text.index('pos="0.0') + 8
     file.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
@@ -155,9 +155,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_kit_is_told_and_made_anew(tmp_path, folder, damage, capsys):
+def test_a_damaged_kit_is_told_and_made_anew(tmp_path, directory, damage, capsys):
     target = tmp_path / "assets" / f"libero-kit-{kit.version()[:12]}"
-    shutil.copytree(folder, target)
+    shutil.copytree(directory, target)
     before = resolve("kit", tmp_path)
     assert capsys.readouterr().err == ""
     DAMAGE[damage](target)
@@ -201,9 +201,9 @@ def test_a_builder_that_is_killed_leaves_no_half_kit_and_nothing_that_stays(tmp_
 # --- what is remembered ---------------------------------------------------------------------------------------
 
 
-def test_unchanged_files_are_read_once_and_a_change_is_noticed_even_with_the_old_date(tmp_path, folder, monkeypatch):
+def test_unchanged_files_are_read_once_and_a_change_is_noticed_even_with_the_old_date(tmp_path, directory, monkeypatch):
     copy, notes = tmp_path / "copy", tmp_path / "notes.json"
-    shutil.copytree(folder, copy)
+    shutil.copytree(directory, copy)
     paths = content.files_below(copy)
     read = []
     monkeypatch.setattr(content, "git_sha1", lambda path, really=content.git_sha1: read.append(path) or really(path))
@@ -271,7 +271,7 @@ def test_a_site_that_another_writer_sweeps_before_it_is_locked_is_made_anew(tmp_
 
 
 def test_a_full_disk_is_said_with_the_way_out(tmp_path, monkeypatch):
-    def full(folder):
+    def full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(kit, "build", full)

@@ -40,12 +40,12 @@ def test_batching_holds_a_batch_back_for_a_client_on_one_side_only(name, waits, 
 
 
 def test_wire_sends_other_bytes_on_each_side():
-    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     with served(wire.make_app) as (url, _):
-        asks = wire.variants(url, picture)
+        asks = wire.variants(url, image)
         assert [len(asks[name]()) for name in ("v1", "act", "raw")] == [7, 7, 7]
-        sent = {name: wire.wire_bytes(url, name, picture)[0] for name in asks}
-    assert picture.nbytes < sent["raw"] < sent["v1"] < sent["act"]
+        sent = {name: wire.wire_bytes(url, name, image)[0] for name in asks}
+    assert image.nbytes < sent["raw"] < sent["v1"] < sent["act"]
 
 
 def test_sim_steps_the_stock_environment_on_one_side_and_the_labs_on_the_other(libero_runtime, monkeypatch):
@@ -150,4 +150,4 @@ def test_gpu_compares_frames_of_two_renderers(tmp_path):
     run_gpu_parts(tmp_path, "egl_cpu")
     (tmp_path / "frames-cpu.npz").rename(tmp_path / "frames-gpu.npz")
     figures = run_gpu_parts(tmp_path, "egl_cpu")["egl_cpu"]["figures"]
-    assert {one["name"]: one["value"] for one in figures}["gpu_egl_pixels_differ_8"] == 0
+    assert {figure["name"]: figure["value"] for figure in figures}["gpu_egl_pixels_differ_8"] == 0

@@ -130,26 +130,26 @@ def run(tmp_path):
     """Returns a function that makes a finished run as the evaluator leaves it."""
 
     def make(name: str, lose: int = 0, shift: float = 0.0):
-        folder = tmp_path / name
-        (folder / "episodes").mkdir(parents=True)
+        directory = tmp_path / name
+        (directory / "episodes").mkdir(parents=True)
         lines = []
         with RunStore.create(
-            folder / "run.sqlite", suite="libero_goal", config_hash="0" * 16, plan=PLAN, meta={}
+            directory / "run.sqlite", suite="libero_goal", config_hash="0" * 16, plan=PLAN, meta={}
         ) as store:
             invocation = store.begin_invocation(1.0)
             for _ in PLAN[lose:]:
                 lease = store.lease("worker-0", invocation, 1.0, 30.0)
                 np.savez(
-                    folder / "episodes" / f"{lease.task:02d}-{lease.episode:02d}.npz",
+                    directory / "episodes" / f"{lease.task:02d}-{lease.episode:02d}.npz",
                     actions=np.zeros((2, 7)) + shift,
                     states=np.zeros((2, 3)),
                 )
                 result = {"success": True, "steps": 2, "start_hash": "a", "end_hash": "b", "actions_hash": "c"}
                 assert store.finish(lease, result, 2.0)
                 lines.append(json.dumps({"task": lease.task, "episode": lease.episode}))
-        (folder / "episodes.jsonl").write_text("\n".join(lines))
-        (folder / "summary.json").write_text(json.dumps({"episodes": len(lines), "successes": len(lines)}))
-        return folder
+        (directory / "episodes.jsonl").write_text("\n".join(lines))
+        (directory / "summary.json").write_text(json.dumps({"episodes": len(lines), "successes": len(lines)}))
+        return directory
 
     return make
 
@@ -159,8 +159,8 @@ class Left:
 
     mark, lab = "nobody", "lab"
 
-    def __init__(self, folder, output=""):
-        self.folder, self._output = folder, output
+    def __init__(self, directory, output=""):
+        self.directory, self._output = directory, output
 
     def output(self):
         return self._output
@@ -207,9 +207,9 @@ def test_a_canary_tells_that_it_was_touched(tmp_path):
 
 
 def test_a_clock_that_jumps_jumps_in_every_process_that_is_told_to(tmp_path):
-    folder = rounds.__file__.replace("rounds.py", "clock")
+    directory = rounds.__file__.replace("rounds.py", "clock")
     (tmp_path / "clock").write_bytes(np.float64(-5000.0).tobytes())
-    env = {**os.environ, "PYTHONPATH": folder, "CHAOS_CLOCK": str(tmp_path / "clock")}
+    env = {**os.environ, "PYTHONPATH": directory, "CHAOS_CLOCK": str(tmp_path / "clock")}
     said = subprocess.run([sys.executable, "-c", "import time; print(time.time())"], env=env, capture_output=True)
     assert -5100 < float(said.stdout) - time.time() < -4900
 

@@ -21,7 +21,7 @@ from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import EvalConfig, config_hash, differences, parse_args
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.rollout import run_episode
-from vla_evaluation.runs import folders
+from vla_evaluation.runs import directories
 from vla_evaluation.spec import LATER, RunSpec
 
 HOLD = 0.0
@@ -267,13 +267,13 @@ def test_every_setting_has_words_of_its_own():
 @pytest.mark.parametrize("changes", [{"execute": 4}, {"execute": 1, "ensemble": "mean"}, {"realtime": 20.0}])
 def test_a_run_is_not_resumed_with_other_settings(tmp_path, changes):
     def open_run(identity):
-        return folders.open_run(tmp_path, identity, [(0, 0)], run_id="run", resume=None, label="x")
+        return directories.open_run(tmp_path, identity, [(0, 0)], run_id="run", resume=None, label="x")
 
     with open_run(IDENTITY):
         pass
     assert config_hash(IDENTITY) != config_hash(IDENTITY | changes)
     (*_, line) = differences(IDENTITY, IDENTITY | changes)
-    with pytest.raises(folders.RunRefused, match=re.escape(line)), open_run(IDENTITY | changes):
+    with pytest.raises(directories.RunRefused, match=re.escape(line)), open_run(IDENTITY | changes):
         pass
 
 
@@ -282,18 +282,18 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path, changes):
     [({"execute": 1, "ensemble": "mean"}, "an ensemble of chunks executed"), ({"realtime": 20.0}, "in real time")],
 )
 def test_published_figures_stay_away_and_the_report_says_how_it_was(tmp_path, changes, reason):
-    folder, store = make_run(tmp_path, trials=1, **changes)
+    directory, store = make_run(tmp_path, trials=1, **changes)
     told = {"held_steps": 3, "overtaken_actions": 5, "latency_ms_mean": 40.0, "latency_ms_max": 90.5}
     if "realtime" in changes:
         sql = "UPDATE episodes SET result = json_set(result, '$.realtime', json(?))"
         store.db.execute(sql, (json.dumps(told),))
-    summary = report.build(folder, store)
-    assert reason in summary.why_not_comparable and summary.chunks in (folder / "report.html").read_text()
-    written = json.loads((folder / "summary.json").read_text())
+    summary = report.build(directory, store)
+    assert reason in summary.why_not_comparable and summary.chunks in (directory / "report.html").read_text()
+    written = json.loads((directory / "summary.json").read_text())
     assert written["chunks"] == summary.chunks
     if "realtime" in changes:
         assert written["realtime"] == {**told, "held_steps": 30, "overtaken_actions": 50}
-        assert "40 ms, 90 ms" in (folder / "report.html").read_text()
+        assert "40 ms, 90 ms" in (directory / "report.html").read_text()
 
 
 # --- a whole run --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from vla_evaluation import hosts
 from vla_evaluation.coordinator import calls
 from vla_evaluation.coordinator.app import CALL_BYTES, Coordinator, coordinating
 from vla_evaluation.coordinator.calls import ActiveRun
-from vla_evaluation.runs.folders import FOLDERS
+from vla_evaluation.runs.directories import DIRECTORIES
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.remote import Joined, RemoteStore
 from vla_evaluation.store.runstore import RunStore
@@ -33,7 +33,7 @@ class Rules:
 @pytest.fixture
 def run(tmp_path):
     """A run of three episodes whose evaluator listens, and the store itself."""
-    for name in FOLDERS:
+    for name in DIRECTORIES:
         (tmp_path / "run" / name).mkdir(parents=True)
     plan = [(0, episode) for episode in range(3)]
     store = RunStore.create(tmp_path / "run/run.sqlite", suite="suite", config_hash="c" * 16, plan=plan, meta={})
@@ -57,7 +57,7 @@ def leased(remote):
 
 
 def drafted(remote, content=b"an episode"):
-    path = remote.folder / "draft.npz"
+    path = remote.directory / "draft.npz"
     path.write_bytes(content)
     return path
 
@@ -111,15 +111,15 @@ def test_prometheus_gets_states_and_shares(run, remote):
 
 def test_files_come_under_names_that_the_run_makes(run, remote):
     coordinator, _ = run
-    lease, folder = leased(remote), coordinator.run.folder
+    lease, directory = leased(remote), coordinator.run.directory
     assert remote.finish_with(lease, RESULT, 0.0, drafted(remote), None)
-    assert (folder / "episodes/00-00.npz").read_bytes() == b"an episode"
+    assert (directory / "episodes/00-00.npz").read_bytes() == b"an episode"
     for name in ("film.mp4", "still.jpg"):
-        (remote.folder / "videos" / name).write_bytes(name.encode())
+        (remote.directory / "videos" / name).write_bytes(name.encode())
     remote.add_to_result(lease, {"video": "videos/film.mp4", "still": "videos/still.jpg", "video_frames": 2})
-    assert (folder / "videos/00-00.mp4").read_bytes() == b"film.mp4"
-    assert not [*remote.folder.glob("videos/*")]
-    assert {path.name for path in folder.rglob("*.*") if "sqlite" not in path.name} == {
+    assert (directory / "videos/00-00.mp4").read_bytes() == b"film.mp4"
+    assert not [*remote.directory.glob("videos/*")]
+    assert {path.name for path in directory.rglob("*.*") if "sqlite" not in path.name} == {
         "00-00.npz", "00-00.mp4", "00-00.jpg",
     }  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_a_lease_that_is_lost_takes_nothing(run, remote):
     assert [fault.status for fault in remote.take_back("two.worker-0", 0.0, 0, "it is gone")] == ["lost"]
     assert not remote.heartbeat(lease, 0.0, 0.0)
     assert not remote.finish_with(lease, RESULT, 0.0, drafted(remote), None)
-    assert not store.finished() and not [*(coordinator.run.folder / "episodes").iterdir()]
+    assert not store.finished() and not [*(coordinator.run.directory / "episodes").iterdir()]
 
 
 def test_an_episode_without_its_file_is_refused(run, remote):
@@ -301,7 +301,7 @@ def test_a_task_that_leads_elsewhere_reaches_no_file(run, remote):
     lease = leased(remote)
     for changed in (replace(lease, task=7), replace(lease, episode=2)):
         assert not remote.finish_with(changed, RESULT, 0.0, drafted(remote), None)
-    assert not run[1].finished() and not [*run[0].run.folder.glob("*/*.npz")]
+    assert not run[1].finished() and not [*run[0].run.directory.glob("*/*.npz")]
 
 
 def test_a_damaged_file_and_another_invocation(run, remote):

@@ -28,7 +28,7 @@ FILM = f"videos/chunk-000/{IMAGE}/episode_000001.mp4"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A data set in order."""
-    return data_sets.lerobot(tmp_path_factory.mktemp("sets") / "small").folder
+    return data_sets.lerobot(tmp_path_factory.mktemp("sets") / "small").directory
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def files(tmp_path_factory):
     return data_sets.hdf5(tmp_path_factory.mktemp("files") / "goal")
 
 
-def grave(folder):
+def grave(directory):
     """Returns the grave faults as they are shown."""
-    return [str(one) for one in faults(folder) if one.grave]
+    return [str(fault) for fault in faults(directory) if fault.grave]
 
 
 def test_a_set_in_order_has_no_faults(whole, files):
@@ -51,26 +51,26 @@ def test_a_set_in_order_has_no_faults(whole, files):
 
 
 def _json(name, change):
-    def spoil(folder):
-        value = json.loads((folder / name).read_text())
+    def spoil(directory):
+        value = json.loads((directory / name).read_text())
         change(value)
-        (folder / name).write_text(json.dumps(value))
+        (directory / name).write_text(json.dumps(value))
 
     return spoil
 
 
 def _rows(change, path=ROWS):
-    def spoil(folder):
-        columns = {name: one.copy() for name, one in LeRobotDataset(folder).columns(1).items()}
+    def spoil(directory):
+        columns = {name: column.copy() for name, column in LeRobotDataset(directory).columns(1).items()}
         columns = change(columns) or columns
-        tables.write(folder / path, columns)
+        tables.write(directory / path, columns)
 
     return spoil
 
 
 def _lines(name, change):
-    def spoil(folder):
-        path = folder / name
+    def spoil(directory):
+        path = directory / name
         path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
 
     return spoil
@@ -80,17 +80,17 @@ def _set(column, row, value):
     return _rows(lambda columns: columns[column].__setitem__(row, value))
 
 
-def _film(length=9, size=32, fps=20, **options):
-    def spoil(folder):
-        path = folder / FILM
+def _video(length=9, size=32, fps=20, **options):
+    def spoil(directory):
+        path = directory / FILM
         if not options:
             return videos.write(path, data_sets.pictures(length, size, 1), fps)
         with av.open(str(path), "w") as container:
             stream = container.add_stream(options.pop("codec"), rate=fps, options=options.pop("options", {}))
             stream.height = stream.width = size
             stream.pix_fmt = options.pop("pixels", "yuv420p")
-            for place, picture in enumerate(data_sets.pictures(length, size, 1)):
-                frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=stream.pix_fmt)
+            for place, image in enumerate(data_sets.pictures(length, size, 1)):
+                frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(format=stream.pix_fmt)
                 frame.pts = place
                 container.mux(stream.encode(frame))
             container.mux(stream.encode())
@@ -99,7 +99,9 @@ def _film(length=9, size=32, fps=20, **options):
 
 
 def _cut(name, share):
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[: int(share * _size(folder / name))])
+    return lambda directory: (directory / name).write_bytes(
+        (directory / name).read_bytes()[: int(share * _size(directory / name))]
+    )
 
 
 def _size(path: Path) -> int:
@@ -109,18 +111,18 @@ def _size(path: Path) -> int:
 def _garble(name):
     """Overwrites most of the film's pictures, which its index still promises."""
 
-    def spoil(folder):
-        data = bytearray((folder / name).read_bytes())
+    def spoil(directory):
+        data = bytearray((directory / name).read_bytes())
         begin, end = data.index(b"mdat"), data.index(b"moov") - 4  # the index comes last
         begin = (begin + 3 * end) // 4
         data[begin:end] = bytes(end - begin)
-        (folder / name).write_bytes(bytes(data))
+        (directory / name).write_bytes(bytes(data))
 
     return spoil
 
 
 def _mark(name):
-    return lambda folder: (folder / name).write_text((folder / name).read_text(), encoding="utf-8-sig")
+    return lambda directory: (directory / name).write_text((directory / name).read_text(), encoding="utf-8-sig")
 
 
 TEXTS = (metadata.INFO, metadata.MODALITY, metadata.STATS, metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS)
@@ -142,17 +144,17 @@ def _stats(key, **values):
     return _lines(metadata.EPISODES_STATS, change)
 
 
-def _codec(folder):
-    (folder / FILM).write_bytes((folder / FILM).read_bytes().replace(b"avc1", b"zzzz"))
+def _codec(directory):
+    (directory / FILM).write_bytes((directory / FILM).read_bytes().replace(b"avc1", b"zzzz"))
 
 
-def _v3(folder):
-    _json(metadata.INFO, lambda i: i.update(codebase_version="v3.0"))(folder)
+def _v3(directory):
+    _json(metadata.INFO, lambda i: i.update(codebase_version="v3.0"))(directory)
 
 
 SPOILT = [
     ("v3.0", _v3, "meta/info.json: codebase_version is 'v3.0'; expected v2.0 or v2.1. LeRobot's own converters"),
-    ("no info", lambda folder: (folder / metadata.INFO).unlink(), "meta/info.json: is missing"),
+    ("no info", lambda directory: (directory / metadata.INFO).unlink(), "meta/info.json: is missing"),
     ("key", _json(metadata.INFO, lambda i: i.pop("fps")), "meta/info.json: lacks fps"),
     ("also", _json(metadata.INFO, lambda i: i.pop("robot_type")), "meta/info.json: lacks robot_type"),
     ("sum", _json(metadata.INFO, lambda i: i.update(total_frames=9)), "total_frames is 9; there are 31"),
@@ -177,7 +179,7 @@ SPOILT = [
      f"{ROWS}: 9 rows; episodes.jsonl says length 8"),
     ("task", _lines(metadata.TASKS, lambda r: r[:1]), "episodes.jsonl, row 2: task 'push the plate' is not in"),
     ("task index", _lines(metadata.TASKS, lambda r: r[:1]), f"{ROWS}, row 0: task_index is 1, which tasks.jsonl"),
-    ("gone", lambda folder: (folder / ROWS).unlink(), f"{ROWS}: is missing; expected an episode's rows"),
+    ("gone", lambda directory: (directory / ROWS).unlink(), f"{ROWS}: is missing; expected an episode's rows"),
     ("cut", _cut(ROWS, 0.5), f"{ROWS}: cannot be read as parquet"),
     ("no column", _rows(lambda c: {name: one for name, one in c.items() if name != "action"}),
      f"{ROWS}: column action is missing; info.json promises it"),
@@ -190,16 +192,16 @@ SPOILT = [
     ("time", _set("timestamp", slice(5, None), 9.0), f"{ROWS}, row 5: timestamp is 8.8000 s after the last"),
     ("late", _rows(lambda c: c.update(timestamp=c["timestamp"] + np.float32(0.05))),
      f"{ROWS}, row 0: timestamp begins at 0.0500 s; expected 0"),
-    ("no film", lambda folder: (folder / FILM).unlink(), f"{FILM}: is missing; expected a film"),
+    ("no film", lambda directory: (directory / FILM).unlink(), f"{FILM}: is missing; expected a film"),
     ("cut film", _cut(FILM, 0.6),
      f"{FILM}: cannot be read as a film: it is damaged or incomplete (no images that can be decoded)"),
     ("no film at all", _cut(FILM, 0.01), f"{FILM}: cannot be read as a film"),
     ("garbled", _garble(FILM), f"{FILM}: cannot be read as a film: it is damaged or incomplete (Invalid data"),
-    ("frames", _film(length=8), f"{FILM}: 8 frames; the episode has 9 rows"),
-    ("rate", _film(fps=30), f"{FILM}: 30 frames per second; info.json says 20"),
-    ("size", _film(size=64), f"{FILM}: pictures of [64, 64, 3]; info.json says [32, 32, 3]"),
-    ("codec", _film(codec="mpeg4"), f"{FILM}: the codec is mpeg4; info.json says h264"),
-    ("pixels", _film(codec="libx264", pixels="yuv444p"), f"{FILM}: pixels are yuv444p; info.json says yuv420p"),
+    ("frames", _video(length=8), f"{FILM}: 8 frames; the episode has 9 rows"),
+    ("rate", _video(fps=30), f"{FILM}: 30 frames per second; info.json says 20"),
+    ("size", _video(size=64), f"{FILM}: pictures of [64, 64, 3]; info.json says [32, 32, 3]"),
+    ("codec", _video(codec="mpeg4"), f"{FILM}: the codec is mpeg4; info.json says h264"),
+    ("pixels", _video(codec="libx264", pixels="yuv444p"), f"{FILM}: pixels are yuv444p; info.json says yuv420p"),
     ("stale", _json(metadata.STATS, lambda s: s["action"].update(q01=[0.5] * 7)),
      "meta/stats.json: action: q01[4] is 0.5; the rows' is -0.96"),
     ("stats NaN", _json(metadata.STATS, lambda s: s["action"]["max"].__setitem__(3, None)), "max[3] is nan"),
@@ -239,7 +241,7 @@ SPOILT = [
     ("other task", _set("task_index", slice(2, None), 0),
      f"{ROWS}, row 2: task_index is 0, 'open the drawer'; episodes.jsonl says 'push the plate'"),
     ("no codec", _codec, f"{FILM}: cannot be read as a film: it is damaged or incomplete (no images that can"),
-    ("an image", lambda folder: Image.new("RGB", (32, 32)).save(folder / FILM, "PNG"),
+    ("an image", lambda directory: Image.new("RGB", (32, 32)).save(directory / FILM, "PNG"),
      f"{FILM}: cannot be read as a film: it is damaged or incomplete (its format is not MP4, Matroska or AVI)"),
     ("no rows", _rows(lambda c: {name: one[:0] for name, one in c.items()}), f"{ROWS}: has no rows; training leaves"),
     ("no action part", _json(metadata.MODALITY, lambda m: m.pop("action")), "meta/modality.json: names no action"),
@@ -275,16 +277,16 @@ def test_what_only_few_readers_mind_is_a_note(copy, spoil, words):
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_byte_order_mark_is_read_over(copy, name):
     _mark(name)(copy)
-    assert [one.words.partition(";")[0] for one in faults(copy)] == ["begins with a byte order mark"]
+    assert [fault.words.partition(";")[0] for fault in faults(copy)] == ["begins with a byte order mark"]
     dataset = LeRobotDataset(copy)
     assert dataset.tasks[0] == "open the drawer" and dataset.modality and dataset.stated_statistics()
 
 
 ALONE = [
     ("cut", _cut(ROWS, 0.5)),
-    ("gone", lambda folder: (folder / ROWS).unlink()),
+    ("gone", lambda directory: (directory / ROWS).unlink()),
     ("odd columns", _rows(lambda c: c | {"force": np.array([None] * 9)})),
-    ("film", lambda folder: (folder / FILM).unlink()),
+    ("film", lambda directory: (directory / FILM).unlink()),
 ]
 
 
@@ -320,8 +322,8 @@ def test_a_film_with_few_key_frames_is_noted(copy):
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=20, options={"g": "250", "sc_threshold": "0"})
         stream.height, stream.width, stream.pix_fmt = 32, 32, "yuv420p"
-        for picture in data_sets.pictures(length, 32, 1):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        for image in data_sets.pictures(length, 32, 1):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         container.mux(stream.encode())
     assert f"note: {FILM}: a key frame only every 40 frames" in "\n".join(map(str, faults(copy)))
     shown = LeRobotDataset(copy).frames(1, IMAGE)  # with frames that are kept in another order than they are shown in
@@ -330,10 +332,10 @@ def test_a_film_with_few_key_frames_is_noted(copy):
 
 
 def test_an_empty_instruction_of_liberos_files_is_the_name(files, tmp_path):
-    folder = shutil.copytree(files, tmp_path / "copy")
-    with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+    directory = shutil.copytree(files, tmp_path / "copy")
+    with h5py.File(directory / "open_the_drawer_demo.hdf5", "r+") as file:
         file["data"].attrs["problem_info"] = json.dumps({"language_instruction": ["", ""]})
-    assert open_dataset(folder).episodes[0].tasks == ("open the drawer",)
+    assert open_dataset(directory).episodes[0].tasks == ("open the drawer",)
 
 
 def test_rows_that_no_array_holds(copy):
@@ -343,8 +345,8 @@ def test_rows_that_no_array_holds(copy):
 
 
 def _demo(change):
-    def spoil(folder):
-        with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+    def spoil(directory):
+        with h5py.File(directory / "open_the_drawer_demo.hdf5", "r+") as file:
             change(file["data"])
 
     return spoil
@@ -395,13 +397,13 @@ def _encode(kind, dtype):
                 )
                 files.append(np.frombuffer(file.getvalue(), np.uint8))
         if dtype == "padded":
-            return np.stack([np.pad(one, (0, 20_000 - len(one))) for one in files])
+            return np.stack([np.pad(file, (0, 20_000 - len(file))) for file in files])
         array = np.empty(len(files), object)
         array[:] = files
         return array
 
-    def spoil(folder):
-        with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+    def spoil(directory):
+        with h5py.File(directory / "open_the_drawer_demo.hdf5", "r+") as file:
             for demo in file["data"].values():
                 values = change(demo["obs/agentview_rgb"][:])
                 del demo["obs/agentview_rgb"]
@@ -412,8 +414,8 @@ def _encode(kind, dtype):
 
 
 def _stored(change):
-    def spoil(folder):
-        with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+    def spoil(directory):
+        with h5py.File(directory / "open_the_drawer_demo.hdf5", "r+") as file:
             for demo in file["data"].values():
                 values = change(demo["obs/agentview_rgb"][:])
                 del demo["obs/agentview_rgb"]
@@ -435,27 +437,27 @@ IMAGES = {
 @pytest.mark.parametrize("kind", IMAGES)
 def test_images_are_read_however_they_are_stored(files, tmp_path, kind, monkeypatch):
     spoil, room = IMAGES[kind]
-    folder = shutil.copytree(files, tmp_path / "copy")
-    spoil(folder)
-    dataset, plain = open_dataset(folder), open_dataset(files)
+    directory = shutil.copytree(files, tmp_path / "copy")
+    spoil(directory)
+    dataset, plain = open_dataset(directory), open_dataset(files)
     assert dataset.features == plain.features
     for rows in (None, [3], [5, 0]):
         apart = np.abs(dataset.frames(1, IMAGE, rows).astype(int) - plain.frames(1, IMAGE, rows))
         assert apart.mean() <= room, apart.mean()
-    found = faults(folder)
+    found = faults(directory)
     assert not any(one.grave for one in found) and any(
         "agentview_rgb" in str(one) and "lab" in one.words for one in found
     )
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
-    assert program.read(folder, show=True) == 0 and program.read(folder) == 0
+    assert program.read(directory, show=True) == 0 and program.read(directory) == 0
     assert len(conversion.recode(dataset, tmp_path / "written")) == len(plain)
 
 
 def test_grey_images_become_three_channels(files, tmp_path):
-    folder = shutil.copytree(files, tmp_path / "copy")
+    directory = shutil.copytree(files, tmp_path / "copy")
     for change in (lambda a: a[..., 0], lambda a: a[..., None]):
-        _stored(change)(folder)
-        shown = open_dataset(folder).frames(0, IMAGE)
+        _stored(change)(directory)
+        shown = open_dataset(directory).frames(0, IMAGE)
         expected = open_dataset(files).frames(0, IMAGE)[..., :1]
         np.testing.assert_array_equal(shown, np.repeat(expected, 3, -1))
 
@@ -471,14 +473,14 @@ NO_IMAGES = {
 @pytest.mark.parametrize("kind", NO_IMAGES)
 def test_what_is_no_image_is_named(files, tmp_path, kind, monkeypatch):
     spoil, words = NO_IMAGES[kind]
-    folder = shutil.copytree(files, tmp_path / "copy")
-    spoil(folder)
-    named = [str(one) for one in faults(folder) if one.grave]
+    directory = shutil.copytree(files, tmp_path / "copy")
+    spoil(directory)
+    named = [str(fault) for fault in faults(directory) if fault.grave]
     assert len(named) == 2 and words in named[0] and "data/demo_0/obs/agentview_rgb" in named[0]
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
-    assert program.read(folder, show=True) == 0 and open_dataset(folder).video_keys == (WRIST,)
+    assert program.read(directory, show=True) == 0 and open_dataset(directory).video_keys == (WRIST,)
     with pytest.raises(DatasetError, match=f"no pictures '{IMAGE}'"):
-        open_dataset(folder).frames(0, IMAGE)
+        open_dataset(directory).frames(0, IMAGE)
 
 
 @pytest.mark.parametrize(("spoil", "words"), [one[1:] for one in DEMOS], ids=[one[0] for one in DEMOS])

@@ -44,8 +44,8 @@ def volume(tmp_path_factory, libero_assets, oracle):  # noqa: F811
     return Volume(root)
 
 
-def made(found, folder, layout="lerobot", cameras=CAMERAS):
-    return convert.convert(found, sources.choose(found, True), folder, layout, cameras, SIZE, 1)
+def made(found, directory, layout="lerobot", cameras=CAMERAS):
+    return convert.convert(found, sources.choose(found, True), directory, layout, cameras, SIZE, 1)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def dataset(recorded, volume):
 
 
 def test_a_recording_becomes_a_set_in_order(dataset, recorded):
-    assert faults(dataset.folder) == []
+    assert faults(dataset.directory) == []
     assert [(e.tasks, e.length) for e in dataset.episodes] == [((one.instruction,), STEPS) for one in recorded.all]
     for one in recorded.all:
         columns = dataset.columns(one.index)
@@ -83,26 +83,28 @@ def test_a_set_says_where_it_is_from(dataset, recorded):
 
 
 def test_one_that_was_stopped_goes_on_and_ends_with_the_same_bytes(dataset, recorded, volume):
-    folder, chosen = volume.datasets / "stopped", sources.choose(recorded, True)
+    directory, chosen = volume.datasets / "stopped", sources.choose(recorded, True)
     source = convert.describe(recorded, chosen, CAMERAS, SIZE, "lerobot")
-    writer = convert.make_writer(folder, "lerobot", CAMERAS, SIZE, source, chosen)
+    writer = convert.make_writer(directory, "lerobot", CAMERAS, SIZE, source, chosen)
     metadata.write_json(writer.draft / "pieces" / convert.PLAN, source)
     drawn = {camera: chosen[1].frames(camera, SIZE) for camera in CAMERAS}
     convert.put(writer, convert.places(chosen), chosen[1], drawn)
     assert writer.written() == {1}
     with pytest.raises(DatasetError, match=r"begun with other cameras.*remove .*\.stopped\.partial"):
-        made(recorded, folder, cameras=CAMERAS[:1])
-    made(recorded, folder)
-    assert not draft(folder).exists()
-    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    assert names == sorted(path.relative_to(dataset.folder) for path in dataset.folder.rglob("*") if path.is_file())
+        made(recorded, directory, cameras=CAMERAS[:1])
+    made(recorded, directory)
+    assert not draft(directory).exists()
+    names = sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    assert names == sorted(
+        path.relative_to(dataset.directory) for path in dataset.directory.rglob("*") if path.is_file()
+    )
     for name in names:
-        assert (folder / name).read_bytes() == (dataset.folder / name).read_bytes(), name
+        assert (directory / name).read_bytes() == (dataset.directory / name).read_bytes(), name
 
 
 def test_liberos_own_files_hold_the_same(dataset, recorded, volume, libero_env):
     files = open_dataset(made(recorded, volume.datasets / "files", "hdf5"))
-    assert [str(one) for one in faults(files.folder)] == []
+    assert [str(fault) for fault in faults(files.directory)] == []
     for mine, theirs in zip(files.episodes, dataset.episodes, strict=True):
         assert mine == theirs
         for key in (libero.STATE, libero.ACTION):
@@ -112,9 +114,9 @@ def test_liberos_own_files_hold_the_same(dataset, recorded, volume, libero_env):
         np.testing.assert_array_equal(files.frames(mine.index, dataset.video_keys[0]), drawn)
     import h5py
 
-    names = sorted(path.name for path in files.folder.glob("*.hdf5"))
+    names = sorted(path.name for path in files.directory.glob("*.hdf5"))
     assert names == ["push_the_plate_to_the_front_of_the_stove_demo.hdf5", "turn_on_the_stove_demo.hdf5"]
-    with h5py.File(files.folder / names[1]) as file:
+    with h5py.File(files.directory / names[1]) as file:
         data, demo = file["data"], file["data/demo_0"]
         assert json.loads(data.attrs["problem_info"])["language_instruction"] == "turn on the stove"
         assert data.attrs["num_demos"] == 1 and data.attrs["macros_image_convention"] == "opengl"
@@ -133,7 +135,7 @@ def test_a_runs_episodes_are_played_again_to_the_bit(volume):
     assert found.name == "goal-run" and [one.steps for one in found.all] == [STEPS, STEPS]
     dataset = open_dataset(made(found, volume.datasets / "of-a-run", cameras=CAMERAS[:1]))
     assert dataset.source["starts"] == "evaluation" and dataset.source["run"] == "goal-run"
-    assert faults(dataset.folder) == []
+    assert faults(dataset.directory) == []
     for one in found.all:
         with np.load(one.path) as kept:
             np.testing.assert_array_equal(one.arrays["sim_states"], kept["states"][:-1])
@@ -161,7 +163,7 @@ def test_only_successes_are_taken_unless_asked(recorded):
 def test_a_set_is_written_anew_from_another_layout(tmp_path):
     files = open_dataset(data_sets.hdf5(tmp_path / "files"))
     again = conversion.recode(files, tmp_path / "again")
-    assert faults(again.folder) == [] and len(again) == len(files)
+    assert faults(again.directory) == [] and len(again) == len(files)
     np.testing.assert_allclose(again.columns(2)[libero.ACTION], files.columns(2)[libero.ACTION], atol=1e-7)
     assert np.abs(again.frames(2, again.video_keys[0]).astype(int) - files.frames(2, files.video_keys[0])).mean() < 8
 
@@ -226,8 +228,8 @@ def test_what_cannot_be_made(dataset, volume, monkeypatch, given, words):
 
 def test_a_set_elsewhere_is_made_anew_by_its_path(volume, monkeypatch, tmp_path):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume.root))
-    folder = make(DatasetConfig(str(data_sets.hdf5(tmp_path / "elsewhere")), "lerobot"))
-    assert folder == volume.datasets / "elsewhere" and faults(folder) == []
+    directory = make(DatasetConfig(str(data_sets.hdf5(tmp_path / "elsewhere")), "lerobot"))
+    assert directory == volume.datasets / "elsewhere" and faults(directory) == []
 
 
 def test_a_python_without_lerobot_cannot_make_version_3(monkeypatch):
@@ -255,12 +257,12 @@ def test_lerobots_own_loader_reads_the_set(dataset, recorded, volume, tmp_path):
     asked = subprocess.run(
         [LEROBOT, "-c", "import lerobot; print(lerobot.__version__)"], capture_output=True, text=True
     )
-    folder = dataset.folder
+    directory = dataset.directory
     if tuple(map(int, asked.stdout.split(".")[:2])) >= (0, 4):
         code, said = program(
             volume, "goal", "--format", "lerobot-v3.0", "--name", "three", "--size", "64", "--keep-failures"
         )
         assert code == 0, said
-        folder = volume.datasets / "three"
-    done = subprocess.run([LEROBOT, "-c", READ, str(folder)], capture_output=True, text=True, env=environment)
+        directory = volume.datasets / "three"
+    done = subprocess.run([LEROBOT, "-c", READ, str(directory)], capture_output=True, text=True, env=environment)
     assert done.stdout.strip() == f"12 2 20 (7,) (3, {SIZE}, {SIZE}) {recorded.all[-1].instruction}", done.stderr

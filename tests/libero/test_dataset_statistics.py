@@ -83,13 +83,13 @@ def merged(tmp_path):
     for low in (0, 9):
         rows = np.linspace(low, low + 1, PART, dtype=np.float32)[:, None]
         writer.add({libero.STATE: rows, libero.ACTION: rows}, {}, "go")
-    folder = writer.finish().folder
-    change(folder, q01=[(0.01 + 9.01) / 2], q99=[(0.99 + 9.99) / 2])
-    return folder
+    directory = writer.finish().directory
+    change(directory, q01=[(0.01 + 9.01) / 2], q99=[(0.99 + 9.99) / 2])
+    return directory
 
 
-def change(folder, **stated):
-    path = folder / metadata.STATS
+def change(directory, **stated):
+    path = directory / metadata.STATS
     found = json.loads(path.read_text())
     found[libero.ACTION] |= stated
     path.write_text(json.dumps(found))
@@ -102,7 +102,7 @@ def test_averaged_quantiles_of_a_merged_set_are_refused_with_both_numbers(merged
     command = f"./lab dataset {merged} --write-stats"
     assert command in str(refused.value)
     assert LeRobotDataset(merged).require_current_statistics([libero.STATE]) == []
-    assert any("action: q01[0] is 4.51; the rows' is 0.020025" in str(one) for one in faults(merged) if one.grave)
+    assert any("action: q01[0] is 4.51; the rows' is 0.020025" in str(fault) for fault in faults(merged) if fault.grave)
     change(merged, q01=[0.02])
     with pytest.raises(DatasetError, match=r"action: q99\[0\] is 5\.49; the rows' is 9\.97998"):
         LeRobotDataset(merged).require_current_statistics([libero.ACTION])

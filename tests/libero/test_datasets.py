@@ -27,11 +27,11 @@ def written(tmp_path_factory):
 @pytest.fixture
 def copy(written, tmp_path):
     """The same, to be damaged."""
-    return shutil.copytree(written.folder, tmp_path / "copy")
+    return shutil.copytree(written.directory, tmp_path / "copy")
 
 
 def test_a_set_is_read_as_it_was_written(written):
-    again = LeRobotDataset(written.folder)
+    again = LeRobotDataset(written.directory)
     assert [(e.index, e.length, e.tasks[0]) for e in again.episodes] == list(
         zip(range(3), data_sets.LENGTHS, data_sets.TASKS, strict=True)
     )
@@ -95,7 +95,7 @@ def test_statistics_are_those_of_the_rows(written, copy):
 
 def test_statistics_of_pictures_are_those_of_their_colours():
     shown = data_sets.pictures(9)
-    found = statistics.of_pictures(shown)
+    found = statistics.of_images(shown)
     np.testing.assert_allclose(found["mean"].ravel(), shown.mean((0, 1, 2)) / 255)
     np.testing.assert_allclose(found["std"].ravel(), (shown / 255).std((0, 1, 2)))
     np.testing.assert_allclose(found["max"].ravel(), shown.max((0, 1, 2)) / 255)
@@ -170,13 +170,13 @@ def test_pictures_that_lie_in_the_rows_are_read(tmp_path):
         return {"bytes": buffer.getvalue(), "path": None}
 
     written = data_sets.lerobot(tmp_path / "set", cameras=())
-    info = json.loads((written.folder / metadata.INFO).read_text())
+    info = json.loads((written.directory / metadata.INFO).read_text())
     info["features"]["image"] = {"dtype": "image", "shape": [32, 32, 3], "names": None}
-    (written.folder / metadata.INFO).write_text(json.dumps(info))
+    (written.directory / metadata.INFO).write_text(json.dumps(info))
     shown, path = data_sets.pictures(data_sets.LENGTHS[1]), written.data_path(1)
     table = pq.read_table(path).append_column("image", pa.array([png(one) for one in shown]))
     pq.write_table(table, path)
-    again = LeRobotDataset(written.folder)
+    again = LeRobotDataset(written.directory)
     np.testing.assert_array_equal(again.frames(1, "image", [7, 2]), shown[[7, 2]])
     assert "image" not in again.columns(1)
     table = table.drop_columns(["image"]).append_column(
@@ -184,21 +184,21 @@ def test_pictures_that_lie_in_the_rows_are_read(tmp_path):
     )
     pq.write_table(table, path)
     with pytest.raises(DatasetError, match=r"image, row 2 is .*'a\.png'.*expected a PNG or JPEG file in its bytes"):
-        LeRobotDataset(written.folder).frames(1, "image", [2])
+        LeRobotDataset(written.directory).frames(1, "image", [2])
 
 
 def _edit(name, change):
-    def spoil(folder):
-        value = json.loads((folder / name).read_text())
+    def spoil(directory):
+        value = json.loads((directory / name).read_text())
         change(value)
-        (folder / name).write_text(json.dumps(value))
+        (directory / name).write_text(json.dumps(value))
 
     return spoil
 
 
 def _cut(pattern, keep):
-    def spoil(folder):
-        for path in folder.glob(pattern):
+    def spoil(directory):
+        for path in directory.glob(pattern):
             path.write_bytes(path.read_bytes()[:keep])
 
     return spoil
@@ -211,16 +211,16 @@ READING = [
     (_edit(metadata.INFO, lambda info: info.update(data_path="../../{episode_index}")), "out of the data set"),
     (_edit(metadata.INFO, lambda info: info.update(data_path="{nothing}")), "data_path is '{nothing}'"),
     (_cut(metadata.INFO, 30), "cannot be read as JSON"),
-    (lambda folder: (folder / metadata.INFO).unlink(), "info.json is missing"),
+    (lambda directory: (directory / metadata.INFO).unlink(), "info.json is missing"),
     (_cut(metadata.EPISODES, 30), "episodes.jsonl, row 1: no JSON"),
-    (lambda folder: (folder / metadata.TASKS).write_text('{"task": "x"}\n'), "tasks.jsonl, row 1"),
+    (lambda directory: (directory / metadata.TASKS).write_text('{"task": "x"}\n'), "tasks.jsonl, row 1"),
     (_cut("data/*/*.parquet", 200), "cannot be read as parquet"),
-    (lambda folder: shutil.rmtree(folder / "data"), "parquet is missing"),
+    (lambda directory: shutil.rmtree(directory / "data"), "parquet is missing"),
     (
         _cut("videos/*/*/*.mp4", 300),
         r"mp4 cannot be read as a film: it is damaged or incomplete \(.*; copy or download it again",
     ),
-    (lambda folder: shutil.rmtree(folder / "videos"), "mp4 is missing; expected a film"),
+    (lambda directory: shutil.rmtree(directory / "videos"), "mp4 is missing; expected a film"),
 ]
 
 
@@ -244,14 +244,17 @@ def test_rows_of_different_lengths_are_named(copy):
 
 def test_what_is_no_data_set_and_what_is_not_there(written, tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
-    shutil.copytree(written.folder, tmp_path / "datasets" / "goal-oracle")
-    assert find("goal-oracle") == tmp_path / "datasets" / "goal-oracle" and find(str(written.folder)) == written.folder
+    shutil.copytree(written.directory, tmp_path / "datasets" / "goal-oracle")
+    assert (
+        find("goal-oracle") == tmp_path / "datasets" / "goal-oracle"
+        and find(str(written.directory)) == written.directory
+    )
     with pytest.raises(DatasetError, match="did you mean 'goal-oracle'"):
         find("goal-oracl")
     with pytest.raises(DatasetError, match=r"is no data set; expected LeRobot's meta/info.json or LIBERO's \*.hdf5"):
         open_dataset(tmp_path)
     with pytest.raises(DatasetError, match="no pictures 'third'; it has observation.images.image"):
-        LeRobotDataset(written.folder).frames(0, "third")
+        LeRobotDataset(written.directory).frames(0, "third")
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "cut.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
     with pytest.raises(DatasetError, match="cannot be read as LIBERO's HDF5"):

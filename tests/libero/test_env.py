@@ -152,12 +152,12 @@ def test_leaving_things_out_changes_no_pixel(suite_index, libero_env, monkeypatc
         state[1:8] += rng.uniform(-0.4, 0.4, 7) * (number > 0)
         libero_env.restore(state)
         for camera in ("agentview", "robot0_eye_in_hand"):
-            picture = libero_env.render(camera)
+            image = libero_env.render(camera)
             stage, camera_id = libero_env._renderer._stage, libero_env.domain.sim.model.camera_name2id(camera)
             with monkeypatch.context() as patch:
                 patch.setattr(Culling, "invisible", lambda self, data, camera: find(self, data, camera) & False)
                 patch.setattr(Culling, "sees_mirror", lambda self, data, camera: True)
-                assert np.array_equal(picture, stage.render(camera_id))
+                assert np.array_equal(image, stage.render(camera_id))
             culled += find(stage.culling, stage.data, camera_id).sum()
     assert culled > 0
 
@@ -175,9 +175,9 @@ def test_objects_that_nobody_touches_are_drawn_once(suite_index, libero_env, mon
     held = []
     for number in range(6):
         libero_env.step([0.5, 0.3, -0.8, 0, 0, 0, -1])
-        picture = libero_env.render("agentview")
+        image = libero_env.render("agentview")
         renderer = libero_env._renderer
-        assert np.array_equal(picture, renderer._stage.render(libero_env._model.camera("agentview").id)), number
+        assert np.array_equal(image, renderer._stage.render(libero_env._model.camera("agentview").id)), number
         held.append(renderer._compositor._resting[libero_env._model.camera("agentview").id].held.sum())
     assert held[-1] >= 2  # not all of the kit's boxes have come to rest by then
 
@@ -204,9 +204,9 @@ def test_an_episode_leaves_no_trace_in_the_next(libero_env):
 
     def start():
         libero_env.reset(0, init_state)
-        picture = libero_env.render("agentview")
+        image = libero_env.render("agentview")
         libero_env.step(np.full(7, 0.2))
-        return picture, libero_env.sim_state(), libero_env._model.site_rgba.copy()
+        return image, libero_env.sim_state(), libero_env._model.site_rgba.copy()
 
     before = start()
     libero_env.domain.sim.data.qpos[:] += 0.7  # burner on, everything astray
@@ -221,13 +221,13 @@ def test_restore_poses_a_recorded_state(libero_env):
     libero_env.load_task(task)
     libero_env.reset(1, suites.init_states(task)[1])
     libero_env.step(np.full(7, 0.5))
-    state, picture = libero_env.sim_state(), None
+    state, image = libero_env.sim_state(), None
     libero_env.restore(state)
-    picture = libero_env.render("agentview")
+    image = libero_env.render("agentview")
     libero_env.step(np.full(7, -1.0))
     libero_env.restore(state)
     assert np.array_equal(libero_env.sim_state(), state)
-    assert np.array_equal(libero_env.render("agentview"), picture)
+    assert np.array_equal(libero_env.render("agentview"), image)
 
 
 def test_numpys_generator_stays_as_it_was(libero_env):

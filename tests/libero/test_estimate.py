@@ -12,7 +12,7 @@ from vla_contract.protocol.parts import OSC_POSE
 from vla_evaluation import estimate, evaluate, provenance
 from vla_evaluation.config import EvalConfig
 from vla_evaluation.plan import make_plan
-from vla_evaluation.runs.folders import Run
+from vla_evaluation.runs.directories import Run
 
 
 def earlier_run(root, name="before", seconds=150.0, machine=None, **changes):
@@ -26,11 +26,11 @@ def earlier_run(root, name="before", seconds=150.0, machine=None, **changes):
 
 def told(root, capsys, episodes=500, workers=1):
     """Returns what is printed before a new run of so many episodes begins."""
-    folder, store = make_run(root, "new", trials=50, left=500)
+    directory, store = make_run(root, "new", trials=50, left=500)
     plan = make_plan(BENCHMARK, EvalConfig(suite="libero_goal"))
     info = PolicyInfo(name="vla", action=OSC_POSE)
     with store:
-        evaluate.print_header(Run(folder, store, False, []), plan, info, ASSETS["kit"], episodes, workers)
+        evaluate.print_header(Run(directory, store, False, []), plan, info, ASSETS["kit"], episodes, workers)
     return capsys.readouterr().out
 
 

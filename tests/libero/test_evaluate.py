@@ -24,7 +24,7 @@ from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STAT
 from vla_evaluation import agreement, cli, evaluate, imports, provenance
 from vla_evaluation.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
 from vla_evaluation.plan import make_plan, specify
-from vla_evaluation.runs import folders as rundir
+from vla_evaluation.runs import directories as rundir
 from vla_evaluation.store.runstore import RunStore
 
 # --- configuration ------------------------------------------------------------------------------------------
@@ -448,29 +448,29 @@ def light(policy, tmp_path_factory):
     flags = ("--policy-url", policy.url, "--tasks", "1,7", "--trials", "2", "--max-steps", "8", "--workers", "1")
     with LightEvaluation(tmp_path_factory.mktemp("light"), "whole", *flags, "--video", "none") as run:
         run.end()
-    return flags, run.folder
+    return flags, run.directory
 
 
 def test_a_changed_configuration_is_refused_with_the_difference(light):
-    flags, folder = light
+    flags, directory = light
 
     def again(*changes, code):
-        with LightEvaluation(folder.parent, folder.name, *flags, *changes) as run:
+        with LightEvaluation(directory.parent, directory.name, *flags, *changes) as run:
             return run.end(code)
 
     assert "max_steps: 8 → 9" in again("--max-steps", "9", code=2)
     assert "episodes: 0-1 → 0" in again("--trials", "1", code=2)
-    before = results(folder)
+    before = results(directory)
     assert "0 of 4 to do" in again("--workers", "2", "--video", "sample", code=0), "this changes no outcome"
-    assert results(folder) == before and len(before) == 4
+    assert results(directory) == before and len(before) == 4
 
 
 def test_a_result_that_is_not_valid_json_is_named_with_the_command_that_discards_it(light, tmp_path):
     """Machines that joined a run could store a NaN. Whether SQLite refuses it or the report does depends on SQLite."""
     flags, whole = light
-    folder = tmp_path / "nan"
-    shutil.copytree(whole, folder)
-    with RunStore(folder / "run.sqlite") as store:
+    directory = tmp_path / "nan"
+    shutil.copytree(whole, directory)
+    with RunStore(directory / "run.sqlite") as store:
         store.db.execute(
             'UPDATE episodes SET result = replace(result, \'"requests":\', \'"x": NaN, "requests":\')'
             "WHERE task = 7 AND episode = 1"
@@ -482,28 +482,28 @@ def test_a_result_that_is_not_valid_json_is_named_with_the_command_that_discards
     assert reported.returncode == 2
     for message in (reported.stderr, said):
         assert "task 7 episode 1" in message and "--resume" in message and "damaged" not in message
-    with sqlite3.connect(folder / "run.sqlite") as database:
+    with sqlite3.connect(directory / "run.sqlite") as database:
         database.execute(re.search(r'sqlite3 \S+ "([^"]+)"', said)[1])
     with LightEvaluation(tmp_path, "nan", *flags, "--video", "none") as run:
         assert "1 of 4 to do" in run.end()
-    assert results(folder) == results(whole)
+    assert results(directory) == results(whole)
 
 
 def test_a_damaged_store_is_left_alone(light, tmp_path):
     flags, whole = light
-    folder = tmp_path / "hurt"
-    folder.mkdir()
+    directory = tmp_path / "hurt"
+    directory.mkdir()
     data = (whole / "run.sqlite").read_bytes()
-    (folder / "run.sqlite").write_bytes(b"\0" * 200 + data[200:])
+    (directory / "run.sqlite").write_bytes(b"\0" * 200 + data[200:])
     with LightEvaluation(tmp_path, "hurt", *flags) as run:
         assert "damaged and was left as it is" in run.end(code=2)
-    assert (folder / "run.sqlite").read_bytes()[200:] == data[200:]
+    assert (directory / "run.sqlite").read_bytes()[200:] == data[200:]
 
 
 def test_one_evaluator_per_run(sharded):
-    folder = sharded / "by-3"
+    directory = sharded / "by-3"
     refused = pytest.raises(rundir.RunRefused, match="is working on run 'by-3'")
-    with rundir.lock(folder), refused, rundir.lock(folder):
+    with rundir.lock(directory), refused, rundir.lock(directory):
         pass
 
 
@@ -524,9 +524,9 @@ def test_runs_are_listed_reported_and_compared(sharded):
     assert unknown.returncode == 2 and "did you mean 'by-" in unknown.stderr
 
 
-def age(folder: Path) -> None:
+def age(directory: Path) -> None:
     """Makes a run's store what an earlier version wrote: it named no benchmark, and kept the tasks' names elsewhere."""
-    with RunStore(folder / "run.sqlite") as store:
+    with RunStore(directory / "run.sqlite") as store:
         identity, policy = store.meta("identity"), store.meta("identity")["policy"]
         old = {name: value for name, value in identity.items() if name not in ("benchmark", "action", "control_hz")}
         old["policy"] = {**{k: v for k, v in policy.items() if k != "action"}, "action_convention": "libero"}
@@ -538,18 +538,18 @@ def age(folder: Path) -> None:
 
 def test_a_run_of_an_earlier_version_is_refused_with_the_difference_or_goes_on(light, tmp_path):
     flags, whole = light
-    folder = tmp_path / "runs" / "old"
-    shutil.copytree(whole, folder)
-    age(folder)
-    there = ("--run-dir", str(folder.parent))
+    directory = tmp_path / "runs" / "old"
+    shutil.copytree(whole, directory)
+    age(directory)
+    there = ("--run-dir", str(directory.parent))
     assert "3/4" in runs(*there, "list").stdout
     for words in (["report", "old"], ["compare", "old", "old"]):
         done = runs(*there, *words)
         assert done.returncode == 2 and "was made before runs told their tasks' names" in done.stderr
-    with LightEvaluation(folder.parent, "old", *flags, "--video", "none") as run:
+    with LightEvaluation(directory.parent, "old", *flags, "--video", "none") as run:
         said = run.end(2)
     assert "benchmark: not recorded → LIBERO" in said and "--allow-drift" in said
-    with LightEvaluation(folder.parent, "old", *flags, "--video", "none", "--allow-drift") as run:
+    with LightEvaluation(directory.parent, "old", *flags, "--video", "none", "--allow-drift") as run:
         run.end()
-    assert results(folder) == results(whole)
+    assert results(directory) == results(whole)
     assert runs(*there, "report", "old").returncode == 0

@@ -51,7 +51,7 @@ def calm_run(kind: type[Evaluation], policy, flags, root):
     with kind(root, "calm", "--policy-url", policy.url, *flags) as run:
         output = run.end()
         assert f"success rate 0.0 % (0/{EPISODES})" in output and "report: " in output
-        return run.folder
+        return run.directory
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def calm_libero(policy, of_libero, tmp_path_factory):
 
 def check(run: Evaluation, undisturbed: dict) -> list:
     """Every planned episode is there once, as if nothing had happened; returns the faults that were redone."""
-    assert sorted(results(run.folder)) == PLAN
-    assert results(run.folder) == undisturbed
+    assert sorted(results(run.directory)) == PLAN
+    assert results(run.directory) == undisturbed
     assert run.workers() == {}
-    with RunStore(run.folder / "run.sqlite", readonly=True) as store:
+    with RunStore(run.directory / "run.sqlite", readonly=True) as store:
         assert sum(row["done"] for row in store.counts().values()) == len(PLAN)
         return store.faults()
 
@@ -136,7 +136,7 @@ def test_a_clock_that_jumps_leaves_a_healthy_run_alone(policy, flags, undisturbe
             time.sleep(0.7)
         output = run.end()
         assert check(run, undisturbed) == [], output
-    summary = json.loads((run.folder / "summary.json").read_text())
+    summary = json.loads((run.directory / "summary.json").read_text())
     assert 0 < summary["seconds"] < 600
     for row in run.peek("SELECT started, ended FROM sessions"):
         assert row[1] > row[0]
@@ -182,7 +182,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path
         assert "nothing lost; go on with\n" in output
         [command] = [line for line in output.splitlines() if "--resume run" in line]
         assert command.split()[:4] == ["python", "-m", "tests.libero.light", "libero_goal"]
-    assert 1 <= len(results(run.folder)) < len(PLAN)
+    assert 1 <= len(results(run.directory)) < len(PLAN)
     with LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags, "--resume") as run:
         run.end()
         assert check(run, undisturbed) == [], "a clean stop is no fault"
@@ -193,7 +193,7 @@ def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
         with LightEvaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run:
             output = run.end(code=1)
         assert "could not be run in 3 tries each" in output and "nan" in output, output
-        assert results(run.folder) == {}, "such an episode is no failure of the policy at the task"
+        assert results(run.directory) == {}, "such an episode is no failure of the policy at the task"
 
 
 def test_whatever_is_killed_episodes_and_films_come_out_the_same(policy, of_libero, calm_libero, tmp_path):
@@ -212,7 +212,7 @@ def test_whatever_is_killed_episodes_and_films_come_out_the_same(policy, of_libe
         wait_for(lambda: not run.workers(), "the workers' end", timeout_s=10)
     assert "did not draw the next frame of a video within 2 s; ended it" in run.output
     assert "was killed by SIGKILL" in run.output
-    assert sorted(results(run.folder)) == PLAN[:2] and not (run.folder / "videos" / "00-00.mp4").exists()
+    assert sorted(results(run.directory)) == PLAN[:2] and not (run.directory / "videos" / "00-00.mp4").exists()
     with Evaluation(tmp_path / "runs", "run", *command) as run:
         output = run.end()
         assert "(resumed)" in output and "1 video of earlier invocations to draw" in output
@@ -220,9 +220,9 @@ def test_whatever_is_killed_episodes_and_films_come_out_the_same(policy, of_libe
     told = [(fault.status, fault.episode, fault.invocation) for fault in faults]
     assert told == [("lost", 1, 1), ("lost", 2, 1)]
     assert "killed by SIGKILL" in faults[0].error
-    drawn = {path.name: path.read_bytes() for path in (run.folder / "videos").iterdir()}
+    drawn = {path.name: path.read_bytes() for path in (run.directory / "videos").iterdir()}
     assert drawn == {path.name: path.read_bytes() for path in (calm_libero / "videos").iterdir()}
-    assert (run.folder / "report.html").read_text().count("data:video/mp4;base64,") == EPISODES
+    assert (run.directory / "report.html").read_text().count("data:video/mp4;base64,") == EPISODES
 
 
 def test_a_video_that_alone_is_missing_is_drawn_at_the_next_start(policy, flags, undisturbed, tmp_path):
@@ -231,12 +231,12 @@ def test_a_video_that_alone_is_missing_is_drawn_at_the_next_start(policy, flags,
     with LightEvaluation(tmp_path / "cut", "run", *command, **FAULTS, **cut) as run:
         run.end()
         assert check(run, undisturbed) == []
-    assert len(list((run.folder / "videos").glob("*.mp4"))) == EPISODES - 1
+    assert len(list((run.directory / "videos").glob("*.mp4"))) == EPISODES - 1
     with LightEvaluation(tmp_path / "cut", "run", *command) as again:
         output = again.end()
         assert f"0 of {EPISODES} to do" in output and "1 video of earlier invocations to draw" in output
         assert check(again, undisturbed) == []
-    assert len(list((run.folder / "videos").glob("*.mp4"))) == EPISODES
+    assert len(list((run.directory / "videos").glob("*.mp4"))) == EPISODES
     with LightEvaluation(tmp_path / "cut", "run", *command) as again:
         assert "to draw" not in again.end()
 
@@ -247,18 +247,18 @@ def test_policy_errors_may_fail_their_episodes_and_are_told_apart(bad, words, fl
         command = ("--policy-url", service.url, "--policy-errors", "fail", *flags)
         with LightEvaluation(tmp_path, "run", *command) as run:
             output = run.end()
-        done = results(run.folder)
+        done = results(run.directory)
         with LightEvaluation(tmp_path, "run", *command) as again:
             assert f"0 of {EPISODES} to do" in again.end(), "resuming does not do it again"
     assert f"policy errors: 1 of {EPISODES} episodes, counted as not successful" in output
     assert f"success rate 0.0 % (0/{EPISODES})" in output
-    assert done[0, 1][:2] == (False, 5) and results(run.folder) == done
+    assert done[0, 1][:2] == (False, 5) and results(run.directory) == done
     assert {**done, (0, 1): undisturbed[0, 1]} == undisturbed
-    summary = json.loads((run.folder / "summary.json").read_text())
+    summary = json.loads((run.directory / "summary.json").read_text())
     assert (summary["policy_errors"], summary["episodes"], summary["complete"]) == (1, EPISODES, True)
-    rows = [json.loads(line) for line in (run.folder / "episodes.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (run.directory / "episodes.jsonl").read_text().splitlines()]
     assert [words in row.get("policy_error", "") for row in rows] == [False, True, False]
-    page = (run.folder / "report.html").read_text()
+    page = (run.directory / "report.html").read_text()
     assert "policy errors, counted as failures" in page and words in page
     assert len(summary["faults"]) == (2 if bad == "500" else 0), "what a repeat may mend is repeated first"
 
@@ -269,7 +269,7 @@ def test_policy_errors_stop_the_run_unless_told_otherwise(flags, tmp_path):
         LightEvaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run,
     ):
         assert "answered 1.6 in action 0, dimension 6" in run.end(code=1)
-    assert sorted(results(run.folder)) == [(TASK, 0)]
+    assert sorted(results(run.directory)) == [(TASK, 0)]
 
 
 def test_a_policy_that_goes_away_is_never_taken_for_a_policy_error(flags, undisturbed, tmp_path):
@@ -289,13 +289,13 @@ def test_a_policy_that_goes_away_is_never_taken_for_a_policy_error(flags, undist
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 4 MB, where this machine lets us mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(directory)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no right to mount a small file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False)
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=False)
 
 
 def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk):
@@ -310,7 +310,7 @@ def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk)
         assert run.workers() == {} and "--resume run" in output
         assert "free some" in output, output
     filler.unlink()
-    done_before = results(run.folder)
+    done_before = results(run.directory)
     assert len(done_before) >= 1
     with LightEvaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
         run.end()

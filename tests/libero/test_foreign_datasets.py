@@ -28,7 +28,7 @@ NUMBERS = (metadata.INFO, metadata.MODALITY, metadata.STATS, metadata.EPISODES, 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return data_sets.lerobot(tmp_path_factory.mktemp("sets") / "small").folder
+    return data_sets.lerobot(tmp_path_factory.mktemp("sets") / "small").directory
 
 
 @pytest.fixture
@@ -36,15 +36,15 @@ def copy(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "copy")
 
 
-def change(folder, name=metadata.INFO, **facts):
-    value = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps(value | facts))
+def change(directory, name=metadata.INFO, **facts):
+    value = json.loads((directory / name).read_text())
+    (directory / name).write_text(json.dumps(value | facts))
 
 
-def in_a_process(code, folder, limit_s=120):
+def in_a_process(code, directory, limit_s=120):
     """Return what code prints that could hang or fill the memory: both end it."""
     bounded = f"import resource; resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30,) * 2)\n{code}"
-    command = [sys.executable, "-c", bounded, str(folder)]
+    command = [sys.executable, "-c", bounded, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -82,7 +82,7 @@ def test_a_path_template_holds_the_documented_fields_only(copy, pattern, templat
     with pytest.raises(DatasetError, match=r"meta/info\.json: " + pattern) as refused:
         LeRobotDataset(copy)
     assert repr(template)[:100] in str(refused.value) and "{episode_index}" in str(refused.value)
-    assert len(str(refused.value)) < 1000 and any(pattern in str(one) for one in faults(copy))
+    assert len(str(refused.value)) < 1000 and any(pattern in str(fault) for fault in faults(copy))
 
 
 def test_the_documented_fields_are_filled_in(copy):
@@ -113,13 +113,13 @@ def test_a_link_to_a_device_is_not_opened(copy, name):
 
 @pytest.mark.parametrize("layout", data_sets.LINKED)
 def test_links_to_regular_files_are_followed(whole, tmp_path, layout, monkeypatch, capsys):
-    folder = data_sets.linked(whole, layout, tmp_path)
-    assert faults(folder) == []
-    dataset, plain = open_dataset(folder), open_dataset(whole)
+    directory = data_sets.linked(whole, layout, tmp_path)
+    assert faults(directory) == []
+    dataset, plain = open_dataset(directory), open_dataset(whole)
     np.testing.assert_array_equal(dataset.frames(1, IMAGE), plain.frames(1, IMAGE))
-    assert summary.size(folder) == summary.size(whole) > 0
+    assert summary.size(directory) == summary.size(whole) > 0
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
-    assert program.read(folder, check=True, show=True) == 0 and "no faults" in capsys.readouterr().out
+    assert program.read(directory, check=True, show=True) == 0 and "no faults" in capsys.readouterr().out
     written = conversion.recode(dataset, tmp_path / "written")
     np.testing.assert_array_equal(written.columns(2)["action"], plain.columns(2)["action"])
 
@@ -127,10 +127,10 @@ def test_links_to_regular_files_are_followed(whole, tmp_path, layout, monkeypatc
 @pytest.mark.parametrize("layout", ("cache", "copy"))
 def test_linked_hdf5_files_are_read(tmp_path, layout):
     files = data_sets.hdf5(tmp_path / "goal")
-    folder = data_sets.linked(files, layout, tmp_path)
+    directory = data_sets.linked(files, layout, tmp_path)
     plain = open_dataset(files)
-    np.testing.assert_array_equal(open_dataset(folder).columns(0)["action"], plain.columns(0)["action"])
-    assert [one for one in faults(folder) if one.grave] == []
+    np.testing.assert_array_equal(open_dataset(directory).columns(0)["action"], plain.columns(0)["action"])
+    assert [fault for fault in faults(directory) if fault.grave] == []
 
 
 @pytest.mark.parametrize("name", [*NUMBERS, ROWS, FILM])
@@ -142,10 +142,10 @@ def test_a_link_to_a_missing_file_is_named(copy, name):
 
 
 def test_a_stray_behind_a_linked_directory_is_named(whole, tmp_path):
-    folder = data_sets.linked(whole, "disk", tmp_path)
-    shutil.copy(folder / ROWS, folder / "data/chunk-000/old.parquet")
-    (folder / "data/chunk-000/again").symlink_to("..")
-    assert [one.file for one in faults(folder) if "belongs to no episode" in one.words] == [
+    directory = data_sets.linked(whole, "disk", tmp_path)
+    shutil.copy(directory / ROWS, directory / "data/chunk-000/old.parquet")
+    (directory / "data/chunk-000/again").symlink_to("..")
+    assert [fault.file for fault in faults(directory) if "belongs to no episode" in fault.words] == [
         "data/chunk-000/old.parquet"
     ]
 
@@ -154,7 +154,7 @@ def test_a_stray_behind_a_linked_directory_is_named(whole, tmp_path):
 @pytest.mark.parametrize("pattern", ["data_path", "video_path"])
 def test_a_name_out_of_the_data_set_is_refused(copy, pattern, name):
     change(copy, **{pattern: name})
-    assert any(f"{pattern} gives '{name.format(episode_index=0)}'" in str(one) for one in faults(copy))
+    assert any(f"{pattern} gives '{name.format(episode_index=0)}'" in str(fault) for fault in faults(copy))
 
 
 DISGUISES = {
@@ -171,9 +171,9 @@ DISGUISES = {
 @pytest.mark.parametrize("name", [*NUMBERS, ROWS, FILM, "open_the_drawer_demo.hdf5"])
 def test_a_file_of_another_kind_is_named(copy, tmp_path, name, disguise):
     content, cause = DISGUISES[disguise]
-    folder = data_sets.hdf5(tmp_path / "goal") if name.endswith(".hdf5") else copy
-    (folder / name).write_bytes(content)
-    text = "\n".join(map(str, faults(folder)))
+    directory = data_sets.hdf5(tmp_path / "goal") if name.endswith(".hdf5") else copy
+    (directory / name).write_bytes(content)
+    text = "\n".join(map(str, faults(directory)))
     assert name in text and (cause in text or (disguise == "empty" and name.endswith("l"))), text
 
 
@@ -192,9 +192,9 @@ def test_a_locked_hdf5_file_is_named(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 @pytest.mark.parametrize("name", [*NUMBERS, ROWS, FILM, "open_the_drawer_demo.hdf5"])
 def test_a_file_without_permission_names_its_owner(copy, tmp_path, name):
-    folder = data_sets.hdf5(tmp_path / "goal") if name.endswith(".hdf5") else copy
-    (folder / name).chmod(0)
-    assert f"uid {os.geteuid()}" in "\n".join(map(str, faults(folder)))
+    directory = data_sets.hdf5(tmp_path / "goal") if name.endswith(".hdf5") else copy
+    (directory / name).chmod(0)
+    assert f"uid {os.geteuid()}" in "\n".join(map(str, faults(directory)))
 
 
 def test_a_raw_recording_says_how_observations_are_made(tmp_path):
@@ -204,15 +204,15 @@ def test_a_raw_recording_says_how_observations_are_made(tmp_path):
         group["states"], group["actions"] = np.zeros((20, 79)), np.zeros((20, 7))
     with pytest.raises(DatasetError, match=r"demo\.hdf5: demo_1 has no observations.*create_dataset\.py.*robomimic"):
         open_dataset(tmp_path)
-    assert any("create_dataset.py" in str(one) for one in faults(tmp_path))
+    assert any("create_dataset.py" in str(fault) for fault in faults(tmp_path))
 
 
 def test_a_camera_that_one_demonstration_lacks_is_named(tmp_path):
-    folder = data_sets.hdf5(tmp_path / "goal")
-    with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+    directory = data_sets.hdf5(tmp_path / "goal")
+    with h5py.File(directory / "open_the_drawer_demo.hdf5", "r+") as file:
         del file["data/demo_1/obs/eye_in_hand_rgb"]
     with pytest.raises(DatasetError, match="demo_1 has no obs/eye_in_hand_rgb; demo_0 has"):
-        open_dataset(folder).frames(1, "observation.images.wrist_image")
+        open_dataset(directory).frames(1, "observation.images.wrist_image")
 
 
 def test_a_slip_in_a_text_is_no_damaged_file(copy):
@@ -233,25 +233,25 @@ def test_a_film_names_no_other_file(copy, tmp_path):
         videos.decode_image(f"ffconcat version 1.0\nfile {copy / 'other.mp4'}\n".encode(), "row 1")
 
 
-def _linked(data, folder):
-    data["demo_0/obs/ee_pos_2"] = h5py.ExternalLink(str(folder / "push_the_plate_demo.hdf5"), "data/demo_0/actions")
+def _linked(data, directory):
+    data["demo_0/obs/ee_pos_2"] = h5py.ExternalLink(str(directory / "push_the_plate_demo.hdf5"), "data/demo_0/actions")
 
 
-def _outside(data, folder):
-    (folder / "bytes").write_bytes(bytes(12 * 3 * 4))
+def _outside(data, directory):
+    (directory / "bytes").write_bytes(bytes(12 * 3 * 4))
     del data["demo_0/obs/ee_pos"]
-    outside = [(str(folder / "bytes"), 0, h5py.h5f.UNLIMITED)]
+    outside = [(str(directory / "bytes"), 0, h5py.h5f.UNLIMITED)]
     data.create_dataset("demo_0/obs/ee_pos", (12, 3), np.float32, external=outside)
 
 
-def _virtual(data, folder):
+def _virtual(data, directory):
     layout = h5py.VirtualLayout((12, 3), np.float32)
-    layout[:] = h5py.VirtualSource(str(folder / "push_the_plate_demo.hdf5"), "data/demo_0/obs/ee_pos", (12, 3))
+    layout[:] = h5py.VirtualSource(str(directory / "push_the_plate_demo.hdf5"), "data/demo_0/obs/ee_pos", (12, 3))
     del data["demo_0/obs/ee_pos"]
     data.create_virtual_dataset("demo_0/obs/ee_pos", layout)
 
 
-def _huge(data, folder):
+def _huge(data, directory):
     del data["demo_0/obs/ee_pos"]
     data.create_dataset("demo_0/obs/ee_pos", (2**40, 3), np.float32, chunks=(1024, 3))
 
@@ -262,12 +262,12 @@ def _huge(data, folder):
      (_huge, "13,194,139,533,312 bytes; expected at most 4,294,967,296")],
 )  # fmt: skip
 def test_hdf5_reads_its_own_bytes_only(tmp_path, spoil, words):
-    folder = data_sets.hdf5(tmp_path / "goal")
-    with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
-        spoil(file["data"], folder)
+    directory = data_sets.hdf5(tmp_path / "goal")
+    with h5py.File(directory / "open_the_drawer_demo.hdf5", "r+") as file:
+        spoil(file["data"], directory)
     with pytest.raises(DatasetError, match=r"open_the_drawer_demo\.hdf5: data/demo_0/obs/ee_pos") as refused:
-        open_dataset(folder)
-    assert words in str(refused.value) and any(words in str(one) for one in faults(folder))
+        open_dataset(directory)
+    assert words in str(refused.value) and any(words in str(fault) for fault in faults(directory))
 
 
 def test_hdf5_pipes_are_not_opened(tmp_path):
@@ -417,7 +417,7 @@ def test_the_colours_of_help_reach_the_terminal():
 
 def test_an_episode_without_rows_is_named_and_left_out(copy, tmp_path, monkeypatch, capsys):
     data_sets.without_rows(copy)
-    grave = [str(one) for one in faults(copy) if one.grave]
+    grave = [str(fault) for fault in faults(copy) if fault.grave]
     assert "meta/episodes.jsonl, row 2: length is 0; expected at least one step" in grave
     assert f"{ROWS}: has no rows; training leaves episode 1 out" in grave
     assert not any(FILM in one or "reshape" in one for one in grave)
@@ -425,21 +425,21 @@ def test_an_episode_without_rows_is_named_and_left_out(copy, tmp_path, monkeypat
     assert program.read(copy, show=True) == 0 and program.read(copy) == 0
     assert "episodes without rows, which training leaves out: 1\n" in capsys.readouterr().out
     written = conversion.recode(open_dataset(copy), tmp_path / "written")
-    assert [one.length for one in written.episodes] == [12, 10]
+    assert [episode.length for episode in written.episodes] == [12, 10]
     assert "copy: 1 without rows (1) are left out" in capsys.readouterr().out
 
 
 def test_a_demonstration_without_rows_is_named_and_left_out(tmp_path, monkeypatch, capsys):
-    folder = data_sets.without_rows(data_sets.hdf5(tmp_path / "goal"))
-    words = [str(one) for one in faults(folder) if one.grave]
+    directory = data_sets.without_rows(data_sets.hdf5(tmp_path / "goal"))
+    words = [str(fault) for fault in faults(directory) if fault.grave]
     assert words == [
         "open_the_drawer_demo.hdf5: data/demo_1 has no rows; training leaves it out",
         "push_the_plate_demo.hdf5: data/demo_0 has no rows; training leaves it out",
     ]
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
-    assert program.read(folder, show=True) == 0 and program.read(folder) == 0
-    written = conversion.recode(open_dataset(folder), tmp_path / "written")
-    assert [one.length for one in written.episodes] == [12]
+    assert program.read(directory, show=True) == 0 and program.read(directory) == 0
+    written = conversion.recode(open_dataset(directory), tmp_path / "written")
+    assert [episode.length for episode in written.episodes] == [12]
     assert "goal: 2 without rows (1, 2) are left out" in capsys.readouterr().out
 
 

@@ -67,5 +67,5 @@ def test_a_run_with_a_slow_policy_ends_with_more_workers_than_it_began_with(tmp_
         assert cli.main(light.BENCHMARK, [*words, "--policy-url", policy.url]) == 0
     with RunStore(tmp_path / "grown" / "run.sqlite", readonly=True) as store:
         assert len(list(store.finished())) == 6
-        assert [one["notes"]["workers"] for one in store.invocations()] == [2]
+        assert [invocation["notes"]["workers"] for invocation in store.invocations()] == [2]
         assert {path.stem for path in (tmp_path / "grown" / "logs").iterdir()} >= {"worker-0", "worker-1"}

@@ -32,9 +32,9 @@ def photo(height=256, width=256, seed=0):
     """A smooth picture with edges and noise, uint8 [height, width, 3]."""
     rng, (y, x) = np.random.RandomState(seed), np.mgrid[:height, :width]
     waves = [127 + 90 * np.sin(x / (9 + 7 * c) + y / (13 + 5 * c)) for c in range(3)]
-    picture = np.stack(waves, axis=-1) + rng.normal(0, 12, (height, width, 3))
-    picture[40:90, 60:140] = (250, 10, 30)
-    return picture.clip(0, 255).astype(np.uint8)
+    image = np.stack(waves, axis=-1) + rng.normal(0, 12, (height, width, 3))
+    image[40:90, 60:140] = (250, 10, 30)
+    return image.clip(0, 255).astype(np.uint8)
 
 
 def lanczos3_exact(image, size):

@@ -35,8 +35,8 @@ def flags():
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory):
     """Two of the same, so that each machine's episode can be held by itself."""
-    folder = tmp_path_factory.mktemp("policies")
-    with PolicyService(folder / "a.txt") as one, PolicyService(folder / "b.txt") as other:
+    directory = tmp_path_factory.mktemp("policies")
+    with PolicyService(directory / "a.txt") as one, PolicyService(directory / "b.txt") as other:
         yield one, other
 
 
@@ -44,14 +44,14 @@ def policies(tmp_path_factory):
 def undisturbed(policies, flags, tmp_path_factory):
     with LightEvaluation(tmp_path_factory.mktemp("calm"), "calm", "--policy-url", policies[0].url, *flags) as run:
         run.end()
-        return results(run.folder)
+        return results(run.directory)
 
 
 class Machine(LightEvaluation):
     """A machine that joins, in a volume of its own; `folder` is where its workers work."""
 
     def __init__(self, volume, url, *arguments, **variables):
-        self.folder, self.log = volume, volume / "joined.txt"
+        self.directory, self.log = volume, volume / "joined.txt"
         volume.mkdir()
         command = [sys.executable, "-m", self.module, "join", url, "--workers", "1"]
         environment = {**ENVIRONMENT, "VLALAB_VOLUME": str(volume), **variables}
@@ -158,23 +158,23 @@ def test_a_machine_does_its_share_films_too(policies, held, undisturbed, tmp_pat
     policies[0].release()
     assert "has no work left" in machine.end()
     run.end()
-    assert results(run.folder) == undisturbed and sorted(undisturbed) == PLAN
+    assert results(run.directory) == undisturbed and sorted(undisturbed) == PLAN
     assert done(run) == {0: "worker-0", 1: "two.worker-0", 2: "two.worker-0"}
-    assert {path.name for path in run.folder.glob("episodes/*")} == {f"00-0{k}.npz" for k in range(EPISODES)}
-    assert len([*run.folder.glob("videos/*.mp4")]) == len([*run.folder.glob("videos/*.jpg")]) == EPISODES
-    assert not [*machine.folder.rglob("*.npz"), *machine.folder.rglob("*.mp4")]
+    assert {path.name for path in run.directory.glob("episodes/*")} == {f"00-0{k}.npz" for k in range(EPISODES)}
+    assert len([*run.directory.glob("videos/*.mp4")]) == len([*run.directory.glob("videos/*.jpg")]) == EPISODES
+    assert not [*machine.directory.rglob("*.npz"), *machine.directory.rglob("*.mp4")]
     latest = run.peek("SELECT MAX(ended_at), MAX(leased_at), MAX(expires_at) FROM episodes")[0]
     assert max(latest) < time.time() + 600
     hosts = run.peek("SELECT json_extract(notes, '$.hosts.two.workers') FROM sessions")
     assert hosts == [(1,)]
-    shown = json.loads((run.folder / "summary.json").read_text())["hosts"]
+    shown = json.loads((run.directory / "summary.json").read_text())["hosts"]
     assert [(one["host"], one["episodes"], one["workers"], one["faults"]) for one in shown] == [
         ("evaluator", 1, 1, 0), ("two", 2, 1, 0),
     ]  # fmt: skip
     assert all(one["steps_per_s"] > 0 for one in shown)
-    rows = [json.loads(line) for line in (run.folder / "episodes.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (run.directory / "episodes.jsonl").read_text().splitlines()]
     assert [row["host"] for row in rows] == ["evaluator", "two", "two"] and all("renderer" in row for row in rows)
-    assert "<dt>two</dt><dd>2 episodes, 1 worker" in (run.folder / "report.html").read_text()
+    assert "<dt>two</dt><dd>2 episodes, 1 worker" in (run.directory / "report.html").read_text()
     assert re.search(r"evaluator \d at \d+ steps/s \+ two 2 at \d+ steps/s", run.output)
 
 
@@ -204,7 +204,7 @@ def test_a_machine_that_dies_gives_its_episode_back(policies, held, undisturbed,
         machine.kill()
     policies[0].release()
     run.end()
-    assert results(run.folder) == undisturbed
+    assert results(run.directory) == undisturbed
     assert run.peek("SELECT episode, worker FROM episodes WHERE status = 'lost'") == [(1, "two.worker-0")]
 
 
@@ -222,7 +222,7 @@ def test_a_wire_that_is_cut_for_a_while_costs_nothing(policies, held, undisturbe
     policies[0].release()
     machine.end()
     run.end()
-    assert results(run.folder) == undisturbed
+    assert results(run.directory) == undisturbed
 
 
 def test_where_the_network_falls_apart_an_episode_is_done_elsewhere_and_counts_once(
@@ -240,7 +240,7 @@ def test_where_the_network_falls_apart_an_episode_is_done_elsewhere_and_counts_o
     wire.whole.set()
     machine.end()
     run.end()
-    assert results(run.folder) == undisturbed
+    assert results(run.directory) == undisturbed
     lost = run.peek("SELECT episode, worker FROM episodes WHERE status = 'lost'")
     assert (1, "two.worker-0") in lost
 
@@ -249,18 +249,18 @@ def test_a_machine_whose_disk_is_full_ends_and_its_episode_is_done_elsewhere(
     policies, held, undisturbed, tmp_path, stack
 ):
     run, url = held
-    folder = tmp_path / "small"
-    folder.mkdir()
-    stack.enter_context(mounts.small(folder, "4m"))
+    directory = tmp_path / "small"
+    directory.mkdir()
+    stack.enter_context(mounts.small(directory, "4m"))
     with policies[1].holding(1):
-        machine = stack.enter_context(Machine(folder / "two", url, "--policy-url", policies[1].url))
+        machine = stack.enter_context(Machine(directory / "two", url, "--policy-url", policies[1].url))
         assert doing(run, 1, machine) == "two.worker-0"
-        mounts.fill(folder)
+        mounts.fill(directory)
     machine.process.wait(TIMEOUT_S)
     policies[0].release()
     run.end()
     assert machine.process.returncode == 1
-    assert results(run.folder) == undisturbed and set(done(run).values()) == {"worker-0"}
+    assert results(run.directory) == undisturbed and set(done(run).values()) == {"worker-0"}
 
 
 def test_an_evaluator_that_dies_is_missed_and_its_run_goes_on(policies, held, flags, undisturbed, tmp_path, stack):
@@ -276,7 +276,7 @@ def test_an_evaluator_that_dies_is_missed_and_its_run_goes_on(policies, held, fl
     policies[0].release()
     with LightEvaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags) as again:
         again.end()
-    assert results(run.folder) == undisturbed
+    assert results(run.directory) == undisturbed
 
 
 def test_a_token_is_asked_for(policies, flags, tmp_path, stack):

@@ -15,7 +15,7 @@ from tests.libero.test_rundir import IDENTITY, PLAN
 from vla_evaluation import report
 from vla_evaluation.progress import LiveProgress, PlainProgress
 from vla_evaluation.runs import __main__ as runs
-from vla_evaluation.runs import folders as rundir
+from vla_evaluation.runs import directories as rundir
 from vla_evaluation.terminal import one_line, plain, say
 
 EVIL = "vla\x1b]0;owned\x07\x1b[2J\x9b1A\r\nlibero_goal: success rate 100.0 % (9/9)\u202e[/red][bold]\ud800"
@@ -31,27 +31,27 @@ def open_run(root, run_id="run"):
 
 def test_the_next_start_sweeps_what_a_kill_left(tmp_path):
     with open_run(tmp_path) as run:
-        kept = sorted(path for path in run.folder.rglob("*") if not path.name.startswith("run.sqlite-"))
+        kept = sorted(path for path in run.directory.rglob("*") if not path.name.startswith("run.sqlite-"))
     left = ["videos/.03-07.mp4.partial", "videos/.03-07.jpg.partial", "episodes/.03-07.npz.0123456789abcdef",
             ".run.sqlite.0123456789abcdef", ".run.sqlite.0123456789abcdef-journal",
             "work/libero/.config.yaml.4711.partial"]  # fmt: skip
     done = ["videos/03-07.mp4", "episodes/03-07.npz", "work/libero/config.yaml", "logs/worker-0.log"]
-    (run.folder / "work" / "libero").mkdir()
-    (run.folder / "work" / ".numba-x1y2.partial").mkdir()
+    (run.directory / "work" / "libero").mkdir()
+    (run.directory / "work" / ".numba-x1y2.partial").mkdir()
     for name in left + done:
-        (run.folder / name).write_text("x")
+        (run.directory / name).write_text("x")
     with open_run(tmp_path):
         pass
-    now = sorted(path for path in run.folder.rglob("*"))
-    assert now == sorted([*kept, run.folder / "work/libero", *(run.folder / name for name in done)])
+    now = sorted(path for path in run.directory.rglob("*"))
+    assert now == sorted([*kept, run.directory / "work/libero", *(run.directory / name for name in done)])
 
 
 def test_nothing_is_swept_from_a_run_that_somebody_works_on(tmp_path):
     with open_run(tmp_path) as run:
-        (run.folder / "episodes" / ".00-00.npz.0123").write_text("being written")
+        (run.directory / "episodes" / ".00-00.npz.0123").write_text("being written")
         with pytest.raises(rundir.RunRefused), open_run(tmp_path):
             pass
-        assert (run.folder / "episodes" / ".00-00.npz.0123").exists()
+        assert (run.directory / "episodes" / ".00-00.npz.0123").exists()
 
 
 # --- damage ----------------------------------------------------------------------------------------------------
@@ -127,14 +127,14 @@ def test_control_characters_are_shown_and_do_nothing():
 
 
 def test_a_policys_name_neither_steers_the_terminal_nor_forges_a_line(tmp_path, capsys):
-    folder, store = make_run(tmp_path, trials=1, policy={"name": EVIL, "needs_privileged": False})
+    directory, store = make_run(tmp_path, trials=1, policy={"name": EVIL, "needs_privileged": False})
     store.close()
     text = listed(tmp_path)
     assert not STEERING.search(text) and not re.search(r"^libero_goal: success", text, re.MULTILINE)
     assert runs.main(["--run-dir", str(tmp_path), "report", "run"]) == 0
     assert not STEERING.search(capsys.readouterr().out)
-    assert not STEERING.search((folder / "report.html").read_text())
-    name = json.loads((folder / "summary.json").read_text())["provenance"]["policy"]["name"]
+    assert not STEERING.search((directory / "report.html").read_text())
+    name = json.loads((directory / "summary.json").read_text())["provenance"]["policy"]["name"]
     assert name == EVIL.replace("\ud800", "?")
 
 
@@ -151,11 +151,11 @@ def test_what_workers_say_is_shown_plainly():
 
 
 def test_a_report_can_be_built_whatever_a_fault_said(tmp_path):
-    folder, store = make_run(tmp_path, trials=2, left=20)
+    directory, store = make_run(tmp_path, trials=2, left=20)
     invocation = store.begin_invocation(1.0, {"workers": 1, "drift": []})
     store.fail(store.lease("w", invocation, 1.0, 9.0), EVIL.replace("\ud800", ""), 2.0, retries=0)
-    report.build(folder, store)
-    assert not STEERING.search((folder / "report.html").read_text())
+    report.build(directory, store)
+    assert not STEERING.search((directory / "report.html").read_text())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are led to nothing but what is theirs")
@@ -164,7 +164,7 @@ def test_a_report_can_be_built_whatever_a_fault_said(tmp_path):
 )
 def test_root_works_on_no_run_with_a_link_in_it(tmp_path, name):
     with open_run(tmp_path / "runs") as run:
-        planted = run.folder / name
+        planted = run.directory / name
     (tmp_path / "target").mkdir()
     planted.rmdir() if planted.is_dir() else planted.unlink(missing_ok=True)
     planted.symlink_to(tmp_path / "target" / "file")

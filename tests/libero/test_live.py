@@ -82,14 +82,14 @@ def oracle():
 
 @pytest.fixture(scope="module")
 def volume(tmp_path_factory, libero_assets):
-    folder, before = tmp_path_factory.mktemp("live") / "volume", os.environ.get("VLALAB_VOLUME")
-    (folder / "demonstrations").mkdir(parents=True)
-    names = {"VLALAB_VOLUME": str(folder), "VLALAB_LIBERO_ASSETS": str(libero_assets)}
+    directory, before = tmp_path_factory.mktemp("live") / "volume", os.environ.get("VLALAB_VOLUME")
+    (directory / "demonstrations").mkdir(parents=True)
+    names = {"VLALAB_VOLUME": str(directory), "VLALAB_LIBERO_ASSETS": str(libero_assets)}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in names.items():
             patch.setenv(name, value)
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        yield folder
+        yield directory
     assert os.environ.get("VLALAB_VOLUME") == before
 
 
@@ -151,12 +151,12 @@ def test_an_oracles_episode_is_the_evaluations_to_the_bit(solved, client, libero
         record = run_episode(libero_env, 0, libero_env.start(0), act=policy.act, spec=spec, session="alone")
     assert np.allclose(record.actions, news["actions"], atol=1e-4) and news["step"] == record.steps
     kept = client.http.post(f"/v1/sessions/{solved[0]}/keep", json={}).json()["kept"]
-    (one,) = Demonstrations(client.sessions.work.parent / "none" if not kept else folder_of(kept)).episodes
+    (one,) = Demonstrations(client.sessions.work.parent / "none" if not kept else directory_of(kept)).episodes
     assert digest(one.actions) == digest(record.actions)
     assert digest(one.arrays["end"]) == record.end_hash
 
 
-def folder_of(name: str):
+def directory_of(name: str):
     from vla_common.volume import Volume
 
     return Volume().demonstrations / name
@@ -169,10 +169,10 @@ def test_who_does_not_look_gets_no_queue_of_pictures(solved, client):
 
 
 def test_both_cameras_are_told_upright(solved, client):
-    news, pictures = client.look(solved[0])
+    news, images = client.look(solved[0])
     first, second = news["pictures"].values()
-    assert list(news["pictures"]) == list(BENCHMARK.cameras[:2]) and first + second == len(pictures)
-    for data in (pictures[:first], pictures[first:]):
+    assert list(news["pictures"]) == list(BENCHMARK.cameras[:2]) and first + second == len(images)
+    for data in (images[:first], images[first:]):
         assert data[:3] == b"\xff\xd8\xff"
 
 
@@ -187,19 +187,19 @@ def test_the_film_shows_both_cameras(solved, client, tmp_path):
 
 def test_a_demonstration_is_kept_once_and_a_full_disk_is_said_and_passes(solved, client, volume):
     session, _ = solved
-    folder = volume / "demonstrations"
+    directory = volume / "demonstrations"
     again = client.http.post(f"/v1/sessions/{session}/keep", json={})
     assert again.status_code == 400 and "kept already" in again.json()["detail"]
     client.do(session, "reset")
     client.until(session, lambda news: news["episode"] == 2 and news["state"] == "ended")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no right to mount a small file system")
     full = client.http.post(f"/v1/sessions/{session}/keep", json={})
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    subprocess.run(["umount", "-l", str(directory)], check=True)
     assert full.status_code == 400 and "free some space" in full.json()["detail"]
     kept = client.http.post(f"/v1/sessions/{session}/keep", json={}).json()["kept"]
-    assert [one.task for one in Demonstrations(folder / kept).episodes] == [7, 7]
+    assert [episode.task for episode in Demonstrations(directory / kept).episodes] == [7, 7]
 
 
 def test_nothing_is_kept_of_a_start_that_evaluates(solved, client):

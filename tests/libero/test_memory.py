@@ -52,13 +52,13 @@ def test_fewer_workers_where_memory_is_short_and_why(machine, cores, free_gb, as
     assert said.startswith(says) and bool(said) == bool(says)
 
 
-def supervisor_of(folder, store, names) -> Supervisor:
+def supervisor_of(directory, store, names) -> Supervisor:
     limits, variables = StallPolicy(2, 30.0, LIMIT_S), lambda number: {}
     supervisor = Supervisor(
-        folder, store, 1, InvocationClock.start(), names, limits, lambda success, place: False, None, variables,
+        directory, store, 1, InvocationClock.start(), names, limits, lambda success, place: False, None, variables,
         "dies", Growth(1.0),
     )  # fmt: skip
-    supervisor.environment["PYTHONPATH"] = str(folder)
+    supervisor.environment["PYTHONPATH"] = str(directory)
     return supervisor
 
 
@@ -67,10 +67,10 @@ def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_not_replaced(tmp_pa
     kills = iter([5, 6, 6, 7] if ran_out else [5] * 100)
     seen = []
     monkeypatch.setattr(memory, "oom_kills", lambda: seen.append(next(kills)) or seen[-1])
-    folder, store = make_run(tmp_path, trials=4, task_count=1, left=3)
-    (folder / "dies.py").write_text(DIES)
+    directory, store = make_run(tmp_path, trials=4, task_count=1, left=3)
+    (directory / "dies.py").write_text(DIES)
     with store:
-        supervisor = supervisor_of(folder, store, worker_names(3))
+        supervisor = supervisor_of(directory, store, worker_names(3))
         supervisor.start()
         try:
             news, deadline = [], time.monotonic() + LIMIT_S

@@ -49,7 +49,7 @@ class RecordedPolicy(Policy):
         return self._info
 
     def act(self, observations):
-        return [self.answer(one) for one in observations]
+        return [self.answer(observation) for observation in observations]
 
     def answer(self, seen):
         size = self._info.action_size
@@ -76,41 +76,41 @@ def ask(volume, monkeypatch, capsys):
     def run(policy, *flags, dataset="small"):
         with running(policy) as service:
             assert main(["--dataset", dataset, "--policy-url", service.url, "--name", "out", *flags]) == 0
-        folder = volume / "logs" / "offline" / "out"
-        return capsys.readouterr().out, json.loads((folder / "summary.json").read_text()), folder
+        directory = volume / "logs" / "offline" / "out"
+        return capsys.readouterr().out, json.loads((directory / "summary.json").read_text()), directory
 
     return run
 
 
 def test_ranges_of_other_rows_are_refused(volume, tmp_path, monkeypatch):
     """Normalised errors are shares of them, and the gripper's convention is told by its least number."""
-    folder = shutil.copytree(volume / "datasets" / "small", tmp_path / "other")
-    path = folder / "meta" / "stats.json"
+    directory = shutil.copytree(volume / "datasets" / "small", tmp_path / "other")
+    path = directory / "meta" / "stats.json"
     stated = json.loads(path.read_text())
     stated["action"]["min"][6] = -1.0
     path.write_text(json.dumps(stated))
     monkeypatch.setenv("VLALAB_VOLUME", str(volume))
     words = r"action: min\[6\] is -1; the rows' is 0"
     with running(RecordedPolicy()) as service, pytest.raises(ValueError, match=words):
-        main(["--dataset", str(folder), "--policy-url", service.url])
+        main(["--dataset", str(directory), "--policy-url", service.url])
 
 
 @pytest.mark.parametrize("layout", data_sets.LINKED)
 def test_a_linked_data_set_is_scored(ask, volume, tmp_path, layout):
-    folder = data_sets.linked(volume / "datasets" / "small", layout, tmp_path)
-    assert ask(RecordedPolicy(), dataset=str(folder))[1]["steps"] == sum(data_sets.LENGTHS)
+    directory = data_sets.linked(volume / "datasets" / "small", layout, tmp_path)
+    assert ask(RecordedPolicy(), dataset=str(directory))[1]["steps"] == sum(data_sets.LENGTHS)
 
 
 def test_an_episode_without_rows_is_not_scored(ask, volume, tmp_path):
-    folder = data_sets.without_rows(shutil.copytree(volume / "datasets" / "small", tmp_path / "empty"))
-    out, summary, _ = ask(RecordedPolicy(), dataset=str(folder))
+    directory = data_sets.without_rows(shutil.copytree(volume / "datasets" / "small", tmp_path / "empty"))
+    out, summary, _ = ask(RecordedPolicy(), dataset=str(directory))
     assert "episodes without rows are left out: 1\n" in out
     assert [one["episode"] for one in summary["episodes"]] == [0, 2]
 
 
 def test_a_policy_that_does_what_was_recorded_has_no_error_and_padding_is_not_scored(ask):
     policy = RecordedPolicy(apart=0.5)
-    _, summary, folder = ask(policy)
+    _, summary, directory = ask(policy)
     assert summary["steps"] == sum(data_sets.LENGTHS)
     assert summary["overall"]["mse"] < 1e-12 and summary["overall"]["mae_normalised"] < 1e-6
     assert summary["swapped"]["mae"] == pytest.approx(0.5, abs=1e-6) == summary["moved_by_instruction"]["mae"]
@@ -118,28 +118,28 @@ def test_a_policy_that_does_what_was_recorded_has_no_error_and_padding_is_not_sc
     assert {one.step % CHUNK for one in policy.asked} == {0}
     states = {(one.session.split(".")[2], one.step): one.state for one in policy.asked}
     assert np.array_equal(states["1", 4], data_sets.numbers(9, 1)[libero.STATE][4])
-    assert "does it listen" in (folder / "report.html").read_text().lower() and not list(folder.glob("*.png"))
+    assert "does it listen" in (directory / "report.html").read_text().lower() and not list(directory.glob("*.png"))
 
 
 def test_figures_by_dimension_key_and_episode_are_those_of_a_known_error(ask):
-    out, summary, folder = ask(RecordedPolicy(off=0.1), "--plot", "--episodes", "0,2", "--execute", "3")
+    out, summary, directory = ask(RecordedPolicy(off=0.1), "--plot", "--episodes", "0,2", "--execute", "3")
     assert [one["episode"] for one in summary["episodes"]] == [0, 2] and "does not listen" in summary["verdict"]
     for row in (*summary["dimensions"], *summary["keys"], *summary["episodes"], summary["overall"]):
         assert row["mse"] == pytest.approx(0.01, rel=1e-5) and row["mae"] == pytest.approx(0.1, rel=1e-5)
     assert [row["key"] for row in summary["keys"]] == [part.name for part in SEVEN]
     gripper = summary["dimensions"][-1]  # from 0 to 1 in the whole set: 0.1 of that is 0.2 of [-1, 1]
     assert gripper["mae_normalised"] == pytest.approx(0.2, rel=1e-5)
-    assert sorted(path.name for path in folder.glob("*.png")) == ["episode_000000.png", "episode_000002.png"]
-    assert (folder / "report.html").read_text().count("data:image/png") == 2 and "episode 2: 10 steps" in out
+    assert sorted(path.name for path in directory.glob("*.png")) == ["episode_000000.png", "episode_000002.png"]
+    assert (directory / "report.html").read_text().count("data:image/png") == 2 and "episode 2: 10 steps" in out
 
 
 def test_one_dimension_and_one_task_are_scored_and_drawn(ask):
     joint = (Part("joint", 1, "rad", "position"),)
     policy = RecordedPolicy(joint, joint, apart=0.5, cameras=("front",))
-    _, summary, folder = ask(policy, "--plot", "--steps", "5", "--swap", "hold still", dataset="joint")
+    _, summary, directory = ask(policy, "--plot", "--steps", "5", "--swap", "hold still", dataset="joint")
     assert summary["steps"] == 5 and summary["overall"]["mse"] < 1e-12
     assert summary["episodes"][0]["swapped"]["instruction"] == "hold still"
-    assert (folder / "episode_000000.png").stat().st_size > 5000
+    assert (directory / "episode_000000.png").stat().st_size > 5000
     assert "hold still" in {one.instruction for one in policy.asked}
 
 
@@ -164,13 +164,13 @@ def test_pictures_are_those_that_the_evaluator_would_send(ask):
 
 
 def test_one_row_is_shown_with_frames_chunk_and_what_was_done(ask):
-    out, summary, folder = ask(RecordedPolicy(off=0.25), "--index", "19")
+    out, summary, directory = ask(RecordedPolicy(off=0.25), "--index", "19")
     assert "row 19: episode 1, step 7 of 9" in out and "instruction: push the plate" in out
     assert "the episode ends after 2 of the chunk's 4 actions" in out
     assert np.array(summary["predicted"]).shape == (2, 7)
     assert np.allclose(np.array(summary["predicted"]) - summary["recorded"], 0.25)
-    page = (folder / "report.html").read_text()
-    assert page.count("data:image/png") == 3 and "camera agentview" in page and (folder / "chunk.png").is_file()
+    page = (directory / "report.html").read_text()
+    assert page.count("data:image/png") == 3 and "camera agentview" in page and (directory / "chunk.png").is_file()
 
 
 BAD = {

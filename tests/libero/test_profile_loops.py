@@ -70,7 +70,7 @@ class Theirs(World):
 
     def _see(self) -> dict:
         pos, quat, fingers = self._hand()
-        shown = {f"{camera}_image": pictures[self.now % FRAMES] for camera, pictures in self.pictures.items()}
+        shown = {f"{camera}_image": images[self.now % FRAMES] for camera, images in self.pictures.items()}
         return {**shown, "robot0_eef_pos": pos, "robot0_eef_quat": quat, "robot0_gripper_qpos": fingers}
 
 
@@ -105,7 +105,7 @@ class Model:
 
     def __call__(self, pictures, state, prompt) -> np.ndarray:
         draw = np.random.default_rng(len(self.shown))
-        self.shown.append((*(np.array(one) for one in pictures), np.asarray(state, np.float32), prompt))
+        self.shown.append((*(np.array(image) for image in pictures), np.asarray(state, np.float32), prompt))
         actions = draw.uniform(-1.0, 1.0, (self.horizon, 7))
         actions[:, 6] = draw.choice([0.0, 0.2, 0.5, 0.9, 1.0], self.horizon) if self.opens else actions[:, 6]
         return actions.astype(np.float32)
@@ -180,8 +180,8 @@ def openpi(world: Theirs, episode: int, model: Model, limit: int) -> bool:
             t += 1
             continue
         if not plan:
-            pictures = [Image.fromarray(one).resize((224, 224), Image.Resampling.BILINEAR) for one in turned(seen)]
-            plan = list(model(pictures, hand(seen), SENTENCE)[:5])
+            images = [Image.fromarray(one).resize((224, 224), Image.Resampling.BILINEAR) for one in turned(seen)]
+            plan = list(model(images, hand(seen), SENTENCE)[:5])
         seen, done = world.step(plan.pop(0))
         if done:
             return True
@@ -245,8 +245,8 @@ def test_an_episode_is_that_of_the_source(name, solved):
     done = loop(theirs, 2, asked, limit)
 
     def act(observation) -> ActionChunk:
-        pictures = [observation.images[camera] for camera in BOTH]
-        return ActionChunk(told(pictures, observation.state, observation.instruction))
+        images = [observation.images[camera] for camera in BOTH]
+        return ActionChunk(told(images, observation.state, observation.instruction))
 
     plan = make_plan(BENCHMARK, EvalConfig(SUITE, profile=name))
     record = run_episode(ours, 2, np.zeros(1), act=act, spec=specify(plan, info_of(name, horizon)), session="s")

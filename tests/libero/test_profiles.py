@@ -52,8 +52,8 @@ def test_openvla_oft_is_the_reference_script():
     reference, openvla = PROFILES["openvla-oft"], PROFILES["openvla"]
     assert (reference.max_steps, reference.wait_steps, reference.trials) == (openvla.max_steps, 10, 50)
     assert (reference.env_seed, reference.execute, reference.cameras) == (0, 8, ("agentview", "robot0_eye_in_hand"))
-    pictures = ("camera_size", "rotate_180", "jpeg_quality", "image_size", "resize", "crop_area", "unnorm_keys")
-    assert all(getattr(reference, name) == getattr(openvla, name) for name in pictures)
+    images = ("camera_size", "rotate_180", "jpeg_quality", "image_size", "resize", "crop_area", "unnorm_keys")
+    assert all(getattr(reference, name) == getattr(openvla, name) for name in images)
     assert reference.state == HAND_STATE and reference.action == (*OSC_POSE, GRIPPER_OPENS)
     assert (reference.robot, openvla.robot) == ("robosuite-1.4.1", "")  # libero_requirements.txt
     figures = reference.published_for("libero_goal")[0].success_percent

@@ -42,14 +42,14 @@ DRAWS_AND_MOVES = [
 class Copy:
     """The project's modules in a place where they can be changed; `forget` undoes what was."""
 
-    def __init__(self, folder):
-        self.folder, self.before = folder, {}
+    def __init__(self, directory):
+        self.directory, self.before = directory, {}
         for name, place in imports.PACKAGES.items():
-            shutil.copytree(place, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(place, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
 
     def add(self, module, text):
         path = imports.source_of(module)
-        assert path.is_relative_to(self.folder)
+        assert path.is_relative_to(self.directory)
         self.before.setdefault(path, path.read_text())
         path.write_text(path.read_text() + text)
 
@@ -68,14 +68,14 @@ def one_copy(tmp_path_factory):
 def copied(one_copy, monkeypatch):
     """A copy of the project's modules, looked at instead of them. What imports what is the same in both."""
     for name in dict(imports.PACKAGES):
-        monkeypatch.setitem(imports.PACKAGES, name, one_copy.folder / name)
+        monkeypatch.setitem(imports.PACKAGES, name, one_copy.directory / name)
     yield one_copy
     one_copy.forget()
 
 
 def test_a_copy_has_the_same_digest(copied):
     assert provenance.code_digest(BENCHMARK) == imports.code_digest(ENTRIES, BENCHMARK.uncounted)
-    assert str(imports.source_of(provenance.WORKER)).startswith(str(copied.folder))
+    assert str(imports.source_of(provenance.WORKER)).startswith(str(copied.directory))
 
 
 @pytest.mark.parametrize("module", DRAWS_AND_MOVES)
@@ -95,7 +95,7 @@ def test_what_no_worker_imports_does_not_count(copied, module):
 
 def test_a_module_that_is_new_counts_once_it_is_imported(copied):
     before = provenance.code_digest(BENCHMARK)
-    new = copied.folder / "services/libero/simulator/rendering/tint.py"
+    new = copied.directory / "services/libero/simulator/rendering/tint.py"
     new.write_text("level = 3\n")
     assert provenance.code_digest(BENCHMARK) == before
     copied.add(
@@ -139,12 +139,12 @@ PROGRAMS = {
 }
 
 
-def install(folder, name: str, version: str):
+def install(directory, name: str, version: str):
     """Makes a folder that says, first on PYTHONPATH, that another version of a package is installed."""
-    about = folder / f"{name}-{version}.dist-info"
+    about = directory / f"{name}-{version}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    return {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(folder), ENVIRONMENT["PYTHONPATH"]])}
+    return {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(directory), ENVIRONMENT["PYTHONPATH"]])}
 
 
 def output_of(program: str, variables) -> str:

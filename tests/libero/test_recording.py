@@ -106,9 +106,9 @@ def test_a_view_draws_what_was_drawn_then(libero_env):
         libero_env.step(np.array([0.5, 0, -0.5, 0, 0, 0, 1.0]))
         seen.append((libero_env.view(), libero_env.render("agentview")))
     assert len({view[-1] for view, _ in seen}) == 2
-    for view, picture in seen[::-1]:
+    for view, image in seen[::-1]:
         libero_env.show(view)
-        assert np.array_equal(libero_env.render("agentview"), picture)
+        assert np.array_equal(libero_env.render("agentview"), image)
 
 
 def test_noops_are_openvlas():
@@ -232,11 +232,11 @@ def recorded(flags, tmp_path_factory) -> Path:
     with Recording(tmp_path_factory.mktemp("recorded") / "all", "calm", *flags) as run:
         output = run.end()
         assert f"calm: {KEPT} demonstrations kept of" in output
-    return run.folder
+    return run.directory
 
 
-def content(folder):
-    return {(one.task, one.episode, one.seed): one.arrays for one in Demonstrations(folder).episodes}
+def content(directory):
+    return {(one.task, one.episode, one.seed): one.arrays for one in Demonstrations(directory).episodes}
 
 
 def assert_same(ours, theirs):
@@ -307,8 +307,8 @@ def calm(light, tmp_path_factory) -> Path:
     """Such a recording that nothing disturbed."""
     with LightRecording(tmp_path_factory.mktemp("light") / "all", "calm", *light) as run:
         assert f"calm: {KEPT} demonstrations kept of" in run.end()
-    assert len(content(run.folder)) == KEPT
-    return run.folder
+    assert len(content(run.directory)) == KEPT
+    return run.directory
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same(wave, light, calm, tmp_path):
@@ -327,7 +327,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same(wave, light, calm, tmp_path
             run.kill()
     with LightRecording(tmp_path, "hurt", *light) as run:
         assert "(goes on)" in run.end()
-    assert_same(content(run.folder), content(calm))
+    assert_same(content(run.directory), content(calm))
     with LightRecording(tmp_path, "hurt", *light) as run:
         assert f"{KEPT} demonstrations kept" in run.end()
 
@@ -344,7 +344,7 @@ def test_a_full_disk_is_told_and_loses_nothing(wave, light, calm, small_disk):  
     filler.unlink()
     with LightRecording(small_disk, "run", *light) as run:
         run.end()
-    assert_same(content(run.folder), content(calm))
+    assert_same(content(run.directory), content(calm))
 
 
 def test_more_are_added_by_the_same_name_and_other_settings_are_refused(light, calm, tmp_path):
@@ -364,10 +364,10 @@ def test_a_policy_that_solves_nothing_ends_with_words(light, tmp_path):
         assert f"{KEPT} demonstrations kept of {KEPT} attempts" in kept.end()
     assert f"0 demonstrations kept of {KEPT} attempts" in output
     assert f"too few attempts went well (task 0: 0 of {KEPT}); --attempts allows more than 1 each" in output
-    with RunStore(run.folder / "run.sqlite", readonly=True) as store:
+    with RunStore(run.directory / "run.sqlite", readonly=True) as store:
         assert len(store.finished()) == KEPT
-    assert Demonstrations(run.folder).episodes == ()
-    assert [(one.success, one.steps) for one in Demonstrations(kept.folder).episodes] == [(False, 5)] * KEPT
+    assert Demonstrations(run.directory).episodes == ()
+    assert [(one.success, one.steps) for one in Demonstrations(kept.directory).episodes] == [(False, 5)] * KEPT
 
 
 def test_what_is_no_recording_is_refused(recorded, tmp_path):

@@ -275,11 +275,11 @@ def test_a_driver_that_cannot_draw_layers_still_draws(context, monkeypatch, capl
     monkeypatch.setattr(layers.Layer, "capture", refuse)
     renderer = SceneRenderer(context, model, SIZE)
     camera, qpos = model.camera("still").id, next(poses(1))
-    pictures = [renderer.render(camera, qpos) for _ in range(2)]
+    images = [renderer.render(camera, qpos) for _ in range(2)]
     assert caplog.text.count("cannot draw from layers") == 1
     renderer._stage.pose(camera, qpos)
     expected = renderer._stage.render(camera)
-    assert all(np.array_equal(expected, picture) for picture in pictures)
+    assert all(np.array_equal(expected, image) for image in images)
     renderer.free()
 
 
@@ -294,11 +294,11 @@ def test_a_driver_that_draws_layers_wrongly_is_found_out(libero_runtime, context
     monkeypatch.setattr(layers.Layer, "capture", lambda self: None)  # what comes back is not what was drawn
     renderer = SceneRenderer(context, model, SIZE)
     qpos = next(poses(1))
-    picture = renderer.render(model.camera("still").id, qpos)
+    image = renderer.render(model.camera("still").id, qpos)
     assert "other pictures from layers" in caplog.text
     renderer._stage.pose(model.camera("still").id, qpos)
-    assert np.array_equal(picture, renderer._stage.render(model.camera("still").id))
-    assert np.array_equal(picture, renderer.render(model.camera("still").id, qpos))
+    assert np.array_equal(image, renderer._stage.render(model.camera("still").id))
+    assert np.array_equal(image, renderer.render(model.camera("still").id, qpos))
     renderer.free()
 
 

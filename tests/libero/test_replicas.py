@@ -19,8 +19,8 @@ A, B = "http://a:1", "http://b:1"
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policies")
-    with PolicyService(folder / "a.txt") as one, PolicyService(folder / "b.txt") as other:
+    directory = tmp_path_factory.mktemp("policies")
+    with PolicyService(directory / "a.txt") as one, PolicyService(directory / "b.txt") as other:
         yield one, other
 
 
@@ -47,7 +47,7 @@ def test_a_replica_that_is_killed_costs_nothing_and_works_again_once_it_is_back(
     one, other = policies
     with LightEvaluation(tmp_path / "runs", "one", "--policy-url", one.url, "--workers", "1", *flags) as run:
         run.end()
-        undisturbed = results(run.folder)
+        undisturbed = results(run.directory)
     one.hold(0)
     other.hold(1)
     both = f"{one.url},{other.url}/"
@@ -64,15 +64,15 @@ def test_a_replica_that_is_killed_costs_nothing_and_works_again_once_it_is_back(
     one.release()
     one.start()
     assert "policy wave at 2 addresses, 2 workers" in said
-    assert results(run.folder) == undisturbed and len(undisturbed) == EPISODES
-    rows = [json.loads(line) for line in (run.folder / "episodes.jsonl").read_text().splitlines()]
+    assert results(run.directory) == undisturbed and len(undisturbed) == EPISODES
+    rows = [json.loads(line) for line in (run.directory / "episodes.jsonl").read_text().splitlines()]
     assert [row["policy"] for row in rows] == [one.url] + [other.url] * 5
     faults = set(run.peek("SELECT episode, json_extract(result, '$.policy') FROM episodes WHERE status = 'error'"))
     assert {(1, other.url), (2, one.url)} <= faults <= {(1, other.url), (2, one.url), (1, one.url)}
-    shares = json.loads((run.folder / "summary.json").read_text())["policies"]
+    shares = json.loads((run.directory / "summary.json").read_text())["policies"]
     assert {row["policy"]: row["episodes"] for row in shares} == {one.url: 1, other.url: 5}
     assert all(row["faults"] for row in shares)
-    page = (run.folder / "report.html").read_text()
+    page = (run.directory / "report.html").read_text()
     assert f"<dt>{other.url}</dt><dd>5 episodes" in page and f"<dt>{one.url}</dt><dd>1 episode," in page
 
 

@@ -20,19 +20,19 @@ from vla_evaluation.plan import make_plan
 from vla_evaluation.progress import LiveProgress, Pace, PlainProgress
 from vla_evaluation.report import compare, data, page
 from vla_evaluation.runs import __main__ as runs
-from vla_evaluation.runs.folders import Run
+from vla_evaluation.runs.directories import Run
 
 
 def test_summary_json_says_what_happened(tmp_path):
-    folder, store = make_run(tmp_path, outcome=lambda task, episode: task != 3 and episode % 5 != 0)
-    report.build(folder, store)
-    summary = json.loads((folder / "summary.json").read_text())
+    directory, store = make_run(tmp_path, outcome=lambda task, episode: task != 3 and episode % 5 != 0)
+    report.build(directory, store)
+    summary = json.loads((directory / "summary.json").read_text())
     assert summary["success_rate"] == 0.72 and summary["successes"] == 360 and summary["complete"]
     assert summary["wilson_95"] == pytest.approx([0.679, 0.7575], abs=1e-3)
     assert [task["success_rate"] for task in summary["tasks"]] == [0.8] * 3 + [0.0] + [0.8] * 6
     assert summary["ms_per_step"]["rendering"] == 20.0
     assert summary["provenance"]["versions"] == IDENTITY["versions"]
-    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (directory / "episodes.jsonl").read_text().splitlines()]
     assert len(rows) == 500 and rows[0]["instruction"] == load_suite("libero_goal").tasks[0].instruction
 
 
@@ -44,9 +44,9 @@ def test_the_time_adds_up(tmp_path):
 
 
 def test_the_page_needs_no_network_and_nothing_beside_it(tmp_path):
-    folder, store = make_run(tmp_path, trials=2, outcome=lambda task, episode: episode == 0, files=4)
-    report.build(folder, store)
-    html = (folder / "report.html").read_text()
+    directory, store = make_run(tmp_path, trials=2, outcome=lambda task, episode: episode == 0, files=4)
+    report.build(directory, store)
+    html = (directory / "report.html").read_text()
     assert not re.search(r"""(src|href|poster)\s*=\s*["'](?!data:)""", html)
     assert not re.search(r"@import|url\(|https?://(?!www\.w3\.org)", html)
     assert html.count("data:video/mp4;base64,") == 4 and html.count("data:image/jpeg;base64,") == 4
@@ -54,9 +54,9 @@ def test_the_page_needs_no_network_and_nothing_beside_it(tmp_path):
 
 
 def test_beyond_the_budget_videos_are_linked_failures_last(tmp_path):
-    folder, store = make_run(tmp_path, trials=2, outcome=lambda task, episode: episode == 0, files=20)
-    sizes = [path.stat().st_size for path in folder.glob("videos/*")]
-    html = page.render(folder, data.load(folder, store), embed_bytes=sum(sizes) * 2 // 3)
+    directory, store = make_run(tmp_path, trials=2, outcome=lambda task, episode: episode == 0, files=20)
+    sizes = [path.stat().st_size for path in directory.glob("videos/*")]
+    html = page.render(directory, data.load(directory, store), embed_bytes=sum(sizes) * 2 // 3)
     failures, successes = html.split("<h2>Successes")
     assert failures.count("data:video/mp4") == 10, "failures are embedded first"
     assert 'src="videos/' in successes and "links into the run" in html
@@ -64,16 +64,16 @@ def test_beyond_the_budget_videos_are_linked_failures_last(tmp_path):
 
 def test_names_from_outside_are_escaped(tmp_path):
     evil = {"policy": {"name": "<script>alert(1)</script>", "needs_privileged": False}}
-    folder, store = make_run(tmp_path, trials=1, **evil)
-    report.build(folder, store)
-    assert "<script>" not in (folder / "report.html").read_text()
+    directory, store = make_run(tmp_path, trials=1, **evil)
+    report.build(directory, store)
+    assert "<script>" not in (directory / "report.html").read_text()
 
 
 @pytest.mark.parametrize("left", [0, 7, 20])
 def test_an_unfinished_run_has_a_report_that_says_so(tmp_path, left):
-    folder, store = make_run(tmp_path, trials=2, left=left)
-    report.build(folder, store)
-    html = (folder / "report.html").read_text()
+    directory, store = make_run(tmp_path, trials=2, left=left)
+    report.build(directory, store)
+    html = (directory / "report.html").read_text()
     assert ("Not complete:" in html) == (left > 0)
 
 
@@ -81,12 +81,12 @@ def test_an_unfinished_run_has_a_report_that_says_so(tmp_path, left):
 
 
 def test_a_full_run_on_official_assets_stands_beside_the_published_figure(tmp_path):
-    folder, store = make_run(tmp_path)
-    report.build(folder, store)
-    summary = json.loads((folder / "summary.json").read_text())
+    directory, store = make_run(tmp_path)
+    report.build(directory, store)
+    summary = json.loads((directory / "summary.json").read_text())
     assert [row["percent"] for row in summary["published"]] == [79.2]
     assert summary["comparable_with_published"]
-    assert "published: 79.2 %" in (folder / "report.html").read_text()
+    assert "published: 79.2 %" in (directory / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_a_full_run_on_official_assets_stands_beside_the_published_figure(tmp_pa
     ],
 )
 def test_every_departure_from_the_protocol_keeps_published_figures_away(tmp_path, changes, reason):
-    folder, store = make_run(tmp_path, trials=1, **changes)
-    report.build(folder, store)
-    summary = json.loads((folder / "summary.json").read_text())
+    directory, store = make_run(tmp_path, trials=1, **changes)
+    report.build(directory, store)
+    summary = json.loads((directory / "summary.json").read_text())
     assert not summary["comparable_with_published"] and summary["published"] == []
     assert reason in summary["why_not_comparable"]
-    assert "published:" not in (folder / "report.html").read_text()
+    assert "published:" not in (directory / "report.html").read_text()
 
 
 GROOT = {
@@ -135,47 +135,47 @@ GROOT = {
     ],
 )
 def test_a_run_under_groots_profile_stands_beside_groots_figure(tmp_path, changes, reason):
-    folder, store = make_run(tmp_path, trials=5, **(GROOT | changes))
-    summary = report.build(folder, store)
+    directory, store = make_run(tmp_path, trials=5, **(GROOT | changes))
+    summary = report.build(directory, store)
     assert summary.comparable == (not reason) and reason in summary.why_not_comparable
     assert [row.percent for row in summary.published] == ([] if reason else [86.0])
 
 
 @pytest.mark.parametrize(("kind", "lines"), [("kit", 1), ("official", 0), ("folder", 0)])
 def test_a_run_on_the_kit_ends_with_where_the_official_files_are(tmp_path, capsys, kind, lines):
-    folder, store = make_run(tmp_path, trials=1, assets={"kind": kind, "digest": "k"})
-    evaluate.print_result(Run(folder, store, resumed=False, drift=[]), report.build(folder, store))
+    directory, store = make_run(tmp_path, trials=1, assets={"kind": kind, "digest": "k"})
+    evaluate.print_result(Run(directory, store, resumed=False, drift=[]), report.build(directory, store))
     said = capsys.readouterr().out
     assert said.count("./lab assets libero") == lines
     assert said.splitlines()[-1].startswith("libero_goal: success rate 100.0 %"), "the result stays the last line"
 
 
 def test_a_run_on_the_kit_says_first_what_numbers_to_publish_need(tmp_path, capsys):
-    folder, store = make_run(tmp_path, trials=1, left=10)
+    directory, store = make_run(tmp_path, trials=1, left=10)
     plan, info = make_plan(BENCHMARK, EvalConfig(suite="libero_goal")), PolicyInfo(name="vla", action=OSC_POSE)
-    evaluate.print_header(Run(folder, store, False, []), plan, info, ASSETS["kit"], 10, 1)
+    evaluate.print_header(Run(directory, store, False, []), plan, info, ASSETS["kit"], 10, 1)
     assert "numbers to publish need LIBERO's official files: `./lab assets libero` (317 MB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("changes", [{"unnorm_key": "libero_goal_no_noops"}, {"unnorm_key": None},
                                      {"policy": IDENTITY["policy"] | {"suites": ["libero_goal"]}}])  # fmt: skip
 def test_what_the_protocol_allows_keeps_no_published_figure_away(tmp_path, changes):
-    folder, store = make_run(tmp_path, **changes)
-    assert report.build(folder, store).comparable
+    directory, store = make_run(tmp_path, **changes)
+    assert report.build(directory, store).comparable
 
 
 def test_a_run_on_the_kit_says_so_at_the_top(tmp_path):
-    folder, store = make_run(tmp_path, trials=1, assets={"kind": "kit", "digest": "k"})
-    report.build(folder, store)
-    assert "assets: kit — not comparable with published numbers" in (folder / "report.html").read_text()
+    directory, store = make_run(tmp_path, trials=1, assets={"kind": "kit", "digest": "k"})
+    report.build(directory, store)
+    assert "assets: kit — not comparable with published numbers" in (directory / "report.html").read_text()
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_suite_can_be_reported(tmp_path, suite):
     tasks = len(load_suite(suite).tasks)
     changes = {"suite": suite, "tasks": list(range(tasks)), "max_steps": PROFILES["openvla"].steps_for(suite)}
-    folder, store = make_run(tmp_path, trials=1, task_count=tasks, **changes)
-    assert report.build(folder, store).done == tasks
+    directory, store = make_run(tmp_path, trials=1, task_count=tasks, **changes)
+    assert report.build(directory, store).done == tasks
 
 
 # --- comparison ------------------------------------------------------------------------------------------------

@@ -34,9 +34,9 @@ def pages(tmp_path_factory):
     }
     store = runs["complete"][1]
     store.db.execute("UPDATE episodes SET result = json_set(result, '$.policy_error', ?) WHERE episode = 1", [said])
-    for folder, store in runs.values():
-        report.build(folder, store)
-    return {name: folder / "report.html" for name, (folder, _) in runs.items()}
+    for directory, store in runs.values():
+        report.build(directory, store)
+    return {name: directory / "report.html" for name, (directory, _) in runs.items()}
 
 
 @pytest.fixture
@@ -203,8 +203,8 @@ def test_the_keyboard_reaches_every_film_and_all_that_it_can_do(open_page, width
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES[:1])
 def test_a_film_that_is_not_there_is_told_in_words(tmp_path, stack, width, scheme):
-    folder, store = make_run(tmp_path, trials=1, files=1)
-    html = page.render(folder, data.load(folder, store), embed_bytes=0)
+    directory, store = make_run(tmp_path, trials=1, files=1)
+    html = page.render(directory, data.load(directory, store), embed_bytes=0)
     (tmp_path / "moved.html").write_text(html)
     shown = stack.enter_context(browser.Browser(width=width))
     shown.go((tmp_path / "moved.html").as_uri())

@@ -42,10 +42,10 @@ def volume(tmp_path_factory):
         ("object-bare", {"trials": 1}),
         ("object-damaged", {"trials": 1}),
     ):
-        folder, store = make_run(root / "runs", name, **settings)
-        (folder / "config.json").write_text("{}")
+        directory, store = make_run(root / "runs", name, **settings)
+        (directory / "config.json").write_text("{}")
         if name != "object-bare":
-            report.build(folder, store)
+            report.build(directory, store)
         store.close()
     (root / "runs" / "object-damaged" / "summary.json").write_text('{"suite": ["<script>alert(1)</script>"]}')
     os.utime(root / "runs" / "goal-two" / "config.json", (4e9, 4e9))
@@ -70,9 +70,9 @@ def plant(root: Path) -> None:
     os.mkfifo(one / "pipe.mp4")
     (one / "folder.mp4").mkdir()
     (root / "runs" / "led-away").symlink_to(outside)
-    films = root / "runs" / "object-bare" / "videos"
-    films.rmdir()
-    films.symlink_to(outside / "videos")
+    videos = root / "runs" / "object-bare" / "videos"
+    videos.rmdir()
+    videos.symlink_to(outside / "videos")
     (root / "checkpoints" / "transformer" / "led-away").symlink_to(outside)
 
 
@@ -290,10 +290,10 @@ def test_a_browser_shows_list_report_curve_and_a_film_that_seeks(url, stack, vol
     from vla_evaluation.report import data, page
     from vla_evaluation.store.runstore import RunStore
 
-    folder = volume / "runs" / "goal-one"
-    with RunStore(folder / "run.sqlite", readonly=True) as store:
-        linked = page.render(folder, data.load(folder, store), embed_bytes=0)
-    (folder / "report.html").write_text(linked)
+    directory = volume / "runs" / "goal-one"
+    with RunStore(directory / "run.sqlite", readonly=True) as store:
+        linked = page.render(directory, data.load(directory, store), embed_bytes=0)
+    (directory / "report.html").write_text(linked)
     shown = stack.enter_context(browser.Browser(width=width))
     shown.scheme(scheme)
     shown.go(f"{url}/runs")

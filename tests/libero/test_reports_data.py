@@ -54,8 +54,8 @@ def volume(tmp_path_factory):
     return root
 
 
-def change(folder, **facts):
-    path = folder / "meta" / "info.json"
+def change(directory, **facts):
+    path = directory / "meta" / "info.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
 
 
@@ -163,14 +163,14 @@ def peak_mb(port):
 
 
 def test_a_mark_is_kept_beside_the_set_and_taken_back(url, volume):
-    folder = volume / "datasets" / "goal-one"
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    directory = volume / "datasets" / "goal-one"
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
     assert mark(url, "goal-one", bad=[2, 0]) == (200, {"bad": [0, 2]})
     assert [one["bad"] for one in told(url, "/goal-one")[1]["episodes_told"]] == [True, False, True]
-    assert marks.read(LeRobotDataset(folder)).bad == (0, 2)
+    assert marks.read(LeRobotDataset(directory)).bad == (0, 2)
     assert {row["name"]: row["bad"] for row in told(url)[1]["sets"] if "bad" in row}["goal-one"] == 2
-    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert mark(url, "goal-one", good=[0, 2]) == (200, {"bad": []}) and not marks.path_of(folder).exists()
+    assert before == {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+    assert mark(url, "goal-one", good=[0, 2]) == (200, {"bad": []}) and not marks.path_of(directory).exists()
 
 
 def test_marks_that_make_no_sense_are_refused(url, volume):
@@ -189,11 +189,11 @@ def test_marks_that_make_no_sense_are_refused(url, volume):
 def test_a_check_s_verdict_is_shown_until_the_set_changes(url, volume, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume))
     assert told(url, "/goal-one")[1]["check"] is None
-    folder = volume / "datasets" / "goal-one"
-    assert program.read(folder, check=True) == 0
+    directory = volume / "datasets" / "goal-one"
+    assert program.read(directory, check=True) == 0
     found = told(url, "/goal-one")[1]["check"]
     assert (found["lines"], found["grave"], found["is_old"]) == (["no faults"], 0, False)
-    os.utime(folder / "meta" / "info.json", (4e9, 4e9))
+    os.utime(directory / "meta" / "info.json", (4e9, 4e9))
     assert told(url, "/goal-one")[1]["check"]["is_old"]
 
 

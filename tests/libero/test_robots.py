@@ -42,12 +42,12 @@ def robosuite_141(tmp_path_factory) -> Path:
     """A folder with robosuite 1.4.1 alone."""
     if not UV.exists():
         pytest.skip("the lab's own environment, and uv in it, is not made here (./lab)")
-    folder = tmp_path_factory.mktemp("robosuite")
-    command = [UV, "pip", "install", "-q", "--no-deps", "--target", folder, "robosuite==1.4.1"]
+    directory = tmp_path_factory.mktemp("robosuite")
+    command = [UV, "pip", "install", "-q", "--no-deps", "--target", directory, "robosuite==1.4.1"]
     done = subprocess.run([*command, "--python", sys.executable], capture_output=True, text=True, timeout=200)
     if done.returncode:
         pytest.skip(f"robosuite 1.4.1 could not be had: {done.stderr.strip()[-300:]}")
-    return folder
+    return directory
 
 
 @pytest.mark.outside

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.libero.harness import ENVIRONMENT, ROOT, LightEvaluation, PolicyService, results
-from vla_evaluation.runs import folders as rundir
+from vla_evaluation.runs import directories as rundir
 from vla_evaluation.store.runstore import RunStore
 
 PLAN = [(0, 0), (0, 1), (1, 0)]
@@ -66,8 +66,8 @@ def together(processes, root, run_id, plan=PLAN) -> list[dict]:
     return [json.loads(process.stdout.readline()) for process in processes]
 
 
-def finished(folder) -> list[tuple[int, int]]:
-    with RunStore(folder / "run.sqlite") as store:
+def finished(directory) -> list[tuple[int, int]]:
+    with RunStore(directory / "run.sqlite") as store:
         assert store.open() is False
         return [(f.task, f.episode) for f in store.finished()]
 

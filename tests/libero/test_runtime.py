@@ -34,20 +34,20 @@ print(json.dumps(result | {"torch": "torch" in sys.modules, "gl": configured.gl.
 """
 
 
-def run_episode(assets, folder, render="cpu", before="", **environment):
+def run_episode(assets, directory, render="cpu", before="", **environment):
     """Runs `before` and one step in a fresh process: stdin closed, home, temporary and current folder empty."""
     for name in ("home", "tmp", "cwd"):
-        (folder / name).mkdir()
+        (directory / name).mkdir()
     env = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "HOME": str(folder / "home"),
-        "TMPDIR": str(folder / "tmp"),
+        "HOME": str(directory / "home"),
+        "TMPDIR": str(directory / "tmp"),
         **environment,
     }
-    command = [sys.executable, "-c", before + EPISODE, str(assets), str(folder / "work"), render]
+    command = [sys.executable, "-c", before + EPISODE, str(assets), str(directory / "work"), render]
     return subprocess.run(
-        command, env=env, cwd=folder / "cwd", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+        command, env=env, cwd=directory / "cwd", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )
 
 

@@ -17,9 +17,9 @@ PLAN = [(task, episode) for task in range(3) for episode in range(4)]
 LEASE_S = 10.0
 
 
-def make_store(folder: Path, plan=PLAN) -> RunStore:
+def make_store(directory: Path, plan=PLAN) -> RunStore:
     return RunStore.create(
-        folder / "run.sqlite", suite="libero_goal", config_hash="abc", plan=plan, meta={"identity": {"seed": 0}}
+        directory / "run.sqlite", suite="libero_goal", config_hash="abc", plan=plan, meta={"identity": {"seed": 0}}
     )
 
 

@@ -79,9 +79,9 @@ def stock(env):
 def drawn():
     """Returns a function that has gymnasium draw: upright, the first row first. Its renderer counts on being alone."""
 
-    def picture(theirs):
+    def image(theirs):
         for viewer in theirs.mujoco_renderer._viewers.values():
             viewer.make_context_current()
         return theirs.render()
 
-    return picture
+    return image

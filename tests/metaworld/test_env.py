@@ -11,7 +11,7 @@ from services.metaworld.tasks import SUITES
 from vla_evaluation.pictures import images
 
 ALL = SUITES["metaworld_mt50"]
-STEPS, PICTURES_AT = 12, (0, 1, 12)
+STEPS, IMAGES_AT = 12, (0, 1, 12)
 
 
 def actions(count: int, seed: int = 1) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_pictures_are_gymnasiums_and_are_drawn_the_same_afterwards(env, stock, d
     small = replace(PROFILES["lerobot"].protocol(), camera_size=64, image_size=64)
     kept = []
     for step, action in enumerate((*actions(STEPS), None)):
-        if step in PICTURES_AT:
+        if step in IMAGES_AT:
             ours = env.render("corner2")
             assert np.array_equal(images.prepare(ours, small), np.flip(drawn(theirs), (0, 1))), f"step {step}"
             assert np.array_equal(images.upright(ours), images.prepare(ours, small)), "a film shows it so, too"
@@ -67,10 +67,10 @@ def test_pictures_are_gymnasiums_and_are_drawn_the_same_afterwards(env, stock, d
             theirs.step(action)
             env.step(action)
     before = env.sim_state()
-    for state, view, picture in kept:
+    for state, view, image in kept:
         for bring, told in ((env.restore, state), (env.show, view)):
             bring(told)
-            assert np.array_equal(env.render("corner2"), picture)
+            assert np.array_equal(env.render("corner2"), image)
             assert np.array_equal(env.view(), view)
     assert np.array_equal(env.sim_state(), before), "looking back moves nothing"
 

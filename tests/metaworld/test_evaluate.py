@@ -56,28 +56,28 @@ def oracle(tmp_path_factory):
         yield address
 
 
-def job(*words: str, folder: Path, code: int = 0) -> str:
+def job(*words: str, directory: Path, code: int = 0) -> str:
     """Returns what a job of the benchmark printed."""
-    command = [sys.executable, "-m", "services.metaworld", *words, "--run-dir", str(folder)]
+    command = [sys.executable, "-m", "services.metaworld", *words, "--run-dir", str(directory)]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def outcomes(folder: Path) -> dict:
-    with RunStore(folder / "run.sqlite", readonly=True) as store:
+def outcomes(directory: Path) -> dict:
+    with RunStore(directory / "run.sqlite", readonly=True) as store:
         keys = ("start_hash", "end_hash", "actions_hash")
         return {(f.task, f.episode): (f.success, f.steps, *(f.result[key] for key in keys)) for f in store.finished()}
 
 
 def test_the_experts_solve_tasks_of_a_suite_and_a_film_is_drawn(oracle, tmp_path):
     flags = ("metaworld_mt10", "--tasks", "reach-v3,drawer-close-v3", "--profile", "minivla", "--policy-url", oracle)
-    said = job(*flags, "--trials", "2", "--workers", "2", "--video", "none", "--run-id", "two", folder=tmp_path)
+    said = job(*flags, "--trials", "2", "--workers", "2", "--video", "none", "--run-id", "two", directory=tmp_path)
     assert "success rate 100.0 % (4/4)" in said
     first = outcomes(tmp_path / "two")
     assert set(first) == {(0, 0), (0, 1), (5, 0), (5, 1)}
     film = ("--episodes", "1", "--workers", "1", "--video", "all", "--run-id", "one")
-    job(*flags[:2], "drawer-close-v3", *flags[3:], *film, folder=tmp_path)
+    job(*flags[:2], "drawer-close-v3", *flags[3:], *film, directory=tmp_path)
     again = outcomes(tmp_path / "one")
     assert again == {(5, 1): first[5, 1]}, "whichever worker ran it, after whichever episodes"
     assert (tmp_path / "one" / "videos" / "05-01.mp4").stat().st_size > 1000
@@ -89,7 +89,7 @@ def test_the_experts_solve_tasks_of_a_suite_and_a_film_is_drawn(oracle, tmp_path
 def test_random_actions_over_http_end_at_the_limit(tmp_path):
     with serving(tmp_path / "log", "random") as address:
         flags = ("--tasks", "4", "--trials", "1", "--max-steps", "20", "--video", "none", "--run-id", "floor")
-        said = job("metaworld_mt10", "--policy-url", address, *flags, "--profile", "minivla", folder=tmp_path)
+        said = job("metaworld_mt10", "--policy-url", address, *flags, "--profile", "minivla", directory=tmp_path)
     assert "success rate 0.0 % (0/1)" in said
     assert outcomes(tmp_path / "floor")[4, 0][:2] == (False, 20)
 
@@ -97,7 +97,7 @@ def test_random_actions_over_http_end_at_the_limit(tmp_path):
 def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
     words = ("metaworld_mt10", "--policy-url", oracle, "--tasks", "5", "--episodes", "1", "--name", "shown")
-    said = job("record", *words, folder=tmp_path / "demonstrations")
+    said = job("record", *words, directory=tmp_path / "demonstrations")
     assert "shown: 1 demonstration kept" in said
     found = Demonstrations(tmp_path / "demonstrations" / "shown", render="cpu")
     (one,) = found.episodes
@@ -116,7 +116,7 @@ def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, mon
     env.show(one.views[-1])
     drawn, film = env.render("corner2").astype(int), data.frames(0, "observation.image")[-1].astype(int)
     ways = {"upright": drawn[::-1], "drawn": drawn, "turned": drawn[::-1, ::-1], "mirrored": drawn[:, ::-1]}
-    off = {way: np.abs(film - pictures).mean() for way, pictures in ways.items()}  # a film this small loses some
+    off = {way: np.abs(film - images).mean() for way, images in ways.items()}  # a film this small loses some
     assert min(off, key=off.get) == "upright" and off["upright"] < min(off[way] for way in ways if way != "upright") / 2
     with pytest.raises(DatasetError, match="is there already"):
         make(Config("shown", size=32))

@@ -36,37 +36,37 @@ CAMERAS = tuple(libero.CAMERAS)
 
 def scene(places, hand) -> np.ndarray:
     """Returns a grey picture with a red and a blue dot and a white hand; places in pixels (x, y)."""
-    picture = np.full((SIZE, SIZE, 3), 90, np.uint8)
+    image = np.full((SIZE, SIZE, 3), 90, np.uint8)
     for (x, y), colour in zip([*places, hand], [*COLOURS.values(), (255, 255, 255)], strict=True):
-        picture[max(0, y - 3) : y + 3, max(0, x - 3) : x + 3] = colour
-    return picture
+        image[max(0, y - 3) : y + 3, max(0, x - 3) : x + 3] = colour
+    return image
 
 
 def episode(rng: np.random.Generator, which: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns pictures, states and actions of a hand that goes to one of two dots and closes there."""
     hand, places = rng.uniform(6, 26, 2), rng.uniform(6, 26, (2, 2))
-    pictures, states, actions = [], [], []
+    images, states, actions = [], [], []
     for _ in range(STEPS):
         delta = np.clip((places[which] - hand) / 4, -1, 1)
-        pictures.append(scene(places.astype(int), hand.astype(int)))
+        images.append(scene(places.astype(int), hand.astype(int)))
         states.append([*(hand / SIZE), 0, 0, 0, 0, 0, 0])
         actions.append([*delta, 0, 0, 0, 0, float(np.abs(delta).max() > 0.3)])
         hand = hand + 3 * delta
-    return np.stack(pictures), np.array(states, np.float32), np.array(actions, np.float32)
+    return np.stack(images), np.array(states, np.float32), np.array(actions, np.float32)
 
 
-def write(folder, episodes: int, fps: int = 20, cameras=CAMERAS, spoil=lambda columns: None):
+def write(directory, episodes: int, fps: int = 20, cameras=CAMERAS, spoil=lambda columns: None):
     """Writes demonstrations, the two tasks in turn."""
-    writer = Writer(folder, libero.ROBOT, fps, libero.features(cameras, SIZE), libero.modality(cameras))
+    writer = Writer(directory, libero.ROBOT, fps, libero.features(cameras, SIZE), libero.modality(cameras))
     rng = np.random.default_rng(0)
     for number in range(episodes):
-        pictures, states, actions = episode(rng, number % 2)
+        images, states, actions = episode(rng, number % 2)
         columns = {libero.STATE: states, libero.ACTION: actions}
         spoil(columns)
-        films = {libero.video_key(camera): pictures for camera in cameras}
-        writer.add(columns, films, f"Go to the {list(COLOURS)[number % 2]} dot")
+        videos = {libero.video_key(camera): images for camera in cameras}
+        writer.add(columns, videos, f"Go to the {list(COLOURS)[number % 2]} dot")
     writer.finish()
-    return folder
+    return directory
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -140,12 +140,12 @@ def test_a_linked_set_is_loaded(dots, tmp_path, layout):
 
 
 def test_scales_are_the_rows_whatever_stats_json_says(tmp_path):
-    folder = write(tmp_path / "dots", 2)
-    before = load(config(folder)).learned
-    path = folder / "meta/stats.json"
+    directory = write(tmp_path / "dots", 2)
+    before = load(config(directory)).learned
+    path = directory / "meta/stats.json"
     stated = json.loads(path.read_text())
     path.write_text(json.dumps({key: dict.fromkeys(of, [9.0] * len(of["min"])) for key, of in stated.items()}))
-    after = load(config(folder)).learned
+    after = load(config(directory)).learned
     assert (after.action, after.state) == (before.action, before.state)
 
 
@@ -157,38 +157,38 @@ def test_numbers_that_never_change_are_0_and_come_back():
 
 
 def test_what_is_marked_as_bad_is_left_out_and_said(tmp_path):
-    folder = write(tmp_path / "dots", 4)
-    bad = marks.mark(open_dataset(folder), bad=[1])
-    found = load(config(folder, episodes=3))
+    directory = write(tmp_path / "dots", 4)
+    bad = marks.mark(open_dataset(directory), bad=[1])
+    found = load(config(directory, episodes=3))
     assert len(found) == 3 * STEPS and found.learned.demonstrations == 3
     assert (found.learned.left_out, found.learned.marks) == (1, bad.digest)
     assert found.learned == Learned.of(found.learned.stored())
     with pytest.raises(DatasetError, match="4 episodes were asked for; the data set has 3"):
-        load(config(folder, episodes=4))
+        load(config(directory, episodes=4))
 
 
 def test_an_episode_without_rows_is_left_out_and_said(tmp_path, capsys):
-    folder = data_sets.without_rows(write(tmp_path / "dots", 4))
-    found = load(config(folder))
+    directory = data_sets.without_rows(write(tmp_path / "dots", 4))
+    found = load(config(directory))
     assert len(found) == 3 * STEPS and found.left_out == "1 without rows (1) are left out"
-    marks.mark(open_dataset(folder), bad=[2])
-    assert load(config(folder)).left_out == "1 marked as bad and 1 without rows (1) are left out"
-    train.train_model(config(folder, epochs=1), Volume(tmp_path / "volume"))
+    marks.mark(open_dataset(directory), bad=[2])
+    assert load(config(directory)).left_out == "1 marked as bad and 1 without rows (1) are left out"
+    train.train_model(config(directory, epochs=1), Volume(tmp_path / "volume"))
     assert "(1 marked as bad and 1 without rows (1) are left out)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("tasks", [[""], ["  "], []])
 def test_an_empty_instruction_is_refused_before_training(tmp_path, tasks):
-    folder = write(tmp_path / "dots", 6)
-    path = folder / metadata.EPISODES
+    directory = write(tmp_path / "dots", 6)
+    path = directory / metadata.EPISODES
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for number in (1, 3, 4):
         rows[number]["tasks"] = tasks
     metadata.write_lines(path, rows)
     with pytest.raises(DatasetError, match=r"instruction of episode 1,3-4 is empty.* --bad 1,3-4$"):
-        train.train_model(config(folder), Volume(tmp_path / "volume"))
-    marks.mark(open_dataset(folder), bad=[1, 3, 4])
-    assert load(config(folder)).learned.demonstrations == 3
+        train.train_model(config(directory), Volume(tmp_path / "volume"))
+    marks.mark(open_dataset(directory), bad=[1, 3, 4])
+    assert load(config(directory)).learned.demonstrations == 3
 
 
 def test_fewer_episodes_are_as_many_of_each_task(dots):
@@ -200,11 +200,11 @@ def test_fewer_episodes_are_as_many_of_each_task(dots):
 
 
 def test_pictures_are_shifted_and_nothing_else_is_lost():
-    picture = torch.arange(2 * 3 * SIZE * SIZE).reshape(1, 2, 3, SIZE, SIZE).remainder(256).to(torch.uint8)
-    seen = augmented(picture.expand(8, -1, -1, -1, -1), torch.Generator().manual_seed(0))
+    image = torch.arange(2 * 3 * SIZE * SIZE).reshape(1, 2, 3, SIZE, SIZE).remainder(256).to(torch.uint8)
+    seen = augmented(image.expand(8, -1, -1, -1, -1), torch.Generator().manual_seed(0))
     assert seen.shape == (8, 2, 3, SIZE, SIZE) and seen.min() >= -1 and seen.max() <= 1
     assert len({one.numpy().tobytes() for one in seen}) > 1
-    again = augmented(picture.expand(8, -1, -1, -1, -1), torch.Generator().manual_seed(0))
+    again = augmented(image.expand(8, -1, -1, -1, -1), torch.Generator().manual_seed(0))
     assert torch.equal(seen, again)
     assert as_input(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1, 1]
 
@@ -239,7 +239,7 @@ def test_actions_of_another_size_are_refused(tmp_path):
         load(config(tmp_path / "six"))
 
 
-def another_benchmark(folder, **told):
+def another_benchmark(directory, **told):
     """Writes a set of a robot with two numbers to an action and one camera, which says of itself what they are."""
     move = Part("position delta", 1, "0.01 m", "world frame", -1, 1)
     grip, place = Part("gripper", 1, "1", "-1 opens, 1 closes", -1, 1), Part("position", 3, "m", "world frame")
@@ -249,35 +249,35 @@ def another_benchmark(folder, **told):
     features |= {
         name: {"dtype": "float32", "shape": [size]} for name, size in (("observation.state", 3), ("action", 2))
     }
-    writer, rng = Writer(folder, "arm", 80, features, {}, source), np.random.default_rng(0)
+    writer, rng = Writer(directory, "arm", 80, features, {}, source), np.random.default_rng(0)
     columns = {
         "observation.state": rng.random((6, 3)).astype(np.float32),
         "action": rng.random((6, 2)).astype(np.float32),
     }
     writer.add(columns, {"observation.image": np.full((6, SIZE, SIZE, 3), 90, np.uint8)}, "push")
     writer.finish()
-    return folder, (move, grip), (place,)
+    return directory, (move, grip), (place,)
 
 
 def test_a_set_of_another_benchmark_says_what_its_numbers_are(tmp_path):
-    folder, action, state = another_benchmark(tmp_path / "other")
-    found = load(config(folder))
+    directory, action, state = another_benchmark(tmp_path / "other")
+    found = load(config(directory))
     assert found.pictures.shape == (6, 1, 3, SIZE, SIZE) and found.action.shape == (6, 2)
     learned = data.Learned.of(json.loads(json.dumps(found.learned.stored())))
     assert (learned.action_parts, learned.state_parts, learned.cameras) == (action, state, ("above",))
-    shape = train.shape_of(config(folder), learned, 10)
-    served = MiniVLAPolicy(MiniVLA(shape), config(folder), learned, Checkpoint("m", "0"))
+    shape = train.shape_of(config(directory), learned, 10)
+    served = MiniVLAPolicy(MiniVLA(shape), config(directory), learned, Checkpoint("m", "0"))
     assert (served.info().action, served.info().state, served.info().cameras) == (action, state, ("above",))
     (chunk,) = served.act([served.example()])
-    assert chunk.actions.shape == (config(folder).chunk, 2) and np.abs(chunk.actions[:, 1]).max() <= 1
+    assert chunk.actions.shape == (config(directory).chunk, 2) and np.abs(chunk.actions[:, 1]).max() <= 1
     with pytest.raises(DatasetError, match="no second camera"):
-        load(config(folder, cameras="wrist"))
+        load(config(directory, cameras="wrist"))
 
 
 def test_a_set_that_does_not_say_it_is_refused(tmp_path):
-    folder, *_ = another_benchmark(tmp_path / "silent", action=[{"name": "x"}])
+    directory, *_ = another_benchmark(tmp_path / "silent", action=[{"name": "x"}])
     with pytest.raises(DatasetError, match="meta/source.json does not say what its numbers are"):
-        load(config(folder))
+        load(config(directory))
 
 
 # --- heads ---------------------------------------------------------------------------------------------------
@@ -364,11 +364,11 @@ def test_it_says_whose_demonstrations_it_learned_from_and_which_seeds(tmp_path):
     ]
     source = {"benchmark": "LIBERO", "suite": "libero_goal", "policy": "oracle", "assets": {"kind": "kit"}}
     source |= {"starts": "drawn", "noise": 0.2, "episodes": episodes}
-    folder = write(tmp_path / "said", 3)
-    (folder / "meta" / "source.json").write_text(json.dumps(source))
+    directory = write(tmp_path / "said", 3)
+    (directory / "meta" / "source.json").write_text(json.dumps(source))
     said = "oracle on libero_goal, starts drawn, seeds {}, noise 0.2, assets kit"
-    assert load(config(folder)).learned.source == said.format("5 to 9")
-    assert load(config(folder, episodes=2)).learned.source == said.format("5 to 9")
+    assert load(config(directory)).learned.source == said.format("5 to 9")
+    assert load(config(directory, episodes=2)).learned.source == said.format("5 to 9")
     of_a_run = {**source, "starts": "evaluation", "noise": 0.0}
     assert data.whose(of_a_run, [0]) == "oracle on libero_goal, starts evaluation, assets kit"
     assert data.whose(source, [2]) == said.format("7 to 7") and data.whose({}, [0]) == ""
@@ -452,10 +452,10 @@ def errors(policy, blind: bool = False, deaf: bool = False) -> float:
     """Returns how far its first two numbers are from the demonstrator's, as a mean over the demonstrations."""
     rng, wrong = np.random.default_rng(0), []
     for number in range(6):
-        pictures, states, actions = episode(rng, number % 2)
+        images, states, actions = episode(rng, number % 2)
         for step in range(0, STEPS - 4, 2):
-            picture = np.zeros_like(pictures[step]) if blind else pictures[step]
-            large = picture.repeat(PICTURE // SIZE, 0).repeat(PICTURE // SIZE, 1)
+            image = np.zeros_like(images[step]) if blind else images[step]
+            large = image.repeat(PICTURE // SIZE, 0).repeat(PICTURE // SIZE, 1)
             told = f"Go to the {list(COLOURS)[(number + deaf) % 2]} dot"
             [chunk] = policy.act([Observation(dict.fromkeys(CAMERAS, large), states[step], told, f"s{number}", step)])
             wrong.append(np.abs(chunk.actions[0, :2] - actions[step, :2]).mean())
@@ -499,8 +499,8 @@ def test_it_is_served_and_says_what_it_learned_from(policy):
         assert (info.name, info.profile, info.horizon, info.cameras) == ("minivla", "minivla", 4, CAMERAS)
         assert info.details["data"] == "dots" and info.details["demonstrations"] == "6"
         assert info.checkpoint.repo == "minivla/dots" and info.details["denoising_steps"] == "5"
-        picture = np.zeros((PICTURE, PICTURE, 3), np.uint8)
-        chunk = client.act(Observation(dict.fromkeys(CAMERAS, picture), None, "go", "s", 0))
+        image = np.zeros((PICTURE, PICTURE, 3), np.uint8)
+        chunk = client.act(Observation(dict.fromkeys(CAMERAS, image), None, "go", "s", 0))
         assert chunk.actions.shape == (4, 7) and 0 <= chunk.actions[:, 6].min() <= chunk.actions[:, 6].max() <= 1
 
 
@@ -514,7 +514,7 @@ def test_without_a_trained_one_it_says_how_to_get_one(tmp_path):
 
 def test_weights_of_another_lab_are_refused(tmp_path):
     files = WeightFiles(tmp_path / "unet", train.PREFIX)
-    files.folder.mkdir()
+    files.directory.mkdir()
     files.save(files.path(0), {"model_state_dict": {}, "epoch": 1, "global_step": 1})
     with pytest.raises(ValueError, match="is no mini-VLA's weights file; train one: ./lab train minivla"):
         load_policy(files.path(0), files, "cpu", 5, 4, 0)

@@ -23,6 +23,6 @@ def pictures() -> list[np.ndarray]:
     for index, side in enumerate(SIDES):
         ramp = np.linspace(0, 255, side)[:, None, None] * np.array([1.0, 0.5, 0.2])
         noise = draw.randint(0, 256, (side, side, 3))
-        picture = 0.5 * ramp + 0.5 * noise if index > 1 else np.full((side, side, 3), 255.0 * index)
-        found.append(picture.astype(np.uint8))
+        image = 0.5 * ramp + 0.5 * noise if index > 1 else np.full((side, side, 3), 255.0 * index)
+        found.append(image.astype(np.uint8))
     return found

@@ -20,12 +20,12 @@ def checkpoints(tmp_path_factory):
     made: dict[str, Path] = {}
     root = tmp_path_factory.mktemp("checkpoints")
 
-    def folder(size: str = "tiny") -> Path:
+    def directory(size: str = "tiny") -> Path:
         if size not in made:
             made[size] = tiny.write(root / f"openvla-{size}", tiny.SPECS[size])
         return made[size]
 
-    return folder
+    return directory
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +35,9 @@ def engines(checkpoints):
 
     def engine(size: str = "tiny"):
         if size not in made:
-            folder = checkpoints(size)
+            directory = checkpoints(size)
             settings = ModelSettings(device="cpu", dtype="fp32", max_batch=8)
-            made[size] = load_engine(settings, folder, load_config(folder))[0]
+            made[size] = load_engine(settings, directory, load_config(directory))[0]
         return made[size]
 
     return engine

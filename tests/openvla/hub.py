@@ -16,9 +16,9 @@ class Hub(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, repo: str):
+    def __init__(self, directory: Path, repo: str):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.repo = folder, repo
+        self.directory, self.repo = directory, repo
         self.cut: dict[str, int] = {}
         self.lies: set[str] = set()  # files whose promised sha256 is wrong
         self.pause_s = 0.0  # before the bytes of a file
@@ -46,8 +46,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _listing(self):
         siblings = []
-        for path in sorted(path for path in self.server.folder.rglob("*") if path.is_file()):
-            facts = {"rfilename": path.relative_to(self.server.folder).as_posix(), "size": path.stat().st_size}
+        for path in sorted(path for path in self.server.directory.rglob("*") if path.is_file()):
+            facts = {"rfilename": path.relative_to(self.server.directory).as_posix(), "size": path.stat().st_size}
             if path.suffix == ".safetensors":
                 sha = "0" * 64 if path.name in self.server.lies else hashlib.sha256(path.read_bytes()).hexdigest()
                 facts["lfs"] = {"sha256": sha, "size": facts["size"], "pointerSize": 130}
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def _file(self, path, body):
         prefix = f"/{self.server.repo}/resolve/{COMMIT}/"
         name = path.removeprefix(prefix)
-        file = self.server.folder / name
+        file = self.server.directory / name
         if not path.startswith(prefix) or not file.is_file():
             return self._missing()
         self.server.asked.append((self.command, name, self.headers.get("Range")))
@@ -93,9 +93,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hub(folder: Path, repo: str):
+def hub(directory: Path, repo: str):
     """Serves while the block runs."""
-    server = Hub(folder, repo)
+    server = Hub(directory, repo)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -28,22 +28,22 @@ def main() -> None:
     """Writes one file per size."""
     code = Path(sys.argv[1])
     for size in ("tiny", "siglip"):
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["HF_MODULES_CACHE"] = f"{folder}/modules"
-            tiny.write(Path(folder) / "checkpoint", tiny.SPECS[size], code)
-            np.savez_compressed(DATA / f"reference-{size}.npz", **reference(f"{folder}/checkpoint"))
+        with tempfile.TemporaryDirectory() as directory:
+            os.environ["HF_MODULES_CACHE"] = f"{directory}/modules"
+            tiny.write(Path(directory) / "checkpoint", tiny.SPECS[size], code)
+            np.savez_compressed(DATA / f"reference-{size}.npz", **reference(f"{directory}/checkpoint"))
 
 
 @torch.inference_mode()
-def reference(folder: str) -> dict[str, np.ndarray]:
+def reference(directory: str) -> dict[str, np.ndarray]:
     """Returns what upstream's processor and model make of every case."""
     from transformers import AutoModelForVision2Seq, AutoProcessor
 
-    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-    model = AutoModelForVision2Seq.from_pretrained(folder, trust_remote_code=True, torch_dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(directory, trust_remote_code=True)
+    model = AutoModelForVision2Seq.from_pretrained(directory, trust_remote_code=True, torch_dtype=torch.float32).eval()
     ids, tokens, scores, actions, pixels = [], [], [], [], []
-    for picture, instruction in zip(pictures(), INSTRUCTIONS, strict=True):
-        inputs = processor(PROMPT.format(instruction.lower()), Image.fromarray(picture).convert("RGB"))
+    for image, instruction in zip(pictures(), INSTRUCTIONS, strict=True):
+        inputs = processor(PROMPT.format(instruction.lower()), Image.fromarray(image).convert("RGB"))
         actions.append(model.predict_action(**inputs, unnorm_key=KEY, do_sample=False))
         prompt = torch.cat((inputs["input_ids"], torch.tensor([[29871]])), dim=1)  # as predict_action does
         out = model.generate(

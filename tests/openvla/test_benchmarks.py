@@ -15,12 +15,12 @@ def test_openvla_runs_the_engine_on_one_side_and_transformers_on_the_other(monke
     spec, cpu = tiny.SPECS["tiny"], torch.device("cpu")
     engine, source = bench.build(spec, torch.float32, cpu)
     plain = bench.PlainOpenVLA(spec.model_config(), source, torch.float32, cpu)
-    picture = np.zeros((spec.image_size, spec.image_size, 3), np.uint8)
+    image = np.zeros((spec.image_size, spec.image_size, 3), np.uint8)
     ours, theirs = count_calls(monkeypatch, Packed, "__call__"), count_calls(monkeypatch, LlamaForCausalLM, "forward")
-    tokens = engine.generate(picture[None], [bench.PROMPT]).tokens[0]
+    tokens = engine.generate(image[None], [bench.PROMPT]).tokens[0]
     assert len(ours) > 0 and len(theirs) == 0
     ours.clear()
-    assert np.array_equal(plain.generate(picture, bench.PROMPT), tokens)
+    assert np.array_equal(plain.generate(image, bench.PROMPT), tokens)
     assert len(ours) == 0 and len(theirs) == 7, "one pass for each token"
 
 

@@ -16,7 +16,7 @@ from services.openvla.checkpoint.tiny import FULL, SPECS
 from services.openvla.decoding.engine import capacity
 from services.openvla.model import attention
 from services.openvla.model.openvla import load_model, model_shapes, weight_bytes
-from services.openvla.service.settings import PREFIX, ModelSettings, checkpoint_folder
+from services.openvla.service.settings import PREFIX, ModelSettings, checkpoint_directory
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import INDEX, CheckpointError, changed_files, file_hash, identity, write_record
 from vla_modelkit.memory import require_memory, used_bytes
@@ -27,14 +27,14 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def folder(checkpoints, tmp_path):
+def directory(checkpoints, tmp_path):
     """A copy of the tiny checkpoint that a test may break."""
     return shutil.copytree(checkpoints(), tmp_path / "broken")
 
 
-def load(folder):
-    config = load_config(folder)
-    return load_model(config, Safetensors(folder), torch.float32, CPU, attention.Sdpa(), capacity(16))
+def load(directory):
+    config = load_config(directory)
+    return load_model(config, Safetensors(directory), torch.float32, CPU, attention.Sdpa(), capacity(16))
 
 
 def edit(path, **changes):
@@ -64,73 +64,73 @@ def test_weights_are_readable_by_others(checkpoints):
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in checkpoints().iterdir())
 
 
-def test_a_single_file_and_older_buffers_are_read_too(folder):
+def test_a_single_file_and_older_buffers_are_read_too(directory):
     state = {}
-    for shard in folder.glob("*.safetensors"):
+    for shard in directory.glob("*.safetensors"):
         state |= load_file(shard)
         shard.unlink()
-    (folder / INDEX).unlink()
+    (directory / INDEX).unlink()
     state["language_model.model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(16)
-    save_file(state, folder / "model.safetensors")
-    assert load(folder).patches == 16
+    save_file(state, directory / "model.safetensors")
+    assert load(directory).patches == 16
 
 
-def test_missing_shards_are_named(folder):
-    (folder / "model-00002-of-00002.safetensors").unlink()
+def test_missing_shards_are_named(directory):
+    (directory / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(CheckpointError, match="lacks 1 of 2 weight files: model-00002-of-00002.safetensors"):
-        load(folder)
+        load(directory)
 
 
-def test_a_truncated_shard_is_named(folder):
-    shard = folder / "model-00001-of-00002.safetensors"
+def test_a_truncated_shard_is_named(directory):
+    shard = directory / "model-00001-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="model-00001-of-00002.safetensors: it is damaged or incomplete"):
-        load(folder)
+        load(directory)
 
 
-def test_a_git_lfs_pointer_is_named(folder):
-    shard = folder / "model-00001-of-00002.safetensors"
+def test_a_git_lfs_pointer_is_named(directory):
+    shard = directory / "model-00001-of-00002.safetensors"
     shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:" + "b" * 64 + "\nsize 6948961960\n")
     with pytest.raises(CheckpointError, match="git lfs pull"):
-        load(folder)
+        load(directory)
 
 
-def test_an_adapter_without_its_model_is_named_with_how_to_merge_it(folder):
-    (folder / "config.json").unlink()
-    (folder / "adapter_config.json").write_text(
+def test_an_adapter_without_its_model_is_named_with_how_to_merge_it(directory):
+    (directory / "config.json").unlink()
+    (directory / "adapter_config.json").write_text(
         '{"peft_type": "LORA", "base_model_name_or_path": "openvla/openvla-7b"}'
     )
     with pytest.raises(CheckpointError, match="LoRA adapter of openvla/openvla-7b.*merge_and_unload"):
-        load_config(folder)
+        load_config(directory)
 
 
-def test_a_partial_checkpoint_names_the_missing_file_and_where_to_get_it(folder):
-    (folder / "preprocessor_config.json").unlink()
+def test_a_partial_checkpoint_names_the_missing_file_and_where_to_get_it(directory):
+    (directory / "preprocessor_config.json").unlink()
     with pytest.raises(CheckpointError, match="copy preprocessor_config.json from the checkpoint .* fine-tuned from"):
-        load_config(folder)
+        load_config(directory)
 
 
-def test_a_checkpoint_one_level_deeper_is_named(folder, tmp_path):
+def test_a_checkpoint_one_level_deeper_is_named(directory, tmp_path):
     outer = tmp_path / "outer"
     outer.mkdir()
-    folder.rename(outer / "run")
+    directory.rename(outer / "run")
     with pytest.raises(CheckpointError, match="give .*outer/run"):
         load_config(outer)
 
 
-def test_missing_unexpected_and_misshapen_tensors_are_named(folder):
-    shard = folder / "model-00001-of-00002.safetensors"
+def test_missing_unexpected_and_misshapen_tensors_are_named(directory):
+    shard = directory / "model-00001-of-00002.safetensors"
     state = load_file(shard)
     name = "language_model.model.layers.0.self_attn.q_proj.weight"
     save_file({key: value for key, value in state.items() if key != name}, shard)
     with pytest.raises(CheckpointError, match=f"lacks 1 of .*{name}"):
-        load(folder)
+        load(directory)
     save_file({**state, "lora_A.weight": torch.ones(2)}, shard)
     with pytest.raises(CheckpointError, match="no place for: lora_A.weight"):
-        load(folder)
+        load(directory)
     save_file({**state, name: state[name][:-1].contiguous()}, shard)
     with pytest.raises(CheckpointError, match=r"shape \[127, 128\]"):
-        load(folder)
+        load(directory)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_missing_unexpected_and_misshapen_tensors_are_named(folder):
         ({"text_config": {"model_type": "mistral"}}, "mistral"),
     ],
 )
-def test_a_config_of_another_model_is_refused(folder, changes, text):
-    edit(folder / "config.json", **changes)
+def test_a_config_of_another_model_is_refused(directory, changes, text):
+    edit(directory / "config.json", **changes)
     with pytest.raises(CheckpointError, match=text):
-        load(folder)
+        load(directory)
 
 
 def test_an_empty_folder_and_broken_json_are_told(tmp_path):
@@ -159,44 +159,44 @@ def test_an_empty_folder_and_broken_json_are_told(tmp_path):
         load_config(tmp_path)
 
 
-def test_statistics_come_from_the_fine_tuning_else_from_the_config(folder):
-    assert "libero_goal_no_noops" in load_config(folder).norm_stats
-    (folder / "dataset_statistics.json").write_text(
+def test_statistics_come_from_the_fine_tuning_else_from_the_config(directory):
+    assert "libero_goal_no_noops" in load_config(directory).norm_stats
+    (directory / "dataset_statistics.json").write_text(
         json.dumps({"libero_10": {"action": {"q01": [0] * 7, "q99": [1] * 7}}})
     )
-    assert list(load_config(folder).norm_stats) == ["libero_10"]
-    assert load_config(folder).norm_stats["libero_10"]["mask"] == (True,) * 7
-    (folder / "dataset_statistics.json").unlink()
-    assert len(load_config(folder).norm_stats) == 5
-    edit(folder / "config.json", norm_stats=None)
+    assert list(load_config(directory).norm_stats) == ["libero_10"]
+    assert load_config(directory).norm_stats["libero_10"]["mask"] == (True,) * 7
+    (directory / "dataset_statistics.json").unlink()
+    assert len(load_config(directory).norm_stats) == 5
+    edit(directory / "config.json", norm_stats=None)
     with pytest.raises(CheckpointError, match="neither dataset_statistics.json nor norm_stats"):
-        load_config(folder)
+        load_config(directory)
 
 
-def test_the_record_tells_what_a_folder_holds(folder):
-    unrecorded = identity(folder)
-    write_record(folder, "owner/name", "abc", {path.name: file_hash(path) for path in folder.iterdir()})
-    assert (identity(folder).repo, identity(folder).revision) == ("owner/name", "abc")
-    assert identity(folder).sha256 == unrecorded.sha256
-    (folder / "tokenizer.json").write_text("{}")
-    assert changed_files(folder, json.loads((folder / "checkpoint.json").read_text())) == ["tokenizer.json"]
+def test_the_record_tells_what_a_folder_holds(directory):
+    unrecorded = identity(directory)
+    write_record(directory, "owner/name", "abc", {path.name: file_hash(path) for path in directory.iterdir()})
+    assert (identity(directory).repo, identity(directory).revision) == ("owner/name", "abc")
+    assert identity(directory).sha256 == unrecorded.sha256
+    (directory / "tokenizer.json").write_text("{}")
+    assert changed_files(directory, json.loads((directory / "checkpoint.json").read_text())) == ["tokenizer.json"]
     with pytest.raises(CheckpointError, match="has changed since it was made .tokenizer.json"):
-        identity(folder)
+        identity(directory)
 
 
 def test_a_checkpoint_is_found_by_name_or_path_and_else_listed(tmp_path, checkpoints):
     volume = Volume(tmp_path)
     with pytest.raises(CheckpointError, match="none is on the volume; get one"):
-        checkpoint_folder("", volume)
+        checkpoint_directory("", volume)
     shutil.copytree(checkpoints(), tmp_path / "checkpoints" / "openvla-tiny")
-    assert checkpoint_folder("openvla-tiny", volume) == tmp_path / "checkpoints" / "openvla-tiny"
-    assert checkpoint_folder(str(checkpoints()), volume) == checkpoints()
+    assert checkpoint_directory("openvla-tiny", volume) == tmp_path / "checkpoints" / "openvla-tiny"
+    assert checkpoint_directory(str(checkpoints()), volume) == checkpoints()
     with pytest.raises(CheckpointError, match="did you mean 'openvla-tiny'"):
-        checkpoint_folder("openvla-tini", volume)
+        checkpoint_directory("openvla-tini", volume)
     with pytest.raises(CheckpointError, match="on the volume: openvla-tiny"):
-        checkpoint_folder("", volume)
+        checkpoint_directory("", volume)
     with pytest.raises(CheckpointError, match="not found"):
-        checkpoint_folder("../checkpoints/openvla-tiny", volume)
+        checkpoint_directory("../checkpoints/openvla-tiny", volume)
 
 
 def test_variables_are_the_flags_defaults():

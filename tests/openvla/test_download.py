@@ -23,9 +23,9 @@ SHARD = "model-00001-of-00002.safetensors"
 @pytest.fixture
 def remote(checkpoints, tmp_path):
     """A hub with the tiny checkpoint and a file that no checkpoint needs."""
-    folder = shutil.copytree(checkpoints(), tmp_path / "remote")
-    (folder / "README.md").write_text("not wanted")
-    with hub(folder, REPO) as server:
+    directory = shutil.copytree(checkpoints(), tmp_path / "remote")
+    (directory / "README.md").write_text("not wanted")
+    with hub(directory, REPO) as server:
         yield server
 
 
@@ -48,7 +48,7 @@ def run(tmp_path, nobody):
     return program
 
 
-def folder_of(tmp_path, name="openvla-small"):
+def directory_of(tmp_path, name="openvla-small"):
     return tmp_path / "volume" / "checkpoints" / name
 
 
@@ -56,11 +56,11 @@ def test_a_repository_is_downloaded_recorded_and_not_asked_for_again(remote, run
     done = run("--repo", REPO, url=remote.url)
     assert done.returncode == 0, done.stderr
     assert f"{REPO} at {COMMIT}" in done.stdout
-    folder = folder_of(tmp_path)
-    assert load_config(folder)
-    assert not (folder / "README.md").exists()
-    assert (identity(folder).repo, identity(folder).revision) == (REPO, COMMIT)
-    record = json.loads((folder / "checkpoint.json").read_text())
+    directory = directory_of(tmp_path)
+    assert load_config(directory)
+    assert not (directory / "README.md").exists()
+    assert (identity(directory).repo, identity(directory).revision) == (REPO, COMMIT)
+    record = json.loads((directory / "checkpoint.json").read_text())
     assert {SHARD, "config.json", "tokenizer.json"} <= record["files"].keys()
     remote.asked.clear()
     again = run("--repo", REPO, url=remote.url)
@@ -79,12 +79,12 @@ def test_a_connection_that_breaks_goes_on_where_it_stopped(remote, run, tmp_path
     ranges = [asked for method, name, asked in remote.asked if method == "GET" and name == SHARD]
     assert ranges[0] in (None, "bytes=0-")
     assert int(ranges[1].removeprefix("bytes=").rstrip("-")) > 0
-    assert identity(folder_of(tmp_path)).repo == REPO
+    assert identity(directory_of(tmp_path)).repo == REPO
 
 
 def test_what_is_there_is_kept_and_what_is_missing_is_fetched(remote, run, tmp_path):
     assert run("--repo", REPO, url=remote.url).returncode == 0
-    (folder_of(tmp_path) / SHARD).unlink()
+    (directory_of(tmp_path) / SHARD).unlink()
     remote.asked.clear()
     assert run("--repo", REPO, url=remote.url).returncode == 0
     assert {name for _, name, _ in remote.asked} == {SHARD}
@@ -95,8 +95,8 @@ def test_bytes_that_are_not_what_the_hub_promised_are_removed(remote, run, tmp_p
     done = run("--repo", REPO, url=remote.url)
     assert done.returncode == 1
     assert f"{SHARD} has sha256" in done.stderr
-    assert not (folder_of(tmp_path) / SHARD).exists()
-    assert not (folder_of(tmp_path) / "checkpoint.json").exists()
+    assert not (directory_of(tmp_path) / SHARD).exists()
+    assert not (directory_of(tmp_path) / "checkpoint.json").exists()
 
 
 def test_no_hub_no_repository_no_revision_and_no_space_are_said(remote, run, nobody):
@@ -119,7 +119,7 @@ def test_a_hub_token_that_cannot_be_sent_is_named_and_not_shown(run, monkeypatch
 
 
 def test_too_little_space_is_said_before_anything_is_downloaded(remote, run, monkeypatch):
-    big = remote.folder / "model-00003-of-00003.safetensors"
+    big = remote.directory / "model-00003-of-00003.safetensors"
     with big.open("wb") as file:
         file.truncate(10)
     from vla_modelkit import download
@@ -127,8 +127,8 @@ def test_too_little_space_is_said_before_anything_is_downloaded(remote, run, mon
     monkeypatch.setattr(download, "SPARE", 2**62)
     monkeypatch.setattr(download, "listing", lambda *asked: (COMMIT, [download.RemoteFile("x", 1, None)]))
     with pytest.raises(OSError, match="needed for"):
-        download.fetch(REPO, "main", remote.folder.parent / "target", WANTED)
-    assert not (remote.folder.parent / "target").exists()
+        download.fetch(REPO, "main", remote.directory.parent / "target", WANTED)
+    assert not (remote.directory.parent / "target").exists()
 
 
 def test_a_folder_of_another_repository_is_not_overwritten(remote, run, tmp_path):
@@ -149,9 +149,9 @@ def test_published_checkpoints_are_pinned_by_commit():
 def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_asked_for(run, tmp_path):
     done = run("--tiny", "--suite", "libero_goal", "--name", "small")
     assert done.returncode == 0, done.stderr
-    folder = folder_of(tmp_path, "small")
-    assert list(load_config(folder).norm_stats) == ["libero_goal_no_noops"]
-    assert identity(folder).repo == "random-tiny"
+    directory = directory_of(tmp_path, "small")
+    assert list(load_config(directory).norm_stats) == ["libero_goal_no_noops"]
+    assert identity(directory).repo == "random-tiny"
     assert "is there already" in run("--tiny", "--name", "small").stdout
 
 
@@ -173,8 +173,8 @@ def test_wrong_flags_are_said(run, flags, text):
 
 
 def test_another_models_repository_is_refused_before_anything_is_downloaded(remote, run, tmp_path):
-    (remote.folder / "action_head--150000_checkpoint.pt").write_bytes(b"a head")
+    (remote.directory / "action_head--150000_checkpoint.pt").write_bytes(b"a head")
     done = run("--repo", REPO, url=remote.url)
     assert done.returncode != 0 and "OpenVLA-OFT (it holds action_head--150000_checkpoint.pt)" in done.stderr
-    assert not folder_of(tmp_path).exists()
+    assert not directory_of(tmp_path).exists()
     assert [name for _, name, _ in remote.asked if name.endswith(".safetensors")] == []

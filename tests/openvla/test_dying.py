@@ -36,16 +36,16 @@ def serve(checkpoints, tmp_path):
         return processes[-1], clients[-1], tmp_path / "log"
 
     yield start
-    for one in clients:
-        one.close()
+    for client in clients:
+        client.close()
     for process in processes:
         process.kill()
         process.join()
 
 
 def observation(level, session="a"):
-    picture = np.full((224, 224, 3), level, np.uint8)
-    return Observation({"agentview": picture}, None, "go", session, 0, unnorm_key="libero_goal_no_noops")
+    image = np.full((224, 224, 3), level, np.uint8)
+    return Observation({"agentview": image}, None, "go", session, 0, unnorm_key="libero_goal_no_noops")
 
 
 def readiness(client):

@@ -28,8 +28,8 @@ def make(volume: Path, before: list[str] | None = None) -> subprocess.CompletedP
     return subprocess.run(command, env={**os.environ, "VLALAB_VOLUME": str(volume)}, capture_output=True, text=True)
 
 
-def is_whole(folder: Path) -> bool:
-    return (folder / RECORD).is_file() and not changed_files(folder, read_record(folder))
+def is_whole(directory: Path) -> bool:
+    return (directory / RECORD).is_file() and not changed_files(directory, read_record(directory))
 
 
 def test_one_that_was_interrupted_or_damaged_or_is_half_there_is_made_again_and_what_was_there_is_kept(tmp_path):
@@ -43,17 +43,17 @@ def test_one_that_was_interrupted_or_damaged_or_is_half_there_is_made_again_and_
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    folder = tmp_path / "checkpoints" / "openvla-tiny"
-    assert not folder.exists()
-    assert make(tmp_path).returncode == 0 and is_whole(folder)
-    assert sorted(path.name for path in folder.parent.iterdir()) == ["openvla-tiny"]
+    directory = tmp_path / "checkpoints" / "openvla-tiny"
+    assert not directory.exists()
+    assert make(tmp_path).returncode == 0 and is_whole(directory)
+    assert sorted(path.name for path in directory.parent.iterdir()) == ["openvla-tiny"]
     assert "is there already" in make(tmp_path).stdout
-    weights = next(folder.glob("*.safetensors"))
+    weights = next(directory.glob("*.safetensors"))
     os.truncate(weights, 1000)
-    assert make(tmp_path).returncode == 0 and is_whole(folder)
-    (folder / RECORD).unlink()
-    assert make(tmp_path).returncode == 0 and is_whole(folder)
-    kept = [folder.with_name(f"openvla-tiny.before-{number}") for number in (1, 2)]
+    assert make(tmp_path).returncode == 0 and is_whole(directory)
+    (directory / RECORD).unlink()
+    assert make(tmp_path).returncode == 0 and is_whole(directory)
+    kept = [directory.with_name(f"openvla-tiny.before-{number}") for number in (1, 2)]
     assert (kept[0] / weights.name).stat().st_size == 1000 and not (kept[1] / RECORD).exists()
 
 

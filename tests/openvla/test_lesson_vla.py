@@ -28,8 +28,8 @@ CASES = tuple(zip(pictures(), INSTRUCTIONS, strict=True))
 @pytest.fixture(params=["tiny", "siglip"])
 def read(request, checkpoints):
     """Returns size, folder, and what the lesson reads there."""
-    folder = checkpoints(request.param)
-    return request.param, folder, *lesson.read_checkpoint(folder)
+    directory = checkpoints(request.param)
+    return request.param, directory, *lesson.read_checkpoint(directory)
 
 
 def test_it_is_short_enough_to_be_read():
@@ -44,35 +44,35 @@ def test_prompts_are_the_fast_ones(checkpoints):
 
 
 def test_the_towers_and_the_projector_see_what_the_fast_ones_see(read, engines):
-    size, folder, weights, config = read
-    shape = load_config(folder).towers[0]
-    for picture, _ in CASES[1:3]:
-        ours = lesson.see(picture, weights, config)
-        theirs = engines(size).model.vision(torch.tensor(np.array([resize(picture, shape)])))[0]
+    size, directory, weights, config = read
+    shape = load_config(directory).towers[0]
+    for image, _ in CASES[1:3]:
+        ours = lesson.see(image, weights, config)
+        theirs = engines(size).model.vision(torch.tensor(np.array([resize(image, shape)])))[0]
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
 
 
 def test_the_same_checkpoint_gives_the_same_tokens_and_actions(read, engines):
-    size, folder, weights, config = read
-    known = load_config(folder)
+    size, directory, weights, config = read
+    known = load_config(directory)
     table = ActionTable(codec_of(known), known.norm_stats[KEY])
     found = set()
-    for picture, instruction in CASES[2:4] if size == "siglip" else CASES[:6]:
-        ids = lesson.prompt_ids(instruction, folder)
-        theirs = engines(size).generate(np.array([resize(picture, known.towers[0])]), [ids]).tokens[0].tolist()
-        assert lesson.seven_tokens(picture, ids, weights, config) == theirs
+    for image, instruction in CASES[2:4] if size == "siglip" else CASES[:6]:
+        ids = lesson.prompt_ids(instruction, directory)
+        theirs = engines(size).generate(np.array([resize(image, known.towers[0])]), [ids]).tokens[0].tolist()
+        assert lesson.seven_tokens(image, ids, weights, config) == theirs
         found.add(tuple(theirs))
-        ours = lesson.action_of(picture, instruction, KEY, folder, weights, config)
+        ours = lesson.action_of(image, instruction, KEY, directory, weights, config)
         np.testing.assert_array_equal(ours.astype(np.float32), table.action(theirs))
     assert len(found) > 1, "pictures and words that are told apart"
 
 
 def test_the_scores_are_the_fast_ones(checkpoints, engines):
     weights, config = lesson.read_checkpoint(checkpoints())
-    picture, ids = CASES[3][0], lesson.prompt_ids(INSTRUCTIONS[3], checkpoints())
-    generated = engines().generate(picture[None], [ids], keep_logits=True)
+    image, ids = CASES[3][0], lesson.prompt_ids(INSTRUCTIONS[3], checkpoints())
+    generated = engines().generate(image[None], [ids], keep_logits=True)
     embed = weights["language_model.model.embed_tokens.weight"]
-    x = torch.cat((embed[ids[:1]], lesson.see(picture, weights, config), embed[ids[1:]]))
+    x = torch.cat((embed[ids[:1]], lesson.see(image, weights, config), embed[ids[1:]]))
     ours = lesson.next_token_scores(x, weights, config)
     np.testing.assert_allclose(ours.numpy(), generated.logits[0, 0], atol=2e-3)
 
@@ -135,14 +135,14 @@ def ask(url: str, body: dict) -> tuple[int, dict]:
 
 
 def test_the_server_answers_what_the_lesson_does(server, checkpoints):
-    picture, words = CASES[3][0], INSTRUCTIONS[3]
-    status, answer = ask(server, {"image": picture.tolist(), "instruction": words, "unnorm_key": KEY})
-    expected = lesson.action_of(picture, words, KEY, checkpoints(), *lesson.read_checkpoint(checkpoints()))
+    image, words = CASES[3][0], INSTRUCTIONS[3]
+    status, answer = ask(server, {"image": image.tolist(), "instruction": words, "unnorm_key": KEY})
+    expected = lesson.action_of(image, words, KEY, checkpoints(), *lesson.read_checkpoint(checkpoints()))
     assert status == 200
     np.testing.assert_allclose(answer["action"], expected)
     status, answer = ask(server, {"instruction": words})
     assert status == 422 and "image" in str(answer)
     status, answer = ask(server, {"image": [[(0, 0, 256)]], "instruction": words, "unnorm_key": "libero"})
     assert status == 422 and "255" in str(answer)
-    status, answer = ask(server, {"image": picture.tolist(), "instruction": words, "unnorm_key": "libero"})
+    status, answer = ask(server, {"image": image.tolist(), "instruction": words, "unnorm_key": "libero"})
     assert status == 422 and KEY in str(answer)

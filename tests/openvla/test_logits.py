@@ -112,15 +112,17 @@ def test_damaged_weights_do_not_start(checkpoints, tmp_path):
 
     from safetensors.torch import load_file, save_file
 
-    folder = shutil.copytree(checkpoints(), tmp_path / "damaged")
-    shard = next(path for path in folder.glob("*.safetensors") if "language_model.model.norm.weight" in load_file(path))
+    directory = shutil.copytree(checkpoints(), tmp_path / "damaged")
+    shard = next(
+        path for path in directory.glob("*.safetensors") if "language_model.model.norm.weight" in load_file(path)
+    )
     state = load_file(shard)
     state["language_model.model.norm.weight"][0] = float("nan")
     save_file(state, shard, metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match="NaN or infinite"):
-        load_policy(ModelSettings(checkpoint=str(folder), device="cpu"))
+        load_policy(ModelSettings(checkpoint=str(directory), device="cpu"))
 
 
 def seen(instruction):
-    picture = np.random.RandomState(0).randint(0, 256, (64, 64, 3)).astype(np.uint8)
-    return Observation({"agentview": picture}, None, instruction, "s", 0, unnorm_key=KEY)
+    image = np.random.RandomState(0).randint(0, 256, (64, 64, 3)).astype(np.uint8)
+    return Observation({"agentview": image}, None, instruction, "s", 0, unnorm_key=KEY)

@@ -45,8 +45,8 @@ download.fetch("someone/openvla-small", "main", Path(sys.argv[1]), WANTED)
 
 @pytest.mark.parametrize("long_s", ["1e-9", "1e12"])
 def test_a_download_says_it_while_it_goes_on(checkpoints, tmp_path, long_s):
-    folder = shutil.copytree(checkpoints(), tmp_path / "remote")
-    with hub(folder, "someone/openvla-small") as server:
+    directory = shutil.copytree(checkpoints(), tmp_path / "remote")
+    with hub(directory, "someone/openvla-small") as server:
         server.pause_s = 0.4
         variables = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf"), "VLALAB_VOLUME": str(tmp_path)}
         command = [sys.executable, "-c", PROGRAM, str(tmp_path / "checkpoints" / "here"), long_s]

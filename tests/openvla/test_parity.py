@@ -36,7 +36,7 @@ def inputs(size, engines, checkpoints):
     """(pixels uint8 [8, S, S, 3], prompts as ids), by our own processing."""
     tower = engines(size).model.config.towers[0]
     tokenizer = PromptTokenizer(checkpoints(size))
-    return np.stack([resize(one, tower) for one in pictures()]), [tokenizer.prompt_ids(one) for one in INSTRUCTIONS]
+    return np.stack([resize(image, tower) for image in pictures()]), [tokenizer.prompt_ids(one) for one in INSTRUCTIONS]
 
 
 def test_prompts_are_tokenised_as_upstream_does(inputs, reference):

@@ -19,7 +19,7 @@ NORMALIZE = "tvf_normalize_params"
 
 
 @pytest.fixture
-def folder(checkpoints, tmp_path):
+def directory(checkpoints, tmp_path):
     """A copy of the tiny checkpoint's small files that a test may change."""
     return shutil.copytree(checkpoints(), tmp_path / "changed", ignore=shutil.ignore_patterns("*.safetensors"))
 
@@ -30,26 +30,26 @@ def edit(path, **changes):
     path.write_text(json.dumps({name: one for name, one in value.items() if one is not ...}))
 
 
-def test_what_upstream_let_override_overrides(folder):
+def test_what_upstream_let_override_overrides(directory):
     """means and stds are the numbers before the converter rounded them; the model sees the fields'."""
-    seen = read_preprocessing(folder)
+    seen = read_preprocessing(directory)
     assert seen[0].mean == (0.484375, 0.455078125, 0.40625) and seen[0].std == (0.228515625, 0.2236328125, 0.224609375)
-    edit(folder / FILE, **{NORMALIZE: ...})
-    assert read_preprocessing(folder)[0].mean == (0.485, 0.456, 0.406)
-    edit(folder / FILE, **{NORMALIZE: [{"mean": [0.1, 0.2, 0.3]}, {"std": [1, 2, 3]}]})
-    seen = read_preprocessing(folder)
+    edit(directory / FILE, **{NORMALIZE: ...})
+    assert read_preprocessing(directory)[0].mean == (0.485, 0.456, 0.406)
+    edit(directory / FILE, **{NORMALIZE: [{"mean": [0.1, 0.2, 0.3]}, {"std": [1, 2, 3]}]})
+    seen = read_preprocessing(directory)
     assert seen[0].mean == (0.1, 0.2, 0.3) and seen[0].std == (0.229, 0.224, 0.225) and seen[1].std == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize("number", range(len(RESAMPLINGS)))
-def test_filters_are_read_by_pillows_number_and_by_name(number, folder):
+def test_filters_are_read_by_pillows_number_and_by_name(number, directory):
     from PIL import Image
 
     size = {"size": [64, 64]}
-    edit(folder / FILE, tvf_resize_params=[{**size, "interpolation": number}] * 2)
-    assert Image.Resampling[read_preprocessing(folder)[0].interpolation.upper()] == number
-    edit(folder / FILE, tvf_resize_params=[size] * 2, interpolations=[RESAMPLINGS[number]] * 2)
-    assert Image.Resampling[read_preprocessing(folder)[1].interpolation.upper()] == number
+    edit(directory / FILE, tvf_resize_params=[{**size, "interpolation": number}] * 2)
+    assert Image.Resampling[read_preprocessing(directory)[0].interpolation.upper()] == number
+    edit(directory / FILE, tvf_resize_params=[size] * 2, interpolations=[RESAMPLINGS[number]] * 2)
+    assert Image.Resampling[read_preprocessing(directory)[1].interpolation.upper()] == number
 
 
 @pytest.mark.parametrize(
@@ -72,20 +72,20 @@ def test_filters_are_read_by_pillows_number_and_by_name(number, folder):
         ({"input_sizes": [[3, 224, 224]] * 2, "tvf_resize_params": ..., "tvf_crop_params": ...}, "one size"),
     ],
 )
-def test_another_way_to_see_is_refused(changes, text, folder):
-    edit(folder / FILE, **changes)
+def test_another_way_to_see_is_refused(changes, text, directory):
+    edit(directory / FILE, **changes)
     with pytest.raises(CheckpointError, match=text):
-        load_config(folder)
+        load_config(directory)
 
 
 @pytest.mark.parametrize(
     "changed", [{"hidden_act": "gelu"}, {"tie_word_embeddings": True}, {"mlp_bias": True}, {"pretraining_tp": 2}]
 )
-def test_a_language_model_that_computes_otherwise_is_refused(changed, folder):
-    text = json.loads((folder / "config.json").read_text())["text_config"]
-    edit(folder / "config.json", text_config={**text, **changed})
+def test_a_language_model_that_computes_otherwise_is_refused(changed, directory):
+    text = json.loads((directory / "config.json").read_text())["text_config"]
+    edit(directory / "config.json", text_config={**text, **changed})
     with pytest.raises(CheckpointError, match=next(iter(changed))):
-        load_config(folder)
+        load_config(directory)
 
 
 GOOD = {"q01": [-1.0] * 7, "q99": [1.0] * 7, "mask": [True] * 6 + [False]}
@@ -102,26 +102,26 @@ GOOD = {"q01": [-1.0] * 7, "q99": [1.0] * 7, "mask": [True] * 6 + [False]}
         ({"mask": "yes"}, "'b' have the mask"),
     ],
 )
-def test_one_bad_data_set_is_named_and_blocks_no_other(changes, text, folder, caplog):
+def test_one_bad_data_set_is_named_and_blocks_no_other(changes, text, directory, caplog):
     bad = {"a": {"action": GOOD}, "b": {"action": {**GOOD, **changes}}, "c": {"action": GOOD}, "d": None}
-    (folder / STATISTICS).write_text(json.dumps(bad))
-    config = load_config(folder)
+    (directory / STATISTICS).write_text(json.dumps(bad))
+    config = load_config(directory)
     with caplog.at_level(logging.WARNING):
         assert served_keys(config, "") == ("a", "c")
     assert text in caplog.text and "'d'" in caplog.text
     with pytest.raises(ValueError, match=text.replace("[", r"\[")):
         served_keys(config, "b")
-    (folder / STATISTICS).write_text(json.dumps({"b": bad["b"]}))
+    (directory / STATISTICS).write_text(json.dumps({"b": bad["b"]}))
     with pytest.raises(CheckpointError, match=text):
-        load_config(folder)
+        load_config(directory)
 
 
-def test_no_mask_stretches_everything_and_a_null_mask_nothing_as_upstream_does(folder):
+def test_no_mask_stretches_everything_and_a_null_mask_nothing_as_upstream_does(directory):
     kinds = {"absent": {**GOOD, "q99": [3.0] * 7}, "null": {**GOOD, "q99": [3.0] * 7, "mask": None}}
     del kinds["absent"]["mask"]
-    (folder / STATISTICS).write_text(json.dumps({key: {"action": value} for key, value in kinds.items()}))
-    stats = load_config(folder).norm_stats
-    values = codec_of(load_config(folder)).values(np.full(7, 31800))
+    (directory / STATISTICS).write_text(json.dumps({key: {"action": value} for key, value in kinds.items()}))
+    stats = load_config(directory).norm_stats
+    values = codec_of(load_config(directory)).values(np.full(7, 31800))
     np.testing.assert_array_equal(unnormalise(values, stats["null"]), values)  # np.where(None, …) takes the second
     np.testing.assert_array_equal(unnormalise(values, stats["absent"]), 0.5 * (values + 1) * 4.0 - 1.0)
 
@@ -143,18 +143,18 @@ def test_tokenizer_model_alone_reads_special_tokens_as_upstream_does(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["action_head", "proprio_projector", "noisy_action_projector", "vision_backbone"])
-def test_openvla_oft_is_told_by_its_files(part, folder):
-    (folder / f"{part}--150000_checkpoint.pt").touch()
+def test_openvla_oft_is_told_by_its_files(part, directory):
+    (directory / f"{part}--150000_checkpoint.pt").touch()
     with pytest.raises(CheckpointError, match=f"OpenVLA-OFT .it holds {part}--150000"):
-        load_config(folder)
+        load_config(directory)
 
 
-def test_openvla_oft_is_told_by_its_statistics(folder):
+def test_openvla_oft_is_told_by_its_statistics(directory):
     """Its `.pt` files may not have come along; and OpenVLA's own statistics have a state of nothing but zeros."""
     zeros = {name: [0.0] * 7 for name in ("mean", "std", "max", "min", "q01", "q99")}
-    (folder / STATISTICS).write_text(json.dumps({"libero_goal": {"action": GOOD, "proprio": zeros}}))
-    assert list(load_config(folder).norm_stats) == ["libero_goal"]
+    (directory / STATISTICS).write_text(json.dumps({"libero_goal": {"action": GOOD, "proprio": zeros}}))
+    assert list(load_config(directory).norm_stats) == ["libero_goal"]
     state = {**zeros, "mean": [-0.05, 0.03, 0.76, 2.97, -0.22, -0.12, 0.02, -0.02]}
-    (folder / STATISTICS).write_text(json.dumps({"libero_goal_no_noops": {"action": GOOD, "proprio": state}}))
+    (directory / STATISTICS).write_text(json.dumps({"libero_goal_no_noops": {"action": GOOD, "proprio": state}}))
     with pytest.raises(CheckpointError, match="OpenVLA-OFT .*'libero_goal_no_noops'.*proprio"):
-        load_config(folder)
+        load_config(directory)

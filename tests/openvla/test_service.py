@@ -34,8 +34,8 @@ TOKEN = "a-token-for-tests"
 CPU = torch.device("cpu")
 
 
-def settings(folder, **changes):
-    return ModelSettings(checkpoint=str(folder), device="cpu", max_batch=8, **changes)
+def settings(directory, **changes):
+    return ModelSettings(checkpoint=str(directory), device="cpu", max_batch=8, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def service(checkpoints):
 
 
 def observation(seed=0, session="a", step=0, instruction="put the bowl on the stove", key=KEY, side=224):
-    picture = np.random.RandomState(seed).randint(0, 256, (side, side, 3)).astype(np.uint8)
-    return Observation({"agentview": picture}, None, instruction, session, step, unnorm_key=key)
+    image = np.random.RandomState(seed).randint(0, 256, (side, side, 3)).astype(np.uint8)
+    return Observation({"agentview": image}, None, instruction, session, step, unnorm_key=key)
 
 
 def actions(policy, observations):
@@ -83,12 +83,12 @@ def test_info_says_everything_an_evaluator_compares(service):
     ],
 )  # fmt: skip
 def test_what_a_checkpoint_does_not_state_is_said(checkpoints, tmp_path, caplog, repo, key, gripper, expected):
-    folder = tmp_path / "c"
-    shutil.copytree(checkpoints(), folder)
+    directory = tmp_path / "c"
+    shutil.copytree(checkpoints(), directory)
     stats = {"q01": [-1.0] * 6 + [gripper], "q99": [1.0] * 7, "mask": [True] * 6 + [False]}
-    (folder / "dataset_statistics.json").write_text(json.dumps({key: {"action": stats}}))
-    (folder / "checkpoint.json").write_text(json.dumps({"repo": repo}))
-    details = load_policy(settings(folder)).info().details
+    (directory / "dataset_statistics.json").write_text(json.dumps({key: {"action": stats}}))
+    (directory / "checkpoint.json").write_text(json.dumps({"repo": repo}))
+    details = load_policy(settings(directory)).info().details
     assert details["statistics_from"] == "dataset_statistics.json"
     assumed = details["assumed"].split("; ") if "assumed" in details else []
     assert len(assumed) == len(expected) and all(part in text for part, text in zip(expected, assumed, strict=True))
@@ -176,8 +176,8 @@ def test_a_picture_that_is_no_rgb_gets_the_action_of_what_upstream_makes_of_it(s
 
 
 def test_a_wrong_key_on_act_is_422(service):
-    picture = {"__numpy__": base64.b64encode(bytes(12)).decode(), "dtype": "|u1", "shape": [2, 2, 3]}
-    body = json.dumps({"image": picture, "instruction": "go", "unnorm_key": "bridge_orig"}).encode()
+    image = {"__numpy__": base64.b64encode(bytes(12)).decode(), "dtype": "|u1", "shape": [2, 2, 3]}
+    body = json.dumps({"image": image, "instruction": "go", "unnorm_key": "bridge_orig"}).encode()
     request = urllib.request.Request(service.url + "/act", body, {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=60)

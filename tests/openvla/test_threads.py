@@ -44,8 +44,8 @@ def engine(several_threads, checkpoints):
     from services.openvla.service.loading import load_engine
     from services.openvla.service.settings import ModelSettings
 
-    folder = checkpoints()
-    return load_engine(ModelSettings(device="cpu", dtype="fp32", max_batch=2), folder, load_config(folder))[0]
+    directory = checkpoints()
+    return load_engine(ModelSettings(device="cpu", dtype="fp32", max_batch=2), directory, load_config(directory))[0]
 
 
 def threads_used(engine, monkeypatch) -> set[int]:

@@ -133,7 +133,7 @@ def test_every_variable_of_both_files_is_documented():
     of_all = {
         service_settings.variable(name, what) for name in SERVICES for what in ("PORT", "MEMORY", "GPU", "CHECKPOINT")
     }
-    own = {variable for one in manifests.services().values() for variable in one.variables}
+    own = {variable for service in manifests.services().values() for variable in service.variables}
     assert used <= set(documented) | of_all | own
     assert len(documented) == len(set(documented)), "a variable is documented twice"
 
@@ -161,10 +161,10 @@ def test_the_host_knows_the_published_checkpoints(service):
     """
     model = manifests.models()[service]
     told = (ROOT / model.published).read_text()
-    for suite, folder in model.checkpoints.items():
+    for suite, directory in model.checkpoints.items():
         assert f'"{suite}"' in told
-        spellings = [folder, *(folder.replace(part, "{}", 1) for part in folder.split("-"))]
-        assert any(f"/{spelling}" in told for spelling in spellings), folder
+        spellings = [directory, *(directory.replace(part, "{}", 1) for part in directory.split("-"))]
+        assert any(f"/{spelling}" in told for spelling in spellings), directory
 
 
 def test_compose_itself_accepts_both_files():

@@ -22,8 +22,8 @@ def with_checks(text: str) -> str:
     """Return the page with the current table of checks."""
     rows = ["| check | what it means when it is not in order | worst | in general | before |", "|---|---|---|---|---|"]
     rows += [
-        f"| `{one.id}` | {one.meaning} | {one.severity} | `{one.fix}` | {', '.join(one.before)} |"
-        for one in runner.checks()
+        f"| `{check.id}` | {check.meaning} | {check.severity} | `{check.fix}` | {', '.join(check.before)} |"
+        for check in runner.checks()
     ]
     before, rest = text.split(BEGIN)
     return before + BEGIN + "\n".join(rows) + "\n" + END + rest.split(END)[1]
@@ -54,7 +54,7 @@ def test_the_checks_before_a_task_are_those_of_tasks_that_ask():
     from vlalab import cli
 
     asking = {name for name, task in cli.TASKS.items() if "no-check" in task.shared}
-    assert {task for one in runner.checks() for task in one.before} == asking
+    assert {task for check in runner.checks() for task in check.before} == asking
     for name in asking:
         assert f"`{name}`" in TEXT.split("## Before other tasks")[1].split("\n## ")[0]
 

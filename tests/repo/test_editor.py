@@ -55,7 +55,9 @@ def test_every_lab_and_lesson_can_be_debugged():
     files = (ROOT / "lessons").glob("*.py")
     lessons = [(f"lesson {path.stem}", f"lessons.{path.stem}") for path in files if "__name__ ==" in path.read_text()]
     assert len(labs) >= 6 and len(lessons) >= 3
-    for name, module in labs + [one for one in lessons if one[0] not in ("lesson vla_server", "lesson gradio_demo")]:
+    for name, module in labs + [
+        lesson for lesson in lessons if lesson[0] not in ("lesson vla_server", "lesson gradio_demo")
+    ]:
         assert LAUNCH[name]["module"] == module
 
 
@@ -67,13 +69,13 @@ def test_the_current_file_runs_with_the_interpreter_chosen_in_the_editor():
 
 def test_what_is_debugged_finds_its_packages():
     for one in LAUNCH.values():
-        folders = one["env"]["PYTHONPATH"].replace("${workspaceFolder}", str(ROOT)).split(":")
-        assert folders == [str(ROOT), *(str(ROOT / folder) for folder in paths.SHARED)]
+        directories = one["env"]["PYTHONPATH"].replace("${workspaceFolder}", str(ROOT)).split(":")
+        assert directories == [str(ROOT), *(str(ROOT / directory) for directory in paths.SHARED)]
         if "program" in one:
             continue
-        places = [ROOT / folder / one["module"].replace(".", "/") for folder in (".", *paths.SHARED)]
+        places = [ROOT / directory / one["module"].replace(".", "/") for directory in (".", *paths.SHARED)]
         assert any(path.with_suffix(end).exists() for path in places for end in ("", ".py"))
-    assert read(".vscode/settings.json")["python.analysis.extraPaths"] == [str(folder) for folder in paths.SHARED]
+    assert read(".vscode/settings.json")["python.analysis.extraPaths"] == [str(directory) for directory in paths.SHARED]
 
 
 def test_every_task_of_the_editor_is_one_of_the_lab():

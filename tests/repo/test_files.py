@@ -22,7 +22,7 @@ SERVICES = compose.read(variables={})
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 ENVIRONMENTS = paths.image_names()
-SHARED = {f"vla_{Path(folder).name}" for folder in paths.SHARED}
+SHARED = {f"vla_{Path(directory).name}" for directory in paths.SHARED}
 COMPOSE = (ROOT / "compose.yaml").read_text()
 
 
@@ -90,7 +90,7 @@ def test_every_service_has_a_manifest_and_every_manifest_its_services():
     assert set(manifests.services()) == set(SERVICES)
     for name, service in SERVICES.items():
         if service.command[2].startswith("services."):
-            assert service.command[2].split(".")[1] == manifests.folder_of(name)
+            assert service.command[2].split(".")[1] == manifests.directory_of(name)
 
 
 def test_what_manifests_name_is_there():
@@ -101,7 +101,9 @@ def test_what_manifests_name_is_there():
     for job, benchmark in manifests.benchmarks().items():
         assert SERVICES[job].role == "job" and set(benchmark.table) <= set(benchmark.suites)
         assert benchmark.fallback in (*(n for n, one in SERVICES.items() if one.role == "policy"), "auto")
-    suites = [suite for one in manifests.benchmarks().values() for suite in (*one.suites, *one.variants)]
+    suites = [
+        suite for benchmark in manifests.benchmarks().values() for suite in (*benchmark.suites, *benchmark.variants)
+    ]
     assert len(suites) == len(set(suites)), "a suite is two benchmarks'"
 
 
@@ -114,7 +116,7 @@ def test_ports_differ():
 def test_the_module_a_service_runs_exists(name):
     command = SERVICES[name].command
     module = command[command.index("-m") + 1].replace(".", "/")
-    places = [ROOT / folder / module for folder in (".", *paths.SHARED)]
+    places = [ROOT / directory / module for directory in (".", *paths.SHARED)]
     assert any(path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file() for path in places)
 
 
@@ -156,10 +158,10 @@ def test_compose_yaml_holds_nothing_that_compose_would_not_know():
 
 
 def test_the_volume_has_one_layout():
-    folders = constant("shared/common/vla_common/volume.py", "FOLDERS")
+    directories = constant("shared/common/vla_common/volume.py", "DIRECTORIES")
     source = "".join(path.read_text() for path in (ROOT / "vlalab").rglob("*.py"))
     used = set(re.findall(r'volume\(\) / "(\w+)"', source))
-    assert used and used <= set(folders)
+    assert used and used <= set(directories)
 
 
 # --- host tool ↔ services -----------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def test_the_volume_has_one_layout():
 def test_what_the_host_decides_itself_is_no_flag(task, config):
     """The policy's address, the volume's folders, the token."""
     options = borrowed.options(f"vla_evaluation.config:{config}")
-    internal = {name for name, one in options.items() if one.group == "internal"}
+    internal = {name for name, option in options.items() if option.group == "internal"}
     assert internal == {"suite", "policy_url", "token", "run_dir", "lease_s"}
     ours = {flag.name for flag in cli.TASKS[task].flags}
     assert set(options) - internal <= ours and not internal - {"suite"} & ours
@@ -182,7 +184,7 @@ def test_documented_commands_use_flags_that_their_tasks_have():
             for task, rest in re.findall(r"\./lab ([a-z]\w*)( [^`|#\n]*)?", text):
                 flags = set(re.findall(r"--([a-z][a-z-]*)", re.sub('"[^"]*"', "", rest)))  # in quotes: a program's
                 checked += len(flags)
-                assert flags <= {one.flag for one in cli.TASKS[task].flags} | {"help"}, f"{name}: ./lab {task}{rest}"
+                assert flags <= {flag.flag for flag in cli.TASKS[task].flags} | {"help"}, f"{name}: ./lab {task}{rest}"
     assert checked > 20
 
 
@@ -343,8 +345,8 @@ HOST_TOOL = [
 
 def test_the_host_tools_packages_build_on_each_other():
     """Each imports only those before it; the map says so in the same order. `cli` is on top of them all."""
-    folders = {path.parent.name for path in (ROOT / "vlalab").glob("*/__init__.py")}
-    assert folders == set(HOST_TOOL)
+    directories = {path.parent.name for path in (ROOT / "vlalab").glob("*/__init__.py")}
+    assert directories == set(HOST_TOOL)
     assert re.findall(r"(?m)^  (\w+)/ ", ARCHITECTURE.split("\nvlalab/")[1].split("\ntests/")[0]) == HOST_TOOL
     for name, text in modules().items():
         if name.startswith("vlalab/") and name.count("/") > 1:
@@ -362,13 +364,13 @@ def test_the_host_tool_names_no_model_and_no_benchmark():
             tree = ast.parse(text)
             silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
             texts = [one for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            said = [one.value for one in texts if id(one) not in silent and "./lab " not in one.value]
+            said = [text.value for text in texts if id(text) not in silent and "./lab " not in text.value]
             assert [text for text in said if named.search(text)] == [], name
 
 
 def test_no_model_keeps_a_copy_of_what_the_model_kit_has():
-    def defined(folder: str) -> set[str]:
-        trees = [ast.parse(text) for name, text in modules().items() if name.startswith(folder)]
+    def defined(directory: str) -> set[str]:
+        trees = [ast.parse(text) for name, text in modules().items() if name.startswith(directory)]
         functions = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
         return {name for name in functions if not name.startswith("_")}
 
@@ -396,9 +398,9 @@ def test_every_image_has_the_shared_packages_its_services_import(name):
     dockerfile = (ROOT / "images" / "Dockerfile").read_text()
     for package in (ROOT / "shared").glob("*/vla_*"):
         if package.name in found:
-            folder = package.parent.relative_to(ROOT)
-            assert f"COPY {folder} {folder}\n" in dockerfile, package.name
-            assert re.search(rf"PYTHONPATH=\S*/opt/vla-lab/{folder}\b", dockerfile), package.name
+            directory = package.parent.relative_to(ROOT)
+            assert f"COPY {directory} {directory}\n" in dockerfile, package.name
+            assert re.search(rf"PYTHONPATH=\S*/opt/vla-lab/{directory}\b", dockerfile), package.name
 
 
 def test_the_simulators_tests_import_it_after_it_is_configured():
@@ -441,8 +443,8 @@ def test_no_path_of_one_machine_is_written_down():
 
 
 def test_tables_and_progress_are_drawn_by_a_console_that_shows_control_characters():
-    for folder in ("vlalab", "shared", "services"):
-        for path in (ROOT / folder).rglob("*.py"):
+    for directory in ("vlalab", "shared", "services"):
+        for path in (ROOT / directory).rglob("*.py"):
             if path.name != "endings.py":
                 assert not re.search(r"\bConsole\(|rich import print|get_console", path.read_text()), path
 
@@ -476,6 +478,6 @@ def test_every_file_that_the_architecture_page_walks_through_exists():
 
 def test_the_picture_of_the_whole_shows_folders_that_exist():
     page = (ROOT / "docs" / "architecture.md").read_text()
-    picture = page[page.index("```mermaid") : page.index("### The walk of one observation")]
-    shown = set(re.findall(r"(?:services|vlalab)/\w+", picture))
+    image = page[page.index("```mermaid") : page.index("### The walk of one observation")]
+    shown = set(re.findall(r"(?:services|vlalab)/\w+", image))
     assert len(shown) > 5 and all((ROOT / name).is_dir() for name in shown)

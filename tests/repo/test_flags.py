@@ -21,14 +21,14 @@ from vlalab.tasks.flags import KINDS, program_flags
 ALL = cli.TASKS
 PLACES = {
     *(f"vla_evaluation.config:{name}" for name in ("EvalConfig", "RecordConfig")),
-    *(place for one in manifests.models().values() for place in one.options.values()),
-    *(place for one in manifests.benchmarks().values() for place in one.options.values()),
+    *(place for model in manifests.models().values() for place in model.options.values()),
+    *(place for benchmark in manifests.benchmarks().values() for place in benchmark.options.values()),
     *map(course.config, course.labs()),
     *(course.module("diffusion", f"config:{name}") for name in ("SampleRequest", "ScoreRequest")),
     course.module("transformer", "config:TranslateCommand"),
     CHECKPOINT_OPTIONS,
 }
-OPTIONS = [(place, one) for place in sorted(PLACES) for one in borrowed.options(place).values()]
+OPTIONS = [(place, option) for place in sorted(PLACES) for option in borrowed.options(place).values()]
 PUBLIC = [(place, one) for place, one in OPTIONS if one.group != "internal"]
 
 
@@ -117,15 +117,15 @@ def messages(path: str) -> list[str]:
     tree = ast.parse((paths.ROOT / path).read_text())
     silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     texts = [one for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    return [one.value for one in texts if id(one) not in silent and not one.value.startswith("--")]
+    return [text.value for text in texts if id(text) not in silent and not text.value.startswith("--")]
 
 
-@pytest.mark.parametrize("folder", TASKS_OF)
-def test_messages_advise_only_flags_that_the_lab_has(folder):
-    known = {flag.flag for task in TASKS_OF[folder] for flag in ALL[task].flags}
-    for path in sorted((paths.ROOT / folder).rglob("*.py")):
+@pytest.mark.parametrize("directory", TASKS_OF)
+def test_messages_advise_only_flags_that_the_lab_has(directory):
+    known = {flag.flag for task in TASKS_OF[directory] for flag in ALL[task].flags}
+    for path in sorted((paths.ROOT / directory).rglob("*.py")):
         name = str(path.relative_to(paths.ROOT))
-        if any(name.startswith(f"{inner}/") and len(inner) > len(folder) for inner in TASKS_OF):
+        if any(name.startswith(f"{inner}/") and len(inner) > len(directory) for inner in TASKS_OF):
             continue
         for text in messages(name):
             assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text)) <= known, f"{name}: {text}"

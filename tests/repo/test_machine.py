@@ -46,7 +46,7 @@ def test_the_memory_of_services_is_their_manifests():
     for names, sizes in table:
         services, numbers = re.findall(r"`(\w+)`", names), [int(size) for size in sizes.split(", ")]
         found |= dict(zip(services, numbers * (len(services) if len(numbers) == 1 else 1), strict=True))
-    told = {name: one.memory_mb for name, one in manifests.services().items() if one.memory_mb}
+    told = {name: service.memory_mb for name, service in manifests.services().items() if service.memory_mb}
     assert len(found) > 5 and found == {name: told[name] for name in found}
 
 

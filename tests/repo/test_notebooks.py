@@ -30,7 +30,7 @@ NAMES = {
 
 
 def test_the_notebooks_are_those_of_the_course_and_each_folder_has_a_service():
-    found = {folder: sorted(path.stem for path in FOUND if path.parts[-3] == folder) for folder in NAMES}
+    found = {directory: sorted(path.stem for path in FOUND if path.parts[-3] == directory) for directory in NAMES}
     assert found == NAMES
     assert {path.parts[-3] for path in FOUND} == set(manifests.notebooks())
 

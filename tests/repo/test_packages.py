@@ -15,7 +15,7 @@ from vlalab.environments import licences, locks, venvs
 from vlalab.host import borrowed, paths
 
 ROOT = paths.ROOT
-PACKAGES = {next((ROOT / folder).glob("vla_*")).name: ROOT / folder for folder in paths.SHARED}
+PACKAGES = {next((ROOT / directory).glob("vla_*")).name: ROOT / directory for directory in paths.SHARED}
 CONTRACT = PACKAGES["vla_contract"]
 # The distribution of a module whose name differs by more than underscores.
 DISTRIBUTIONS = {"PIL": "pillow", "cv2": "opencv-python-headless", "OpenGL": "pyopengl"}
@@ -61,12 +61,14 @@ def imported(package: str) -> set[str]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_declares_what_its_modules_import(package):
     assert project(package)["name"] == package.replace("_", "-")
-    assert {one.name for one in requirements(package)} - NOT_IMPORTED_HERE == set(map(distribution, imported(package)))
+    assert {requirement.name for requirement in requirements(package)} - NOT_IMPORTED_HERE == set(
+        map(distribution, imported(package))
+    )
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_version_in_an_images_lock_is_one_that_a_package_takes(package):
-    pins = [pin for pin in licences.pins() if pin[0] in {one.name for one in requirements(package)}]
+    pins = [pin for pin in licences.pins() if pin[0] in {requirement.name for requirement in requirements(package)}]
     for one in requirements(package):
         versions = [version for name, version in pins if name == one.name]
         assert one.specifier or one.name.startswith("vla-"), one
@@ -82,8 +84,8 @@ def test_the_contracts_server_declares_what_the_client_does_and_more():
 @pytest.mark.parametrize("source", sorted(ROOT.glob("shared/*/requirements.in")), ids=lambda path: path.parent.name)
 def test_what_a_lock_takes_for_a_package_is_what_the_package_declares(source):
     """The contract's are in every lock anyway."""
-    (package,) = (name for name, folder in PACKAGES.items() if folder == source.parent)
-    server = {one.name for one in requirements("vla_contract")}
+    (package,) = (name for name, directory in PACKAGES.items() if directory == source.parent)
+    server = {requirement.name for requirement in requirements("vla_contract")}
     needed = {Requirement(line).name for line in project(package)["dependencies"]}
     listed = {line for line in source.read_text().splitlines() if line and not line.startswith("#")}
     assert {name for name in needed if not name.startswith("vla-")} - server == listed - server
@@ -92,7 +94,7 @@ def test_what_a_lock_takes_for_a_package_is_what_the_package_declares(source):
 def test_an_images_path_has_every_package():
     """`./lab` and the tests read the same list in vlalab/host/paths.py."""
     stated = re.search(r" PYTHONPATH=(\S+)", (ROOT / "images/Dockerfile").read_text())[1]
-    assert stated.split(":") == ["/opt/vla-lab", *(f"/opt/vla-lab/{folder}" for folder in paths.SHARED)]
+    assert stated.split(":") == ["/opt/vla-lab", *(f"/opt/vla-lab/{directory}" for directory in paths.SHARED)]
     assert {path.parent for path in ROOT.glob("shared/*/vla_*")} == set(PACKAGES.values())
 
 
@@ -130,8 +132,8 @@ def test_an_installed_client_speaks_to_an_installed_server(tmp_path):
     """As the contract's README has both; the client's environment has no web framework."""
     text = (CONTRACT / "README.md").read_text().replace("8001", str(free_ports(1)[0]))
     service, caller = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]
-    folder = CONTRACT.relative_to(ROOT)
-    client, server = make(tmp_path / "client", str(folder)), make(tmp_path / "server", f"{folder}[server]")
+    directory = CONTRACT.relative_to(ROOT)
+    client, server = make(tmp_path / "client", str(directory)), make(tmp_path / "server", f"{directory}[server]")
     missing, versions = import_all(client, "vla_contract", tmp_path)
     assert set(versions) == {"vla-contract", "numpy", "msgpack"}
     assert missing and all(name.startswith("vla_contract.server.") for name in missing)

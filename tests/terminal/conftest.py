@@ -14,11 +14,11 @@ from vlalab.host import paths
 class Terminal:
     """Starts `./lab WORDS` on screens that share a volume; the local runtime, where the task has one."""
 
-    def __init__(self, folder: Path) -> None:
-        self.volume = folder / "volume"
+    def __init__(self, directory: Path) -> None:
+        self.volume = directory / "volume"
         self.variables = {
             "VLALAB_VOLUME": str(self.volume),
-            "VLALAB_STATE": str(folder / "state"),
+            "VLALAB_STATE": str(directory / "state"),
             "VLALAB_TOKEN": None,
             "DOCKER_HOST": "unix:///nonexistent",  # what is here and now on an engine changes nothing on the screen
         }

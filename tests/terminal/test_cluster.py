@@ -53,11 +53,11 @@ if sys.stdin.read() != "done":
 
 
 @contextlib.contextmanager
-def ended_with_me(folder: Path) -> Iterator[None]:
+def ended_with_me(directory: Path) -> Iterator[None]:
     """Sees to it that machines whose state is in `folder` do not outlive this process, even where it is killed: what
     `cluster start` leaves running is nobody's child.
     """
-    command = [sys.executable, "-c", WATCH, str(folder)]
+    command = [sys.executable, "-c", WATCH, str(directory)]
     watch = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
     try:
         yield
@@ -68,11 +68,11 @@ def ended_with_me(folder: Path) -> Iterator[None]:
 class Machine(Terminal):
     """A machine of the cluster: a state of its own, and the home and volume that all of them have."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        super().__init__(folder)
-        (folder / "home").mkdir(exist_ok=True)
-        self.state = str(folder / name)
-        self.variables |= {"VLALAB_STATE": self.state, "HOME": str(folder / "home"), "RAY_AUTH_TOKEN": None}
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__(directory)
+        (directory / "home").mkdir(exist_ok=True)
+        self.state = str(directory / name)
+        self.variables |= {"VLALAB_STATE": self.state, "HOME": str(directory / "home"), "RAY_AUTH_TOKEN": None}
 
     def joining(self) -> set[int]:
         """Returns the processes of `eval --join` that Ray started on this machine, and none of their own children."""
@@ -109,11 +109,11 @@ class Machine(Terminal):
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cluster")
-    one, two = Machine(folder, "one"), Machine(folder, "two")
+    directory = tmp_path_factory.mktemp("cluster")
+    one, two = Machine(directory, "one"), Machine(directory, "two")
     address = f"127.0.0.2:{free_ports(1)[0]}"
     host, port = address.split(":")
-    with ended_with_me(folder):
+    with ended_with_me(directory):
         try:
             one.done("cluster", "start", "--host", host, "--port", port, "--cpus", "1")
             two.done("cluster", "join", address, "--host", "127.0.0.3", "--cpus", "1")

@@ -39,9 +39,9 @@ def tiny(needs_gr00t, shared_terminal):
 @pytest.fixture(scope="module")
 def trained(tiny):
     """The volume with a new robot's data set, checked, and what a broken-off training made of it in the end."""
-    python, folder = venvs.named("gr00t", paths.ROOT).python, tiny.volume / "datasets/cups"
+    python, directory = venvs.named("gr00t", paths.ROOT).python, tiny.volume / "datasets/cups"
     variables = {**os.environ, "PYTHONPATH": ":".join(str(paths.ROOT / one) for one in SHARED)}
-    subprocess.run([python, "-c", MAKE, folder], env=variables, cwd=paths.ROOT, check=True, timeout=120)
+    subprocess.run([python, "-c", MAKE, directory], env=variables, cwd=paths.ROOT, check=True, timeout=120)
     checked = tiny.done("data", "gr00t", "--dataset", "cups", "--check", "--write-stats").transcript
     assert "\n1 note\n" in checked  # a robot that no shipped file describes
     tiny.done(*FINETUNE.split(" "), **ONE)
@@ -62,20 +62,20 @@ def test_a_new_robots_fine_tuned_checkpoint_is_served_shown_a_moment_and_scored(
         trained.done("offline", "gr00t", "--dataset", "cups", "--plot", "--episodes", "0", "--name", "cups")
     finally:
         trained("down", "gr00t").wait()
-    folder = trained.volume / "logs/offline/cups"
-    scored = json.loads((folder / "summary.json").read_text())
-    assert "gr00t" in json.dumps(scored) and (folder / "report.html").is_file() and list(folder.glob("*.png"))
+    directory = trained.volume / "logs/offline/cups"
+    scored = json.loads((directory / "summary.json").read_text())
+    assert "gr00t" in json.dumps(scored) and (directory / "report.html").is_file() and list(directory.glob("*.png"))
 
 
 def test_the_tiny_checkpoint_is_evaluated_under_the_profile_that_it_names(tiny):
     said = tiny.done(*SHORT.split(" "), VLALAB_GR00T_CHECKPOINT="gr00t-tiny", **ONE).transcript
     assert "(0/1)" in said or "(1/1)" in said
-    (folder,) = (path for path in (tiny.volume / "runs").iterdir() if path.name.startswith("libero_goal"))
-    identity = json.loads((folder / "config.json").read_text())
+    (directory,) = (path for path in (tiny.volume / "runs").iterdir() if path.name.startswith("libero_goal"))
+    identity = json.loads((directory / "config.json").read_text())
     assert (identity["policy"]["name"], identity["profile"], identity["execute"]) == ("gr00t-n1.5", "groot-n1.5", 1)
     assert identity["cameras"] == ["agentview", "robot0_eye_in_hand"]
-    report = (folder / "report.html").read_text()
+    report = (directory / "report.html").read_text()
     for name in ("embodiment_from", "action_normalization"):
         assert identity["policy"]["details"][name] and name in report
-    (episode,) = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
+    (episode,) = map(json.loads, (directory / "episodes.jsonl").read_text().splitlines())
     assert episode["requests"] == episode["steps"] == 16 or episode["success"]

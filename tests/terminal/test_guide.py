@@ -65,7 +65,7 @@ def flags(command: str) -> set[str]:
 @pytest.fixture(scope="module")
 def student(shared_terminal, tmp_path_factory):
     """A terminal whose volume has what looks like checkpoints and a data set, and a folder with a small corpus."""
-    folder = tmp_path_factory.mktemp("student")
+    directory = tmp_path_factory.mktemp("student")
     published = ("openvla-7b", "openvla-7b-finetuned-libero-goal", "gr00t-n1.5-libero-goal-posttrain")
     for name in ("openvla-tiny", "gr00t-goal-oracle", *published):
         checkpoint = shared_terminal.volume / "checkpoints" / name
@@ -76,8 +76,8 @@ def student(shared_terminal, tmp_path_factory):
     meta = shared_terminal.volume / "datasets/goal-oracle/meta"
     meta.mkdir(parents=True)
     (meta / "info.json").write_text("{}")
-    (folder / "letters.tsv").write_text("".join(f"a b {n % 7}\t{n % 7} b a\n" for n in range(40)))
-    return shared_terminal, folder
+    (directory / "letters.tsv").write_text("".join(f"a b {n % 7}\t{n % 7} b a\n" for n in range(40)))
+    return shared_terminal, directory
 
 
 def test_the_page_has_a_way_to_each_of_its_commands():
@@ -94,12 +94,12 @@ def test_both_languages_have_the_same_commands():
 
 
 def test_every_command_of_the_page_in_its_order(student):
-    terminal, folder = student
+    terminal, directory = student
     for command in dict.fromkeys(commands(TEXT)):
         if command in ELSEWHERE:
             continue
         if command in SMALL:
-            words = shlex.split(SMALL[command].replace("LETTERS", str(folder / "letters.tsv")))
+            words = shlex.split(SMALL[command].replace("LETTERS", str(directory / "letters.tsv")))
         else:
             words = shlex.split(command)[1:] + ([] if command in AS_IT_IS else ["--dry-run"])
         terminal.done(*words, code=CODES.get(command, 0), **ONE)

@@ -46,8 +46,8 @@ def settings(name: str, volume: Path, policy_url: str) -> dict[str, str]:
     """Returns what a service needs to start, made where it is not there yet."""
     if name in CHECKPOINTS:
         run_module(name, volume, *CHECKPOINTS[name])
-        (folder,) = (path.name for path in (volume / "checkpoints").iterdir() if name in path.name)
-        return {f"VLALAB_{name.upper()}_CHECKPOINT": folder}
+        (directory,) = (path.name for path in (volume / "checkpoints").iterdir() if name in path.name)
+        return {f"VLALAB_{name.upper()}_CHECKPOINT": directory}
     if name == "minivla":  # no weights: it answers to its name before it has loaded them
         weights = volume / "checkpoints/minivla/empty/minivla_000001.pt"
         weights.parent.mkdir(parents=True)

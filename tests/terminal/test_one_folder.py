@@ -28,8 +28,8 @@ MADE_BY_RUNNING = (".venv", ".venv.lock", "__pycache__", "volume")
 class Lab:
     """`./lab` in a copy of the tree, with a volume and a state of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.tree, self.volume = with_few_packages(copy_clone(folder / "tree"), "uv"), folder / "volume"
+    def __init__(self, directory: Path) -> None:
+        self.tree, self.volume = with_few_packages(copy_clone(directory / "tree"), "uv"), directory / "volume"
         self.before = contents(self.tree)
         lend(manifests.default_environment(), self.tree)
         for name in ("seeker", "tabletop"):
@@ -39,7 +39,7 @@ class Lab:
         self.variables = {
             **os.environ,
             "VLALAB_VOLUME": str(self.volume),
-            "VLALAB_STATE": str(folder / "state"),
+            "VLALAB_STATE": str(directory / "state"),
             "DOCKER_HOST": "unix:///nonexistent",
         }
         self.variables.pop("VLALAB_TOKEN", None)
@@ -85,12 +85,12 @@ def said(lab) -> str:
 def test_one_toy_is_evaluated_on_the_other(lab, said):
     assert "reach: success rate 100.0 % (8/8)" in said
     assert "policy seeker" in said
-    folder = lab.volume / "runs" / "toys"
-    identity = json.loads((folder / "config.json").read_text())
+    directory = lab.volume / "runs" / "toys"
+    identity = json.loads((directory / "config.json").read_text())
     assert [part["name"] for part in identity["policy"]["action"]] == ["velocity", "gripper"]
-    page = (folder / "report.html").read_text()
+    page = (directory / "report.html").read_text()
     assert "close on the mark at the near left" in page and "close on the mark at the far right" in page
-    assert len(list((folder / "videos").glob("*.mp4"))) == 8
+    assert len(list((directory / "videos").glob("*.mp4"))) == 8
 
 
 def test_what_was_executed_is_in_the_benchmarks_convention(lab, said):

@@ -75,13 +75,13 @@ class ToProxy(httpx.HTTPTransport):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("certificate")
+    directory = tmp_path_factory.mktemp("certificate")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", folder / "lab.key", "-days", "2",
-         "-out", folder / "lab.pem", "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}"],
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", directory / "lab.key", "-days", "2",
+         "-out", directory / "lab.pem", "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}"],
         check=True, capture_output=True,
     )  # fmt: skip
-    return folder
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -132,17 +132,17 @@ def public(request, lab, certificate, tmp_path_factory) -> Iterator[str]:
     """Gives the public address while a proxy runs there."""
     url, urls = lab
     port = str(urlsplit(url).port)
-    folder = tmp_path_factory.mktemp(request.param)
+    directory = tmp_path_factory.mktemp(request.param)
     text = example(request.param, port, urls, certificate)
-    config = folder / "config"
+    config = directory / "config"
     if request.param == "nginx":
-        text = IN_NGINX.format(folder, "user root;" if os.geteuid() == 0 else "", text)
-        command = [NGINX, "-p", folder, "-c", config, "-e", "stderr", "-g", "daemon off;"]
+        text = IN_NGINX.format(directory, "user root;" if os.geteuid() == 0 else "", text)
+        command = [NGINX, "-p", directory, "-c", config, "-e", "stderr", "-g", "daemon off;"]
     else:
         command = ["caddy", "run", "--adapter", "caddyfile", "--config", config]
     config.write_text(text)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "HOME": str(folder)})
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "HOME": str(directory)})
     try:
         end = time.monotonic() + 30
         with client(url, certificate) as asking:
@@ -150,7 +150,7 @@ def public(request, lab, certificate, tmp_path_factory) -> Iterator[str]:
                 with contextlib.suppress(httpx.ConnectError):
                     asking.get("/readyz")
                     break
-                assert process.poll() is None and time.monotonic() < end, (folder / "log").read_text()
+                assert process.poll() is None and time.monotonic() < end, (directory / "log").read_text()
                 time.sleep(0.05)
         yield url
     finally:
@@ -233,7 +233,7 @@ def test_jupyter_serves_its_page_and_files_there(public, certificate):
         )
         assert settings["baseUrl"] == "/vla/notebook/ws_mdl/"
         files = re.findall(r'src="([^"]+\.js[^"]*)"', page.text)
-        assert files and all(asking.get(urljoin(str(page.url), one)).status_code == 200 for one in files)
+        assert files and all(asking.get(urljoin(str(page.url), file)).status_code == 200 for file in files)
 
 
 def test_another_host_gets_nothing(public, lab, certificate):

@@ -10,9 +10,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-for folder in (HERE, ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "evaluation"))):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+for directory in (HERE, ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "evaluation"))):
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
 
 
 @pytest.fixture
@@ -119,10 +119,10 @@ def small_disk(stack, tmp_path) -> Path:
     """A file system of 1 MB, this user's alone, where this machine lets us mount one."""
     from tests.mounts import small
 
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    stack.enter_context(small(folder))
-    return folder
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    stack.enter_context(small(directory))
+    return directory
 
 
 @pytest.fixture(scope="session")

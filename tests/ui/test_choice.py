@@ -95,8 +95,8 @@ def test_every_example_knows_the_wrists_picture_and_a_state_of_its_own():
     states = {instruction: needs.filled_in(HAND_STATE, "", instruction) for _, instruction in moments.examples()}
     assert len(set(states.values())) == len(states)
     for instruction in states:
-        assert Image.open(moments.picture_of(instruction, WRIST)).size == (256, 256)
-        assert moments.picture_of(instruction, "agentview") is None and moments.suite_of(instruction)
+        assert Image.open(moments.image_of(instruction, WRIST)).size == (256, 256)
+        assert moments.image_of(instruction, "agentview") is None and moments.suite_of(instruction)
 
 
 def test_pictures_of_another_protocol_are_not_cut():

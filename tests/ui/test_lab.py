@@ -89,7 +89,7 @@ class Answers(ThreadingMixIn, UnixStreamServer):
 
 
 @contextmanager
-def steward(folder: Path, tells: dict):
+def steward(directory: Path, tells: dict):
     """Answers in that folder while the block runs; gives a list of what was asked."""
     asked = []
 
@@ -109,8 +109,8 @@ def steward(folder: Path, tells: dict):
         def log_message(self, *_: object) -> None:
             pass
 
-    (folder / "secret").write_text(SECRET)
-    opened = os.open(folder, os.O_PATH)
+    (directory / "secret").write_text(SECRET)
+    opened = os.open(directory, os.O_PATH)
     with Answers(f"/proc/self/fd/{opened}/socket", Handler) as server:
         threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         yield asked
@@ -118,9 +118,9 @@ def steward(folder: Path, tells: dict):
     os.close(opened)
 
 
-def lab_alone(folder: Path | str, token: str | None, tensorboard: str) -> FastAPI:
+def lab_alone(directory: Path | str, token: str | None, tensorboard: str) -> FastAPI:
     """Returns the site of the one page, behind its guard; what this page needs not takes long to make."""
-    site = Site(("lab",), {"tensorboard": tensorboard}, token, str(folder))
+    site = Site(("lab",), {"tensorboard": tensorboard}, token, str(directory))
     app = FastAPI()
     app.router.routes.extend([*site.routes(), *routes(site)])
     app.add_exception_handler(Problem, site.answer_problem)
@@ -132,8 +132,8 @@ def lab_alone(folder: Path | str, token: str | None, tensorboard: str) -> FastAP
 def site(stack):
     """Returns a function that serves the page over a folder and gives a client that has logged in."""
 
-    def make(folder: Path | str, token: str | None = TOKEN) -> httpx.Client:
-        url = stack.enter_context(serving(lab_alone(folder, token, nobody())))
+    def make(directory: Path | str, token: str | None = TOKEN) -> httpx.Client:
+        url = stack.enter_context(serving(lab_alone(directory, token, nobody())))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=60.0))
         client.headers["Authorization"] = f"Bearer {token}"
         return client
@@ -205,13 +205,13 @@ def test_what_the_steward_refuses_is_told_in_its_words_and_no_name_is_a_path(sit
 @pytest.mark.parametrize(("there", "why"), [("", "none"), ("/dev/null", "none"), ("empty", "gone"), ("left", "gone")])
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_where_nobody_answers_the_page_says_so_and_shows_what_answers(site, tmp_path, there, why, language):
-    folder = tmp_path / there if there and not there.startswith("/") else there
+    directory = tmp_path / there if there and not there.startswith("/") else there
     if there in ("empty", "left"):
-        folder.mkdir()
+        directory.mkdir()
     if there == "left":  # it was killed
-        with steward(folder, TELLS):
+        with steward(directory, TELLS):
             pass
-    client = site(folder)
+    client = site(directory)
     client.headers["Accept-Language"] = language
     page, told = client.get("/lab/state").text, words.table(language)[f"lab.alone_{why}"]
     assert told.split("`")[0] in page.replace("&#39;", "'") and 'data-service="tensorboard" data-state="away"' in page
@@ -227,14 +227,14 @@ def started(stack, tmp_path):
     (port,) = free_ports(1)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "PYTHONPATH"))}
     environment = {**kept, **{name: str(value) for name, value in own.items()}, "VLALAB_TENSORBOARD_PORT": str(port)}
-    (folder := tmp_path / "steward").mkdir()
+    (directory := tmp_path / "steward").mkdir()
     (tmp_path / "volume").mkdir()
-    command = [HOST_TOOL, "-m", "vlalab.steward", folder, "local"]
+    command = [HOST_TOOL, "-m", "vlalab.steward", directory, "local"]
     process = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
     stack.callback(process.wait)
     stack.callback(process.send_signal, signal.SIGTERM)
     stack.callback(subprocess.run, [ROOT / "lab", "down"], env=environment, capture_output=True)
-    return stack.enter_context(serving(lab_alone(folder, TOKEN, f"http://127.0.0.1:{port}")))
+    return stack.enter_context(serving(lab_alone(directory, TOKEN, f"http://127.0.0.1:{port}")))
 
 
 @pytest.mark.outside
@@ -276,7 +276,7 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
     for width in (400, 1920):
         shown.resize(width, 900)
         assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
-    assert shown.errors == [] and [one for one in shown.complaints if "401" not in one] == []
+    assert shown.errors == [] and [complaint for complaint in shown.complaints if "401" not in complaint] == []
 
 
 @pytest.mark.outside

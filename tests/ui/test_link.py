@@ -38,11 +38,11 @@ def test_a_checkpoint_on_the_volume_is_named(link_to, tmp_path, monkeypatch):
 
 
 def write_checkpoint(volume, name, model="openvla", weights=True):
-    folder = volume / "checkpoints" / name
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(f'{{"model_type": "{model}"}}')
+    directory = volume / "checkpoints" / name
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(f'{{"model_type": "{model}"}}')
     if weights:
-        (folder / "model.safetensors").touch()
+        (directory / "model.safetensors").touch()
 
 
 def test_a_policy_that_loads_is_waited_for(serve_policy, link_to, monkeypatch):

@@ -227,7 +227,7 @@ def test_every_example_is_served(page_over):
     shown = httpx.get(f"{url}/").text
     for path, instruction in moments.examples():
         assert f'title="{instruction}"' in shown
-        address = f"{url.removesuffix('/ask')}/static/ask/examples/{Path(path).relative_to(moments.FOLDER)}"
+        address = f"{url.removesuffix('/ask')}/static/ask/examples/{Path(path).relative_to(moments.DIRECTORY)}"
         assert httpx.get(address).content == Path(path).read_bytes()
 
 

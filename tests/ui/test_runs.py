@@ -40,15 +40,15 @@ def identity(policy="vla", suite="libero_goal", assets="kit"):
 
 def begun(root: Path, name: str, now: float = 0.0, **about) -> RunStore:
     """Returns the store of a run that was just begun: two tasks, five episodes each."""
-    folder = root / "runs" / name
-    (folder / "videos").mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
+    directory = root / "runs" / name
+    (directory / "videos").mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
     plan = [(task, episode) for task in range(2) for episode in range(5)]
     told = {"tasks": [{"instruction": words} for words in WORDS], "profile": {}, "assets": {"advice": ""}}
     meta = {"identity": identity(**about), "created": now, "about": told}
     found = identity(**about)
     store = RunStore.create(
-        folder / "run.sqlite", suite=found["suite"], config_hash=config_hash(found), plan=plan, meta=meta
+        directory / "run.sqlite", suite=found["suite"], config_hash=config_hash(found), plan=plan, meta=meta
     )
     store.begin_invocation(now, {})
     return store

@@ -117,15 +117,15 @@ class Program:
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """An oracle, a simulator that may ask it, the site over both, and a browser that looks at the page."""
-    folder = tmp_path_factory.mktemp("simulator")
-    oracle = Program(folder / "oracle.txt", "services.libero.policies", "oracle")
+    directory = tmp_path_factory.mktemp("simulator")
+    oracle = Program(directory / "oracle.txt", "services.libero.policies", "oracle")
     policies = f"oracle={oracle.url},random={nobody()}"
-    (folder / "tmp").mkdir()
+    (directory / "tmp").mkdir()
     words = ("services.libero.live", "--policies", policies)
-    places = {"VLALAB_VOLUME": str(folder / "volume"), "TMPDIR": str(folder / "tmp")}
-    simulator = Program(folder / "simulator.txt", *words, **places)
+    places = {"VLALAB_VOLUME": str(directory / "volume"), "TMPDIR": str(directory / "tmp")}
+    simulator = Program(directory / "simulator.txt", *words, **places)
     simulator.policies = policies
-    simulator.again = functools.partial(Program, folder / "again.txt", *words, **places)
+    simulator.again = functools.partial(Program, directory / "again.txt", *words, **places)
     try:
         with site(simulator.url) as url, browser.Browser() as shown:
             shown.go(f"{url}/simulator")

@@ -185,8 +185,8 @@ def test_every_word_that_a_template_or_a_script_uses_is_there():
 
 def test_what_services_say_is_said_in_korean_where_it_is_a_sentence_of_theirs():
     root = UI.parents[1]
-    folders = (root / "shared/evaluation/vla_evaluation/live", UI / "volume", UI / "data", UI / "site")
-    written = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    directories = (root / "shared/evaluation/vla_evaluation/live", UI / "volume", UI / "data", UI / "site")
+    written = "".join(path.read_text() for directory in directories for path in directory.glob("*.py"))
     plain = re.sub(r"\{[^{}]*\}", "{}", written)
     for english, korean in words.said_table("ko").items():
         assert english in plain, f"no service says {english!r} any more"
@@ -234,7 +234,7 @@ def test_login_and_overview_are_for_everyone(sites, open_page, width, scheme):
     shown.until("!!document.querySelector('input[type=password]')")
     assert axe.violations(shown) == []
     shown.js("1")
-    assert all("401" in one for one in shown.complaints), "as it has to be"
+    assert all("401" in complaint for complaint in shown.complaints), "as it has to be"
     shown.complaints.clear()
     shown.type("input[type=password]", TOKEN)
     shown.press("Enter")

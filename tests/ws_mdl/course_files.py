@@ -19,20 +19,20 @@ SENTENCES = {
 SEQ = 16
 
 
-def write_all(folder: Path, epochs: tuple[int, ...] = (0, 10, 20, 29)) -> Path:
+def write_all(directory: Path, epochs: tuple[int, ...] = (0, 10, 20, 29)) -> Path:
     """Returns a folder as a student of the course has it: Transformer, diffusion, data, curves, and notebooks."""
-    write_transformer(folder / "Transformer", epochs)
-    write_diffusion(folder / "Diffusion")
+    write_transformer(directory / "Transformer", epochs)
+    write_diffusion(directory / "Diffusion")
     for name in ("L1_Sampling.ipynb", "tformer/train.py", "tokenizer.txt"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("{}" if name.endswith("ipynb") else "text")
-    return folder
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("{}" if name.endswith("ipynb") else "text")
+    return directory
 
 
-def write_transformer(folder: Path, epochs: tuple[int, ...]) -> None:
+def write_transformer(directory: Path, epochs: tuple[int, ...]) -> None:
     """Writes tokenizers, weights of these epochs, and curves."""
-    sizes = [write_tokenizer(folder / f"tokenizer_{language}.json", language) for language in SENTENCES]
-    (folder / "weights").mkdir(parents=True)
+    sizes = [write_tokenizer(directory / f"tokenizer_{language}.json", language) for language in SENTENCES]
+    (directory / "weights").mkdir(parents=True)
     for epoch in epochs:
         torch.manual_seed(epoch)
         model = build_transformer(*sizes, SEQ, SEQ, d_model=16, N=1, h=8, d_ff=32)
@@ -41,8 +41,8 @@ def write_transformer(folder: Path, epochs: tuple[int, ...]) -> None:
             "epoch": epoch, "model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict(),
             "global_step": 100 * (epoch + 1),
         }  # fmt: skip
-        torch.save(state, folder / "weights" / f"tmodel_{epoch:02d}.pt")
-    with SummaryWriter(str(folder / "runs" / "tmodel")) as writer:
+        torch.save(state, directory / "weights" / f"tmodel_{epoch:02d}.pt")
+    with SummaryWriter(str(directory / "runs" / "tmodel")) as writer:
         writer.add_scalar("train loss", 4.2, 1)
 
 
@@ -57,17 +57,17 @@ def write_tokenizer(path: Path, language: str) -> int:
     return tokenizer.get_vocab_size()
 
 
-def write_diffusion(folder: Path) -> None:
+def write_diffusion(directory: Path) -> None:
     """Writes state dicts without the shortcut that the course never stored, and the sprites with their labels."""
-    (folder / "weights").mkdir(parents=True)
+    (directory / "weights").mkdir(parents=True)
     names = {"model_0": 3, "model_4": 3, "model_31": 3, "L3_context_model_trained": 3, "L2_model_mnist_4": 1}
     for number, (name, channels) in enumerate(names.items()):
         torch.manual_seed(number)
         height = 28 if channels == 1 else 16
         state = ContextUnet(channels, 8, 10 if channels == 1 else 5, height, pool=4).state_dict()
         kept = {key: value for key, value in state.items() if "shortcut" not in key}
-        torch.save(kept, folder / "weights" / f"{name}.pth")
+        torch.save(kept, directory / "weights" / f"{name}.pth")
     draw = np.random.default_rng(0)
-    (folder / "dataset").mkdir()
-    np.save(folder / "dataset" / "sprites_1788_16x16.npy", draw.integers(0, 256, (40, 16, 16, 3), np.uint8))
-    np.save(folder / "dataset" / "sprite_labels_nc_1788_16x16.npy", np.eye(5)[draw.integers(0, 5, 40)])
+    (directory / "dataset").mkdir()
+    np.save(directory / "dataset" / "sprites_1788_16x16.npy", draw.integers(0, 256, (40, 16, 16, 3), np.uint8))
+    np.save(directory / "dataset" / "sprite_labels_nc_1788_16x16.npy", np.eye(5)[draw.integers(0, 5, 40)])

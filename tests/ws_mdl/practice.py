@@ -14,9 +14,9 @@ from vla_modelkit.training.stopping import StopSignal
 SMALL = {"d_model": 8, "N": 2, "h": 2, "d_ff": 16, "epochs": 2, "device": "cpu", "precision": "fp32", "warmup": 2}
 
 
-def corpus(folder: Path, lines: int = 160) -> str:
+def corpus(directory: Path, lines: int = 160) -> str:
     """Writes sentences on things that keep their colours, and returns the file's place."""
-    draw, path = random.Random(0), folder / "things.txt"
+    draw, path = random.Random(0), directory / "things.txt"
     colours = {"cat": "black", "dog": "brown", "bird": "blue", "frog": "green", "fox": "red"}
     things = [draw.choice(list(colours)) for _ in range(lines)]
     text = (

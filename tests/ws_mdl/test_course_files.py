@@ -48,8 +48,8 @@ def used(brought, tmp_path, monkeypatch):
     return Volume()
 
 
-def files_below(folder) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def files_below(directory) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 # --- what comes ---------------------------------------------------------------------------------------------
@@ -119,8 +119,8 @@ def test_stages_can_be_compared(used, capsys, monkeypatch):
 
 
 def test_the_sprites_are_trained_on_by_name(used):
-    pictures = load("course-sprites")
-    assert len(pictures.x) == 40 and pictures.classes[0] == "hero"
+    images = load("course-sprites")
+    assert len(images.x) == 40 and images.classes[0] == "hero"
     trained = sampling.open_run("course-model", used, "cpu").config.data
     assert trained == "course-sprites"  # its pictures are scored against those
 
@@ -139,18 +139,18 @@ def test_an_archive_gives_what_its_folder_gives(course, brought, tmp_path):
 
 
 def test_a_later_run_deletes_nothing_and_writes_over_nothing(used):
-    folder = used.checkpoints / "transformer/course-en-ko"
-    before = files_below(folder)
+    directory = used.checkpoints / "transformer/course-en-ko"
+    before = files_below(directory)
     text = "".join(f"the door is open {n}\t문이 열려 있다 {n}\n" for n in range(30))
     (used.datasets / "pairs.tsv").write_text(text)
-    for path in folder.glob("*.pt"):  # the corpus is the student's own
+    for path in directory.glob("*.pt"):  # the corpus is the student's own
         state = load_state(path)
         torch.save({**state, "config": {**state["config"], "corpus": "pairs.tsv"}}, path)
-    changed = files_below(folder)
+    changed = files_below(directory)
     sizes = {"d_model": 16, "N": 1, "h": 8, "d_ff": 32, "seq": SEQ, "val_sentences": 0, "device": "cpu"}
     settings = {"corpus": "pairs.tsv", "pair": "en-ko", "name": "course-en-ko", "keep": 1, **sizes}
     train_model(get_config("course", epochs=32, **settings), used)
-    after = files_below(folder)
+    after = files_below(directory)
     assert set(before) <= set(after) and all(after[name] == changed[name] for name in before)
     assert "tmodel_31.pt" in after and "tmodel_30.pt" not in after  # its own it keeps as it was told
     with pytest.raises(ValueError, match="would write over tmodel_29.pt, which was imported"):

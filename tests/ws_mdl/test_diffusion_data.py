@@ -16,10 +16,10 @@ def one_hot(labels, width=5):
     return np.eye(width)[labels]
 
 
-def write_sprites(folder, images=None, labels=None):
+def write_sprites(directory, images=None, labels=None):
     drawn, numbers = sprites.make_sprites(20, seed=1)
-    np.save(folder / "sprites_16x16.npy", drawn if images is None else images)
-    np.save(folder / "sprite_labels.npy", one_hot(numbers) if labels is None else labels)
+    np.save(directory / "sprites_16x16.npy", drawn if images is None else images)
+    np.save(directory / "sprite_labels.npy", one_hot(numbers) if labels is None else labels)
     return drawn, numbers
 
 
@@ -28,19 +28,19 @@ def idx_bytes(array):
 
 
 def test_digits_are_those_that_scikit_learn_loads():
-    loaded, pictures = load_digits(), data.load("digits")
-    assert np.array_equal(pictures.labels, loaded.target) and pictures.labels.dtype == torch.int64
+    loaded, images = load_digits(), data.load("digits")
+    assert np.array_equal(images.labels, loaded.target) and images.labels.dtype == torch.int64
     small = torch.from_numpy(loaded.images).float()[:, None] / 8 - 1
-    assert torch.equal(pictures.x, interpolate(small, scale_factor=2, mode="bilinear"))
+    assert torch.equal(images.x, interpolate(small, scale_factor=2, mode="bilinear"))
 
 
 @pytest.mark.parametrize("name", ("digits", "sprites"))
 def test_the_sets_without_download_are_complete_and_in_range(name):
-    pictures = data.load(name)
-    assert pictures.x.dtype == torch.float32 and pictures.x.shape[2:] == (16, 16)
-    assert pictures.x.min() == -1 and pictures.x.max() <= 1 and pictures.x.max() > 0.9
-    assert set(pictures.labels.tolist()) == set(range(len(pictures.classes)))
-    assert len(pictures.x) == {"digits": 1797, "sprites": data.SPRITES_COUNT}[name]
+    images = data.load(name)
+    assert images.x.dtype == torch.float32 and images.x.shape[2:] == (16, 16)
+    assert images.x.min() == -1 and images.x.max() <= 1 and images.x.max() > 0.9
+    assert set(images.labels.tolist()) == set(range(len(images.classes)))
+    assert len(images.x) == {"digits": 1797, "sprites": data.SPRITES_COUNT}[name]
 
 
 def test_sprites_depend_on_the_seed_alone_and_differ_within_a_class():
@@ -54,18 +54,18 @@ def test_sprites_depend_on_the_seed_alone_and_differ_within_a_class():
 
 
 def test_a_share_is_held_back_and_nothing_is_in_both():
-    pictures = data.load("sprites")
-    kept, held = pictures.split(0.1)
+    images = data.load("sprites")
+    kept, held = images.split(0.1)
     assert (len(kept.x), len(held.x)) == (5400, 600)
-    again = pictures.split(0.1)[1]
+    again = images.split(0.1)[1]
     assert torch.equal(held.x, again.x)
 
 
 def test_the_courses_arrays_are_read(tmp_path):
     drawn, numbers = write_sprites(tmp_path)
-    pictures = data.load(str(tmp_path))
-    assert pictures.classes == sprites.CLASSES and pictures.labels.tolist() == numbers.tolist()
-    back = ((pictures.x + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    images = data.load(str(tmp_path))
+    assert images.classes == sprites.CLASSES and images.labels.tolist() == numbers.tolist()
+    back = ((images.x + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     assert np.array_equal(back, drawn)
 
 
@@ -98,9 +98,9 @@ def test_mnists_files_are_read(tmp_path, packed):
     for name, array in (("images-idx3", x), ("labels-idx1", y)):
         content, end = (gzip.compress(idx_bytes(array)), ".gz") if packed else (idx_bytes(array), "")
         (raw / f"train-{name}-ubyte{end}").write_bytes(content)
-    pictures = data.load(str(tmp_path))
-    assert pictures.x.shape == (6, 1, 28, 28) and pictures.labels.tolist() == list(range(6))
-    torch.testing.assert_close(pictures.x[:, 0], torch.from_numpy(x).float() / 127.5 - 1)
+    images = data.load(str(tmp_path))
+    assert images.x.shape == (6, 1, 28, 28) and images.labels.tolist() == list(range(6))
+    torch.testing.assert_close(images.x[:, 0], torch.from_numpy(x).float() / 127.5 - 1)
 
 
 def test_a_cut_off_or_foreign_idx_file_is_named(tmp_path):

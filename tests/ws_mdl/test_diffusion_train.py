@@ -100,11 +100,11 @@ def test_context_is_left_out_at_random_or_always(few, monkeypatch):
 
 def test_a_run_writes_weights_and_curves_and_goes_on_after_a_damaged_file(volume, few, capsys):
     assert train.train_model(small(epochs=1), volume)
-    folder = small().run_folder(volume)
-    assert [path.name for path in folder.glob("*.pt")] == ["model_00.pt"]
+    directory = small().run_directory(volume)
+    assert [path.name for path in directory.glob("*.pt")] == ["model_00.pt"]
     assert list((volume.root / "logs" / "tensorboard" / "diffusion" / small().name).glob("events.*"))
     assert train.train_model(small(epochs=2), volume)
-    (folder / "model_01.pt").write_bytes((folder / "model_01.pt").read_bytes()[:2000])
+    (directory / "model_01.pt").write_bytes((directory / "model_01.pt").read_bytes()[:2000])
     assert train.train_model(small(epochs=2), volume)
     said = capsys.readouterr()
     assert "model_01.pt cannot be read" in said.err and "taking the one before it" in said.err
@@ -263,14 +263,14 @@ def test_a_score_holds_every_sampler_and_is_stored(trained):
     assert all(found["frechet_equal_count"] == pytest.approx(found["frechet"]) for found in result["samplers"].values())
     assert set(result["samplers"]["ddim"]["accuracy_per_class"]) == set(data.DIGITS)
     assert "accuracy" not in result["samplers"]["incorrect"]
-    stored = json.loads(score.save_result(trained.folder, result).read_text())
+    stored = json.loads(score.save_result(trained.directory, result).read_text())
     assert stored == json.loads(json.dumps(result))
     assert "Fréchet" in score.show(result)
-    assert (trained.folder / "classifier.pt").exists()
+    assert (trained.directory / "classifier.pt").exists()
 
 
 def test_a_damaged_classifier_is_trained_again_and_a_sound_one_is_not(trained, few, capsys):
-    (trained.folder / "classifier.pt").write_bytes(b"no weights")
+    (trained.directory / "classifier.pt").write_bytes(b"no weights")
     first, _ = score.classifier_for(trained, few)
     assert "training another" in capsys.readouterr().err
     second, _ = score.classifier_for(trained, few)

@@ -32,8 +32,8 @@ def solved(chosen) -> str:
     return given.replace(broken, code)
 
 
-def written(folder: Path, name: str, text: str) -> Path:
-    path = folder / f"{name}.py"
+def written(directory: Path, name: str, text: str) -> Path:
+    path = directory / f"{name}.py"
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -241,10 +241,10 @@ def test_an_error_is_told_with_its_line_in_the_students_file(tmp_path):
 
 
 def test_the_first_call_makes_the_file_the_second_checks_it_and_progress_is_kept(tmp_path, capsys):
-    folder = tmp_path / "exercises"
-    words = ["--folder", str(folder), "--name", "transformer.mask"]
+    directory = tmp_path / "exercises"
+    words = ["--directory", str(directory), "--name", "transformer.mask"]
     assert check.main(words) == 0
-    path = folder / "transformer.mask.py"
+    path = directory / "transformer.mask.py"
     assert path.read_text() == file_for(exercise("transformer.mask")) and str(path) in capsys.readouterr().out
     assert check.main(words) == 1
     assert "not written yet" in capsys.readouterr().out
@@ -252,19 +252,19 @@ def test_the_first_call_makes_the_file_the_second_checks_it_and_progress_is_kept
     assert check.main(words) == 1
     out = capsys.readouterr().out
     assert "wrong" in out and "looks like: the diagonal is masked too" in out and "diagonal은" in out
-    check.main(["--folder", str(folder)])
+    check.main(["--directory", str(directory)])
     assert "transformer.mask            wrong: the diagonal is masked too" in capsys.readouterr().out
     path.write_text(solved(exercise("transformer.mask")))
-    check.main(["--folder", str(folder)])
+    check.main(["--directory", str(directory)])
     assert "changed since it was checked" in capsys.readouterr().out
     assert check.main(words) == 0
     assert "right" in capsys.readouterr().out
-    assert json.loads((folder / check.PROGRESS).read_text())["transformer.mask"]["state"] == "right"
+    assert json.loads((directory / check.PROGRESS).read_text())["transformer.mask"]["state"] == "right"
 
 
 def test_a_file_is_never_written_over(tmp_path):
     path = written(tmp_path, "transformer.mask", "# mine\n")
-    assert check.main(["--folder", str(tmp_path), "--name", "transformer.mask"]) == 1
+    assert check.main(["--directory", str(tmp_path), "--name", "transformer.mask"]) == 1
     assert path.read_text() == "# mine\n"
 
 
@@ -276,7 +276,7 @@ def test_a_class_is_a_table_of_its_students(tmp_path, capsys):
     slip = ATTENTION.slip("√d_model for √d_k")
     written(tmp_path / "lee", "transformer.attention", solved(ATTENTION).replace(scaled, with_slip(scaled, slip)))
     written(tmp_path / "lee", "vla.gripper", file_for(exercise("vla.gripper")))
-    assert check.main(["--folder", str(tmp_path), "--all", str(tmp_path)]) == 0
+    assert check.main(["--directory", str(tmp_path), "--all", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"kim   1 of {len(NAMES)} right, 1 handed in",
         f"lee   0 of {len(NAMES)} right, 2 handed in",
@@ -286,7 +286,7 @@ def test_a_class_is_a_table_of_its_students(tmp_path, capsys):
 
 
 def test_a_name_that_is_not_known_is_told_with_the_nearest(tmp_path, capsys):
-    assert check.main(["--folder", str(tmp_path), "--name", "transformer.atention"]) == 1
+    assert check.main(["--directory", str(tmp_path), "--name", "transformer.atention"]) == 1
     assert "did you mean 'transformer.attention'?" in capsys.readouterr().err
 
 
@@ -296,7 +296,7 @@ def test_the_program_itself_runs_nothing_of_a_students_file(tmp_path):
     program = f"""
 import os, sys
 from lessons.exercises import check
-check.main(["--folder", {str(tmp_path)!r}, "--name", "transformer.mask", "--file", {str(path)!r}])
+check.main(["--directory", {str(tmp_path)!r}, "--name", "transformer.mask", "--file", {str(path)!r}])
 print("torch" in sys.modules, "SEEN" in os.environ)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from services.ws_mdl import frames
-from services.ws_mdl.frames import of_episode, pictures_of
+from services.ws_mdl.frames import images_of, of_episode
 from tests import data_sets
 from vla_datasets import libero, videos
 from vla_datasets.errors import DatasetError
@@ -25,19 +25,19 @@ def found(tmp_path):
 def read(found, side: int = 16) -> tuple[torch.Tensor, int]:
     """Returns the pictures, and how many episodes were decoded for them."""
     told = []
-    seen = pictures_of(found, found.episodes, KEYS, side, lambda done, total: told.append(done))
+    seen = images_of(found, found.episodes, KEYS, side, lambda done, total: told.append(done))
     return seen, len(told) - 1
 
 
 def kept(volume) -> list[str]:
-    return sorted(path.name for path in (volume.path("datasets") / frames.FOLDER).glob("*.rgb"))
+    return sorted(path.name for path in (volume.path("datasets") / frames.DIRECTORY).glob("*.rgb"))
 
 
 @pytest.mark.parametrize("layout", ["lerobot", "hdf5"])
 def test_they_are_decoded_once_and_stay_the_same_bits(tmp_path, volume, layout):
     getattr(data_sets, layout)(tmp_path / "set")
     found = open_dataset(tmp_path / "set")
-    decoded = torch.cat([of_episode(found, one, KEYS, 16) for one in found.episodes])
+    decoded = torch.cat([of_episode(found, episode, KEYS, 16) for episode in found.episodes])
     first, again = read(found), read(found)
     assert (first[1], again[1]) == (3, 0) and len(kept(volume)) == 1
     assert torch.equal(first[0], decoded) and torch.equal(again[0], decoded) and decoded.shape == (STEPS, 2, 3, 16, 16)
@@ -48,16 +48,16 @@ def test_they_are_decoded_once_and_stay_the_same_bits(tmp_path, volume, layout):
 def test_other_films_sizes_and_episodes_are_decoded_anew(found, volume):
     first, _ = read(found)
     videos.write(found.video_path(1, KEYS[0]), data_sets.pictures(data_sets.LENGTHS[1], seed=99), 20)
-    changed, decoded = read(open_dataset(found.folder))
+    changed, decoded = read(open_dataset(found.directory))
     assert decoded == 3 and not torch.equal(changed, first)
     assert read(found, 8)[1] == 3
-    fewer = pictures_of(found, found.episodes[:1], KEYS, 16, lambda done, total: None)
+    fewer = images_of(found, found.episodes[:1], KEYS, 16, lambda done, total: None)
     assert len(fewer) == data_sets.LENGTHS[0] and len(kept(volume)) == 4
 
 
 def test_a_file_that_was_cut_off_is_made_again(found, volume):
     first, _ = read(found)
-    [path] = (volume.path("datasets") / frames.FOLDER).glob("*.rgb")
+    [path] = (volume.path("datasets") / frames.DIRECTORY).glob("*.rgb")
     path.unlink()  # what is mapped is never written to
     path.write_bytes(b"half")
     again, decoded = read(found)
@@ -67,7 +67,7 @@ def test_a_file_that_was_cut_off_is_made_again(found, volume):
 def test_what_was_used_longest_ago_goes_first(found, volume, monkeypatch):
     for side in (8, 16):
         read(found, side)
-    old, new = (volume.path("datasets") / frames.FOLDER / name for name in kept(volume))
+    old, new = (volume.path("datasets") / frames.DIRECTORY / name for name in kept(volume))
     if old.stat().st_size > new.stat().st_size:
         old, new = new, old
     os.utime(new, (1, 1))
@@ -87,7 +87,7 @@ def test_without_room_it_is_said_and_training_has_its_pictures(found, volume, mo
         monkeypatch.setattr(os, "fsync", full)
     seen, _ = read(found)
     assert len(seen) == STEPS and not kept(volume)
-    assert not list((volume.path("datasets") / frames.FOLDER).glob(".*"))
+    assert not list((volume.path("datasets") / frames.DIRECTORY).glob(".*"))
     said = capsys.readouterr().out
     assert "the films are decoded again next time: " in said
     assert ("free some space" if when == "before" else "No space left on device") in said
@@ -98,8 +98,8 @@ def full(descriptor: int) -> None:
 
 
 def test_while_another_process_keeps_them_nobody_waits(found, volume):
-    folder = frames.make_own_folder(volume.path("datasets") / frames.FOLDER)
-    with frames.only_one(folder) as mine:
+    directory = frames.make_own_directory(volume.path("datasets") / frames.DIRECTORY)
+    with frames.only_one(directory) as mine:
         assert mine
         seen, _ = read(found)
     assert len(seen) == STEPS and not kept(volume)
@@ -120,7 +120,7 @@ def test_a_film_that_is_none_is_said_and_nothing_is_kept(found, volume, how):
         videos.write(path, data_sets.pictures(4), 20)
     with pytest.raises(DatasetError, match=NONE[how]):
         read(found)
-    assert not list((volume.path("datasets") / frames.FOLDER).glob("*.rgb*"))
+    assert not list((volume.path("datasets") / frames.DIRECTORY).glob("*.rgb*"))
 
 
 def test_a_film_that_is_a_pipe_is_not_opened(found, volume):

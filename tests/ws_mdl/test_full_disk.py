@@ -19,13 +19,13 @@ COURSE = {
 }
 
 
-def corpus(folder) -> list[str]:
-    path = folder / "few.tsv"
+def corpus(directory) -> list[str]:
+    path = directory / "few.tsv"
     path.write_text("".join(f"one two {n}\tuno due {n}\n" for n in range(200)))
     return [str(path)]
 
 
-DATA = {"transformer": corpus, "minivla": lambda folder: [str(data_sets.lerobot(folder / "few").folder)]}
+DATA = {"transformer": corpus, "minivla": lambda directory: [str(data_sets.lerobot(directory / "few").directory)]}
 
 
 def train(model: str, volume, data: list[str]) -> subprocess.CompletedProcess:
@@ -43,7 +43,7 @@ def test_a_full_disk_ends_training_with_a_sentence_and_no_broken_weights(tmp_pat
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode != 0:
         pytest.skip("a small disk of its own needs user namespaces, which are not allowed here")
     (tmp_path / "volume").mkdir()
-    done = train(model, tmp_path / "volume", DATA.get(model, lambda folder: [])(tmp_path))
+    done = train(model, tmp_path / "volume", DATA.get(model, lambda directory: [])(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "no space left" in done.stderr.splitlines()[-1]
     assert ".pt" not in done.stdout

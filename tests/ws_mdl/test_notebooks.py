@@ -16,7 +16,7 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("path", notebooks.of("ws_mdl"), ids=notebooks.name_of)
 def test_a_notebook_runs_and_shows_pictures(path, trained):
     cells = notebooks.executed(path, trained)
-    assert sum(map(notebooks.shows_a_picture, cells)) >= 3 and notebooks.shows_a_picture(cells[-1])
+    assert sum(map(notebooks.shows_image, cells)) >= 3 and notebooks.shows_image(cells[-1])
 
 
 # --- a student's home ---------------------------------------------------------------------------------------

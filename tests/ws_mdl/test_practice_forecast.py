@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge
 
 from services.ws_mdl.practice import forecast
 from services.ws_mdl.practice.forecast import Config, Forecaster, followers, loss_of, pinball
-from services.ws_mdl.practice.series import FOLDER, Series, by_hour, from_file, load, made
+from services.ws_mdl.practice.series import DIRECTORY, Series, by_hour, from_file, load, made
 from tests.ws_mdl.practice import stirred
 from vla_common.volume import Volume
 
@@ -172,7 +172,7 @@ def test_without_an_index_the_bicycles_say_what_to_do_instead(volume, monkeypatc
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(ValueError, match=r"the series could not be downloaded; pip says(?s:.*)--set series=made"):
         load(Config(), volume)
-    assert not (volume.datasets / FOLDER / "Bikeshare.csv").exists()
+    assert not (volume.datasets / DIRECTORY / "Bikeshare.csv").exists()
 
 
 @pytest.mark.outside

@@ -188,10 +188,12 @@ def test_a_whole_run_keeps_weights_and_a_picture_and_refuses_other_data(model, t
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target in rows))
     config = Config(**{**SMALL, "corpus": str(pairs), "model": model, "epochs": 1, "val_sentences": 4})
     run = training.train_model(config, volume, lstm.get_training)
-    folder = tmp_path / "checkpoints" / "lstm" / f"mine-en-it-{model}"
-    assert run.epoch == 1 and (folder / "attention.png").exists() == (model == "attention")
+    directory = tmp_path / "checkpoints" / "lstm" / f"mine-en-it-{model}"
+    assert run.epoch == 1 and (directory / "attention.png").exists() == (model == "attention")
     stored, *tokenizers = lstm.model_from(training.trained(Config, config.name, volume))
-    assert not stored.training and [one.to_str() for one in tokenizers] == [one.to_str() for one in run.data.tokenizers]
+    assert not stored.training and [tokenizer.to_str() for tokenizer in tokenizers] == [
+        tokenizer.to_str() for tokenizer in run.data.tokenizers
+    ]
     for name, value in run.averaged.state_dict().items():
         assert torch.equal(value, stored.state_dict()[name]), name
     printed = capsys.readouterr().out

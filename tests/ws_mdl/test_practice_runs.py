@@ -54,7 +54,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(begun, volume):
     trained_to_end(whole)
     trained_to_end(stopped, after=whole.batches_per_epoch + 1)
     assert 0 < stopped.batches < stopped.batches_per_epoch, "it is stopped within its second epoch"
-    files = WeightFiles(stopped.config.run_folder(volume), stopped.config.LAB)
+    files = WeightFiles(stopped.config.run_directory(volume), stopped.config.LAB)
     save(stopped, files)
     torch.manual_seed(99)  # nothing hangs on what torch would draw by itself
     resumed = begin()
@@ -104,8 +104,8 @@ def test_a_run_by_its_flags_saves_measures_shows_and_refuses_other_settings(begu
         return capsys.readouterr().out
 
     says = typed()
-    folder = volume.path("checkpoints") / lab / "mine"
-    assert (folder / f"{lab}_01.pt").is_file() and "epoch 2, held out: " in says and "trained. Next: " in says
+    directory = volume.path("checkpoints") / lab / "mine"
+    assert (directory / f"{lab}_01.pt").is_file() and "epoch 2, held out: " in says and "trained. Next: " in says
     assert list((volume.path("logs") / "tensorboard" / lab / "mine").iterdir())
     state = training.trained(module.Config, "mine", volume)
     found = module.model_from(state)

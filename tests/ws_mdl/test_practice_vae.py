@@ -182,8 +182,8 @@ def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(few, tmp_path):
 def test_a_whole_run_keeps_weights_and_a_sheet_of_pictures(tmp_path, capsys):
     config = Config(width=2, latent=3, epochs=1, batch_size=600, device="cpu", anneal=0.5)
     run = training.train_model(config, Volume(tmp_path), vae.get_training)
-    folder = tmp_path / "checkpoints" / "vae" / "digits"
-    assert run.epoch == 1 and {"vae_00.pt", "samples.png"} == {path.name for path in folder.iterdir()}
+    directory = tmp_path / "checkpoints" / "vae" / "digits"
+    assert run.epoch == 1 and {"vae_00.pt", "samples.png"} == {path.name for path in directory.iterdir()}
     stored = vae.model_from(training.trained(Config, "digits", Volume(tmp_path)))
     x = run.held.x[:3]
     assert not stored.training and torch.equal(stored(x), run.averaged(x))

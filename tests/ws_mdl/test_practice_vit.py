@@ -113,10 +113,10 @@ def test_the_frames_of_a_data_set_are_told_apart_by_task_and_episodes_are_held_o
 
 
 def test_a_data_set_that_cannot_be_told_apart_says_so(volume):
-    folder = volume.path("datasets")
-    write(folder / "one", 1)
-    write(folder / "three", 3)
-    write(folder / "wrist", 4, cameras=("wrist",))
+    directory = volume.path("datasets")
+    write(directory / "one", 1)
+    write(directory / "three", 3)
+    write(directory / "wrist", 4, cameras=("wrist",))
     with pytest.raises(ValueError, match="one has one task, 'Go to the red dot'; expected 2 at least"):
         vit.load(Config(data="one"), volume)
     with pytest.raises(ValueError, match="the task 'Go to the blue dot' has 1 episode; expected 2 at least"):

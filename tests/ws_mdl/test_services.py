@@ -333,8 +333,8 @@ def test_the_documented_notebook_shows_a_picture(notebook):
     train_small(volume)
     (cell,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "transformer.md").read_text(), re.S)
     results = [m["content"]["data"] for m in run_cell(url, cell) if m["msg_type"] in ("execute_result", "display_data")]
-    pictures = [base64.b64decode(data["image/png"]) for data in results if "image/png" in data]
-    assert len(pictures) == 1 and pictures[0].startswith(b"\x89PNG") and len(pictures[0]) > 5000
+    images = [base64.b64decode(data["image/png"]) for data in results if "image/png" in data]
+    assert len(images) == 1 and images[0].startswith(b"\x89PNG") and len(images[0]) > 5000
 
 
 def train_small(volume: Path) -> None:
@@ -465,7 +465,7 @@ def _named_in(process) -> str:
 
 def _closed(path: Path, top: Path) -> bool:
     """Returns whether a folder on the way from `top` lets nobody else through."""
-    return any(not folder.stat().st_mode & 0o011 for folder in path.parents if folder.is_relative_to(top))
+    return any(not directory.stat().st_mode & 0o011 for directory in path.parents if directory.is_relative_to(top))
 
 
 def _read(path: Path) -> bytes:

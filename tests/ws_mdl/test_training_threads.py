@@ -70,7 +70,7 @@ def test_a_run_goes_on_in_the_threads_that_it_began_in(idle, volume, capsys):
     whole, stopped = vit_run(volume), vit_run(volume)
     trained_to_end(whole)
     trained_to_end(stopped, after=whole.batches_per_epoch + 1)
-    files = WeightFiles(stopped.config.run_folder(volume), stopped.config.LAB)
+    files = WeightFiles(stopped.config.run_directory(volume), stopped.config.LAB)
     save(stopped, files)
     idle(1)
     resumed = vit_run(volume)

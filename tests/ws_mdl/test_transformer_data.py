@@ -159,7 +159,9 @@ def default_volume() -> Volume:
 def test_the_default_corpus_is_real_clean_and_about_ten_thousand_pairs(default_volume, pair):
     corpus = corpora.load("default", pair, default_volume)
     assert 9_000 < len(corpus.pairs) < 11_000 and clean(corpus.pairs) == corpus.pairs
-    assert "Apache-2.0" in corpus.licence and (default_volume.datasets / homeassistant.FOLDER / "LICENSE.md").is_file()
+    assert (
+        "Apache-2.0" in corpus.licence and (default_volume.datasets / homeassistant.DIRECTORY / "LICENSE.md").is_file()
+    )
     source, target = pair.split("-")
     turned = corpora.load("default", f"{target}-{source}", default_volume)
     assert turned.pairs == [(b, a) for a, b in corpus.pairs]
@@ -167,9 +169,9 @@ def test_the_default_corpus_is_real_clean_and_about_ten_thousand_pairs(default_v
 
 @pytest.mark.outside
 def test_a_damaged_copy_of_the_default_corpus_is_not_used(default_volume, volume, monkeypatch):
-    folder = volume.datasets / homeassistant.FOLDER
-    folder.mkdir()
-    (folder / "en-it.tsv").write_text("one\tuno\n")
+    directory = volume.datasets / homeassistant.DIRECTORY
+    directory.mkdir()
+    (directory / "en-it.tsv").write_text("one\tuno\n")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ValueError, match=r"could not be downloaded; pip says(?s:.*)--corpus FILE.tsv"):
         corpora.load("default", "en-it", volume)

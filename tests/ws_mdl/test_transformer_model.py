@@ -153,7 +153,7 @@ def test_attention_that_learns_in_bf16_has_the_gradients_of_float32():
         out, weights = lab.attention(*leaves, mask)
         assert weights is None
         out.square().sum().backward()
-        grads.append([one.grad.float() for one in leaves])
+        grads.append([leave.grad.float() for leave in leaves])
     for exact, rounded in zip(*grads, strict=True):
         torch.testing.assert_close(exact, rounded, atol=5e-2, rtol=5e-2)
 

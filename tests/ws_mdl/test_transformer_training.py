@@ -53,8 +53,8 @@ def make(volume, corpus):
 
     def trainer(**changes) -> Trainer:
         config = Config(**{**SMALL, "corpus": corpus, "name": "run", **changes})
-        folder = config.run_folder(volume)
-        made = Trainer(config, MACHINE, get_ds(config, folder, MACHINE, volume), folder)
+        directory = config.run_directory(volume)
+        made = Trainer(config, MACHINE, get_ds(config, directory, MACHINE, volume), directory)
         made.resume()
         return made
 
@@ -189,7 +189,7 @@ def test_an_epoch_leaves_weights_curve_and_events(volume, corpus):
     assert [point["step"] for point in trainer.points[:3]] == [1, 2, 4], "the first step, then every log_every-th"
     seconds = [point["seconds"] for point in trainer.points]
     assert seconds == sorted(seconds) and seconds[0] > 0 and seconds[-1] <= trainer.seconds
-    names = sorted(path.name for path in trainer.folder.iterdir())
+    names = sorted(path.name for path in trainer.directory.iterdir())
     assert names == ["curve.png", "tmodel_00.pt", "tmodel_01.pt", "tokenizer_en.json", "tokenizer_it.json"]
     events = list((volume.root / "logs" / "tensorboard" / "transformer" / "run").iterdir())
     assert events and all(event.stat().st_size > 1000 for event in events)
@@ -260,9 +260,9 @@ def test_what_was_summed_stays_pythons_own(monkeypatch):
 # --- weight files -------------------------------------------------------------------------------------------
 
 
-def write(folder, *names: str) -> None:
+def write(directory, *names: str) -> None:
     for name in names:
-        (folder / name).write_bytes(b"")
+        (directory / name).write_bytes(b"")
 
 
 def test_the_newest_file_is_the_one_of_the_highest_number(tmp_path):
@@ -281,7 +281,7 @@ def test_old_files_go_and_so_do_parts_of_finished_epochs(make):
         trainer.save()
         trainer.epoch, trainer.batches = epoch, 0
         trainer.save()
-    assert [path.name for path in WeightFiles(trainer.folder, "tmodel").all()] == ["tmodel_02.pt", "tmodel_03.pt"]
+    assert [path.name for path in WeightFiles(trainer.directory, "tmodel").all()] == ["tmodel_02.pt", "tmodel_03.pt"]
 
 
 def test_a_damaged_newest_file_is_named_and_the_one_before_it_taken(make, capsys):
@@ -290,11 +290,11 @@ def test_a_damaged_newest_file_is_named_and_the_one_before_it_taken(make, capsys
         steps(trainer, 1)
         trainer.finish_epoch(None)
         trainer.save()
-    newest = trainer.folder / "tmodel_01.pt"
+    newest = trainer.directory / "tmodel_01.pt"
     newest.write_bytes(newest.read_bytes()[:5000])
     assert make().epoch == 0
     assert "tmodel_01.pt cannot be read" in capsys.readouterr().err
-    (trainer.folder / "tmodel_00.pt").write_bytes(b"nothing")
+    (trainer.directory / "tmodel_00.pt").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="none of the 2 weight files"):
         make()
 
@@ -312,7 +312,7 @@ def test_a_write_that_fails_leaves_the_old_file(make, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         trainer.save()
     assert path.read_bytes() == before
-    assert [p.name for p in trainer.folder.iterdir() if p.name.startswith(".")] == []
+    assert [p.name for p in trainer.directory.iterdir() if p.name.startswith(".")] == []
 
 
 def test_weights_files_cannot_run_code(tmp_path):
@@ -356,7 +356,7 @@ def test_a_file_of_the_course_loads_gives_its_outputs_and_trains_on(make):
         "epoch": 7, "global_step": 1234,
         "model_state_dict": theirs.state_dict(), "optimizer_state_dict": optimizer.state_dict(),
     }  # fmt: skip
-    torch.save(state, trainer.folder / "tmodel_07.pt")
+    torch.save(state, trainer.directory / "tmodel_07.pt")
     resumed = make()
     assert (resumed.epoch, resumed.global_step) == (7, 1234)
     assert resumed.optimizer.param_groups[0]["betas"] == (0.9, 0.98) and resumed.optimizer.param_groups[0]["fused"]
@@ -365,12 +365,12 @@ def test_a_file_of_the_course_loads_gives_its_outputs_and_trains_on(make):
     torch.testing.assert_close(resumed.model(*inputs), theirs(*inputs), atol=1e-4, rtol=0)
     steps(resumed, 2)
     for epoch in (5, 6):
-        torch.save(state, trainer.folder / f"tmodel_{epoch:02d}.pt")
+        torch.save(state, trainer.directory / f"tmodel_{epoch:02d}.pt")
     for _ in range(3):  # each but the first knows from the file which epochs are its own
         run = make(keep=1)
         run.finish_epoch(None)
         run.save()
-    names = [path.name for path in WeightFiles(trainer.folder, "tmodel").all()]
+    names = [path.name for path in WeightFiles(trainer.directory, "tmodel").all()]
     assert names == ["tmodel_05.pt", "tmodel_06.pt", "tmodel_07.pt", "tmodel_10.pt"], "files that were put there stay"
 
 
@@ -400,7 +400,7 @@ def test_weights_of_another_vocabulary_are_refused_with_both_sides(make):
     trainer.save()
     fewer = make(name="other", min_frequency=20)
     for language in ("en", "it"):
-        os.replace(fewer.folder / f"tokenizer_{language}.json", trainer.folder / f"tokenizer_{language}.json")
+        os.replace(fewer.directory / f"tokenizer_{language}.json", trainer.directory / f"tokenizer_{language}.json")
     with pytest.raises(ValueError, match=r"has the vocabularies .* the tokenizers beside it are"):
         make()
 
@@ -442,7 +442,7 @@ def test_translate_prints_the_translation_and_draws(volume, corpus, make):
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=1200)
     assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr
-    assert len(list((trainer.folder / "pictures").glob("attention_*.png"))) == 3
+    assert len(list((trainer.directory / "pictures").glob("attention_*.png"))) == 3
 
 
 # --- settings -----------------------------------------------------------------------------------------------

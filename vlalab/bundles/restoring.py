@@ -201,7 +201,7 @@ def _check_space(bundle: Bundle, plan: Plan) -> None:
 def _carry_out(bundle: Bundle, plan: Plan) -> None:
     """Write the files next to the volume's own, load the images, rename the files into place."""
     staging = paths.volume() / STAGING
-    with exclusive(state.folder() / ".restore.lock", "another restore is running"):
+    with exclusive(state.directory() / ".restore.lock", "another restore is running"):
         if bundle.files:
             volumes.prepare()
         if os.path.lexists(staging):  # a killed restore left it

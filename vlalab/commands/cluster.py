@@ -57,7 +57,7 @@ class Member:
 
 
 def _state_path(make: bool = True) -> Path:
-    return state.folder(NAME, make=make) / f"{NAME}.json"  # not among the services'
+    return state.directory(NAME, make=make) / f"{NAME}.json"  # not among the services'
 
 
 def instance() -> Instance | None:
@@ -90,7 +90,7 @@ def variables(closed: bool) -> dict[str, str]:
 
 def _directory(make: bool = True) -> Path:
     """Return the directory of Ray's sockets and logs; its path has to be short (unix(7): 107 bytes)."""
-    return state.short_folder(NAME, make=make) / "r"  # Ray opens it to all
+    return state.short_directory(NAME, make=make) / "r"  # Ray opens it to all
 
 
 def require_token(make: bool) -> None:
@@ -149,14 +149,14 @@ def join(head: str, host: str | None, offer: list[str]) -> None:
 def _alone() -> AbstractContextManager[None]:
     if here := member():
         raise LabError(f"this machine is in the cluster at {here.head} already; leave it by: ./lab cluster stop")
-    return exclusive(state.folder() / f".{NAME}.lock", "another call is starting the cluster")
+    return exclusive(state.directory() / f".{NAME}.lock", "another call is starting the cluster")
 
 
 def _launch(words: list[str], here: Member) -> None:
     """Start Ray under a supervisor and wait until it runs. Raise LabError, with its words, where it ended instead."""
     shutil.rmtree(_directory(), ignore_errors=True)
     # By a path without spaces: Ray starts one of its processes by a line of bash.
-    python, link = venvs.ensure(NAME).python, state.short_folder(NAME) / "e"
+    python, link = venvs.ensure(NAME).python, state.short_directory(NAME) / "e"
     link.unlink(missing_ok=True)
     link.symlink_to(python.parent.parent)
     own = [f"--temp-dir={_directory()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]

@@ -31,14 +31,14 @@ def labs() -> tuple[str, ...]:
 def module(lab: str, program: str) -> str:
     """Return the module of a lab's program: train, sample …; a practice lab is one module."""
     if lab in practice():
-        return f"services.{manifests.folder_of(service())}.practice.{lab}"
+        return f"services.{manifests.directory_of(service())}.practice.{lab}"
     return f"{manifests.services()[service()].labs[lab]}.{program}"
 
 
 def config(lab: str) -> str:
     """Return the dataclass of a lab's settings, as MODULE:CLASS."""
     if lab in practice():
-        return f"services.{manifests.folder_of(service())}.practice.settings:{lab.capitalize()}"
+        return f"services.{manifests.directory_of(service())}.practice.settings:{lab.capitalize()}"
     return f"{module(lab, 'config')}:Config"
 
 
@@ -47,14 +47,14 @@ def exercises() -> tuple[str, ...]:
     return borrowed.load("lessons.exercises:NAMES")
 
 
-def exercises_folder() -> Path:
+def exercises_directory() -> Path:
     """Returns where a student's files lie: JupyterLab shows that folder."""
     return paths.volume() / "notebooks" / "exercises"
 
 
 def settings(lab: str) -> dict[str, Option]:
     """Return a lab's settings by name as it is typed: batch-size."""
-    return {one.flag: one for one in borrowed.options(config(lab)).values()}
+    return {option.flag: option for option in borrowed.options(config(lab)).values()}
 
 
 def flags(lab: str, typed: Sequence[str]) -> list[str]:
@@ -100,11 +100,13 @@ def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
     flags_help: what the help says of settings that are flags; such a setting is listed where it means more to this lab.
     """
     found = []
-    for name, one in settings(lab).items():
-        if flags_help.get(one.name) == one.summary:
+    for name, setting in settings(lab).items():
+        if flags_help.get(setting.name) == setting.summary:
             continue
-        takes = name if one.type is bool else f"{name}={example(one)}"
-        default = one.default_help or (str(one.default) if one.choices and one.default is not None else "")
-        text = f"{one.summary}; default: {default}" if default else one.summary
-        found.append((f"--{name}", one.summary) if one.name in flags_help else (takes, text))
+        takes = name if setting.type is bool else f"{name}={example(setting)}"
+        default = setting.default_help or (
+            str(setting.default) if setting.choices and setting.default is not None else ""
+        )
+        text = f"{setting.summary}; default: {default}" if default else setting.summary
+        found.append((f"--{name}", setting.summary) if setting.name in flags_help else (takes, text))
     return found

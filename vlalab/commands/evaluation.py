@@ -163,7 +163,7 @@ def check_policies(label: str, text: str) -> None:
             raise LabError(
                 f"{label} {text} names several; expected an address of each, like http://a:8000,http://b:8000"
             )
-        if [one.rstrip("/") for one in words].count(word.rstrip("/")) > 1:
+        if [word.rstrip("/") for word in words].count(word.rstrip("/")) > 1:
             raise LabError(f"{label} names {word} twice; expected another address for each of the same policy")
 
 
@@ -346,7 +346,7 @@ def _refuse_simulated(choice: PolicyChoice) -> None:
     name = choice.instance.service if choice.instance else choice.service
     known = manifests.services()
     if name and known[name].simulated:
-        others = ", ".join(one for one in policies() if not known[one].simulated)
+        others = ", ".join(policy for policy in policies() if not known[policy].simulated)
         raise LabError(
             f"policy '{name}' works from the simulator, which no data set has; name another: {others}, or a URL"
         )
@@ -449,7 +449,7 @@ class Watch:
 
     def _look(self) -> None:
         while not self._over.wait(WATCH_S[self.policies[0].runtime]):
-            if all(one.has_ended() for one in self.policies):
+            if all(policy.has_ended() for policy in self.policies):
                 self.is_gone = True
                 os.kill(os.getpid(), signal.SIGINT)
                 return

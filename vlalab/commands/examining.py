@@ -28,7 +28,7 @@ def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: b
             one.check.id: one
             for one in runner.run(runner.named(done), Case(environments=case.environments, offline=offline))
         }
-        results = output.judge([fresh.get(one.check.id, one) for one in results])
+        results = output.judge([fresh.get(result.check.id, result) for result in results])
     seconds = time.monotonic() - began
     if in_json:
         print(json.dumps(output.as_json(results, names, seconds), indent=1, default=str))
@@ -80,8 +80,8 @@ def require(task: str, given: Given) -> None:
     environments = (
         images.choose(given["names"]) if task == "build" else [known[name].environment_name for name in services]
     )
-    known_checks = [one for one in runner.checks() if task in one.before]
-    chosen = [one for one in known_checks if one.group != "nvidia" or not _on_cpu(services, given)]
+    known_checks = [check for check in runner.checks() if task in check.before]
+    chosen = [check for check in known_checks if check.group != "nvidia" or not _on_cpu(services, given)]
     case = Case(environments=tuple(dict.fromkeys(environments)), no_cache=bool(given.get("no_cache")))
     limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes, and space
     for one in runner.run(chosen, case, limit_s):

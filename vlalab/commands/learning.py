@@ -210,9 +210,9 @@ class Learning:
         plan = self.progress.plan
         programs.run_module(manifests.job_of(plan.suite), evaluation.RUNS, ["table", plan.run_id], self.runtime)
         run, curves = paths.volume() / "runs" / plan.run_id, paths.volume() / "logs" / "tensorboard" / MODEL
-        films = sorted(run.rglob("*.mp4"))
+        videos = sorted(run.rglob("*.mp4"))
         print(f"\nlearned: {plan.name}, {plan.demonstrations} demonstrations of {plan.suite}")
-        print(f"films    {len(films)} in {paths.shown(films[0].parent if films else run)}")
+        print(f"films    {len(videos)} in {paths.shown(videos[0].parent if videos else run)}")
         print(f"curve    {paths.shown(curves / plan.name)} (./lab tensorboard shows it)")
         print(f"report   ./lab report {plan.run_id}")
 

@@ -119,7 +119,7 @@ def _report_other(name: str, other: Sequence[str]) -> None:
 
 def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
     """Return those services and what they need, each one after what it needs."""
-    return list(dict.fromkeys(one for name in names for one in compose.needs(name, variables=variables)))
+    return list(dict.fromkeys(need for name in names for need in compose.needs(name, variables=variables)))
 
 
 def _settings(names: Sequence[str], overrides: Overrides, running: Mapping[str, Instance]) -> dict[str, dict[str, str]]:
@@ -130,7 +130,7 @@ def _settings(names: Sequence[str], overrides: Overrides, running: Mapping[str, 
 
 
 def _flat(settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    return {name: value for one in settings.values() for name, value in one.items()}
+    return {name: value for setting in settings.values() for name, value in setting.items()}
 
 
 def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool = False) -> None:

@@ -62,7 +62,7 @@ def select(hosts: list[Machine], inventory: str | None, root: str | None = None)
     if not hosts and not inventory:
         raise LabError(f"no machines; name them (--hosts gpu01,gpu02), or a file (--inventory FILE, or {VARIABLE})")
     machines = read_inventory(Path(inventory)) if inventory else hosts
-    return [replace(one, root=root) for one in machines] if root else machines
+    return [replace(machine, root=root) for machine in machines] if root else machines
 
 
 def read_inventory(path: Path) -> list[Machine]:
@@ -88,9 +88,14 @@ def read_inventory(path: Path) -> list[Machine]:
 def inventory_file(machines: list[Machine]) -> Iterator[Path]:
     """Yield a temporary inventory file with those machines."""
     hosts = {}
-    for one in machines:
-        values = {"ansible_host": one.host, "ansible_user": one.user, "ansible_port": one.port, "lab_root": one.root}
-        hosts[one.name] = {name: value for name, value in values.items() if value is not None}
+    for machine in machines:
+        values = {
+            "ansible_host": machine.host,
+            "ansible_user": machine.user,
+            "ansible_port": machine.port,
+            "lab_root": machine.root,
+        }
+        hosts[machine.name] = {name: value for name, value in values.items() if value is not None}
     with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="vla-lab-") as file:
         json.dump({"all": {"hosts": hosts}}, file)
         file.flush()

@@ -76,7 +76,7 @@ def as_json() -> dict[str, Any]:
         "docker": docker.available(),
         "commit": building.commit(),
         "steward": steward.there() is not None,
-        "gpus": [{name: one.get(name) for name in ("index", "name", "used", "memory")} for one in devices],
+        "gpus": [{name: device.get(name) for name in ("index", "name", "used", "memory")} for device in devices],
         "services": [_entry(found, service, now) for found, service in _rows(services, now)],
     }
 

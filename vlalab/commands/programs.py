@@ -56,12 +56,12 @@ def run_benchmark(name: str, quick: bool, options: str) -> int:
 
 def models_with(program: str) -> tuple[str, ...]:
     """Return the models that have a program: getter, trainer, verifier …"""
-    return tuple(name for name, one in manifests.models().items() if getattr(one, program))
+    return tuple(name for name, model in manifests.models().items() if getattr(model, program))
 
 
 def asset_getters() -> dict[str, str]:
     """Return job → the module that gets its meshes and textures."""
-    return {name: one.assets for name, one in manifests.benchmarks().items() if one.assets}
+    return {name: benchmark.assets for name, benchmark in manifests.benchmarks().items() if benchmark.assets}
 
 
 def run(service: str, module: str, words: Sequence[str], given: Mapping[str, Any], first: Sequence[str] = ()) -> int:

@@ -125,7 +125,7 @@ def prepare(runtime: str, head: str | bool, policy: str, evaluators: Mapping[str
     here, workers = cluster.joined(None if head is True else str(head)), evaluators["workers"]
     machines, dashboard = cluster.nodes(here)
     host = here.node or cluster.towards(here.head)
-    if host not in {one["address"] for one in machines}:
+    if host not in {machine["address"] for machine in machines}:
         raise LabError(
             f"this machine ({host}) is no part of the cluster at {here.head}: ./lab cluster join {here.head}"
         )
@@ -133,7 +133,7 @@ def prepare(runtime: str, head: str | bool, policy: str, evaluators: Mapping[str
         _require_reachable(host, policy)
     elif runtime == "docker":
         raise LabError(f"a container does not reach {host}, which is this machine's alone; use --runtime local")
-    cores = int(sum(one["cores"] for one in machines))
+    cores = int(sum(machine["cores"] for machine in machines))
     many = f"{len(machines)} machine{'s' * (len(machines) > 1)}, {cores} core{'s' * (cores != 1)}"
     say(f"cluster at {here.head}: {many}{cluster.page_of(dashboard)}")
     if replicas and replicas >= cores:

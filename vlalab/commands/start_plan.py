@@ -48,7 +48,7 @@ def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> lis
     errors: list[LabError] = []
     with ExitStack() as locks:
         for name in sorted(names):  # two calls take their locks in the same order
-            locks.enter_context(exclusive(state.folder() / f".{name}.lock", f"another call is starting '{name}'"))
+            locks.enter_context(exclusive(state.directory() / f".{name}.lock", f"another call is starting '{name}'"))
         try:
             for name in names:
                 before = runtime.instance(name)

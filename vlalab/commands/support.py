@@ -124,7 +124,7 @@ def known_secrets(root: Path = paths.ROOT) -> set[str]:
         known = secrets.values(compose.environment_variables(root))
     except LabError:  # .env cannot be read; what looks like a secret is removed all the same
         known = secrets.values(os.environ)
-    return known.union(*(secrets.values(one.started_with()) for one in both.instances()))
+    return known.union(*(secrets.values(instance.started_with()) for instance in both.instances()))
 
 
 def _or_reason(make: Callable[[], str]) -> str:

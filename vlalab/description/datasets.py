@@ -62,8 +62,8 @@ def source(label: str, text: str) -> str:
 def job_of(text: str) -> str | None:
     """Return the benchmark's job that a recording or a run was made on, None for what is neither or cannot be read."""
     name = (runs.newest() or [text])[0] if text == runs.LATEST else text
-    for folder in (*(paths.volume() / kind / name for kind in ("demonstrations", "runs")), Path(text).expanduser()):
-        config, most = folder / "config.json", CONFIG_BYTES
+    for directory in (*(paths.volume() / kind / name for kind in ("demonstrations", "runs")), Path(text).expanduser()):
+        config, most = directory / "config.json", CONFIG_BYTES
         with suppress(OSError, ValueError, KeyError), regular_files.open_regular(config, most) as file:
             return manifests.suites()[json.loads(file.read().decode("utf-8"))["suite"]]
     return None

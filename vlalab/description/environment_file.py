@@ -14,7 +14,7 @@ from vlalab.host.console import LabError, say
 from vlalab.host.paths import CLONES_VOLUME, ROOT, default_volume, image_names
 
 # Variables that hold a folder, and which of their values are none.
-FOLDERS = {"VLALAB_VOLUME": ("",), "VLALAB_STATE": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}
+DIRECTORIES = {"VLALAB_VOLUME": ("",), "VLALAB_STATE": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}
 EXAMPLE = ROOT / ".env.example"  # which documents every variable
 PREFIX = "VLALAB_"
 
@@ -24,13 +24,13 @@ def take_in() -> None:
 
     Says which names begin like the lab's and are none of its variables.
     """
-    for name in FOLDERS.keys() & os.environ.keys():
-        if os.environ[name] not in FOLDERS[name]:
+    for name in DIRECTORIES.keys() & os.environ.keys():
+        if os.environ[name] not in DIRECTORIES[name]:
             os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
     found = read_dotenv(ROOT / ".env")
     for name, value in found.items():
-        is_folder = name in FOLDERS and value not in FOLDERS[name]
-        os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_folder else value)
+        is_directory = name in DIRECTORIES and value not in DIRECTORIES[name]
+        os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_directory else value)
     if not os.environ.get("VLALAB_VOLUME") and (own := default_volume()) != CLONES_VOLUME:
         os.environ["VLALAB_VOLUME"] = str(own)  # for what is started: compose.yaml's own default is the clone's
     for name, replacement in removed().items():

@@ -139,9 +139,9 @@ class Folder:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def environment(name: str, folder: Path = paths.ROOT / "images") -> Environment:
+def environment(name: str, directory: Path = paths.ROOT / "images") -> Environment:
     """Return an environment's manifest. Raises LabError where there is none, or a bad one."""
-    return _read(folder / name / NAME, Environment)
+    return _read(directory / name / NAME, Environment)
 
 
 def environments() -> dict[str, Environment]:
@@ -160,30 +160,30 @@ def stages() -> dict[str, Stage]:
 
 
 @functools.cache
-def folders() -> dict[str, Folder]:
+def directories() -> dict[str, Folder]:
     """Return the manifests of services, by folder. Raises LabError for a bad one, and for a service that has two."""
     found = {path.parent.name: _read(path, Folder) for path in sorted((paths.ROOT / "services").glob(f"*/{NAME}"))}
     homes: dict[str, str] = {}
-    for folder, manifest in found.items():
+    for directory, manifest in found.items():
         for name in manifest.services:
-            if homes.setdefault(name, folder) != folder:
-                raise LabError(f"service '{name}' has two manifests, services/{homes[name]} and services/{folder}")
+            if homes.setdefault(name, directory) != directory:
+                raise LabError(f"service '{name}' has two manifests, services/{homes[name]} and services/{directory}")
     return found
 
 
-def folder_of(service: str) -> str:
+def directory_of(service: str) -> str:
     """Return the folder of services/ whose manifest has a service of compose.yaml."""
-    return next(folder for folder, manifest in folders().items() if service in manifest.services)
+    return next(directory for directory, manifest in directories().items() if service in manifest.services)
 
 
 def services() -> dict[str, Service]:
     """Return what the manifests say of the services of compose.yaml, by name."""
-    return {name: one for manifest in folders().values() for name, one in manifest.services.items()}
+    return {name: service for manifest in directories().values() for name, service in manifest.services.items()}
 
 
 def models() -> dict[str, Model]:
     """Return the models, by the service that loads them."""
-    return {name: one.model for name, one in services().items() if one.model}
+    return {name: service.model for name, service in services().items() if service.model}
 
 
 def published_suites() -> tuple[str, ...]:
@@ -193,13 +193,13 @@ def published_suites() -> tuple[str, ...]:
 
 def notebooks() -> dict[str, str]:
     """Return folder of services/ → the service that shows its notebooks in JupyterLab."""
-    return {folder_of(name): name for name, one in services().items() if one.notebooks}
+    return {directory_of(name): name for name, service in services().items() if service.notebooks}
 
 
 @functools.cache
 def benchmarks() -> dict[str, Benchmark]:
     """Return the benchmarks, by the job of compose.yaml that runs them."""
-    return {name: _loaded(one.benchmark) for name, one in services().items() if one.benchmark}
+    return {name: _loaded(service.benchmark) for name, service in services().items() if service.benchmark}
 
 
 def _loaded(benchmark: Benchmark) -> Benchmark:
@@ -221,7 +221,9 @@ def suite_aliases() -> dict[str, str]:
 
 def base_of(suite: str) -> str:
     """Return the suite that this one is made of, itself where it is made of none: whose checkpoints hold for it."""
-    return next((one.variants[suite] for one in benchmarks().values() if suite in one.variants), suite)
+    return next(
+        (benchmark.variants[suite] for benchmark in benchmarks().values() if suite in benchmark.variants), suite
+    )
 
 
 def suites_in_words() -> str:
@@ -235,7 +237,7 @@ def suites_in_words() -> str:
 
 def default_job() -> str:
     """Return the job of the benchmark in the folder of the default environment; for what concerns no benchmark."""
-    return min(benchmarks(), key=lambda job: folder_of(job) != default_environment())
+    return min(benchmarks(), key=lambda job: directory_of(job) != default_environment())
 
 
 def job_of(suite: str) -> str:

@@ -70,10 +70,10 @@ def _files(directory: Path) -> list[str]:
 
 def run(label: str, text: str) -> str:
     """Return the run that a name, the beginning of one, `latest` or a folder means. Raises LabError for nothing."""
-    folder = Path(text).expanduser()
+    directory = Path(text).expanduser()
     known = runs()
-    if known is None or (text not in known and (folder / STORE).is_file()):
-        return str(folder.absolute()) if "/" in text or folder.exists() else text
+    if known is None or (text not in known and (directory / STORE).is_file()):
+        return str(directory.absolute()) if "/" in text or directory.exists() else text
     return meant(label, text, known, "run")
 
 
@@ -105,7 +105,7 @@ def require_epochs(lab: str, name: object, epochs: object) -> None:
     if not epochs or not directories:
         return
     newest = max(directories, key=lambda path: max(one.stat().st_mtime for one in path.glob("*.pt")))
-    directory = next((one for one in directories if one.name == name), newest)
+    directory = next((directory for directory in directories if directory.name == name), newest)
     files = (re.fullmatch(rf"{PREFIXES[lab]}_(\d+)\.pt", file) for file in _files(directory))
     known = sorted(int(match[1]) for match in files if match)
     if missing := [epoch for epoch in map(int, str(epochs).split(",")) if epoch not in known]:

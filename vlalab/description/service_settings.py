@@ -66,7 +66,7 @@ def own_options(service: str) -> Mapping[str, Option]:
     """Return the options of a model that are flags of `up` for it alone."""
     location = manifests.models()[service].options.get("up")
     options = borrowed.options(location) if location else {}
-    return {name: one for name, one in options.items() if one.group != "internal" and name != "checkpoint"}
+    return {name: option for name, option in options.items() if option.group != "internal" and name != "checkpoint"}
 
 
 def for_services(
@@ -117,7 +117,7 @@ def from_shell(service: str) -> dict[str, str]:
 
 
 def _path(service: str, make: bool = False) -> Path:
-    return state.folder(make=make) / f"{service}.settings"
+    return state.directory(make=make) / f"{service}.settings"
 
 
 def kept(service: str) -> dict[str, str]:

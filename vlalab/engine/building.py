@@ -58,7 +58,9 @@ class Options:
 def arguments(names: Sequence[str], options: Options) -> list[str]:
     """Return the arguments of docker that build the images of those environments in one go."""
     settings = {"*.context": str(paths.ROOT), f"*.labels.{images.OWNER_LABEL}": state.owner()}
-    words = [f"{key}={value}" for key, value in settings.items()] + [f"*.secrets={one}" for one in _secrets(options)]
+    words = [f"{key}={value}" for key, value in settings.items()] + [
+        f"*.secrets={secret}" for secret in _secrets(options)
+    ]
     for name in names:
         known = images.arguments(name)
         words.append(f"{name}.tags={images.reference(name)}")

@@ -142,7 +142,7 @@ def _venvs() -> list[Item]:
 
 
 def _remove(env: venvs.Environment) -> None:
-    with venvs.exclusive(env.folder / ".venv.lock", f"another call is setting up '{env.name}'"):
+    with venvs.exclusive(env.directory / ".venv.lock", f"another call is setting up '{env.name}'"):
         try:
             shutil.rmtree(env.venv)
         except OSError as error:
@@ -155,10 +155,10 @@ def users_of(venv: Path) -> list[int]:
     return [pid for pid in pids if (processes.command(pid) or [""])[0].startswith(f"{venv}/")]
 
 
-def freed_by(folder: Path) -> int:
+def freed_by(directory: Path) -> int:
     """Return the bytes on disk that removing a folder frees: not those that uv's cache shares (hard links)."""
     total = 0
-    for root, _, files in os.walk(folder):
+    for root, _, files in os.walk(directory):
         for name in files:
             stat = os.lstat(os.path.join(root, name))
             total += stat.st_blocks * 512 if stat.st_nlink == 1 else 0

@@ -45,7 +45,7 @@ def _made(service: str, names: list[str], by_cdi: bool) -> Path:
     request["driver"] = "cdi" if by_cdi else request["driver"]
     body = {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
     text = json.dumps({"services": {service: body}}, indent=1) + "\n"  # which is YAML too
-    path = state.folder("gpus") / f"{service}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
+    path = state.directory("gpus") / f"{service}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
     if state.read(path) != text:
         state.write(path, text)
     return path

@@ -50,7 +50,7 @@ def stated(package: Distribution) -> str:
         return text
     classifiers = [one for one in metadata.get_all("Classifier") or [] if one.startswith("License :: ")]
     if classifiers:
-        return ", ".join(one.split(" :: ")[-1] for one in classifiers)
+        return ", ".join(classifier.split(" :: ")[-1] for classifier in classifiers)
     text = package.read_text("licenses/LICENSE") or package.read_text("LICENSE") or ""
     return text.strip().partition("\n")[0].strip()[:MAX_NAME] or "not stated"
 
@@ -84,8 +84,8 @@ def installed(root: Path = ROOT, image: str = "*") -> dict[Pin, str]:
 
 def _fetch(missing: list[Pin]) -> dict[Pin, str]:
     """Install packages into a temporary directory, as wheels, which run no code, and read them there."""
-    with tempfile.TemporaryDirectory() as folder:
-        targets = {pin: Path(folder) / "-".join(pin) for pin in missing}
+    with tempfile.TemporaryDirectory() as directory:
+        targets = {pin: Path(directory) / "-".join(pin) for pin in missing}
         for pin, target in targets.items():
             options = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.10", "--target", str(target)]
             venvs.uv(["pip", "install", *options, "==".join(pin)])

@@ -36,24 +36,24 @@ class Lock:
     """One lock and what it is made from. Paths are relative to `root`."""
 
     name: str
-    folder: str
+    directory: str
     contract: bool = False  # its programs import vla_contract, so its server's requirements are inputs too
     root: Path = field(default=ROOT)
 
     @property
     def source(self) -> Path:
         """The list of wanted packages."""
-        return self.root / self.folder / "requirements.in"
+        return self.root / self.directory / "requirements.in"
 
     @property
     def target(self) -> Path:
         """The list of exact versions and hashes."""
-        return self.root / self.folder / "requirements.lock"
+        return self.root / self.directory / "requirements.lock"
 
     @property
     def excludes(self) -> Path:
         """Packages that others declare and nothing here imports; the file may be absent."""
-        return self.root / self.folder / "excludes.txt"
+        return self.root / self.directory / "excludes.txt"
 
     @property
     def contract_project(self) -> Path:
@@ -72,7 +72,7 @@ class Lock:
 
     def command(self, output: Path) -> list[str]:
         """Return uv's command that writes the pins to `output`; to be run in the root."""
-        prefix = "" if self.folder == "." else f"{self.folder}/"
+        prefix = "" if self.directory == "." else f"{self.directory}/"
         inputs = [f"{prefix}requirements.in"]
         if self.contract:
             inputs += ["shared/contract/pyproject.toml", "--extra", "server"]
@@ -102,8 +102,8 @@ def choose(names: list[str]) -> list[Lock]:
 def make(lock: Lock, upgrade: bool = False) -> bool:
     """Write the lock, keeping versions that still fit unless `upgrade`. Returns whether it changed."""
     before = lock.target.read_text() if lock.target.exists() else ""
-    with tempfile.TemporaryDirectory() as folder, status(f"resolving '{lock.name}'"):
-        output = Path(folder) / "requirements.lock"
+    with tempfile.TemporaryDirectory() as directory, status(f"resolving '{lock.name}'"):
+        output = Path(directory) / "requirements.lock"
         if before:
             shutil.copy(lock.target, output)
         command = lock.command(output) + (["--upgrade"] if upgrade else [])
@@ -119,7 +119,7 @@ def make(lock: Lock, upgrade: bool = False) -> bool:
 
 def problems(lock: Lock) -> list[str]:
     """Return what is wrong with a lock, as sentences; empty when it is in order."""
-    path = f"{lock.folder}/requirements.lock".removeprefix("./")
+    path = f"{lock.directory}/requirements.lock".removeprefix("./")
     again = f"run: invoke lock {lock.name}"
     if not lock.target.exists():
         return [f"{path} is missing; {again}"]
@@ -127,10 +127,10 @@ def problems(lock: Lock) -> list[str]:
     match = re.match(r"# Made by .* inputs ([0-9a-f]{64}), of the pins below ([0-9a-f]{64})\n", text)
     inputs, stated = match.groups() if match else ("", "")
     entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + _without_headers(text))
-    unhashed = [one.split(" ")[0] for one in entries if one[:1].isalnum() and "--hash=sha256:" not in one]
+    unhashed = [entry.split(" ")[0] for entry in entries if entry[:1].isalnum() and "--hash=sha256:" not in entry]
     found = [f"{path} has no hash for {pin}; {again}" for pin in unhashed]
     if inputs != lock.inputs_hash():
-        found.append(f"{path} was made from other requirements than {lock.folder}/requirements.in holds; {again}")
+        found.append(f"{path} was made from other requirements than {lock.directory}/requirements.in holds; {again}")
     if stated != _digest(_without_headers(text)):
         found.append(f"{path} was changed by hand; {again}")
     return found

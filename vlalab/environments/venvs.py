@@ -33,24 +33,24 @@ class Environment:
     """One environment on this machine: the folder images/<name> (or <name>), and what its lock makes of it."""
 
     name: str
-    folder: Path
+    directory: Path
 
     @property
     def lock(self) -> Path:
         """The pinned packages with their hashes."""
-        return self.folder / "requirements.lock"
+        return self.directory / "requirements.lock"
 
     @property
     def beside(self) -> Path:
         """A second lock, of packages that are read as data and never imported, since their modules bear the names of
         others; they go into a folder `beside` of the environment. Most environments have none.
         """
-        return self.folder / "beside.lock"
+        return self.directory / "beside.lock"
 
     @property
     def venv(self) -> Path:
         """The folder that the lock is installed into."""
-        return self.folder / ".venv"
+        return self.directory / ".venv"
 
     @property
     def python(self) -> Path:
@@ -74,7 +74,7 @@ class Environment:
 
     def stamp(self) -> str:
         """Return what a finished environment's stamp says: lock, steps after it, and place (a venv cannot move)."""
-        steps = b"".join(one.read_bytes() for one in (self.folder / "finish.py", self.beside) if one.exists())
+        steps = b"".join(one.read_bytes() for one in (self.directory / "finish.py", self.beside) if one.exists())
         step = hashlib.sha256(steps).hexdigest()[:12] if steps else "-"
         return f"{self.lock_hash} {step} {self.venv}\n"
 
@@ -84,7 +84,7 @@ class Environment:
 
     def needed_gb(self) -> float:
         """Return what making it takes: uv's cache and the environment, where they cannot share files."""
-        gb = OWN_GB.get(self.name) or manifests.environment(self.name, self.folder.parent).venv_gb
+        gb = OWN_GB.get(self.name) or manifests.environment(self.name, self.directory.parent).venv_gb
         return gb * 2
 
     @property
@@ -119,7 +119,7 @@ def ensure(name: str, root: Path = ROOT) -> Environment:
     if env.is_ready() and (host is None or host.owns(env.venv)):
         return env
     if host:  # the clone's owner makes it; what an earlier root left in its place goes first
-        for left in (env.venv, env.folder / ".venv.lock"):
+        for left in (env.venv, env.directory / ".venv.lock"):
             if os.path.lexists(left) and not host.owns(left):
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
         whose = owners.name_of(host.uid)
@@ -128,8 +128,8 @@ def ensure(name: str, root: Path = ROOT) -> Environment:
         if subprocess.run(command, stdin=subprocess.DEVNULL, cwd=root, **host.process(root)).returncode != 0:
             raise LabError(f"environment '{name}' could not be made as {whose}; see above")
         return env
-    if not os.access(env.folder, os.W_OK | os.X_OK):
-        whose = owners.name_of(env.folder.stat().st_uid)
+    if not os.access(env.directory, os.W_OK | os.X_OK):
+        whose = owners.name_of(env.directory.stat().st_uid)
         lack = "is not complete, or not of its lock" if env.venv.exists() else "is not made"
         if env._read_stamp() == env.stamp():
             lack = "runs on a Python that is closed to you; without images/*/.venv a new one is made on another"
@@ -137,7 +137,7 @@ def ensure(name: str, root: Path = ROOT) -> Environment:
             f"environment '{name}' of {root}, which is {whose}'s, {lack}. Ask {whose} to run {root}/lab env {name}, or "
             "use a clone of your own"
         )
-    with exclusive(env.folder / ".venv.lock", f"another call is setting up '{name}'"):
+    with exclusive(env.directory / ".venv.lock", f"another call is setting up '{name}'"):
         if not env.is_ready():
             _make(env)
     return env
@@ -164,9 +164,11 @@ def _make(env: Environment) -> None:
     reusable = len(current) == 3 and current[2].strip() == str(env.venv) and env.python.exists()
     (env.venv / ".stamp").unlink(missing_ok=True)
     if not reusable:
-        need, free = env.needed_gb(), shutil.disk_usage(env.folder).free / 1e9
+        need, free = env.needed_gb(), shutil.disk_usage(env.directory).free / 1e9
         if free < need:
-            raise LabError(f"environment '{env.name}' needs about {need:.1f} GB, {env.folder} has {free:.1f} GB free")
+            raise LabError(
+                f"environment '{env.name}' needs about {need:.1f} GB, {env.directory} has {free:.1f} GB free"
+            )
         shutil.rmtree(env.venv, ignore_errors=True)
         if env.venv.exists():
             whose = owners.name_of(env.venv.stat().st_uid)
@@ -181,7 +183,7 @@ def _make(env: Environment) -> None:
             shutil.rmtree(target, ignore_errors=True)
             install = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(env.python)]
             uv([*install, "--target", str(target), "-r", str(env.beside)], line)
-        script = env.folder / "finish.py"  # the environment's own last step, which its Dockerfile runs too
+        script = env.directory / "finish.py"  # the environment's own last step, which its Dockerfile runs too
         if script.exists():
             line.update(f"running images/{env.name}/{script.name}")
             done = subprocess.run([str(env.python), str(script)], capture_output=True, text=True)
@@ -193,20 +195,20 @@ def _make(env: Environment) -> None:
 def _interpreter(env: Environment) -> str:
     """Return a Python for an environment: one that every user who reads the clone can run, where there is one."""
     preferred = env.versions[0]
-    installed = [found for version in env.versions if (found := pythons.find(version, env.folder))]
+    installed = [found for version in env.versions if (found := pythons.find(version, env.directory))]
     for found in installed:
-        if owners.serves(found, env.folder):
+        if owners.serves(found, env.directory):
             why = ""
             if found != installed[0]:
-                closed = f"users who can read {env.folder} cannot run that one"
+                closed = f"users who can read {env.directory} cannot run that one"
                 why = f", not {installed[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
             elif not pythons.runs_as(found, preferred):
                 why = f"; Python {preferred}, as in the images, is not installed"
             say(f"environment '{env.name}' uses {found}{why}")
             return found
-    lack = f"{installed[0]} is closed to others, who can read {env.folder}" if installed else "none is installed"
+    lack = f"{installed[0]} is closed to others, who can read {env.directory}" if installed else "none is installed"
     say(f"needs Python {' or '.join(env.versions)}: {lack}; asking uv to download {preferred}")
-    if found := pythons.download(preferred, env.folder):
+    if found := pythons.download(preferred, env.directory):
         return found
     if installed:
         say(f"going on with {installed[0]}: nobody else can use this environment")

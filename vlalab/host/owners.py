@@ -65,7 +65,7 @@ def open_to_all(path: str | Path) -> bool:
     real = Path(os.path.realpath(path))
     try:
         return real.stat().st_mode & 5 >= (5 if real.is_dir() else 4) and all(
-            folder.stat().st_mode & 1 for folder in real.parents
+            directory.stat().st_mode & 1 for directory in real.parents
         )
     except OSError:
         return False

@@ -51,4 +51,4 @@ def of_caller() -> dict[str, str]:
 
 def python_path() -> str:
     """Return the PYTHONPATH under which services/* and the packages of shared/ are importable."""
-    return os.pathsep.join(map(str, (ROOT, *(ROOT / folder for folder in SHARED))))
+    return os.pathsep.join(map(str, (ROOT, *(ROOT / directory for directory in SHARED))))

@@ -102,7 +102,7 @@ def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], Non
 def supervise(
     command: list[str],
     variables: Mapping[str, str],
-    folder: Path = ROOT,
+    directory: Path = ROOT,
     deliver: Callable[[int], bool] = lambda number: False,
 ) -> int:
     """Run a command to its end and return its exit code; signals to this process are passed on to it.
@@ -123,7 +123,7 @@ def supervise(
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         process = subprocess.Popen(
-            command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True,
+            command, env=variables, cwd=directory, stdin=subprocess.DEVNULL, start_new_session=True,
             preexec_fn=die_with_parent(),
         )  # fmt: skip
         for number in early:

@@ -47,7 +47,7 @@ def owner() -> str:
     return f"{user}-{clone_id().rpartition('-')[2]}"
 
 
-def folder(*names: str, make: bool = True) -> Path:
+def directory(*names: str, make: bool = True) -> Path:
     """Return the folder of this caller, clone and machine, or one of those names below it; made if missing.
 
     It lies under $VLALAB_STATE, else under vla-lab/<clone> in $XDG_STATE_HOME or ~/.local/state, else (a caller without
@@ -60,9 +60,9 @@ def folder(*names: str, make: bool = True) -> Path:
     return _private(_home(), clone_id(), machine, *names, make=make)
 
 
-def short_folder(name: str, make: bool = True) -> Path:
+def short_directory(name: str, make: bool = True) -> Path:
     """Return a folder as `folder` does, with a path short enough for sockets below it, which end with the machine."""
-    own = hashlib.sha256(os.fsencode(folder(make=False))).hexdigest()[:8]
+    own = hashlib.sha256(os.fsencode(directory(make=False))).hexdigest()[:8]
     return _private(_temporary(), f"{name[:4]}-{own}", make=make)
 
 

@@ -85,7 +85,7 @@ def choose(name: str, environments: Sequence[str], prefer: str | None = None) ->
     no_engine = reason = docker.available()
     if not no_engine:
         built = images.found(environments)
-        missing = [one for one in environments if one not in built]
+        missing = [environment for environment in environments if environment not in built]
         reason = images.unusable(missing[0], None) if missing else None
     if not reason:
         return containers, "runtime docker"

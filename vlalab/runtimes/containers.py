@@ -151,7 +151,9 @@ def _container(record: dict) -> Container:
     labels = config["Labels"]
     inside = re.search(r"://[^/]*:(\d+)/", " ".join((config.get("Healthcheck") or {}).get("Test") or []))
     bindings = [one for some in (host.get("PortBindings") or {}).values() for one in some or ()]
-    published = [f"http://{ports.reachable(one.get('HostIp') or '0.0.0.0')}:{one['HostPort']}" for one in bindings]
+    published = [
+        f"http://{ports.reachable(binding.get('HostIp') or '0.0.0.0')}:{binding['HostPort']}" for binding in bindings
+    ]
     devices = [device for one in host.get("DeviceRequests") or () for device in one.get("DeviceIDs") or ["all"]]
     return Container(
         id=record["Id"],
@@ -206,7 +208,7 @@ def _variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
 def _on_volume(name: str, value: str) -> str:
     """Return a value; a path on this machine's volume becomes the container's."""
     volume = str(paths.volume())
-    if name == steward.FOLDER:  # mounted from where it is
+    if name == steward.DIRECTORY:  # mounted from where it is
         return value
     if value == volume or value.startswith(volume + "/"):
         return MOUNT + value[len(volume) :]

@@ -26,7 +26,7 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 def place(name: str, attached: bool = False, make: bool = False) -> Path:
     """Return where the log of an instance lies."""
-    return state.folder("logs", *(["private"] if attached else []), make=make) / f"{name}.log"
+    return state.directory("logs", *(["private"] if attached else []), make=make) / f"{name}.log"
 
 
 def open_private(path: Path) -> int:
@@ -66,7 +66,7 @@ def drop(name: str) -> None:
 
 def sweep() -> None:
     """Remove logs and half-written state files whose owner was killed; their names end with its process."""
-    top = state.folder(make=False)
+    top = state.directory(make=False)
     for path in [*(top / "logs" / "private").glob("*-*.log*"), *top.glob(".*.*.[0-9]*")]:
         owner = re.search(r"-(\d+)\.log(\.1)?$|\.(\d+)$", path.name)
         if owner and identify(int(owner[1] or owner[3])) is None:
@@ -93,7 +93,7 @@ def cause(words: str) -> str:
 
 def names() -> list[str]:
     """Return the instances that have a log."""
-    return sorted({path.stem for path in state.folder("logs", make=False).glob("**/*.log")})
+    return sorted({path.stem for path in state.directory("logs", make=False).glob("**/*.log")})
 
 
 def require(name: str, attached: bool) -> Path:

@@ -19,14 +19,14 @@ from vlalab.runtimes.supervised import Instance
 
 NAME = "steward"
 OFF = "VLALAB_STEWARD"  # "off": nobody starts anything from the page
-FOLDER = "VLALAB_STEWARD_FOLDER"  # what compose.yaml mounts
+DIRECTORY = "VLALAB_STEWARD_FOLDER"  # what compose.yaml mounts
 ACTING = "VLALAB_STEWARD_ACTS"  # set for the commands that it runs, which leave it alone
 TAKEN = ("VLALAB_TOKEN", "VLALAB_BIND")  # settings of the page that what is started from it gets too
 
 
-def folder() -> Path:
+def directory() -> Path:
     """Return the directory of the socket and its secret, made if missing. It is never replaced: it is mounted."""
-    place = state.folder(NAME) / "socket"
+    place = state.directory(NAME) / "socket"
     place.mkdir(exist_ok=True)
     place.chmod(0o711)  # in a container another user may pass through; out here the directory above lets nobody
     return place
@@ -34,7 +34,7 @@ def folder() -> Path:
 
 def variables(service: str) -> dict[str, str]:
     """Return what a service's description needs to know of it: the directory, for the page."""
-    return {FOLDER: str(folder())} if service == PAGE else {}
+    return {DIRECTORY: str(directory())} if service == PAGE else {}
 
 
 def attend(page: Instance) -> None:
@@ -48,12 +48,12 @@ def attend(page: Instance) -> None:
     variables = {**os.environ, **{name: settings[name] for name in TAKEN if name in settings}}
     compared = {name: variables.get(name, "") for name in (*TAKEN, "VLALAB_VOLUME", "VLALAB_PROJECT")}
     compared["runtime"] = page.runtime
-    with exclusive(state.folder() / f".{NAME}.lock", "another call is starting the page's steward"):
+    with exclusive(state.directory() / f".{NAME}.lock", "another call is starting the page's steward"):
         if found := there():
             if found.started_with() == compared:
                 return
             found.stop()
-        command = [sys.executable, "-m", "vlalab.steward", str(folder()), page.runtime]
+        command = [sys.executable, "-m", "vlalab.steward", str(directory()), page.runtime]
         environment = {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"}
         path = _state_path()
         local.launch(NAME, command, environment, state_path=path, settings=compared, gpu="none", stop_grace_s=2.0)
@@ -76,4 +76,4 @@ def dismiss() -> None:
 
 
 def _state_path(make: bool = True) -> Path:
-    return state.folder(NAME, make=make) / f"{NAME}.json"  # not among the services'
+    return state.directory(NAME, make=make) / f"{NAME}.json"  # not among the services'

@@ -102,7 +102,7 @@ class Instance:
 
 def state_path(name: str, make: bool = True) -> Path:
     """Return the path of an instance's state file."""
-    return state.folder(make=make) / f"{name}.json"
+    return state.directory(make=make) / f"{name}.json"
 
 
 def write(path: Path, instance: Instance) -> None:
@@ -129,7 +129,7 @@ def read(path: Path) -> Instance | None:
 
 def instances() -> list[Instance]:
     """Return what this caller runs on this machine; state files of processes that are gone are removed."""
-    return [found for path in sorted(state.folder(make=False).glob("*.json")) if (found := load(path))]
+    return [found for path in sorted(state.directory(make=False).glob("*.json")) if (found := load(path))]
 
 
 def instance(name: str) -> Instance | None:

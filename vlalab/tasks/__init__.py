@@ -5,6 +5,6 @@ from vlalab.tasks.task import LabTask
 
 # The order is the one of the list: what a day's work begins with comes first.
 GROUPS = {
-    module.__name__.rpartition(".")[2]: [one for one in vars(module).values() if isinstance(one, LabTask)]
+    module.__name__.rpartition(".")[2]: [var for var in vars(module).values() if isinstance(var, LabTask)]
     for module in (evaluate, data, serve, learn, admin, machines)
 }

@@ -90,7 +90,7 @@ def build(
     ./lab build all --flash-attn none
     ./lab build gr00t --ca-bundle /srv/ca.pem --index /srv/index-url
     """
-    stages = {name.replace("_", "-"): folder for name, folder in stages.items()}
+    stages = {name.replace("_", "-"): directory for name, directory in stages.items()}
     options = building.Options(no_cache, flash_attn, base, stages, ca_bundle, index, tuple(arg), progress, dry_run)
     building.build(names, options)
 

@@ -115,11 +115,13 @@ def _robot(label: str, text: str) -> object:
 
 def _of_benchmarks(what: str) -> tuple[str, ...]:
     """Return the cameras or the profiles of all benchmarks, each once."""
-    return tuple(dict.fromkeys(name for one in manifests.benchmarks().values() for name in getattr(one, what)))
+    return tuple(
+        dict.fromkeys(name for benchmark in manifests.benchmarks().values() for name in getattr(benchmark, what))
+    )
 
 
 def _max_episodes() -> int:
-    return max(one.episodes for one in manifests.benchmarks().values())
+    return max(benchmark.episodes for benchmark in manifests.benchmarks().values())
 
 
 def _suites(*more: str) -> Values:
@@ -176,7 +178,7 @@ def word(default: Any = MISSING, help: str = "", **more: Any) -> Any:
 
 def flags_of_function(function: Callable[..., None]) -> list[Flag]:
     """Return the flags that a function's parameters declare; those without a declaration come from elsewhere."""
-    declared = {name: one.default for name, one in inspect.signature(function).parameters.items()}
+    declared = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     hints = get_type_hints(function)
     fields = [(name, hints[name], one) for name, one in declared.items() if isinstance(one, Field)]
     return [Flag(**vars(one)) for one in borrowed.options_of(make_dataclass("Flags", fields, kw_only=True)).values()]
@@ -220,7 +222,7 @@ def of_benchmarks(task: str, **which: Collection[str]) -> Callable[[], list[Flag
 
 
 def _places(programs: Mapping[str, manifests.Model] | Mapping[str, manifests.Benchmark], task: str) -> list[str]:
-    return [one.options[task] for one in programs.values() if task in one.options]
+    return [program.options[task] for program in programs.values() if task in program.options]
 
 
 def _shared(

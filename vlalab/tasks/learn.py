@@ -25,7 +25,7 @@ def _lab_flags() -> list[Flag]:
 
 
 def _settings() -> dict[str, list[tuple[str, str]]]:
-    help = {one.name: one.summary for one in _lab_flags()}
+    help = {flag.name: flag.summary for flag in _lab_flags()}
     return {f"train {lab} --set takes": course.rows(lab, help) for lab in course.labs()}
 
 
@@ -185,7 +185,7 @@ def check(
         raise LabError("--all checks a folder of all exercises; leave the exercise's name out")
     if file and not Path(file).is_file():
         raise LabError(f"file '{file}' is not a file; without one the file in your exercises folder is taken")
-    flags = {"folder": str(course.exercises_folder()), "name": exercise, "file": file, "all": all}
+    flags = {"directory": str(course.exercises_directory()), "name": exercise, "file": file, "all": all}
     finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **given}))
 
 
@@ -203,7 +203,7 @@ def course_files(
     """
     if not Path(path).is_dir() and not zipfile.is_zipfile(path):
         raise LabError(f"path '{path}' is no folder and no zip archive; expected where the course's files lie")
-    module = f"services.{manifests.folder_of(course.service())}.course_files"
+    module = f"services.{manifests.directory_of(course.service())}.course_files"
     finish(programs.run(course.service(), module, [path, f"--name={name}"], given))
 
 

@@ -40,7 +40,7 @@ def after_up(given: Given) -> str:
     after_up,
     "gpu runtime dry-run no-check",
     options=_up_options,
-    tables=lambda: {"Services": [(name, one.about) for name, one in manifests.services().items()]},
+    tables=lambda: {"Services": [(name, service.about) for name, service in manifests.services().items()]},
 )
 def up(
     names: list[str] = word(help="services to start", metavar="SERVICE"),

@@ -34,7 +34,7 @@ RECORD, NIGHTLY = "VLALAB_TEST_RECORD", "VLALAB_TEST_NIGHTLY"
 HOME = "/opt/vla-lab"  # where an image stores the code
 ENVIRONMENTS = manifests.environments()
 # Services that run in another's environment may have tests of their own.
-SERVICES = [n for n in manifests.folders() if n not in ENVIRONMENTS and (paths.ROOT / "tests" / n).is_dir()]
+SERVICES = [n for n in manifests.directories() if n not in ENVIRONMENTS and (paths.ROOT / "tests" / n).is_dir()]
 running: list[subprocess.Popen] = []  # processes of tests, which end with Ctrl-C
 
 
@@ -174,7 +174,7 @@ def host_environment(name: str) -> str:
     """Return the environment of tests/<name>: of that name, or that of the services of that name."""
     if name in ENVIRONMENTS:
         return name
-    return compose.read()[next(iter(manifests.folders()[name].services))].environment_name
+    return compose.read()[next(iter(manifests.directories()[name].services))].environment_name
 
 
 def make_environments(*names: str) -> None:

@@ -51,6 +51,8 @@ def print_summary(results: Sequence[Result], advice: Sequence[str] = ()) -> int:
         reasons.update(one.reasons)
     for line in (*(f"skipped {count}: {reason}" for reason, count in reasons.items()), *advice):
         print(line)
-    passed, failed, left_out = (sum(getattr(one, key) for one in results) for key in ("passed", "failed", "skipped"))
+    passed, failed, left_out = (
+        sum(getattr(result, key) for result in results) for key in ("passed", "failed", "skipped")
+    )
     print(f"\n{passed} passed, {failed} failed, {left_out} skipped", flush=True)
     return 1 if failed or not passed else 0

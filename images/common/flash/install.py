@@ -18,13 +18,13 @@ import urllib.request
 from importlib import metadata
 from pathlib import Path
 
-FOLDER = Path("/wheels")  # the context, or what the compiling stage made
+DIRECTORY = Path("/wheels")  # the context, or what the compiling stage made
 NAME = re.compile(r"flash_attn-(?P<version>[^-+]+)(?:\+\S+?)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-[^-]+\.whl")
 
 
 def wheel(url: str) -> tuple[Path, str]:
     """Return the wheel's path and where it came from: the directory's only wheel, else the download of `url`."""
-    wheels = sorted(FOLDER.glob("*.whl"))
+    wheels = sorted(DIRECTORY.glob("*.whl"))
     if len(wheels) > 1:
         raise ValueError(f"{len(wheels)} wheels in the flash-attn directory, expected one: {[p.name for p in wheels]}")
     if wheels:

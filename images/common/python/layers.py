@@ -30,11 +30,11 @@ def cut(lock: str) -> dict[str, str]:
     return {layer: "".join(found[name] for name in names) for layer, names in (("nvidia", nvidia), ("torch", torch))}
 
 
-def write(lock: Path, folder: Path) -> None:
+def write(lock: Path, directory: Path) -> None:
     """Writes the parts of a lock below `folder`."""
     for layer, part in cut(lock.read_text()).items():
-        (folder / layer).mkdir(parents=True, exist_ok=True)
-        (folder / layer / "requirements.lock").write_text(part)
+        (directory / layer).mkdir(parents=True, exist_ok=True)
+        (directory / layer / "requirements.lock").write_text(part)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def unpack(frame: bytes | str, sender_left: Callable[[], bool] = lambda: False) 
         if _IMAGE in items and items.get(_FORMAT) != "raw":
             if sender_left():
                 raise NotTheirs("the sender has left")
-            return _picture(items, budget)
+            return _image(items, budget)
         if _ARRAY in items or _IMAGE in items:
             return wire.array(items.get(_DATA), items.get(_DTYPE), items.get(_SHAPE))
         return None
@@ -88,7 +88,7 @@ def check_version(payload: dict[str, Any]) -> None:
         raise NotTheirs(f"it speaks version {shorten(version, 20)} of vla-eval's protocol ({of}), not {VERSION}")
 
 
-def _picture(items: dict, budget: ImageBudget) -> np.ndarray:
+def _image(items: dict, budget: ImageBudget) -> np.ndarray:
     kind, data, shape = items.get(_FORMAT), items.get(_DATA), items.get(_SHAPE)
     if kind not in _FILES or type(data) is not bytes:
         raise NotTheirs(

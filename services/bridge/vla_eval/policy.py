@@ -53,13 +53,13 @@ class VlaEvalPolicy(Policy):
 
     def info(self) -> PolicyInfo:
         """Returns what the server asks for and answers, and of its hello the beginning."""
-        pictures = self.robot.pictures.items()
+        images = self.robot.pictures.items()
         return PolicyInfo(
             name=self._name,
             action=self.robot.action,
             state=self.robot.state_parts if self.asks.get(TOLD) else (),
             device="another server",
-            cameras=tuple(camera for key, camera in pictures if self.robot.shown(key, self.asks)),
+            cameras=tuple(camera for key, camera in images if self.robot.shown(key, self.asks)),
             image_hw=self.robot.image_hw,
             max_batch=MAX_BATCH,
             stateful=True,

@@ -85,7 +85,7 @@ class Episodes:
 
     def _hello(self) -> dict[str, Any]:
         cameras = {camera: key for key, camera in self.robot.pictures.items()}
-        asks = {WRIST: "wrist" in [cameras[one] for one in self.info.cameras], TOLD: bool(self.info.state)}
+        asks = {WRIST: "wrist" in [cameras[camera] for camera in self.info.cameras], TOLD: bool(self.info.state)}
         formats = {"position": (3, "delta_xyz"), "rotation": (3, "axis_angle"), "gripper": (1, "binary_close_positive")}
         spec = {name: {"name": name, "dims": size, "format": form} for name, (size, form) in formats.items()}
         params = {**asks, WHOLE_TURN: True, "env_seed": self.profile.env_seed}

@@ -16,10 +16,10 @@ from vla_modelkit.checkpoint import CheckpointError, read_json, read_record
 
 MODEL_TYPE = "gr00t_n1_5"
 ADAPTER = "adapter_config.json"  # what LoRA leaves, without a config.json beside it
-PICTURE_SIDE = 224  # pixels of the square that the vision tower sees
+IMAGE_SIDE = 224  # pixels of the square that the vision tower sees
 VISION = {  # of transformers.SiglipVisionConfig
     "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
-    "num_channels": 3, "image_size": PICTURE_SIDE, "patch_size": 14, "layer_norm_eps": 1e-6,
+    "num_channels": 3, "image_size": IMAGE_SIDE, "patch_size": 14, "layer_norm_eps": 1e-6,
     "hidden_act": "gelu_pytorch_tanh", "attention_dropout": 0.0,
 }  # fmt: skip
 TEXT = {  # of transformers.Qwen3Config; upstream keeps the first `select_layer` of its 28 layers
@@ -97,26 +97,26 @@ N1_5 = ModelConfig(  # as published
 )
 
 
-def load_config(folder: Path) -> ModelConfig:
+def load_config(directory: Path) -> ModelConfig:
     """Returns the network that a folder's config.json describes.
 
     Raises CheckpointError for another model, and for what this engine does not do.
     """
-    raw = read_json(folder / "config.json")
-    refuse_others(folder, raw)
+    raw = read_json(directory / "config.json")
+    refuse_others(directory, raw)
     try:
-        return parse(raw, read_record(folder).get("eagle", {}))
+        return parse(raw, read_record(directory).get("eagle", {}))
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / 'config.json'} lacks {error}; download the checkpoint again") from error
+        raise CheckpointError(f"{directory / 'config.json'} lacks {error}; download the checkpoint again") from error
 
 
-def refuse_others(folder: Path, raw: Mapping[str, Any]) -> None:
+def refuse_others(directory: Path, raw: Mapping[str, Any]) -> None:
     """Raises CheckpointError, saying what the folder holds, unless it is GR00T N1.5."""
     if raw.get("model_type") != MODEL_TYPE:
-        adapter = (folder / ADAPTER).is_file()
+        adapter = (directory / ADAPTER).is_file()
         what = "an adapter alone, to be merged into its base model" if adapter else "another model"
         raise CheckpointError(
-            f"{folder} holds a model of type {raw.get('model_type')!r}, {what}; expected {MODEL_TYPE!r} (GR00T N1, "
+            f"{directory} holds a model of type {raw.get('model_type')!r}, {what}; expected {MODEL_TYPE!r} (GR00T N1, "
             "N1.6 and N1.7 have other networks): get one with `./lab checkpoint gr00t --suite libero_goal`"
         )
 

@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 from services.gr00t.checkpoint.config import MODEL_TYPE, ModelConfig, parse
+from services.gr00t.checkpoint.directory import METADATA
 from services.gr00t.checkpoint.embodiment import Embodiment, embodiment
-from services.gr00t.checkpoint.folder import METADATA
 from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
 from vla_modelkit.checkpoint import SINGLE
 from vla_modelkit.getting import record_random
@@ -110,23 +110,23 @@ MID = TinySpec(text=512, text_layers=6, vision=384, vision_layers=6, dit=512, di
 SPECS = {"tiny": TINY, "mid": MID}
 
 
-def make(folder: Path, name: str = "libero", seed: int = 0, side: int = 256, spec: TinySpec = TINY) -> Path:
+def make(directory: Path, name: str = "libero", seed: int = 0, side: int = 256, spec: TinySpec = TINY) -> Path:
     """Returns `folder` with a random checkpoint of embodiment `name` and its manifest; see `write`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder, name, seed, side, spec)
-    record_random(folder, "tiny", seed, embodiment=name, eagle=spec.eagle())
-    return folder
+    directory.mkdir(parents=True, exist_ok=True)
+    write(directory, name, seed, side, spec)
+    record_random(directory, "tiny", seed, embodiment=name, eagle=spec.eagle())
+    return directory
 
 
-def write(folder: Path, name: str, seed: int = 0, side: int = 256, spec: TinySpec = TINY) -> None:
+def write(directory: Path, name: str, seed: int = 0, side: int = 256, spec: TinySpec = TINY) -> None:
     """Writes a random checkpoint of embodiment `name` for pictures of `side`² into `folder`."""
     one = embodiment(name)
-    (folder / "config.json").write_text(json.dumps(spec.config(), indent=2) + "\n")
-    (folder / METADATA).parent.mkdir(exist_ok=True)
-    (folder / METADATA).write_text(json.dumps({one.tag: metadata(one, side)}, indent=1))
-    write_tokenizer(folder)
-    save_file(tensors(spec.model(), seed, spec.gain), str(folder / SINGLE), metadata={"format": "pt"})
-    (folder / SINGLE).chmod(0o644)  # as other files: a container may run as another user
+    (directory / "config.json").write_text(json.dumps(spec.config(), indent=2) + "\n")
+    (directory / METADATA).parent.mkdir(exist_ok=True)
+    (directory / METADATA).write_text(json.dumps({one.tag: metadata(one, side)}, indent=1))
+    write_tokenizer(directory)
+    save_file(tensors(spec.model(), seed, spec.gain), str(directory / SINGLE), metadata={"format": "pt"})
+    (directory / SINGLE).chmod(0o644)  # as other files: a container may run as another user
 
 
 def tensors(config: ModelConfig, seed: int, gain: float = TINY.gain) -> dict[str, torch.Tensor]:

@@ -47,7 +47,7 @@ book caddy back compartment cup pan
 WORDS = tuple(dict.fromkeys(_TEXT.split()))
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(directory: Path) -> None:
     """Writes vocab.json, merges.txt, added_tokens.json, tokenizer_config.json and special_tokens_map.json."""
     merges = _merges()
     ids = {mark: VOCABULARY + index for index, mark in enumerate(MARKS)}
@@ -61,12 +61,12 @@ def write_tokenizer(folder: Path) -> None:
         "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer",
     }  # fmt: skip
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (directory / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name, value in {
         "vocab.json": _vocabulary(merges), "added_tokens.json": ids, "tokenizer_config.json": config,
         "special_tokens_map.json": ends,
     }.items():  # fmt: skip
-        (folder / name).write_text(json.dumps(value, ensure_ascii=False) + "\n", encoding="utf-8")
+        (directory / name).write_text(json.dumps(value, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _merges() -> list[tuple[str, str]]:

@@ -32,34 +32,38 @@ FILES: Mapping[str, str] = MappingProxyType(
 TIMEOUT_S = 60.0
 
 
-def load(folder: Path) -> Callable[[str], list[int]]:
+def load(directory: Path) -> Callable[[str], list[int]]:
     """Returns the function from text to token ids. Raises CheckpointError where a file is missing or broken."""
-    missing = [name for name in ("vocab.json", "merges.txt", "tokenizer_config.json") if not (folder / name).is_file()]
+    missing = [
+        name for name in ("vocab.json", "merges.txt", "tokenizer_config.json") if not (directory / name).is_file()
+    ]
     if missing:
         raise CheckpointError(
-            f"{folder} has no {', '.join(missing)}: published GR00T checkpoints come without a tokenizer; run "
+            f"{directory} has no {', '.join(missing)}: published GR00T checkpoints come without a tokenizer; run "
             "`./lab checkpoint gr00t` for it again, which fetches what is missing, or copy "
             f"{', '.join(FILES)} from {PLACE} of Isaac-GR00T into it"
         )
     from transformers import Qwen2TokenizerFast
 
     try:
-        tokenizer = Qwen2TokenizerFast.from_pretrained(str(folder), local_files_only=True)
+        tokenizer = Qwen2TokenizerFast.from_pretrained(str(directory), local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exception
-        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}; get the checkpoint again") from error
+        raise CheckpointError(
+            f"the tokenizer in {directory} cannot be read: {error}; get the checkpoint again"
+        ) from error
     return lambda text: tokenizer(text)["input_ids"]
 
 
-def complete(folder: Path, url: str = URL, files: Mapping[str, str] = FILES) -> None:
+def complete(directory: Path, url: str = URL, files: Mapping[str, str] = FILES) -> None:
     """Puts the tokenizer's files into `folder` where it has none: from a checkout of Isaac-GR00T, else from `url`.
 
     files: name -> sha256. Raises CheckpointError where they cannot be had, or are not the pinned ones.
     """
-    if all((folder / name).is_file() for name in ("vocab.json", "merges.txt", "tokenizer_config.json")):
+    if all((directory / name).is_file() for name in ("vocab.json", "merges.txt", "tokenizer_config.json")):
         return
     source = Path(os.environ.get(SOURCE_VARIABLE, "")) / PLACE
     for name, sha256 in files.items():
-        draft = folder / f".{name}.draft"
+        draft = directory / f".{name}.draft"
         if os.environ.get(SOURCE_VARIABLE) and (source / name).is_file():
             shutil.copyfile(source / name, draft)
         else:
@@ -68,7 +72,7 @@ def complete(folder: Path, url: str = URL, files: Mapping[str, str] = FILES) -> 
         if found != sha256:
             draft.unlink()
             raise CheckpointError(f"{name} of the tokenizer has sha256 {found}; expected {sha256}: nothing was kept")
-        draft.rename(folder / name)
+        draft.rename(directory / name)
 
 
 def _download(url: str, target: Path) -> None:

@@ -36,25 +36,25 @@ def main() -> int:
         raise ValueError("name a data set with --dataset, or one to get with --download")
     if settings.embodiment:
         embodiment(settings.embodiment)
-    folder = get(settings.download) if settings.download else find(settings.dataset)
+    directory = get(settings.download) if settings.download else find(settings.dataset)
     wanted = settings.embodiment
     if settings.check or settings.write_stats:
         return program.read(
-            folder, settings.check, False, settings.write_stats, lambda found: needs.check(found, wanted)
+            directory, settings.check, False, settings.write_stats, lambda found: needs.check(found, wanted)
         )
-    dataset = open_dataset(folder)
-    program.read(folder)
+    dataset = open_dataset(directory)
+    program.read(directory)
     if isinstance(dataset, LeRobotDataset) and dataset.modality:
         print(f"embodiments that it fits: {', '.join(needs.fitting(dataset)) or 'none of those here'}")
-    return program.read(folder, show=True)
+    return program.read(directory, show=True)
 
 
 def get(name: str) -> Path:
     """Downloads a data set onto the volume; returns its folder."""
     repo, below, called = published(name)
-    folder = fetch_data(repo, below, Volume().datasets / called)
-    print(f"data set: {shown(folder)}")
-    return folder
+    directory = fetch_data(repo, below, Volume().datasets / called)
+    print(f"data set: {shown(directory)}")
+    return directory
 
 
 if __name__ == "__main__":

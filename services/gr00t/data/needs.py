@@ -18,11 +18,11 @@ WRITE = "GR00T's loader needs it: it names the parts of state and action, the vi
 
 def check(found: Findings, wanted: str | None) -> None:
     """Adds what GR00T lacks in a data set; `wanted` is an embodiment that it must fit."""
-    if hdf5.files(found.folder):
+    if hdf5.files(found.directory):
         found.add(".", "LIBERO's HDF5 files; GR00T needs LeRobot's layout: ./lab dataset NAME --format lerobot")
         return
     try:
-        dataset = LeRobotDataset(found.folder)
+        dataset = LeRobotDataset(found.directory)
     except DatasetError:
         return  # told already
     if dataset.modality is None:

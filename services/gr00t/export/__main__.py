@@ -12,7 +12,7 @@ from rich.table import Table
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
-from services.gr00t.checkpoint.folder import CheckpointFolder, find
+from services.gr00t.checkpoint.directory import CheckpointDirectory, find
 from services.gr00t.export import measuring, tensorrt
 from services.gr00t.export.measuring import LIMITS, Measured
 from services.gr00t.export.modules import Exported, modules
@@ -30,19 +30,19 @@ def main(arguments: Sequence[str]) -> int:
     """Exports and compares; returns 1 where a module differs from torch by more than its numbers explain."""
     asked = tyro.cli(ExportOptions, prog="python -m services.gr00t.export", args=list(arguments))
     found = find(asked.checkpoint)
-    config, dtype = load_config(found.folder), DTYPES[asked.dtype]
-    folder = Path(asked.out).expanduser() if asked.out else Volume().checkpoints / f"{found.folder.name}-onnx"
-    folder.mkdir(parents=True, exist_ok=True)
-    require_space(folder, 2 * weight_bytes(config, dtype))
+    config, dtype = load_config(found.directory), DTYPES[asked.dtype]
+    directory = Path(asked.out).expanduser() if asked.out else Volume().checkpoints / f"{found.directory.name}-onnx"
+    directory.mkdir(parents=True, exist_ok=True)
+    require_space(directory, 2 * weight_bytes(config, dtype))
     exported, views = cut(found, config, dtype, asked.embodiment)
     rows = []
     for one in exported:
-        path = measuring.export(one, folder)
+        path = measuring.export(one, directory)
         rows.append(measuring.measure(one, path))
         print(f"{one.file}.onnx: {_megabytes(path):.1f} MB, apart by {rows[-1].apart:.1e}", flush=True)
     show(rows)
-    script = tensorrt.write_script(folder, exported, views)
-    print(f"files: {shown(folder)}")
+    script = tensorrt.write_script(directory, exported, views)
+    print(f"files: {shown(directory)}")
     if wrong := [row for row in rows if not row.apart <= LIMITS[dtype]]:
         advice = "try --dtype fp32" if asked.dtype == "fp16" else "its files are not to be used"
         raise ValueError(
@@ -52,19 +52,19 @@ def main(arguments: Sequence[str]) -> int:
     if (program := tensorrt.trtexec()) is None:
         print(f"TensorRT is not installed here (no trtexec), so no engines were built; where it is: {shown(script)}")
         return 0
-    tensorrt.build(program, folder, exported, views)
-    print(f"TensorRT engines: {shown(folder / 'engines')}")
+    tensorrt.build(program, directory, exported, views)
+    print(f"TensorRT engines: {shown(directory / 'engines')}")
     return 0
 
 
 def cut(
-    found: CheckpointFolder, config: ModelConfig, dtype: torch.dtype, embodiment: str = ""
+    found: CheckpointDirectory, config: ModelConfig, dtype: torch.dtype, embodiment: str = ""
 ) -> tuple[tuple[Exported, ...], int]:
     """Returns a checkpoint's modules on the CPU, and how many pictures its robot has."""
     one = found.embodiment(embodiment)
     views = len(one.cameras)
-    text = len(Prompts(tokenizer.load(found.folder), views, config.patches).ids(INSTRUCTION))
-    model = load_model(config, Safetensors(found.folder), torch.device("cpu"), dtype, "eager")
+    text = len(Prompts(tokenizer.load(found.directory), views, config.patches).ids(INSTRUCTION))
+    model = load_model(config, Safetensors(found.directory), torch.device("cpu"), dtype, "eager")
     return modules(model, views, text, dtype, one.projector), views
 
 

@@ -34,9 +34,9 @@ class Measured:
     onnx_ms: float
 
 
-def export(one: Exported, folder: Path) -> Path:
+def export(one: Exported, directory: Path) -> Path:
     """Writes a module's file and returns its path; a large one's weights lie beside it."""
-    path = folder / f"{one.file}.onnx"
+    path = directory / f"{one.file}.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the tracer, about shapes that the comparison covers

@@ -45,22 +45,22 @@ def _shapes(one: Exported, batch: int, length: int) -> str:
     return ",".join(found)
 
 
-def write_script(folder: Path, exported: Sequence[Exported], views: int) -> Path:
+def write_script(directory: Path, exported: Sequence[Exported], views: int) -> Path:
     """Writes build_engines.sh beside the files, for a machine that has TensorRT; returns its path."""
     lines = [shlex.join(command("trtexec", one, views)) for one in exported]
-    path = folder / "build_engines.sh"
+    path = directory / "build_engines.sh"
     path.write_text("\n".join(["#!/bin/sh", "set -e", 'cd "$(dirname "$0")"', "mkdir -p engines", *lines, ""]))
     path.chmod(0o755)
     return path
 
 
-def build(program: str, folder: Path, exported: Sequence[Exported], views: int) -> None:
+def build(program: str, directory: Path, exported: Sequence[Exported], views: int) -> None:
     """Builds every engine. Raises RuntimeError with the log's end where trtexec fails."""
-    (folder / "engines").mkdir(exist_ok=True)
+    (directory / "engines").mkdir(exist_ok=True)
     for one in exported:
-        log = folder / "engines" / f"{Path(one.file).name}.log"
+        log = directory / "engines" / f"{Path(one.file).name}.log"
         with log.open("w") as file:
-            code = subprocess.run(command(program, one, views), cwd=folder, stdout=file, stderr=file).returncode
+            code = subprocess.run(command(program, one, views), cwd=directory, stdout=file, stderr=file).returncode
         if code:
             end = " ".join(log.read_text(errors="replace").split()[-30:])
             raise RuntimeError(f"trtexec ended with {code} for {one.file}; its log is {log}: {end}")

@@ -66,12 +66,12 @@ class Engine:
             raise ValueError(f"{len(rows)} observations; expected 1 to {self.max_batch}")
         count, text = self._shape(rows)
         ids, lengths = self._prompts(rows, count, text)
-        pictures = _padded(np.stack([row.pictures for row in rows]), count)
+        images = _padded(np.stack([row.pictures for row in rows]), count)
         state = np.zeros((count, self.model.config.head.state_dim), np.float32)
         for index, row in enumerate(rows):
             state[index, : len(row.state)] = row.state
         noise = torch.cat((noise, noise[:1].expand(count - len(rows), -1, -1)))
-        inputs = [pictures, ids, *([] if lengths is None else [lengths]), state, noise]
+        inputs = [images, ids, *([] if lengths is None else [lengths]), state, noise]
         tensors = [torch.as_tensor(one).to(self.device, non_blocking=True) for one in inputs]
         return self._run(count, text, lengths is not None, tensors)[: len(rows)].cpu().numpy()
 
@@ -106,9 +106,9 @@ class Engine:
         return _padded(ids, count), _padded(lengths, count) if padded else None
 
     def _run(self, count: int, text: int, masked: bool, tensors: list[Tensor]) -> Tensor:
-        def step(pictures: Tensor, ids: Tensor, *more: Tensor) -> tuple[Tensor]:
+        def step(images: Tensor, ids: Tensor, *more: Tensor) -> tuple[Tensor]:
             lengths, (state, noise) = (more[0], more[1:]) if masked else (None, more)
-            return (self.model(pictures, ids, lengths, self._places, state, noise, self.robot, self._moments),)
+            return (self.model(images, ids, lengths, self._places, state, noise, self.robot, self._moments),)
 
         runner = self.runner if (count, text) in self._captured else self._eager
         return runner.run((count, text), step, *tensors)[0]

@@ -35,14 +35,14 @@ class Eagle(nn.Module):
         text = AutoModel.from_config(Qwen3Config(**config.text), attn_implementation=attention)
         self.language_model = nn.ModuleDict({"model": text})
 
-    def forward(self, pictures: Tensor, ids: Tensor, places: Tensor) -> Tensor:
+    def forward(self, images: Tensor, ids: Tensor, places: Tensor) -> Tensor:
         """Returns features [B, T, C]. places: int [V * patches], where in every prompt the pictures' tokens lie."""
         language = self.language_model["model"]
         embedded = language.embed_tokens(ids)
-        seen = self.mlp1(self.see(pictures.flatten(0, 1))).view(len(ids), -1, embedded.shape[-1])
+        seen = self.mlp1(self.see(images.flatten(0, 1))).view(len(ids), -1, embedded.shape[-1])
         return language(inputs_embeds=embedded.index_copy(1, places, seen), use_cache=False).last_hidden_state
 
-    def see(self, pictures: Tensor) -> Tensor:
+    def see(self, images: Tensor) -> Tensor:
         """Returns SigLIP's features [N, patches, D] of pictures uint8 [N, S, S, 3].
 
         Its first layer is a convolution whose stride is its size: a linear layer over each patch's pixels, which a CPU
@@ -50,7 +50,7 @@ class Eagle(nn.Module):
         """
         tower = self.vision_model.vision_model
         first, positions = tower.embeddings.patch_embedding, tower.embeddings.position_embedding.weight
-        pixels = ((pictures.permute(0, 3, 1, 2).float() - HALF) / HALF).to(first.weight.dtype)
+        pixels = ((images.permute(0, 3, 1, 2).float() - HALF) / HALF).to(first.weight.dtype)
         if pixels.dtype == torch.float32:
             patches = first(pixels).flatten(2).transpose(1, 2)
         else:
@@ -68,13 +68,13 @@ class Gr00t(nn.Module):
         self.backbone = nn.ModuleDict({"eagle_model": Eagle(config, attention)})
         self.action_head = ActionHead(config.head)
 
-    def features(self, pictures: Tensor, ids: Tensor, places: Tensor) -> Tensor:
+    def features(self, images: Tensor, ids: Tensor, places: Tensor) -> Tensor:
         """Returns the backbone's features [B, T, C]; see `Eagle.forward`."""
-        return self.backbone["eagle_model"](pictures, ids, places)
+        return self.backbone["eagle_model"](images, ids, places)
 
     def forward(
         self,
-        pictures: Tensor,
+        images: Tensor,
         ids: Tensor,
         lengths: Tensor | None,
         places: Tensor,
@@ -91,5 +91,5 @@ class Gr00t(nn.Module):
         visible = None
         if lengths is not None:
             visible = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])[:, None, None]
-        seen = self.action_head.mix(self.features(pictures, ids, places), visible)
+        seen = self.action_head.mix(self.features(images, ids, places), visible)
         return self.action_head.act(seen, state.to(seen.dtype), noise, robot, moments, visible)

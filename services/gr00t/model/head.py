@@ -227,7 +227,10 @@ class ActionHead(nn.Module):
         buckets = self.config.time_buckets
         times = torch.tensor([int(step / steps * buckets) for step in range(steps)], device=self.vlln.weight.device)
         every = self.moment(times)
-        return [Moment(every.wave[i], [one[i] for one in every.modulations], every.out[i]) for i in range(steps)]
+        return [
+            Moment(every.wave[i], [modulation[i] for modulation in every.modulations], every.out[i])
+            for i in range(steps)
+        ]
 
     def velocity(
         self,

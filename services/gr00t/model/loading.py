@@ -14,7 +14,7 @@ from vla_modelkit.weights import Source, check_names
 
 def shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     """Returns name -> shape of every tensor of the network."""
-    return {name: tuple(one.shape) for name, one in _empty(config, "sdpa").named_parameters()}
+    return {name: tuple(parameter.shape) for name, parameter in _empty(config, "sdpa").named_parameters()}
 
 
 def load_model(config: ModelConfig, source: Source, device: torch.device, dtype: torch.dtype, attention: str) -> Gr00t:
@@ -23,7 +23,7 @@ def load_model(config: ModelConfig, source: Source, device: torch.device, dtype:
     Raises CheckpointError where names or shapes are not those that config.json asks for.
     """
     model = _empty(config, attention)
-    expected = {name: tuple(one.shape) for name, one in model.named_parameters()}
+    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     check_names({name: shape for name, shape in source.shapes().items() if not name.startswith(UNUSED)}, expected)
     model.load_state_dict({name: source.read(name).to(device, dtype) for name in expected}, assign=True)
     return model.to(device).eval().requires_grad_(False)  # moves what is computed and not loaded: rotary frequencies

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from services.gr00t.checkpoint.folder import CheckpointFolder
+from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.model.attention import Attention
 from services.gr00t.service.layout import Layout
 from services.gr00t.service.settings import Settings
@@ -21,7 +21,7 @@ INSTRUCTION = "pick up the cup"  # of the canary
 
 
 def policy_info(
-    found: CheckpointFolder,
+    found: CheckpointDirectory,
     layout: Layout,
     settings: Settings,
     attention: Attention,
@@ -37,7 +37,7 @@ def policy_info(
         name="gr00t-n1.5",
         action=layout.action_parts,
         state=layout.state_parts,
-        checkpoint=identity(found.folder, found.record),
+        checkpoint=identity(found.directory, found.record),
         quantization=numbers,
         device=device_name(device),
         cameras=tuple(one.cameras),
@@ -70,6 +70,6 @@ def steps_of(layout: Layout, settings: Settings) -> int:
 
 def example(layout: Layout, level: int = 0) -> Observation:
     """Returns an observation of pictures with one grey level (0 to 255), for the first inference."""
-    picture = np.full((*layout.image_hw, 3), level, np.uint8)
+    image = np.full((*layout.image_hw, 3), level, np.uint8)
     state = np.zeros(layout.state_size, np.float32)
-    return Observation(dict.fromkeys(layout.embodiment.cameras, picture), state, INSTRUCTION, "warm-up", 0)
+    return Observation(dict.fromkeys(layout.embodiment.cameras, image), state, INSTRUCTION, "warm-up", 0)

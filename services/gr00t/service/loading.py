@@ -9,7 +9,7 @@ import torch
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
-from services.gr00t.checkpoint.folder import CheckpointFolder
+from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.model.attention import Attention, choose
 from services.gr00t.model.engine import Engine
 from services.gr00t.model.loading import load_model, weight_bytes
@@ -28,7 +28,7 @@ from vla_modelkit.weights import Safetensors
 log = logging.getLogger("services.gr00t")
 
 
-def load_policy(settings: Settings, found: CheckpointFolder, layout: Layout) -> Policy:
+def load_policy(settings: Settings, found: CheckpointDirectory, layout: Layout) -> Policy:
     """Returns the policy, warmed, which has been seen to look at its pictures.
 
     Raises CheckpointError (a ValueError), ValueError or MemoryError saying what is wrong and what to do.
@@ -39,15 +39,15 @@ def load_policy(settings: Settings, found: CheckpointFolder, layout: Layout) -> 
     return policy
 
 
-def load_own_policy(settings: Settings, found: CheckpointFolder, layout: Layout) -> Gr00tPolicy:
+def load_own_policy(settings: Settings, found: CheckpointDirectory, layout: Layout) -> Gr00tPolicy:
     """Returns the policy that runs on the lab's own engine."""
-    config = load_config(found.folder)
+    config = load_config(found.directory)
     require_room(layout, config)
     prompts = prompts_of(settings, found, layout, config)
     start = time.perf_counter()
     engine, attention = load_engine(settings, found, layout, config, prompts)
     engine.warm_up(prompts.ids(INSTRUCTION))
-    log.info("weights of %s loaded and warm after %.1f s", found.folder.name, time.perf_counter() - start)
+    log.info("weights of %s loaded and warm after %.1f s", found.directory.name, time.perf_counter() - start)
     dtype = engine.model.action_head.vlln.weight.dtype
     details = {
         "dtype": NAMES[dtype],
@@ -59,27 +59,30 @@ def load_own_policy(settings: Settings, found: CheckpointFolder, layout: Layout)
 
 
 def load_engine(
-    settings: Settings, found: CheckpointFolder, layout: Layout, config: ModelConfig, prompts: Prompts
+    settings: Settings, found: CheckpointDirectory, layout: Layout, config: ModelConfig, prompts: Prompts
 ) -> tuple[Engine, Attention]:
     """Returns the engine, and the attention that its backbone runs."""
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device, torch.float32)
     attention = choose(settings.attention, str(device), dtype)
     log.info(
-        "loading %s on %s, attention %s", found.folder, device, " since ".join(filter(None, vars(attention).values()))
+        "loading %s on %s, attention %s",
+        found.directory,
+        device,
+        " since ".join(filter(None, vars(attention).values())),
     )
     smaller = (
         "set VLALAB_GR00T_DTYPE=bf16 (5 GB for GR00T N1.5), stop what else uses the memory, or take a tiny checkpoint"
     )
     require_memory(weight_bytes(config, dtype), device, smaller)
-    model = load_model(config, Safetensors(found.folder), device, dtype, attention.implementation)
+    model = load_model(config, Safetensors(found.directory), device, dtype, attention.implementation)
     steps = steps_of(layout, settings)
     return Engine(model, layout.embodiment.projector, prompts.places, steps, settings.max_batch), attention
 
 
-def prompts_of(settings: Settings, found: CheckpointFolder, layout: Layout, config: ModelConfig) -> Prompts:
+def prompts_of(settings: Settings, found: CheckpointDirectory, layout: Layout, config: ModelConfig) -> Prompts:
     """Returns what makes token ids of instructions."""
-    encode = tokenizer.load(found.folder)
+    encode = tokenizer.load(found.directory)
     return Prompts(encode, len(layout.embodiment.cameras), config.patches, settings.prompt)
 
 

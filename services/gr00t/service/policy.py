@@ -36,7 +36,7 @@ class Gr00tPolicy(Policy):
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Returns a chunk for every observation, or the InvalidObservation it deserves."""
         start = time.perf_counter()
-        prepared = [self._prepared(one) for one in observations]
+        prepared = [self._prepared(observation) for observation in observations]
         good = [index for index, one in enumerate(prepared) if isinstance(one, Prepared)]
         if not good:
             return prepared

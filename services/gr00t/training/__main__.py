@@ -17,8 +17,8 @@ import tyro
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
+from services.gr00t.checkpoint.directory import CheckpointDirectory, find
 from services.gr00t.checkpoint.embodiment import embodiment
-from services.gr00t.checkpoint.folder import CheckpointFolder, find
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.loading import require_room
 from services.gr00t.training import memory, network, result
@@ -28,7 +28,7 @@ from services.gr00t.training.settings import BASES, Finetune, digest_of
 from services.gr00t.training.trainer import Trainer, learning_rate, states_of
 from vla_common import endings
 from vla_common.counts import plural
-from vla_common.volume import Volume, make_own_folder, require_space, shown
+from vla_common.volume import Volume, make_own_directory, require_space, shown
 from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.opening import find as find_dataset
@@ -50,7 +50,7 @@ class Job:
     """What a run is made of, before a weight is read."""
 
     settings: Finetune
-    base: CheckpointFolder
+    base: CheckpointDirectory
     config: ModelConfig
     dataset: LeRobotDataset
     robot: Robot
@@ -59,7 +59,7 @@ class Job:
     bad: marks.Marks
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Where the training states lie."""
         return self.volume.path("runs") / "finetune" / self.settings.chosen_name
 
@@ -70,7 +70,7 @@ class Job:
 
     def provenance(self, world: int) -> dict[str, Any]:
         """Returns what the result was made from."""
-        made = identity(self.base.folder, self.base.record)
+        made = identity(self.base.directory, self.base.record)
         digests = {"data_set": digest_of_data(self.dataset), "base": f"{made.repo} {made.sha256[:16]}"}
         left_out = {"left_out": len(self.bad.bad), "marks": self.bad.digest} if self.bad.bad else {}
         return {
@@ -82,7 +82,7 @@ class Job:
 def prepare(settings: Finetune, volume: Volume) -> Job:
     """Returns the job. Raises ValueError for all that is wrong with data set and base, before a weight is read."""
     base = find(settings.base or _usual_base(volume), volume)
-    config = load_config(base.folder)
+    config = load_config(base.directory)
     dataset = LeRobotDataset(find_dataset(settings.dataset, volume))
     bad = marks.leave_out(dataset)
     if settings.embodiment != NEW:
@@ -90,14 +90,14 @@ def prepare(settings: Finetune, volume: Volume) -> Job:
     try:
         robot = robot_of(dataset, settings.embodiment, base)
         require_room(robot.layout, config)
-        prompts = Prompts(tokenizer.load(base.folder), len(robot.embodiment.cameras), config.patches)
+        prompts = Prompts(tokenizer.load(base.directory), len(robot.embodiment.cameras), config.patches)
         samples = Samples(dataset, robot, prompts, config.head, config.vision["image_size"], settings.seed)
     except ValueError as error:
         check = f"./lab data gr00t --dataset {shlex.quote(settings.dataset)} --check"
         raise ValueError(f"{error}\nall that a data set lacks: {check}") from error
     job = Job(settings, base, config, dataset, robot, samples, volume, bad)
-    if (job.target / "config.json").is_file() and job.target.resolve() == base.folder.resolve():
-        raise ValueError(f"the result would replace its own base, {base.folder.name}; give another --name")
+    if (job.target / "config.json").is_file() and job.target.resolve() == base.directory.resolve():
+        raise ValueError(f"the result would replace its own base, {base.directory.name}; give another --name")
     return job
 
 
@@ -110,7 +110,7 @@ def digest_of_data(dataset: LeRobotDataset) -> str:
     """Returns a digest of what the data set says of itself: sizes, statistics, tasks, episodes."""
     statistics = {key: {name: list(map(float, one.reshape(-1))) for name, one in of.items()}
                   for key, of in dataset.statistics().items()}  # fmt: skip
-    episodes = [[one.index, one.length, *one.tasks] for one in dataset.episodes]
+    episodes = [[episode.index, episode.length, *episode.tasks] for episode in dataset.episodes]
     return digest_of(
         {"info": dataset.info, "statistics": statistics, "episodes": episodes, "modality": dataset.modality}
     )
@@ -123,10 +123,10 @@ def train(settings: Finetune, volume: Volume, machine: Machine, stop: object) ->
     trainer = begin(job, machine)
     path = trainer.resume()
     if settings.resume and path is None:
-        raise ValueError(f"{shown(job.folder)} has no training state to go on from; leave --resume out to begin")
+        raise ValueError(f"{shown(job.directory)} has no training state to go on from; leave --resume out to begin")
     _require_disk(job, trainer)
-    curves = make_own_folder(volume.path("logs") / "tensorboard" / "finetune" / settings.chosen_name)
-    kept = _keep_films(job, trainer)
+    curves = make_own_directory(volume.path("logs") / "tensorboard" / "finetune" / settings.chosen_name)
+    kept = _keep_videos(job, trainer)
     if machine.is_main:
         _greet(job, trainer, path, curves)
         print(kept, flush=True)
@@ -142,7 +142,7 @@ def _with_alpha(job: Job) -> Job:
     settings = job.settings
     if not settings.lora_rank or settings.lora_alpha is not None:
         return job
-    newest = states_of(job.folder).load_latest()
+    newest = states_of(job.directory).load_latest()
     started = newest[1]["identity"] if newest else {}
     alpha = started["lora_alpha"] if started.get("lora_rank") == settings.lora_rank else settings.lora_rank
     return replace(job, settings=replace(settings, lora_alpha=float(alpha)))
@@ -152,11 +152,11 @@ def begin(job: Job, machine: Machine) -> Trainer:
     """Returns a new run: the network on the device, and its optimizer."""
     settings, robot = job.settings, job.robot.embodiment.projector
     frozen = machine.dtype or torch.float32
-    model = network.load(job.config, Safetensors(job.base.folder), robot, settings, machine.device, frozen)
+    model = network.load(job.config, Safetensors(job.base.directory), robot, settings, machine.device, frozen)
     places = torch.as_tensor(job.samples.prompts.places, device=machine.device)
     loss = network.FlowLoss(model, places, sum(part.width for part in job.robot.layout.action))
     digests = job.provenance(machine.world)
-    return Trainer(settings, machine, loss, make_own_folder(job.folder), digests)
+    return Trainer(settings, machine, loss, make_own_directory(job.directory), digests)
 
 
 def _learn(job: Job, trainer: Trainer, board: Curves, stop: object) -> None:
@@ -202,7 +202,7 @@ def _refuse_nan(loss: float, trainer: Trainer) -> None:
 def _finish(job: Job, trainer: Trainer) -> None:
     settings, name = job.settings, job.settings.chosen_name
     if trainer.step < settings.max_steps:
-        print(f"stopped after step {trainer.step} of {settings.max_steps}; saved in {shown(job.folder)}")
+        print(f"stopped after step {trainer.step} of {settings.max_steps}; saved in {shown(job.directory)}")
         print("the same command goes on from there", flush=True)
         return
     provenance = job.provenance(trainer.machine.world)
@@ -228,7 +228,7 @@ def _require_memory(job: Job, machine: Machine) -> None:
         needed.refuse(job.settings, free, str(machine.device))
 
 
-def _keep_films(job: Job, trainer: Trainer) -> str:
+def _keep_videos(job: Job, trainer: Trainer) -> str:
     """Makes room for decoded films, where frames are to be read more than once; returns what that means in words."""
     settings, frames, world = job.settings, job.samples.frames, trainer.machine.world
     left = (settings.max_steps - trainer.step) * settings.batch_size * world
@@ -244,9 +244,9 @@ def _keep_films(job: Job, trainer: Trainer) -> str:
 def _require_disk(job: Job, trainer: Trainer) -> None:
     """Raises VolumeError where the states and the result have no room."""
     state = 12 * sum(one.numel() for one in trainer.trained.values())
-    result_size = sum(path.stat().st_size for path in job.base.folder.glob("*.safetensors"))
+    result_size = sum(path.stat().st_size for path in job.base.directory.glob("*.safetensors"))
     missing = job.settings.keep + 1 - len(trainer.states.all())
-    require_space(job.folder, max(1, missing) * state + result_size)
+    require_space(job.directory, max(1, missing) * state + result_size)
 
 
 def _greet(job: Job, trainer: Trainer, path: Path | None, curves: Path) -> None:
@@ -254,17 +254,17 @@ def _greet(job: Job, trainer: Trainer, path: Path | None, curves: Path) -> None:
     trained = sum(parameter.numel() for parameter in trainer.trained.values())
     about = f"{plural(len(job.samples.episodes), 'episode')}, {plural(len(job.samples), 'step')}"
     left_out = f" ({job.bad.left_out})" if job.bad.left_out else ""
-    print(f"data set {job.dataset.name}: {about}{left_out}", *(f"note: {one}" for one in job.samples.notes), sep="\n")
+    print(f"data set {job.dataset.name}: {about}{left_out}", *(f"note: {note}" for note in job.samples.notes), sep="\n")
     details = job.robot.layout.details()
     print(f"robot {one.name} ({one.tag}): {details['state']} → {details['action']}")
     print(f"normalization of the state: {details['state_normalization']}; action: {details['action_normalization']}")
-    print(f"{job.base.folder.name} on {trainer.machine}; {trained / 1e6:.1f} million numbers are trained")
+    print(f"{job.base.directory.name} on {trainer.machine}; {trained / 1e6:.1f} million numbers are trained")
     if settings.lora_rank:
         at = f"LoRA of rank {settings.lora_rank}, alpha {settings.lora_alpha:g}"
         print(f"{at}: what the adapters add is multiplied by {settings.lora_scale:g}")
         if settings.lora_scale < FAINT:
             print(f"warning: below {FAINT:g} the adapters hardly count; --lora-alpha {settings.lora_rank} makes it 1")
-    print(f"states in {shown(job.folder)}, curves in {shown(curves)}")
+    print(f"states in {shown(job.directory)}, curves in {shown(curves)}")
     if path:
         print(f"going on from {path.name}: {trainer.step} of {settings.max_steps} steps are done")
     sys.stdout.flush()

@@ -22,12 +22,12 @@ FAR = 1e9  # times what a channel lacks of the largest: beyond every hue
 LEAST = torch.finfo(torch.float32).tiny  # in a denominator whose numerator is 0
 
 
-def changed(pictures: Sequence[np.ndarray], side: int, seed: int) -> Tensor:
+def changed(images: Sequence[np.ndarray], side: int, seed: int) -> Tensor:
     """Returns uint8 [V, side, side, 3] of V pictures uint8 [3, H, W], all changed alike; `seed` says how."""
     draw = torch.Generator().manual_seed(seed)
-    rows, columns = (_draw_crop(whole, draw) for whole in pictures[0].shape[1:])
+    rows, columns = (_draw_crop(whole, draw) for whole in images[0].shape[1:])
     change = _draw_colours(draw)
-    cropped = [torch.from_numpy(one[:, rows, columns]) for one in pictures]
+    cropped = [torch.from_numpy(image[:, rows, columns]) for image in images]
     pixels = torch.empty((len(cropped), *cropped[0].shape))
     for place, one in zip(pixels, cropped, strict=True):
         place.copy_(one)
@@ -78,10 +78,10 @@ def _blend(pixels: Tensor, other: Tensor, factor: float) -> None:
 
 def turn_hue(pixels: Tensor, turn: float) -> None:
     """Turns the hue of float32 [V, 3, H, W] of 0 to 1 in place, by a share of the circle."""
-    for picture in pixels.flatten(2):
-        hue, saturation, value = _hue_saturation_value(picture)
+    for image in pixels.flatten(2):
+        hue, saturation, value = _hue_saturation_value(image)
         hue.add_(turn)
-        _write_colours(picture, hue.sub_(hue.floor()), saturation, value)
+        _write_colours(image, hue.sub_(hue.floor()), saturation, value)
 
 
 def _hue_saturation_value(colours: Tensor) -> tuple[Tensor, Tensor, Tensor]:

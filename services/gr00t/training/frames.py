@@ -15,7 +15,7 @@ import numpy as np
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.videos import OpenVideos, frame_count
 
-OPEN_FILMS = 256  # per process
+OPEN_VIDEOS = 256  # per process
 TOGETHER = 32  # frames that are decoded into one array
 EMPTY, TAKEN, THERE = 0, 1, 2  # of a film's place: TAKEN while a process decodes it
 
@@ -24,7 +24,7 @@ class Frames:
     """Pictures of the features `keys`, all uint8 [3, height, width]."""
 
     def __init__(self, dataset: LeRobotDataset, keys: Sequence[str], image_hw: tuple[int, int]):
-        self.dataset, self.keys, self.films = dataset, tuple(keys), OpenVideos(OPEN_FILMS)
+        self.dataset, self.keys, self.videos = dataset, tuple(keys), OpenVideos(OPEN_VIDEOS)
         self.shape = (3, *image_hw)
         self._kept: dict[tuple[int, str], tuple[int, np.ndarray]] = {}
         self._states = np.zeros(0, np.uint8)
@@ -32,7 +32,7 @@ class Frames:
     @property
     def bytes(self) -> int:
         """How much all pictures take when they are decoded."""
-        return sum(one.length for one in self.dataset.episodes) * len(self.keys) * int(np.prod(self.shape))
+        return sum(episode.length for episode in self.dataset.episodes) * len(self.keys) * int(np.prod(self.shape))
 
     def keep(self, most: int) -> int:
         """Makes room for decoded films in at most `most` bytes; returns how many it takes. Other processes come after.
@@ -40,11 +40,11 @@ class Frames:
         A film is decoded when its first frame is asked for, and whole: in order that costs hardly more than one frame.
         """
         places, size = [], 0
-        for one in self.dataset.episodes:
-            taken = one.length * int(np.prod(self.shape))
+        for episode in self.dataset.episodes:
+            taken = episode.length * int(np.prod(self.shape))
             for key in self.keys:
                 if taken and size + taken <= most:
-                    places.append(((one.index, key), size, one.length))
+                    places.append(((episode.index, key), size, episode.length))
                     size += taken
         if places:
             memory = mmap.mmap(-1, size)
@@ -61,10 +61,10 @@ class Frames:
 
     def require(self) -> None:
         """Raises ValueError naming a film that is missing, or has fewer frames than its episode has steps."""
-        for one in self.dataset.episodes:
-            for key in self.keys if one.length else ():
+        for episode in self.dataset.episodes:
+            for key in self.keys if episode.length else ():
                 if self.dataset.features[key]["dtype"] == "video":
-                    _require(self.dataset.video_path(one.index, key), one.length)
+                    _require(self.dataset.video_path(episode.index, key), episode.length)
 
     def _frame(self, episode: int, key: str, step: int) -> np.ndarray:
         number, kept = self._kept.get((episode, key), (0, None))
@@ -86,7 +86,7 @@ class Frames:
         if self.dataset.features[key]["dtype"] == "image":
             found = self.dataset.frames(episode, key, steps)
         else:
-            found = self.films[self.dataset.video_path(episode, key)].frames(steps)
+            found = self.videos[self.dataset.video_path(episode, key)].frames(steps)
         return found.transpose(0, 3, 1, 2)
 
 

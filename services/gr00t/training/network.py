@@ -130,12 +130,12 @@ def set_training(model: Gr00t, settings: Finetune) -> None:
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns name -> parameter of what is trained, adapters with it."""
-    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def merged(model: Gr00t) -> dict[str, Tensor]:
     """Returns name in the checkpoint -> float32 tensor of all that differs from the base; rows: [1, …]."""
-    found = {name: one.detach() for name, one in trained_parameters(model).items() if ".down" not in name}
+    found = {name: parameter.detach() for name, parameter in trained_parameters(model).items() if ".down" not in name}
     found = {name: one for name, one in found.items() if not name.endswith(".up")}
     for name, module in model.named_modules():
         if isinstance(module, LowRank):
@@ -155,7 +155,7 @@ class FlowLoss(nn.Module):
 
     def forward(
         self,
-        pictures: Tensor,
+        images: Tensor,
         ids: Tensor,
         lengths: Tensor,
         state: Tensor,
@@ -165,8 +165,8 @@ class FlowLoss(nn.Module):
     ) -> Tensor:
         """Returns a scalar. times: float [B] in [0, 1], 1 where nothing is noise; see `samples.Batch`."""
         head = self.model.action_head
-        with torch.no_grad(), torch.autocast(pictures.device.type, enabled=False):
-            features = self.model.features(pictures, ids, self.places)
+        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            features = self.model.features(images, ids, self.places)
         visible = None
         if bool((lengths != ids.shape[1]).any()):
             visible = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])[:, None, None]

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from services.gr00t.checkpoint import embodiment, tokenizer
-from services.gr00t.checkpoint.folder import METADATA, CheckpointFolder
+from services.gr00t.checkpoint.directory import METADATA, CheckpointDirectory
 from services.gr00t.training.network import ROWS
 from services.gr00t.training.robot import Robot
 from vla_common.volume import put_whole
@@ -28,7 +28,11 @@ COPIED = ("config.json", *tokenizer.FILES)
 
 
 def write(
-    folder: Path, base: CheckpointFolder, robot: Robot, trained: Mapping[str, Tensor], provenance: Mapping[str, Any]
+    directory: Path,
+    base: CheckpointDirectory,
+    robot: Robot,
+    trained: Mapping[str, Tensor],
+    provenance: Mapping[str, Any],
 ) -> Path:
     """Returns `folder` with the checkpoint, there whole or not at all. trained: name -> tensor, rows as [1, …].
 
@@ -37,11 +41,11 @@ def write(
 
     def fill(draft: Path) -> None:
         for name in COPIED:
-            if (base.folder / name).is_file():
-                shutil.copyfile(base.folder / name, draft / name)
-        if (base.folder / INDEX).is_file():
-            shutil.copyfile(base.folder / INDEX, draft / INDEX)
-        for path in weight_files(base.folder):
+            if (base.directory / name).is_file():
+                shutil.copyfile(base.directory / name, draft / name)
+        if (base.directory / INDEX).is_file():
+            shutil.copyfile(base.directory / INDEX, draft / INDEX)
+        for path in weight_files(base.directory):
             _weights(path, draft / path.name, trained, robot.embodiment.projector)
         (draft / METADATA).parent.mkdir()
         metadata = {**base.metadata, robot.embodiment.tag: robot.metadata}
@@ -50,14 +54,14 @@ def write(
         hashes = {path.relative_to(draft).as_posix(): file_hash(path) for path in _files(draft)}
         eagle = {"eagle": base.overrides} if base.overrides else {}
         write_record(
-            draft, f"finetuned-{folder.name}", provenance["settings_digest"], hashes, **eagle, finetuned=provenance
+            draft, f"finetuned-{directory.name}", provenance["settings_digest"], hashes, **eagle, finetuned=provenance
         )
 
-    return put_whole(folder, fill)
+    return put_whole(directory, fill)
 
 
-def _files(folder: Path) -> Iterable[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+def _files(directory: Path) -> Iterable[Path]:
+    return (path for path in sorted(directory.rglob("*")) if path.is_file())
 
 
 def _weights(source: Path, target: Path, trained: Mapping[str, Tensor], robot: int) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.checkpoint.embodiment import Embodiment, Transform, embodiment, shipped, usable
-from services.gr00t.checkpoint.folder import CheckpointFolder
 from services.gr00t.service.layout import Layout, layout
 from vla_contract.protocol.parts import total
 from vla_datasets.lerobot import LeRobotDataset
@@ -33,14 +33,14 @@ class Robot:
     layout: Layout
 
 
-def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointFolder) -> Robot:
+def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointDirectory) -> Robot:
     """Returns the robot to train for. name: new_embodiment, a shipped embodiment's name, or a JSON file.
 
     Raises ValueError where the data set is another robot's, or lacks what GR00T needs.
     """
     if dataset.modality is None:
         raise ValueError(
-            f"{dataset.folder} has no meta/modality.json, which says what its numbers are; write one as "
+            f"{dataset.directory} has no meta/modality.json, which says what its numbers are; write one as "
             "docs/gr00t.md shows"
         )
     one = described(dataset, base) if name == NEW else embodiment(name)
@@ -52,7 +52,7 @@ def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointFolder) -> Robo
     return Robot(one, metadata, layout(one, metadata))
 
 
-def described(dataset: LeRobotDataset, base: CheckpointFolder) -> Embodiment:
+def described(dataset: LeRobotDataset, base: CheckpointDirectory) -> Embodiment:
     """Returns the embodiment that the data set itself describes: the base's or a shipped one with all its names.
 
     Else every part is normalised by its smallest and largest value, as upstream's newer configurations do, and cameras
@@ -65,7 +65,7 @@ def described(dataset: LeRobotDataset, base: CheckpointFolder) -> Embodiment:
         of_base = [base.stated()]
         if of_base == [None]:
             raise ValueError(
-                f"base {base.folder.name} was trained for this robot, and nothing states how its numbers are scaled; "
+                f"base {base.directory.name} was trained for this robot; nothing states how its numbers are scaled; "
                 f"give --embodiment: {', '.join(usable(base.metadata)) or 'a JSON file'}"
             )
     for one in (*of_base, *map(embodiment, shipped())):
@@ -130,7 +130,7 @@ def metadata_of(dataset: LeRobotDataset, tag: str) -> dict[str, Any]:
                 "shape": [place.stop - place.start],
                 "continuous": _continuous(part),
             }
-    videos = {name: _film(dataset, name) for name in _parts(dataset, "video")}
+    videos = {name: _video(dataset, name) for name in _parts(dataset, "video")}
     return {"statistics": statistics, "modalities": {"video": videos, **modalities}, "embodiment_tag": tag}
 
 
@@ -149,7 +149,7 @@ def _sliced(
     return {name: values[place].tolist() for name, values in found.items()}
 
 
-def _film(dataset: LeRobotDataset, name: str) -> dict[str, Any]:
+def _video(dataset: LeRobotDataset, name: str) -> dict[str, Any]:
     key = video_key(dataset, name)
     if key not in dataset.video_keys:
         there = ", ".join(dataset.video_keys) or "none"
@@ -183,7 +183,7 @@ def _refuse_other_language(dataset: LeRobotDataset, robot: Embodiment) -> None:
 
 
 def _refuse_other_sizes(
-    dataset: LeRobotDataset, one: Embodiment, metadata: Mapping[str, Any], base: CheckpointFolder
+    dataset: LeRobotDataset, one: Embodiment, metadata: Mapping[str, Any], base: CheckpointDirectory
 ) -> None:
     """Raises ValueError where the robot is known with other sizes: by its description, or by the base's training."""
     known = base.metadata.get(one.tag, {}).get("modalities", {}) if one.tag != NEW else {}
@@ -199,6 +199,6 @@ def _refuse_other_sizes(
             trained = known.get(kind, {}).get(name, {}).get("shape", [size])[0]
             if trained != size:
                 raise ValueError(
-                    f"data set {dataset.name} has {kind} {name!r} of {size} numbers; {base.folder.name} was trained "
+                    f"data set {dataset.name} has {kind} {name!r} of {size} numbers; {base.directory.name} was trained "
                     f"for {one.tag} with {trained}: train it as a new robot, --embodiment new_embodiment"
                 )

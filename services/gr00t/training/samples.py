@@ -59,12 +59,16 @@ class Batch:
 
     def to(self, device: torch.device) -> tuple[Tensor, ...]:
         """Returns the tensors there, in their order."""
-        return tuple(one.to(device, non_blocking=True) for one in vars(self).values())
+        return tuple(var.to(device, non_blocking=True) for var in vars(self).values())
 
 
 def read_episodes(dataset: LeRobotDataset, robot: Robot, horizon: int) -> list[Episode]:
     """Returns every episode's numbers. Raises ValueError naming what training could not use."""
-    found = [_episode(dataset, robot, one.index, one.length, horizon) for one in dataset.episodes if one.length]
+    found = [
+        _episode(dataset, robot, episode.index, episode.length, horizon)
+        for episode in dataset.episodes
+        if episode.length
+    ]
     if not found:
         raise ValueError(f"data set {dataset.name} has no episode with a step; record one, or name another")
     return found
@@ -77,7 +81,7 @@ def _episode(dataset: LeRobotDataset, robot: Robot, index: int, length: int, hor
     if set(rows.values()) != {length}:
         raise ValueError(
             f"{where} has {min(rows.values())} rows; episodes.jsonl says {length}: make the data set again, mend "
-            f"that line, or leave it out: ./lab dataset {shlex.quote(str(dataset.folder))} --bad {index}"
+            f"that line, or leave it out: ./lab dataset {shlex.quote(str(dataset.directory))} --bad {index}"
         )
     states = [part.encode(_values(dataset, columns, "state", part, where)) for part in robot.layout.state]
     absolute = robot.metadata["modalities"]["action"]
@@ -130,13 +134,13 @@ class Samples(Dataset):
     def __init__(self, dataset: LeRobotDataset, robot: Robot, prompts: Prompts, head: object, side: int, seed: int):
         self.dataset, self.robot, self.prompts, self.head, self.seed = dataset, robot, prompts, head, seed
         self.episodes = read_episodes(dataset, robot, head.horizon)
-        empty = (one.index for one in self.episodes if not all(text.strip() for text in set(one.prompts)))
+        empty = (episode.index for episode in self.episodes if not all(text.strip() for text in set(episode.prompts)))
         marks.require_instructions(dataset, empty)
         parts = [(kind, part.name) for kind in KINDS for part in getattr(robot.layout, kind)]
         self.notes = dataset.require_current_statistics({column_of(dataset, *part)[0] for part in parts})
-        for text in {text for one in self.episodes for text in one.prompts}:
+        for text in {text for episode in self.episodes for text in episode.prompts}:
             prompts.ids(text)  # refuses what cannot stand in a prompt
-        self.ends = np.cumsum([len(one.states) for one in self.episodes])
+        self.ends = np.cumsum([len(episode.states) for episode in self.episodes])
         keys = [video_key(dataset, name) for name in robot.embodiment.cameras.values()]
         self.frames, self.side = Frames(dataset, keys, robot.layout.image_hw), side
         self.frames.require()
@@ -150,12 +154,12 @@ class Samples(Dataset):
         number = order(len(self), self.seed, place // len(self))[place % len(self)]
         at = int(np.searchsorted(self.ends, number, side="right"))
         episode, step = self.episodes[at], int(number - (self.ends[at - 1] if at else 0))
-        pictures = colours.changed(self.frames.at(episode.index, step), self.side, int(draw.integers(2**63)))
+        images = colours.changed(self.frames.at(episode.index, step), self.side, int(draw.integers(2**63)))
         state = _wide(episode.states[step], self.head.state_dim)
         actions = _wide(episode.actions[step : step + self.head.horizon], self.head.action_dim)
         noise = draw.standard_normal(actions.shape, np.float32)
         time = (TIME - draw.beta(1.5, 1.0)) / TIME
-        return pictures, self.prompts.ids(episode.prompts[step]), state, actions, noise, np.float32(time)
+        return images, self.prompts.ids(episode.prompts[step]), state, actions, noise, np.float32(time)
 
 
 @lru_cache(maxsize=2)
@@ -170,12 +174,12 @@ def _wide(values: np.ndarray, width: int) -> np.ndarray:
 
 def collate(rows: Sequence[tuple]) -> Batch:
     """Returns samples as a batch, prompts padded on the right."""
-    pictures, prompts, *numbers = zip(*rows, strict=True)
+    images, prompts, *numbers = zip(*rows, strict=True)
     lengths = torch.tensor([len(ids) for ids in prompts])
     ids = torch.zeros((len(rows), int(lengths.max())), dtype=torch.int64)
     for row, one in enumerate(prompts):
         ids[row, : len(one)] = torch.tensor(one)
-    return Batch(torch.stack(pictures), ids, lengths, *(torch.from_numpy(np.stack(one)) for one in numbers))
+    return Batch(torch.stack(images), ids, lengths, *(torch.from_numpy(np.stack(number)) for number in numbers))
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from vla_modelkit.training.weights import WeightFiles
 BETAS, DECAY, WARMUP, CLIP = (0.95, 0.999), 1e-5, 0.05, 1.0  # upstream's; the clip is its Trainer's default
 
 
-def states_of(folder: Path) -> WeightFiles:
+def states_of(directory: Path) -> WeightFiles:
     """Returns the training states in a run's folder: step_12.pt is the state after step 12."""
-    return WeightFiles(folder, "step", frozenset({"trained", "optimizer", "step", "identity"}))
+    return WeightFiles(directory, "step", frozenset({"trained", "optimizer", "step", "identity"}))
 
 
 def learning_rate(settings: Finetune, step: int) -> float:
@@ -37,14 +37,14 @@ def learning_rate(settings: Finetune, step: int) -> float:
 class Trainer:
     """A run: network, optimizer, and how many steps are done."""
 
-    def __init__(self, settings: Finetune, machine: Machine, loss: FlowLoss, folder: Path, identity: dict[str, Any]):
-        self.settings, self.machine, self.folder, self.identity = settings, machine, folder, identity
+    def __init__(self, settings: Finetune, machine: Machine, loss: FlowLoss, directory: Path, identity: dict[str, Any]):
+        self.settings, self.machine, self.directory, self.identity = settings, machine, directory, identity
         self.model, self.step = loss.model, 0
         self.trained = network.trained_parameters(self.model)
         self.loss = nn.parallel.DistributedDataParallel(loss) if machine.world > 1 else loss
         fused = machine.device.type in ("cpu", "cuda")
         self.optimizer = torch.optim.AdamW(self._groups(), lr=0.0, betas=BETAS, fused=fused)
-        self.states = states_of(folder)
+        self.states = states_of(directory)
 
     def _groups(self) -> list[dict[str, Any]]:
         """Returns the parameters; biases and norms do not decay, as with upstream's Trainer."""
@@ -97,7 +97,7 @@ class Trainer:
         for name, ours in self.identity.items():
             if (theirs := state["identity"].get(name)) != ours:
                 raise ValueError(
-                    f"{self.folder.name} was begun with {name.replace('_', ' ')} {theirs}, this command has {ours}; "
+                    f"{self.directory.name} was begun with {name.replace('_', ' ')} {theirs}, this command has {ours}; "
                     "give the same, or another --name"
                 )
         self.machine.restore_threads(state.get("threads"))

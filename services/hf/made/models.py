@@ -28,13 +28,13 @@ STEPS = 300  # of pre-training: seconds on one core
 FIRST = {"bert": "masked words", "gpt": "the next word"}  # what each is pre-trained on; t5 on nothing
 
 
-def folder_of(kind: str, volume: Volume, steps: int = STEPS) -> Path:
+def directory_of(kind: str, volume: Volume, steps: int = STEPS) -> Path:
     """Return the folder of the small model of a kind (bert, gpt, t5), made at the first call."""
-    folder = volume.path("hf") / "made" / f"{kind}-{0 if kind not in FIRST else steps}"
-    return folder if folder.is_dir() else put_whole(folder, lambda draft: make(kind, draft, steps))
+    directory = volume.path("hf") / "made" / f"{kind}-{0 if kind not in FIRST else steps}"
+    return directory if directory.is_dir() else put_whole(directory, lambda draft: make(kind, draft, steps))
 
 
-def make(kind: str, folder: Path, steps: int) -> None:
+def make(kind: str, directory: Path, steps: int) -> None:
     """Write tokenizer and model of a kind to a folder, after `steps` steps of what its kind is pre-trained by."""
     sentences = list(texts.sentences())
     tokenizer = tokenizers.KINDS[kind](sentences)
@@ -47,8 +47,8 @@ def make(kind: str, folder: Path, steps: int) -> None:
         masked = kind == "bert"
         joined = collate.Masked.of(tokenizer, seed=0) if masked else collate.Causal(tokenizer.pad_token_id)
         loops.by_hand(model, rows, joined, loops.Plan(steps=steps, batch_size=32, lr=3e-3, warmup_steps=steps // 10))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
 # Each of two layers, 64 wide; T5 has two and two.

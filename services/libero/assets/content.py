@@ -59,19 +59,19 @@ def digest(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(f"{hashes[path]} {path}\n" for path in sorted(hashes)).encode()).hexdigest()
 
 
-def files_below(folder: Path) -> list[str]:
+def files_below(directory: Path) -> list[str]:
     """Return the paths of all files below a directory, relative to it, in order."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def differing(folder: Path, entries: Iterable[Entry], cache: Path | None = None, whole: bool = False) -> list[Entry]:
+def differing(directory: Path, entries: Iterable[Entry], cache: Path | None = None, whole: bool = False) -> list[Entry]:
     """Return those of the files that `folder` lacks or has with another content; `cache`, `whole` as in `hashes`."""
     entries = tuple(entries)
-    found = hashes(folder, [entry.path for entry in entries], cache, whole)
+    found = hashes(directory, [entry.path for entry in entries], cache, whole)
     return [entry for entry in entries if found.get(entry.path) != entry.sha1]
 
 
-def hashes(folder: Path, paths: Iterable[str], cache: Path | None = None, whole: bool = False) -> dict[str, str]:
+def hashes(directory: Path, paths: Iterable[str], cache: Path | None = None, whole: bool = False) -> dict[str, str]:
     """Return git's hash of those files below `folder` that exist and can be read.
 
     `cache` is a file with earlier results; it is updated where it can be written. `whole` reads every file all the
@@ -81,13 +81,13 @@ def hashes(folder: Path, paths: Iterable[str], cache: Path | None = None, whole:
     found, fresh = {}, {}
     for path in paths:
         try:
-            status = (folder / path).stat()
+            status = (directory / path).stat()
             if not stat.S_ISREG(status.st_mode):  # a pipe is not waited for
                 continue
             stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
             entry = known.get(path)
             is_known = isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
-            found[path] = entry[-1] if is_known else git_sha1(folder / path)
+            found[path] = entry[-1] if is_known else git_sha1(directory / path)
         except OSError:
             continue
         if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:

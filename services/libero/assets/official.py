@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from services.libero.assets import content, staging, wheels
 from services.libero.assets.content import Entry
-from vla_common.volume import Volume, make_folder, require_space
+from vla_common.volume import Volume, make_directory, require_space
 
 if TYPE_CHECKING:
     import httpx  # where something is fetched: every evaluation looks at its assets, and few fetch any
@@ -52,7 +52,7 @@ def digest() -> str:
     return content.digest({entry.path: entry.sha1 for entry in manifest()})
 
 
-def folder(volume: Path) -> Path:
+def directory(volume: Path) -> Path:
     """Return the directory of the official files on the volume."""
     return Path(volume) / "assets" / "libero"
 
@@ -83,9 +83,9 @@ def download(
     was fetched stays in the staging directory, from which the next call continues. Of two calls at once one waits.
     """
     entries = manifest() if entries is None else entries
-    target = folder(volume or Volume().root)
+    target = directory(volume or Volume().root)
     draft = target.with_name(f".libero-{COMMIT[:8]}")
-    with staging.file_lock(make_folder(target.parent) / f"{draft.name}.lock"):
+    with staging.file_lock(make_directory(target.parent) / f"{draft.name}.lock"):
         if target.exists() and not (target / MARKER).is_file():
             raise DownloadError(
                 f"{target} was not put there by this download; move it away, or name it for `./lab eval --assets`"

@@ -15,7 +15,7 @@ from pathlib import Path
 from services.libero.assets.official import DownloadError
 from services.libero.simulator import plus, suites
 from services.libero.simulator.suites import Task
-from vla_common.volume import make_folder
+from vla_common.volume import make_directory
 
 WHERE = "https://huggingface.co/datasets/Sylvest/LIBERO-plus"  # assets.zip
 COMMIT = "4976dc30028e805ff8094b55501d532c48fec182"
@@ -26,7 +26,7 @@ LEVELS_SHA256 = "faa87cce3e3ba434da01df7c77523a391b5f2912e4774330b0aa1be5f6a999e
 TIMEOUT_S = 30.0
 
 
-def missing(folder: Path, tasks: Iterable[Task]) -> list[str]:
+def missing(directory: Path, tasks: Iterable[Task]) -> list[str]:
     """Return the files, below an asset directory, that tasks of LIBERO-plus name and that do not exist."""
     names: dict[str, None] = {}
     for task in tasks:
@@ -35,27 +35,27 @@ def missing(folder: Path, tasks: Iterable[Task]) -> list[str]:
             scene = plus.scene_of(text)
             names |= dict.fromkeys(scene.files() if scene else ())
             names |= dict.fromkeys(objects[one] for one in re.findall(r"-\s+(\w+)", text) if one in objects)
-    return [name for name in names if not (folder / name).is_file()]
+    return [name for name in names if not (directory / name).is_file()]
 
 
-def way_out(folder: Path, tasks: Sequence[Task], files: Sequence[str]) -> str:
+def way_out(directory: Path, tasks: Sequence[Task], files: Sequence[str]) -> str:
     """Say why tasks cannot be built from a directory that lacks `files`, and what can be done."""
-    count = sum(bool(missing(folder, [task])) for task in tasks)
+    count = sum(bool(missing(directory, [task])) for task in tasks)
     shown = ", ".join(files[:3]) + (", …" if files[3:] else "")
     return (
-        f"{count} of {len(tasks)} tasks need files of LIBERO-plus's that {folder} lacks ({len(files)}: {shown}): "
+        f"{count} of {len(tasks)} tasks need files of LIBERO-plus's that {directory} lacks ({len(files)}: {shown}): "
         f"unpack the assets.zip of {WHERE} and name its folder, --assets DIR; or take the others: the kinds camera, "
         "robot, language and noise need none, and `./lab assets status` says how many tasks of the rest do"
     )
 
 
-def buildable(folder: Path) -> dict[str, tuple[int, int]]:
+def buildable(directory: Path) -> dict[str, tuple[int, int]]:
     """Return by kind how many of LIBERO-plus's tasks an asset directory has all files for, and how many there are."""
     counts = dict.fromkeys(plus.KINDS, (0, 0))
     for base in plus.BASES:
         for task in suites.load_suite(f"{base}_plus").tasks:
             good, count = counts[task.kind]
-            counts[task.kind] = good + (not missing(folder, [task])), count + 1
+            counts[task.kind] = good + (not missing(directory, [task])), count + 1
     return counts
 
 
@@ -77,7 +77,7 @@ def fetch_levels(volume: Path, say: Callable[[str], None] = print) -> Path:
         raise DownloadError(f"LIBERO-plus's difficulties could not be had: {reason}{way_out}") from error
     if hashlib.sha256(answer.content).hexdigest() != LEVELS_SHA256:
         raise DownloadError(f"{LEVELS_URL} is not the file that was expected (sha256 {LEVELS_SHA256[:12]}…){way_out}")
-    make_folder(target.parent)
+    make_directory(target.parent)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     partial.write_bytes(answer.content)
     partial.replace(target)

@@ -26,15 +26,15 @@ def manifest() -> tuple[Entry, ...]:
     return content.read_list("pro.txt")
 
 
-def missing(folder: Path, objects: Collection[str]) -> list[str]:
+def missing(directory: Path, objects: Collection[str]) -> list[str]:
     """Return those of the objects whose model an asset directory does not have."""
-    return [one for one in sorted(objects) if not any((folder / place.format(one)).is_file() for place in PLACES)]
+    return [one for one in sorted(objects) if not any((directory / place.format(one)).is_file() for place in PLACES)]
 
 
-def differing(folder: Path, objects: Collection[str]) -> list[str]:
+def differing(directory: Path, objects: Collection[str]) -> list[str]:
     """Return the files of those objects that an asset directory lacks or has with another content."""
     names = {entry: {part.removesuffix(".xml") for part in Path(entry.path).parts} for entry in manifest()}
-    return [one.path for one in content.differing(folder, (one for one in manifest() if names[one] & set(objects)))]
+    return [one.path for one in content.differing(directory, (one for one in manifest() if names[one] & set(objects)))]
 
 
 def download(volume: Path, say: Callable[[str], None] = print) -> Path:
@@ -42,7 +42,7 @@ def download(volume: Path, say: Callable[[str], None] = print) -> Path:
 
     Raises DownloadError where they cannot be had, OSError where the disk is full. A file is whole or not there.
     """
-    target = official.folder(volume)
+    target = official.directory(volume)
     with staging.file_lock(target.with_name(".libero-pro-objects.lock")):
         entries = content.differing(target, manifest())
         if not entries:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from services.libero.assets import content, kit, official, staging
-from vla_common.volume import make_folder
+from vla_common.volume import make_directory
 
 VARIABLE = "VLALAB_LIBERO_ASSETS"
 BAKED = Path("/opt/libero-assets")  # what the image was built with: official files, somebody's folder, or nothing
@@ -58,7 +58,7 @@ def resolve(flag: str | None, volume: Path, whole: bool = False) -> AssetSource:
             return _insist_official(origin, volume, whole)
         if value:
             return _identify(origin, Path(value).expanduser(), volume, whole)
-    shared = official.folder(volume)
+    shared = official.directory(volume)
     if shared.exists():
         return _identify("the shared volume", shared, volume, whole)
     if BAKED.is_dir() and any(BAKED.iterdir()):
@@ -86,7 +86,7 @@ def ensure_kit(volume: Path) -> AssetSource:
 
 
 def _write_kit(target: Path) -> None:
-    parent = make_folder(target.parent)
+    parent = make_directory(target.parent)
     with staging.building_site(target) as site:
         fresh = site / "kit"
         kit.build(fresh)
@@ -105,49 +105,49 @@ def _write_kit(target: Path) -> None:
 
 
 def _insist_official(origin: str, volume: Path, whole: bool) -> AssetSource:
-    folders = [one for one in (official.folder(volume), BAKED) if one.is_dir() and any(one.iterdir())]
-    fault = f"; there are none in {official.folder(volume)}"
-    for folder in folders:
-        wrong = official.problems(folder, cache=_cache(folder, volume), whole=whole)
+    directories = [one for one in (official.directory(volume), BAKED) if one.is_dir() and any(one.iterdir())]
+    fault = f"; there are none in {official.directory(volume)}"
+    for directory in directories:
+        wrong = official.problems(directory, cache=_cache(directory, volume), whole=whole)
         if not wrong:
-            return AssetSource("official", folder, official.digest())
-        fault = f"; {_count(wrong)} in {folder}"
+            return AssetSource("official", directory, official.digest())
+        fault = f"; {_count(wrong)} in {directory}"
     raise ValueError(
         f"{origin} asks for the official assets{fault}; fetch them with `./lab assets libero` or choose `kit`"
     )
 
 
-def _identify(origin: str, folder: Path, volume: Path, whole: bool) -> AssetSource:
+def _identify(origin: str, directory: Path, volume: Path, whole: bool) -> AssetSource:
     """Return a directory as what its files are.
 
     Raises ValueError where official ones were damaged since they came, and for what is no asset directory.
     """
-    cache = _cache(folder, volume)
-    wrong = official.problems(folder, cache=cache, whole=whole)
+    cache = _cache(directory, volume)
+    wrong = official.problems(directory, cache=cache, whole=whole)
     if not wrong:
-        return AssetSource("official", folder, official.digest())
-    if (folder / official.MARKER).is_file():
+        return AssetSource("official", directory, official.digest())
+    if (directory / official.MARKER).is_file():
         raise ValueError(
-            f"{_count(wrong)} in {folder}, which {official.MARKER} says were downloaded there; "
+            f"{_count(wrong)} in {directory}, which {official.MARKER} says were downloaded there; "
             "`./lab assets libero` fetches them again"
         )
-    if not folder.is_dir():
+    if not directory.is_dir():
         raise ValueError(
-            f"{origin} names the asset folder {str(folder)!r}, which does not exist; "
+            f"{origin} names the asset folder {str(directory)!r}, which does not exist; "
             "give a folder with LIBERO's assets (scenes/, textures/, ...), or `kit`"
         )
-    if missing := [path for path in LANDMARKS if not (folder / path).is_file()]:
-        inner = folder / "libero" / "libero" / "assets"
+    if missing := [path for path in LANDMARKS if not (directory / path).is_file()]:
+        inner = directory / "libero" / "libero" / "assets"
         hint = "give LIBERO's folder `libero/libero/assets`, or `kit`"
         if inner.is_dir():
             hint = f"did you mean {str(inner)!r}?"
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise ValueError(
-            f"{origin} names {str(folder)!r}, which is not an asset folder: "
+            f"{origin} names {str(directory)!r}, which is not an asset folder: "
             f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({shown}); {hint}"
         )
-    hashes = content.hashes(folder, content.files_below(folder), cache, whole)
-    return AssetSource("folder", folder.resolve(), content.digest(hashes))
+    hashes = content.hashes(directory, content.files_below(directory), cache, whole)
+    return AssetSource("folder", directory.resolve(), content.digest(hashes))
 
 
 def _count(wrong: list[str]) -> str:
@@ -155,7 +155,7 @@ def _count(wrong: list[str]) -> str:
     return f"{len(wrong)} official asset files are missing or differ ({shown})"
 
 
-def _cache(folder: Path, volume: Path) -> Path:
+def _cache(directory: Path, volume: Path) -> Path:
     """Return the file that the hashes of a directory's files are cached in."""
-    name = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:12]
+    name = hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:12]
     return volume / "assets" / f".libero-hashes-{name}.json"

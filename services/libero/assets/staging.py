@@ -72,8 +72,8 @@ def give_to_owner(tree: Path, like: Path) -> None:
 
 def sync_tree(directory: Path) -> None:
     """Wait until a directory's files and names are on the disk."""
-    for folder, _, files in os.walk(directory):
-        for path in (*(os.path.join(folder, name) for name in files), folder):
+    for parent, _, files in os.walk(directory):
+        for path in (*(os.path.join(parent, name) for name in files), parent):
             _sync(path)
 
 

@@ -15,7 +15,7 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.opening import find, open_dataset
 from vla_evaluation.evaluate import choose_workers
 from vla_evaluation.recording import sources
-from vla_evaluation.runs.folders import STORE
+from vla_evaluation.runs.directories import STORE
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.terminal import say
 
@@ -50,17 +50,17 @@ def make(config: DatasetConfig) -> Path:
     conversion.require_converter(config.format)
     if final.exists():
         raise DatasetError(f"{shown(final)} is there already; choose another --name, or remove it")
-    folder = final.with_name(f"{final.name}.v2.1") if config.format == "lerobot-v3.0" else final
+    directory = final.with_name(f"{final.name}.v2.1") if config.format == "lerobot-v3.0" else final
     if existing is not None:
         if layout != "lerobot":
             raise DatasetError("of a data set only LeRobot's layout can be made; HDF5 is made of a recording or a run")
-        conversion.recode(open_dataset(existing), folder)
-    elif not folder.exists():
+        conversion.recode(open_dataset(existing), directory)
+    elif not directory.exists():
         episodes = sources.choose(of, config.keep_failures)
         workers = choose_workers(config.workers, len(episodes), WORKER_GB)
-        convert.convert(of, episodes, folder, layout, config.camera_names, config.size, workers)
+        convert.convert(of, episodes, directory, layout, config.camera_names, config.size, workers)
     if config.format == "lerobot-v3.0":
-        conversion.convert_to_v3(folder, final)
+        conversion.convert_to_v3(directory, final)
         print(f"data set: {shown(final)}")
         return final
     say(summary.describe_line(open_dataset(final)))

@@ -33,18 +33,18 @@ KEPT = ("task", "episode", "seed", "success", "steps")  # of each episode, in me
 def places(episodes: Sequence[Demonstration]) -> dict[int, Place]:
     """Return where each episode belongs, by its index: so its rows do not depend on which is written first."""
     found, row, texts = {}, 0, {}
-    for one in episodes:
-        task = texts.setdefault(one.instruction, len(texts))
-        name = suites.load_suite(one.suite).tasks[one.task].name
-        found[one.index] = Place(one.index, row, task, one.instruction, f"{name}_demo.hdf5")
-        row += one.steps
+    for episode in episodes:
+        task = texts.setdefault(episode.instruction, len(texts))
+        name = suites.load_suite(episode.suite).tasks[episode.task].name
+        found[episode.index] = Place(episode.index, row, task, episode.instruction, f"{name}_demo.hdf5")
+        row += episode.steps
     return found
 
 
 def convert(
     found: Episodes,
     episodes: Sequence[Demonstration],
-    folder: Path,
+    directory: Path,
     layout: str,
     cameras: tuple[str, ...],
     size: int,
@@ -55,16 +55,16 @@ def convert(
     Raises ValueError where one exists or a part cannot be rendered, VolumeError where the disk is too small.
     """
     source = describe(found, episodes, cameras, size, layout)
-    writer = make_writer(folder, layout, cameras, size, source, episodes)
-    require_same_plan(folder, source)
+    writer = make_writer(directory, layout, cameras, size, source, episodes)
+    require_same_plan(directory, source)
     done = writer.written()
-    left = [one for one in episodes if one.index not in done]
+    left = [episode for episode in episodes if episode.index not in done]
     steps = sum(one.steps for one in left)
     bytes_needed = int(steps * len(cameras) * size**2 * PIXEL_BYTES[layout])
-    require_space(folder, bytes_needed + SPARE)
+    require_space(directory, bytes_needed + SPARE)
     already = f", {len(done)} of them there already" if done else ""
-    say(f"data set {folder.name} of {found.kind} {found.name}: {len(episodes)} episodes{already}")
-    say(f"{steps:,} steps to draw, about {bytes_needed / 1e6:,.0f} MB, into {shown(folder)}")
+    say(f"data set {directory.name} of {found.kind} {found.name}: {len(episodes)} episodes{already}")
+    say(f"{steps:,} steps to draw, about {bytes_needed / 1e6:,.0f} MB, into {shown(directory)}")
     if found.facts["starts"] == "evaluation":
         say(
             "its episodes begin where evaluations begin: good for looking and for offline evaluation, not to learn from"
@@ -80,11 +80,11 @@ def convert(
             remaining_s = (steps - rendered) * (now - start) / rendered
             say(f"{count} of {len(episodes)} episodes, {show_seconds(remaining_s)} left")
     writer.finish()
-    return folder
+    return directory
 
 
 def make_writer(
-    folder: Path,
+    directory: Path,
     layout: str,
     cameras: tuple[str, ...],
     size: int,
@@ -93,11 +93,11 @@ def make_writer(
 ) -> Writer | DemoWriter:
     """Return what writes the layout; it keeps what an interrupted one has written."""
     if layout == "hdf5":
-        chosen = {(one.suite, one.task) for one in episodes}
+        chosen = {(episode.suite, episode.task) for episode in episodes}
         tasks = [suites.load_suite(suite).tasks[task] for suite, task in sorted(chosen)]
-        return DemoWriter(folder, {f"{task.name}_demo.hdf5": _problem(task) for task in tasks}, source, resume=True)
+        return DemoWriter(directory, {f"{task.name}_demo.hdf5": _problem(task) for task in tasks}, source, resume=True)
     features, modality = libero.features(cameras, size), libero.modality(cameras)
-    return Writer(folder, libero.ROBOT, libero.FPS, features, modality, source, resume=True)
+    return Writer(directory, libero.ROBOT, libero.FPS, features, modality, source, resume=True)
 
 
 def _problem(task: suites.Task) -> dict[str, Any]:
@@ -125,13 +125,13 @@ def describe(
         "cameras": {name(camera): camera for camera in cameras},
         "size": size,
         "turned_180": layout == "lerobot",
-        "episodes": [{name: getattr(one, name) for name in KEPT} for one in episodes],
+        "episodes": [{name: getattr(episode, name) for name in KEPT} for episode in episodes],
     }
 
 
-def require_same_plan(folder: Path, source: Mapping[str, Any]) -> None:
+def require_same_plan(directory: Path, source: Mapping[str, Any]) -> None:
     """Raise DatasetError where an unfinished set of the same name is of something else."""
-    path = draft(folder) / PIECES / PLAN
+    path = draft(directory) / PIECES / PLAN
     if not path.exists():
         return
     before = metadata.read_json(path)
@@ -139,8 +139,8 @@ def require_same_plan(folder: Path, source: Mapping[str, Any]) -> None:
     odd = [name for name in source if before.get(name) != now[name]]
     if odd:
         raise DatasetError(
-            f"an unfinished set {folder.name} was begun with other {', '.join(odd)}; give the same command as then, "
-            f"choose another --name, or remove {shown(draft(folder))}"
+            f"an unfinished set {directory.name} was begun with other {', '.join(odd)}; give the same command as then, "
+            f"choose another --name, or remove {shown(draft(directory))}"
         )
 
 
@@ -152,8 +152,8 @@ def put(
         writer.write(where[one.index], demo_arrays(one), {libero.hdf5_key(name): of for name, of in drawn.items()})
         return
     columns = {libero.STATE: one.states, libero.ACTION: libero.gripper_opens(one.actions)}
-    films = {libero.video_key(name): np.ascontiguousarray(of[:, ::-1, ::-1]) for name, of in drawn.items()}
-    writer.write(where[one.index], columns, films)
+    videos = {libero.video_key(name): np.ascontiguousarray(of[:, ::-1, ::-1]) for name, of in drawn.items()}
+    writer.write(where[one.index], columns, videos)
 
 
 def demo_arrays(one: Demonstration) -> dict[str, np.ndarray]:

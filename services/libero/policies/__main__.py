@@ -14,7 +14,7 @@ from vla_common.serving import Serving
 from vla_common.versions import lock_hash
 from vla_common.volume import Volume
 from vla_contract import Policy, serve
-from vla_evaluation.runs.folders import RunRefused, find_run
+from vla_evaluation.runs.directories import RunRefused, find_run
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Replay(Server):
 
         if not self.run:
             raise ValueError("no run to replay; set VLALAB_REPLAY_RUN to one that `./lab runs` lists")
-        return ReplayPolicy(self._folder(), self.horizon, lock_hash())
+        return ReplayPolicy(self._directory(), self.horizon, lock_hash())
 
-    def _folder(self) -> Path:
+    def _directory(self) -> Path:
         runs = Volume().path("runs")
-        for folder in (Path(self.run), runs / self.run):
-            if folder.is_dir():
-                return folder
+        for directory in (Path(self.run), runs / self.run):
+            if directory.is_dir():
+                return directory
         try:
             return find_run(runs, self.run)
         except RunRefused as error:

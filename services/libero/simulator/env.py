@@ -203,20 +203,20 @@ class LiberoEnv:
 
         self._gl = self._gl or GlContext()
         self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
-        picture = self._renderer.render(number, self._image_qpos)
+        image = self._renderer.render(number, self._image_qpos)
         memory.trim()  # what textures and meshes went through on their way to OpenGL
-        return picture
+        return image
 
-    def sense(self, camera: str, picture: np.ndarray) -> np.ndarray:
+    def sense(self, camera: str, image: np.ndarray) -> np.ndarray:
         """Returns `picture`, drawn of this step, as the task's sensor delivers it: uint8 [size, size, 3].
 
         What LIBERO-plus's noise draws follows from the seed, the episode and the step.
         """
         disturbance = self.task.disturbance
         if disturbance is None or camera != noise.CAMERA:
-            return picture
+            return image
         seed, *_ = self._draws
-        return noise.disturb(picture, disturbance.noise, np.random.RandomState([seed, *self._moment]))
+        return noise.disturb(image, disturbance.noise, np.random.RandomState([seed, *self._moment]))
 
     def state(self) -> np.ndarray:
         """Returns the proprioception of OpenVLA's and openpi's loops: float32 [8].

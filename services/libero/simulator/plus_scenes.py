@@ -96,7 +96,7 @@ def _turned(quat_wxyz, axis: str, degrees: float) -> list[float]:
 
 
 def _round(values) -> list[float]:
-    return [round(float(one), 4) for one in values]
+    return [round(float(value), 4) for value in values]
 
 
 class _Added(MujocoXMLObject):

@@ -85,44 +85,44 @@ def _same_or_raise(runtime: Runtime, assets: Path, render: str) -> Runtime:
     return runtime
 
 
-def _write_libero_config(assets: Path, folder: Path) -> None:
+def _write_libero_config(assets: Path, directory: Path) -> None:
     root = package_root()
     paths = {
         "benchmark_root": root,
         "bddl_files": root / "bddl_files",
         "init_states": root / "init_files",
-        "datasets": folder / "datasets",
+        "datasets": directory / "datasets",
         "assets": assets,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".config.yaml.{os.getpid()}.partial"
+    directory.mkdir(parents=True, exist_ok=True)
+    partial = directory / f".config.yaml.{os.getpid()}.partial"
     partial.write_text(yaml.safe_dump({key: str(path) for key, path in paths.items()}))
-    partial.replace(folder / "config.yaml")  # atomic: workers that start together share the folder
-    os.environ["LIBERO_CONFIG_PATH"] = str(folder)
+    partial.replace(directory / "config.yaml")  # atomic: workers that start together share the folder
+    os.environ["LIBERO_CONFIG_PATH"] = str(directory)
 
 
 def _set_environment(choice: gl.GlChoice, work: Path) -> None:
     gl.bind(choice)
     os.environ.setdefault("LP_NUM_THREADS", "0")
     os.environ.setdefault("MPLCONFIGDIR", str(work / "matplotlib"))  # else a folder in the user's home, or a warning
-    if not os.access(_robosuite_folder() / "utils", os.W_OK):  # else numba caches beside its source
+    if not os.access(_robosuite_directory() / "utils", os.W_OK):  # else numba caches beside its source
         os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache(work / "numba")))
 
 
-def _numba_cache(folder: Path) -> Path:
+def _numba_cache(directory: Path) -> Path:
     """Returns `folder`, at first with what the image's build compiled: 8 s less, where the processor is the same."""
     compiled = os.environ.get("VLALAB_NUMBA_SEED")
-    if compiled and Path(compiled).is_dir() and not folder.exists():
-        fresh = Path(tempfile.mkdtemp(prefix=".numba-", suffix=".partial", dir=folder.parent))
+    if compiled and Path(compiled).is_dir() and not directory.exists():
+        fresh = Path(tempfile.mkdtemp(prefix=".numba-", suffix=".partial", dir=directory.parent))
         shutil.copytree(compiled, fresh, dirs_exist_ok=True, copy_function=shutil.copyfile)
         try:
-            fresh.rename(folder)
+            fresh.rename(directory)
         except OSError:  # another worker was first
             shutil.rmtree(fresh)
-    return folder
+    return directory
 
 
-def _robosuite_folder() -> Path:
+def _robosuite_directory() -> Path:
     spec = importlib.util.find_spec("robosuite")
     if spec is None or spec.origin is None:
         raise ImportError("robosuite is not installed here; install images/libero/requirements.lock")
@@ -134,7 +134,7 @@ def _seed_robosuite_macros() -> None:
 
     robosuite offers a file beside its own source for this; a read-only or shared installation must not be written to.
     """
-    spec = importlib.util.spec_from_file_location("robosuite.macros", _robosuite_folder() / "macros.py")
+    spec = importlib.util.spec_from_file_location("robosuite.macros", _robosuite_directory() / "macros.py")
     macros = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(macros)
     macros.FILE_LOGGING_LEVEL = None

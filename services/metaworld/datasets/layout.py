@@ -32,6 +32,6 @@ def modality(cameras: tuple[str, ...]) -> dict[str, Any]:
     return {
         "state": numbers,
         "action": numbers,
-        "video": {video_key(one).rpartition(".")[2]: {"original_key": video_key(one)} for one in cameras},
+        "video": {video_key(camera).rpartition(".")[2]: {"original_key": video_key(camera)} for camera in cameras},
         "annotation": {LANGUAGE: {"original_key": "task_index"}},
     }

@@ -33,32 +33,34 @@ def make(config: Config) -> Path:
     found = sources.find(config.source, volume, config.render)
     if found.facts["benchmark"] != BENCHMARK.name:
         raise DatasetError(f"{found.kind} {found.name} is one of {found.facts['benchmark']}, not of {BENCHMARK.name}")
-    folder = volume.datasets / (config.name or found.name)
-    if folder.exists():
-        raise DatasetError(f"{shown(folder)} is there already; choose another --name, or remove it")
+    directory = volume.datasets / (config.name or found.name)
+    if directory.exists():
+        raise DatasetError(f"{shown(directory)} is there already; choose another --name, or remove it")
     episodes, cameras = sources.choose(found, config.keep_failures), config.camera_names
     source = describe(found, episodes, cameras, config.size)
     features, modality = layout.features(cameras, config.size), layout.modality(cameras)
-    writer = Writer(folder, layout.ROBOT, layout.FPS, features, modality, source)
-    steps = sum(one.steps for one in episodes)
-    require_space(folder, int(steps * len(cameras) * config.size**2 * PIXEL_BYTES) + SPARE)
-    say(f"data set {folder.name} of {found.kind} {found.name}: {len(episodes)} episodes, {steps:,} steps to draw")
+    writer = Writer(directory, layout.ROBOT, layout.FPS, features, modality, source)
+    steps = sum(episode.steps for episode in episodes)
+    require_space(directory, int(steps * len(cameras) * config.size**2 * PIXEL_BYTES) + SPARE)
+    say(f"data set {directory.name} of {found.kind} {found.name}: {len(episodes)} episodes, {steps:,} steps to draw")
     workers = choose_workers(config.workers, len(episodes), BENCHMARK.worker_gb)
     then = partial(put, writer, places(episodes))
     for _ in draw(episodes, cameras, config.size, workers, then):
         pass
     writer.finish()
-    say(summary.describe_line(open_dataset(folder)))
-    say(f"data set: {shown(folder)}\nlook at it: ./lab dataset {folder.name} --show")
-    return folder
+    say(summary.describe_line(open_dataset(directory)))
+    say(f"data set: {shown(directory)}\nlook at it: ./lab dataset {directory.name} --show")
+    return directory
 
 
 def places(episodes: Sequence[Demonstration]) -> dict[int, Place]:
     """Returns where each episode belongs, by its index: so its rows do not depend on which is written first."""
     found, row, texts = {}, 0, {}
-    for one in episodes:
-        found[one.index] = Place(one.index, row, texts.setdefault(one.instruction, len(texts)), one.instruction)
-        row += one.steps
+    for episode in episodes:
+        found[episode.index] = Place(
+            episode.index, row, texts.setdefault(episode.instruction, len(texts)), episode.instruction
+        )
+        row += episode.steps
     return found
 
 
@@ -73,12 +75,12 @@ def describe(
         "cameras": {layout.video_key(camera): camera for camera in cameras},
         "size": size,
         "turned_180": False,
-        "episodes": [{name: getattr(one, name) for name in KEPT} for one in episodes],
+        "episodes": [{name: getattr(episode, name) for name in KEPT} for episode in episodes],
     }
 
 
 def put(writer: Writer, where: Mapping[int, Place], one: Demonstration, drawn: Mapping[str, np.ndarray]) -> None:
     """Writes an episode that was just drawn, in the process that drew it."""
     columns = {layout.STATE: one.states, layout.ACTION: one.actions}
-    films = {layout.video_key(name): np.ascontiguousarray(of[:, ::-1]) for name, of in drawn.items()}
-    writer.write(where[one.index], columns, films)
+    videos = {layout.video_key(name): np.ascontiguousarray(of[:, ::-1]) for name, of in drawn.items()}
+    writer.write(where[one.index], columns, videos)

@@ -76,21 +76,21 @@ class ModelConfig:
         return self.llama.vocab_size - self.pad_to_multiple_of
 
 
-def load_config(folder: Path) -> ModelConfig:
+def load_config(directory: Path) -> ModelConfig:
     """Returns the model that `folder` describes. Raises CheckpointError where it is not an OpenVLA checkpoint."""
-    raw = read_json(folder / "config.json")
+    raw = read_json(directory / "config.json")
     if raw.get("model_type") != "openvla":
         raise CheckpointError(
-            f"{folder / 'config.json'} has model_type {raw.get('model_type')!r}; expected 'openvla': give the folder "
-            "of an OpenVLA checkpoint in Hugging Face's format"
+            f"{directory / 'config.json'} has model_type {raw.get('model_type')!r}; expected 'openvla': give the "
+            "directory of an OpenVLA checkpoint in Hugging Face's format"
         )
-    refuse_other_files(folder, (path.name for path in folder.iterdir()))
-    _check_supported(raw, folder)
-    norm_stats, unusable = read_statistics(raw, folder)
+    refuse_other_files(directory, (path.name for path in directory.iterdir()))
+    _check_supported(raw, directory)
+    norm_stats, unusable = read_statistics(raw, directory)
     text = raw.get("text_config") or {}
     known = {name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text}
     return ModelConfig(
-        towers=_towers(raw, folder),
+        towers=_towers(raw, directory),
         llama=LlamaConfig(**known),
         pad_to_multiple_of=int(raw.get("pad_to_multiple_of", 64)),
         n_action_bins=int(raw.get("n_action_bins", 256)),
@@ -99,38 +99,38 @@ def load_config(folder: Path) -> ModelConfig:
     )
 
 
-def _check_supported(raw: dict, folder: Path) -> None:
+def _check_supported(raw: dict, directory: Path) -> None:
     expected = {
         "use_fused_vision_backbone": (True, "openvla-v01 with its single vision tower is another model"),
         "image_resize_strategy": ("resize-naive", "the published OpenVLA-7B checkpoints use it"),
     }
     for name, (value, why) in expected.items():
         if raw.get(name) != value:
-            raise CheckpointError(f"{folder}: {name} is {raw.get(name)!r}; this engine expects {value!r} ({why})")
+            raise CheckpointError(f"{directory}: {name} is {raw.get(name)!r}; this engine expects {value!r} ({why})")
     text = raw.get("text_config") or {}
     for name, plain in PLAIN_LLAMA.items():
         if text.get(name, plain) not in (plain, None):
             raise CheckpointError(
-                f"{folder}: text_config has {name} {text[name]!r}; expected {plain!r}: this engine runs Llama-2 as "
+                f"{directory}: text_config has {name} {text[name]!r}; expected {plain!r}: this engine runs Llama-2 as "
                 "OpenVLA-7B has it, no other model"
             )
 
 
-def _towers(raw: dict, folder: Path) -> tuple[Tower, Tower]:
+def _towers(raw: dict, directory: Path) -> tuple[Tower, Tower]:
     ids, sizes = raw.get("timm_model_ids"), raw.get("image_sizes")
     acts = raw.get("timm_override_act_layers") or [None, None]
     if not all(isinstance(column, list) and len(column) == 2 for column in (ids, sizes, acts)):
         raise CheckpointError(
-            f"{folder}: expected two entries each of timm_model_ids and image_sizes in config.json: the checkpoint is "
-            "incomplete, download it again"
+            f"{directory}: expected two entries each of timm_model_ids and image_sizes in config.json: the checkpoint "
+            "is incomplete, download it again"
         )
     if sizes[0] != sizes[1]:
-        raise CheckpointError(f"{folder}: image_sizes are {sizes}; the two towers see one picture of one size")
-    shown = read_preprocessing(folder)
+        raise CheckpointError(f"{directory}: image_sizes are {sizes}; the two towers see one picture of one size")
+    shown = read_preprocessing(directory)
     if shown[0].size != sizes[0]:
         raise CheckpointError(
-            f"{folder}: config.json has image_sizes {sizes}, preprocessor_config.json input_sizes of {shown[0].size} "
-            "pixels; expected one size: take both files from one checkpoint"
+            f"{directory}: config.json has image_sizes {sizes}, preprocessor_config.json input_sizes of {shown[0].size}"
+            " pixels; expected one size: take both files from one checkpoint"
         )
     return tuple(
         Tower(one, as_.size, act, as_.mean, as_.std, as_.interpolation)

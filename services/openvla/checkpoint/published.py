@@ -18,7 +18,7 @@ WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.py")
 REMOTE_CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
 
 
-def check_remote_code(folder: Path) -> None:
+def check_remote_code(directory: Path) -> None:
     """Raises ValueError where a folder lacks some of upstream's code."""
-    if missing := [name for name in REMOTE_CODE if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} lacks {', '.join(missing)}; expected openvla's folder prismatic/extern/hf")
+    if missing := [name for name in REMOTE_CODE if not (directory / name).is_file()]:
+        raise ValueError(f"{directory} lacks {', '.join(missing)}; expected openvla's folder prismatic/extern/hf")

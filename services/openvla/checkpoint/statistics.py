@@ -15,19 +15,19 @@ FILE = "dataset_statistics.json"
 Stats = Mapping[str, tuple]  # "q01", "q99" (floats) and "mask" (bools), seven each
 
 
-def read_statistics(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Stats], dict[str, str]]:
+def read_statistics(config: Mapping[str, Any], directory: Path) -> tuple[dict[str, Stats], dict[str, str]]:
     """Returns data set -> its statistics, and data set -> what is wrong with them where they cannot be used.
 
     A fine-tuned checkpoint has a file of its own; a published one has them in config.json. Raises CheckpointError where
     there are none, or none that can be used.
     """
-    found = read_json(folder / FILE) if (folder / FILE).is_file() else config.get("norm_stats")
+    found = read_json(directory / FILE) if (directory / FILE).is_file() else config.get("norm_stats")
     if not found or not isinstance(found, dict):
         raise CheckpointError(
-            f"{folder} has neither {FILE} nor norm_stats in config.json; without them tokens cannot "
+            f"{directory} has neither {FILE} nor norm_stats in config.json; without them tokens cannot "
             "be turned into actions: copy the file from the run that trained the model"
         )
-    refuse_other_statistics(folder, found)
+    refuse_other_statistics(directory, found)
     good: dict[str, Stats] = {}
     bad: dict[str, str] = {}
     for key, value in sorted(found.items()):
@@ -36,7 +36,9 @@ def read_statistics(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
         except ValueError as error:
             bad[key] = f"statistics {key!r} {error}"
     if not good:
-        raise CheckpointError(f"{folder}: {next(iter(bad.values()))}; copy {FILE} from the run that trained the model")
+        raise CheckpointError(
+            f"{directory}: {next(iter(bad.values()))}; copy {FILE} from the run that trained the model"
+        )
     return good, bad
 
 

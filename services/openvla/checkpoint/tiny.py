@@ -110,24 +110,26 @@ def statistics(suites: tuple[str, ...]) -> dict[str, Any]:
 
 
 def write(
-    folder: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None = None, source: Source | None = None
+    directory: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None = None, source: Source | None = None
 ) -> Path:
     """Returns `folder` with a checkpoint in it; its weights are of `source`, else random by the spec's seed.
 
     remote_code: a folder with upstream's configuration, modeling and processing_prismatic.py; copied beside the
     weights, so that transformers' AutoModel can load the checkpoint too. Raises ValueError where one is missing.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", _config(spec))
-    _write_json(folder / "preprocessor_config.json", _preprocessor(spec))
-    _write_json(folder / "dataset_statistics.json", statistics(spec.suites))
-    write_tokenizer(folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / "config.json", _config(spec))
+    _write_json(directory / "preprocessor_config.json", _preprocessor(spec))
+    _write_json(directory / "dataset_statistics.json", statistics(spec.suites))
+    write_tokenizer(directory)
     if remote_code is not None:
         check_remote_code(remote_code)
-        _copy_remote_code(remote_code, folder)
-    state = tensors(load_config(folder), spec.seed) if source is None else {n: source.read(n) for n in source.shapes()}
-    _write_shards(folder, state, spec.shards)
-    return folder
+        _copy_remote_code(remote_code, directory)
+    state = (
+        tensors(load_config(directory), spec.seed) if source is None else {n: source.read(n) for n in source.shapes()}
+    )
+    _write_shards(directory, state, spec.shards)
+    return directory
 
 
 def tensors(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
@@ -184,22 +186,22 @@ def _preprocessor(spec: TinySpec) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write_shards(folder: Path, state: dict[str, torch.Tensor], count: int) -> None:
+def _write_shards(directory: Path, state: dict[str, torch.Tensor], count: int) -> None:
     names = sorted(state)
     place: dict[str, str] = {}
     for index in range(count):
         file = f"model-{index + 1:05d}-of-{count:05d}.safetensors"
         part = names[len(names) * index // count : len(names) * (index + 1) // count]
-        save_file({name: state[name] for name in part}, str(folder / file), metadata={"format": "pt"})
-        (folder / file).chmod(0o644)  # safetensors makes files that only their owner reads
+        save_file({name: state[name] for name in part}, str(directory / file), metadata={"format": "pt"})
+        (directory / file).chmod(0o644)  # safetensors makes files that only their owner reads
         place |= dict.fromkeys(part, file)
     size = sum(value.numel() * value.element_size() for value in state.values())
-    _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": place})
+    _write_json(directory / INDEX, {"metadata": {"total_size": size}, "weight_map": place})
 
 
-def _copy_remote_code(source: Path, folder: Path) -> None:
+def _copy_remote_code(source: Path, directory: Path) -> None:
     for name in REMOTE_CODE:
-        shutil.copyfile(source / name, folder / name)
+        shutil.copyfile(source / name, directory / name)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ white yellow microwave close left right book caddy back compartment
 WORDS = _TEXT.split()
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(directory: Path) -> None:
     """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json."""
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<PAD>"}
     config = {
@@ -34,7 +34,7 @@ def write_tokenizer(folder: Path) -> None:
     for name, value in {
         "tokenizer.json": tokenizer_json(), "tokenizer_config.json": config, "special_tokens_map.json": special,
     }.items():  # fmt: skip
-        (folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        (directory / name).write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def tokenizer_json() -> dict:

@@ -19,12 +19,12 @@ class PromptTokenizer:
     Raises CheckpointError where the folder has neither or one that is broken.
     """
 
-    def __init__(self, folder: Path):
-        self._encode = _from_json(folder / "tokenizer.json") or _from_sentencepiece(folder / "tokenizer.model")
+    def __init__(self, directory: Path):
+        self._encode = _from_json(directory / "tokenizer.json") or _from_sentencepiece(directory / "tokenizer.model")
         if self._encode is None:
             raise CheckpointError(
-                f"{folder} has no tokenizer.json and no tokenizer.model; run the download again: a checkpoint is more "
-                "than its weights"
+                f"{directory} has no tokenizer.json and no tokenizer.model; run the download again: a checkpoint is "
+                "more than its weights"
             )
 
     def prompt_ids(self, instruction: str) -> list[int]:

@@ -30,7 +30,7 @@ class Sdpa:
     name: str = "sdpa"
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (one.transpose(1, 2) for one in _same_heads(q, k, v))
+        q, k, v = (head.transpose(1, 2) for head in _same_heads(q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
@@ -52,7 +52,7 @@ def cached(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     visible: bool [B, 1, N, S]. No choice of kernels here: the pass reads weights for milliseconds, the cache for
     microseconds.
     """
-    q, k, v = (one.transpose(1, 2) for one in _same_heads(q, k, v))
+    q, k, v = (head.transpose(1, 2) for head in _same_heads(q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2)
 
 

@@ -50,7 +50,7 @@ class OpenVLA:
         return {
             "vision": sum(map(tower_bytes, self.vision.towers)),
             "projector": sum(layer.nbytes for layer in self.vision.projector),
-            "llama blocks": sum(one.nbytes for one in blocks),
+            "llama blocks": sum(block.nbytes for block in blocks),
             "embeddings and head": sum(Dense(value).nbytes for value in rest) + self.llama.head.nbytes,
         }
 

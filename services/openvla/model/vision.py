@@ -82,7 +82,7 @@ def pack_linears(model: nn.Module) -> nn.Module:
 
 def tower_bytes(model: nn.Module) -> int:
     """Returns the bytes that a tower's weights take."""
-    packed = sum(one.layer.nbytes for one in model.modules() if isinstance(one, PackedModule))
+    packed = sum(module.layer.nbytes for module in model.modules() if isinstance(module, PackedModule))
     return packed + sum(value.numel() * value.element_size() for value in model.state_dict().values())
 
 

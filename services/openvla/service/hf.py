@@ -60,28 +60,28 @@ class HfPolicy(Policy):
         return ActionChunk(np.asarray(action, np.float32)[None], timings)
 
 
-def load_hf_policy(settings: ModelSettings, folder: Path) -> HfPolicy:
+def load_hf_policy(settings: ModelSettings, directory: Path) -> HfPolicy:
     """Return the policy. Raises CheckpointError, ValueError or MemoryError saying what is wrong and what to do."""
     if settings.quant != "none":
         raise ValueError(f"engine hf does not quantise; set VLALAB_OPENVLA_ENGINE=vla-lab for {settings.quant}")
-    config = load_config(folder)
+    config = load_config(directory)
     keys = served_keys(config, settings.unnorm_key)
     device, dtype, attention, reason = placement(settings)
     require_memory(weight_bytes(config, dtype, "none"), device, "use VLALAB_OPENVLA_ENGINE=vla-lab, which quantises")
-    processor, model = load_upstream(folder, dtype, device, attention.name)
+    processor, model = load_upstream(directory, dtype, device, attention.name)
     model.norm_stats = {key: {"action": {n: list(v) for n, v in s.items()}} for key, s in config.norm_stats.items()}
     details = {
         "engine": "hf", "dtype": NAMES[dtype], "attention": attention.name, "attention_reason": reason,
         "weights_mb": f"{model.get_memory_footprint() / 1e6:.0f}",
     }  # fmt: skip
-    policy = HfPolicy(model, processor, policy_info(config, folder, keys, device, NAMES[dtype], 1, details))
+    policy = HfPolicy(model, processor, policy_info(config, directory, keys, device, NAMES[dtype], 1, details))
     check_sees(policy, partial(example, policy.info()))
     return policy
 
 
-def load_upstream(folder: Path, dtype: torch.dtype, device: torch.device, attention: str = "sdpa"):
+def load_upstream(directory: Path, dtype: torch.dtype, device: torch.device, attention: str = "sdpa"):
     """Return upstream's (processor, model) of a checkpoint. Raises CheckpointError where its code is missing."""
-    source, revision = (str(folder), None) if all((folder / name).is_file() for name in REMOTE_CODE) else BASE
+    source, revision = (str(directory), None) if all((directory / name).is_file() for name in REMOTE_CODE) else BASE
     log.warning("running remote code of %s at %s", source, revision or "its version there")
     try:
         config_class, model_class, images_class, processor_class = (
@@ -92,9 +92,9 @@ def load_upstream(folder: Path, dtype: torch.dtype, device: torch.device, attent
             f"upstream's model code cannot be had from {source}: {' '.join(str(error).split())[:300]}; put "
             f"{', '.join(REMOTE_CODE)} beside the weights, or set VLALAB_OPENVLA_ENGINE=vla-lab"
         ) from error
-    processor = processor_class(images_class.from_pretrained(folder), LlamaTokenizerFast.from_pretrained(folder))
+    processor = processor_class(images_class.from_pretrained(directory), LlamaTokenizerFast.from_pretrained(directory))
     model = model_class.from_pretrained(
-        folder, config=config_class.from_pretrained(folder), torch_dtype=dtype, low_cpu_mem_usage=True,
+        directory, config=config_class.from_pretrained(directory), torch_dtype=dtype, low_cpu_mem_usage=True,
         attn_implementation="flash_attention_2" if attention == "flash" else attention,
     )  # fmt: skip
     return processor, model.eval().to(device)

@@ -29,7 +29,7 @@ PACKAGES = ("torch", "timm", "transformers", "tokenizers", "safetensors", "bitsa
 
 def policy_info(
     config: ModelConfig,
-    folder: Path,
+    directory: Path,
     keys: Iterable[str],
     device: torch.device,
     quantization: str,
@@ -38,7 +38,7 @@ def policy_info(
 ) -> PolicyInfo:
     """Returns the info of a policy that serves the checkpoint in `folder` with the statistics `keys`."""
     keys, cuda = tuple(keys), {"cuda": torch.version.cuda} if torch.version.cuda else {}
-    checkpoint = identity(folder)
+    checkpoint = identity(directory)
     assumed = assumptions(config, checkpoint.repo, keys)
     if assumed:
         log.warning("the checkpoint does not state, and it is assumed: %s", assumed)
@@ -60,7 +60,7 @@ def policy_info(
             **versions(PACKAGES),
             **cuda,
             "image_size": str(config.towers[0].image_size),
-            "statistics_from": FILE if (folder / FILE).is_file() else "norm_stats in config.json",
+            "statistics_from": FILE if (directory / FILE).is_file() else "norm_stats in config.json",
             **({"assumed": assumed} if assumed else {}),
         },
     )
@@ -104,5 +104,5 @@ def served_keys(config: ModelConfig, asked: str) -> tuple[str, ...]:
 def example(info: PolicyInfo, level: int) -> Observation:
     """Returns an observation whose picture has one grey level (0 to 255), with the first statistics."""
     side = int(info.details["image_size"])
-    picture = np.full((side, side, 3), level, np.uint8)
-    return Observation({CAMERA: picture}, None, INSTRUCTION, "canary", 0, unnorm_key=info.unnorm_keys[0])
+    image = np.full((side, side, 3), level, np.uint8)
+    return Observation({CAMERA: image}, None, INSTRUCTION, "canary", 0, unnorm_key=info.unnorm_keys[0])

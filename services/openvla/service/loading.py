@@ -19,7 +19,7 @@ from services.openvla.model.openvla import OpenVLA, load_model, weight_bytes
 from services.openvla.model.vision import patch_count
 from services.openvla.service.info import example, policy_info, served_keys
 from services.openvla.service.policy import OpenVLAPolicy
-from services.openvla.service.settings import INT8, ModelSettings, checkpoint_folder
+from services.openvla.service.settings import INT8, ModelSettings, checkpoint_directory
 from vla_contract import Policy
 from vla_modelkit.canary import check_sees
 from vla_modelkit.devices import NAMES, choose_device, choose_dtype
@@ -34,28 +34,28 @@ def load_policy(settings: ModelSettings) -> Policy:
 
     Raises CheckpointError (a ValueError), ValueError or MemoryError saying what is wrong and what to do.
     """
-    folder = checkpoint_folder(settings.checkpoint)
+    directory = checkpoint_directory(settings.checkpoint)
     try:
         if settings.engine == "vla-lab":
-            return load_own_policy(settings, folder)
+            return load_own_policy(settings, directory)
         from services.openvla.service.hf import load_hf_policy
 
-        return load_hf_policy(settings, folder)
+        return load_hf_policy(settings, directory)
     except torch.cuda.OutOfMemoryError as error:
         device = choose_device(settings.device)
         raise MemoryError(f"the GPU's memory did not suffice: {error}; {smaller(settings, device)}") from error
 
 
-def load_own_policy(settings: ModelSettings, folder: Path) -> OpenVLAPolicy:
+def load_own_policy(settings: ModelSettings, directory: Path) -> OpenVLAPolicy:
     """Returns the policy that runs on the lab's own engine."""
     start = time.perf_counter()
-    config = load_config(folder)
+    config = load_config(directory)
     keys = served_keys(config, settings.unnorm_key)
-    tokenizer = PromptTokenizer(folder)
-    engine, details = load_engine(settings, folder, config)
-    log.info("weights of %s loaded in %.1f s", folder.name, time.perf_counter() - start)
+    tokenizer = PromptTokenizer(directory)
+    engine, details = load_engine(settings, directory, config)
+    log.info("weights of %s loaded in %.1f s", directory.name, time.perf_counter() - start)
     held = quantization(settings, engine.model)
-    info = policy_info(config, folder, keys, engine.device, held, engine.max_batch, details)
+    info = policy_info(config, directory, keys, engine.device, held, engine.max_batch, details)
     policy = OpenVLAPolicy(engine, tokenizer, codec_of(config), info, settings.drafts)
     start = time.perf_counter()
     engine.warm_up(drafts=settings.drafts)
@@ -64,14 +64,14 @@ def load_own_policy(settings: ModelSettings, folder: Path) -> OpenVLAPolicy:
     return policy
 
 
-def load_engine(settings: ModelSettings, folder: Path, config: ModelConfig) -> tuple[Engine, dict[str, str]]:
+def load_engine(settings: ModelSettings, directory: Path, config: ModelConfig) -> tuple[Engine, dict[str, str]]:
     """Returns the engine and what `/v1/info` says about it."""
     device, dtype, how, reason = placement(settings)
     require_memory(weight_bytes(config, dtype, settings.quant), device, smaller(settings, device))
     if settings.quant == "int8":
         log.warning("%s", INT8)
     slots = capacity(patch_count(config.towers))
-    model = load_model(config, Safetensors(folder), dtype, device, how, slots, settings.quant)
+    model = load_model(config, Safetensors(directory), dtype, device, how, slots, settings.quant)
     max_batch = fitting_batch(settings.max_batch, row_bytes(model), device)
     if max_batch < settings.max_batch:
         log.warning("the GPU's memory has room for batches of %d, not of %d", max_batch, settings.max_batch)

@@ -60,14 +60,16 @@ class OpenVLAPolicy(Policy):
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Returns a chunk of one action for each observation, or the InvalidObservation it deserves."""
         start = time.perf_counter()
-        prepared = [self._prepare(one) for one in observations]
+        prepared = [self._prepare(observation) for observation in observations]
         good = [index for index, one in enumerate(prepared) if not isinstance(one, Exception)]
         if not good:
             return prepared
         pixels = np.stack([prepared[index][0] for index in good])
         prompts = [prepared[index][1] for index in good]
         sessions = [observations[index].session for index in good]
-        draft = np.stack([self._drafter.propose(one) for one in sessions]) if self._drafter is not None else None
+        draft = (
+            np.stack([self._drafter.propose(session) for session in sessions]) if self._drafter is not None else None
+        )
         middle = time.perf_counter()
         tokens = self._engine.generate(pixels, prompts, draft).tokens
         timings = {"prepare": (middle - start) * 1e3, "model": (time.perf_counter() - middle) * 1e3}

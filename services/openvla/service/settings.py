@@ -8,7 +8,7 @@ from typing import Literal
 
 from vla_common.options import Options, option
 from vla_common.volume import Volume
-from vla_modelkit.checkpoint import find_folder
+from vla_modelkit.checkpoint import find_directory
 
 PREFIX = "VLALAB_OPENVLA_"
 INT8 = "int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's paper): 4 bits do better"
@@ -57,7 +57,7 @@ class ModelSettings(Options):
         self.check_options()
 
 
-def checkpoint_folder(name: str, volume: Volume | None = None) -> Path:
+def checkpoint_directory(name: str, volume: Volume | None = None) -> Path:
     """Returns the folder that `name` means. Raises CheckpointError with those there are, or how to get one."""
     how = "get one with `./lab checkpoint openvla --suite libero_goal` (15 GB) or `./lab checkpoint openvla --tiny`"
-    return find_folder(name, f"{PREFIX}CHECKPOINT", how, volume)
+    return find_directory(name, f"{PREFIX}CHECKPOINT", how, volume)

@@ -26,8 +26,8 @@ FOUND = "this page finds it by itself."
 def checkpoints() -> list[str]:
     """Returns the names of the checkpoints on the volume that can be served, the newest first."""
     try:
-        folders = [path.parent for path in Volume().root.glob("checkpoints/*/config.json") if _is_whole(path)]
-        return [folder.name for folder in sorted(folders, key=lambda folder: -folder.stat().st_mtime)]
+        directories = [path.parent for path in Volume().root.glob("checkpoints/*/config.json") if _is_whole(path)]
+        return [directory.name for directory in sorted(directories, key=lambda directory: -directory.stat().st_mtime)]
     except OSError:  # a volume that this user cannot read: then there are none to name
         return []
 

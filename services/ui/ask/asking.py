@@ -179,7 +179,7 @@ def fitting_key(suite: str | None, keys: Sequence[str]) -> str | None:
 def chosen_key(key: str | None, keys: Sequence[str], suites: Sequence[str]) -> str | None:
     """Return the key to select: the one that was, the only one, or the one of the checkpoint's suite; else None."""
     previous = fitting_key(key, keys)  # a key, or an example's suite
-    of_suites = [one for one in keys if any(one.startswith(suite) for suite in suites)]
+    of_suites = [key for key in keys if any(key.startswith(suite) for suite in suites)]
     for choice in ([previous] if previous else [], keys, of_suites):
         if len(choice) == 1:
             return choice[0]
@@ -227,8 +227,8 @@ def _wrong(form: Form, info: PolicyInfo) -> list[str]:
         wrong.append("The picture is missing; upload one or take an example below.")
     if further := [camera for camera in lacking if camera in info.cameras[1:]]:
         missing = f"The picture of camera {', '.join(further)} is missing; upload what it would see."
-        if not set(further) <= set(form.needed.more[: needs.MORE_PICTURES]):
-            missing += f" The page has fields for {needs.MORE_PICTURES} further cameras: choose fewer policies at once."
+        if not set(further) <= set(form.needed.more[: needs.MORE_IMAGES]):
+            missing += f" The page has fields for {needs.MORE_IMAGES} further cameras: choose fewer policies at once."
         wrong.append(missing)
     if not _instruction(form):
         wrong.append("The instruction is empty; type what the robot is to do.")

@@ -40,13 +40,13 @@ def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
     """
     try:
         _check_file(file)
-        with _DECODING, warnings.catch_warnings(), Image.open(file, formats=FORMATS) as picture:
+        with _DECODING, warnings.catch_warnings(), Image.open(file, formats=FORMATS) as image:
             warnings.simplefilter("ignore")  # Pillow warns of sizes that are refused here anyway
-            _check_size(picture.size)
-            (left or budget()).spend(picture.height, picture.width)
-            _check_decoder(picture, file)
-            ImageOps.exif_transpose(picture, in_place=True)
-            return _rgb(picture)
+            _check_size(image.size)
+            (left or budget()).spend(image.height, image.width)
+            _check_decoder(image, file)
+            ImageOps.exif_transpose(image, in_place=True)
+            return _rgb(image)
     except Image.DecompressionBombError as error:
         raise ImageError(f"the picture has far too many pixels; upload one of at most {_MEGAPIXELS}") from error
     except ImageError:
@@ -65,8 +65,8 @@ def drawable(file: BinaryIO | None) -> Image.Image | None:
     if file is None:
         return None
     pixels = read(file)
-    with Image.open(file, formats=FORMATS) as picture:
-        return Image.fromarray(pixels) if picture.format in NOT_DRAWN else None
+    with Image.open(file, formats=FORMATS) as image:
+        return Image.fromarray(pixels) if image.format in NOT_DRAWN else None
 
 
 def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | None = None) -> np.ndarray:
@@ -97,24 +97,24 @@ def _check_size(size_wh: tuple[int, int]) -> None:
         raise ImageError(f"the picture is {width}×{height}; upload one of at most {_MEGAPIXELS}")
 
 
-def _check_decoder(picture: Image.Image, file: BinaryIO) -> None:
+def _check_decoder(image: Image.Image, file: BinaryIO) -> None:
     """Raises for a file whose decoding takes more than its pixels: scans of a JPEG, tiles of a TIFF."""
-    if picture.format in ("JPEG", "MPO"):
+    if image.format in ("JPEG", "MPO"):
         before = file.tell()
         file.seek(0)
         check_scans(file.read())
         file.seek(before)
-    if picture.format == "TIFF":
-        width, height = (int(picture.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))
+    if image.format == "TIFF":
+        width, height = (int(image.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))
         _check_size((width, height))
 
 
-def _rgb(picture: Image.Image) -> np.ndarray:
+def _rgb(image: Image.Image) -> np.ndarray:
     """Return uint8 [H, W, 3], converted in bands of rows: a whole copy for each step takes five times the memory."""
-    pixels = np.empty((picture.height, picture.width, 3), np.uint8)
-    for top in range(0, picture.height, BAND):
-        band = picture.crop((0, top, picture.width, min(top + BAND, picture.height)))
-        if picture.has_transparency_data:
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for top in range(0, image.height, BAND):
+        band = image.crop((0, top, image.width, min(top + BAND, image.height)))
+        if image.has_transparency_data:
             band = Image.alpha_composite(Image.new("RGBA", band.size, "white"), band.convert("RGBA"))
         pixels[top : top + band.height] = band.convert("RGB")
     return pixels

@@ -22,7 +22,7 @@ from vla_contract import (
 from vla_contract.protocol.problems import TYPE_PREFIX
 
 STATUS_TIMEOUT_S = 2.0
-MOST_PICTURES = 4  # cameras of a policy: a robot with two arms has so many
+MAX_IMAGES = 4  # cameras of a policy: a robot with two arms has so many
 KEEP_S = 1.0  # many browsers ask; the policy is asked once
 
 
@@ -138,8 +138,8 @@ def unsuitable(info: PolicyInfo) -> Trouble | None:
     """Returns why a page with pictures, a sentence and a state cannot serve this policy, or None where it can."""
     if info.needs_privileged:
         what = "the simulator's own state, which no picture can give"
-    elif len(info.cameras) > MOST_PICTURES:
-        what = f"pictures of {len(info.cameras)} cameras ({', '.join(info.cameras)}), and the page has {MOST_PICTURES}"
+    elif len(info.cameras) > MAX_IMAGES:
+        what = f"pictures of {len(info.cameras)} cameras ({', '.join(info.cameras)}), and the page has {MAX_IMAGES}"
     else:
         return None
     todo = f"Evaluate it in the simulator instead: `./lab eval libero_goal --policy {info.name}`"

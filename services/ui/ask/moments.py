@@ -9,24 +9,24 @@ from pathlib import Path
 from vla_contract import Part
 from vla_contract.protocol.parts import HAND_STATE
 
-FOLDER = (
+DIRECTORY = (
     Path(__file__).parent / "static/examples"
 )  # <suite>/*.jpg of the first camera, <camera>/<suite>/*.jpg of others
 
 
 def examples() -> list[list[str]]:
     """Returns the example pictures, each with the instruction that its file is named after."""
-    return [[str(path), _named(path)] for path in sorted(FOLDER.glob("*/*.jpg"), key=_named)]
+    return [[str(path), _named(path)] for path in sorted(DIRECTORY.glob("*/*.jpg"), key=_named)]
 
 
 def suite_of(instruction: str) -> str | None:
     """Returns the suite of the example with that instruction: the folder that it lies in."""
-    return next((path.parent.name for path in FOLDER.glob("*/*.jpg") if _named(path) == instruction), None)
+    return next((path.parent.name for path in DIRECTORY.glob("*/*.jpg") if _named(path) == instruction), None)
 
 
-def picture_of(instruction: str, camera: str) -> str | None:
+def image_of(instruction: str, camera: str) -> str | None:
     """Returns what another camera saw at an example's moment, a path; None where there is no such picture."""
-    return next((str(path) for path in FOLDER.glob("*/*/*.jpg") if seen(path) == (camera, instruction)), None)
+    return next((str(path) for path in DIRECTORY.glob("*/*/*.jpg") if seen(path) == (camera, instruction)), None)
 
 
 def seen(path: Path) -> tuple[str, str]:
@@ -48,7 +48,7 @@ def state_of(part: Part, instruction: str = "") -> list[float]:
 
 @functools.cache
 def _states() -> dict[str, dict[str, list[float]]]:
-    return json.loads((FOLDER / "states.json").read_text())
+    return json.loads((DIRECTORY / "states.json").read_text())
 
 
 def _named(path: Path) -> str:

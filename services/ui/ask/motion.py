@@ -44,7 +44,7 @@ def motion(answer: ActionChunk, spec: Spec) -> Motion:
     path, length = (None, "mm") if position is None else _path(actions, *position)
     turns = turning is not None and "delta" in turning[1].name and scale(turning[1])[1] == "rad"
     turn = np.degrees(_path(actions, *turning)[0]) if turns else None
-    opened = None if fingers is None else [_opens(one, spec.numbers[fingers][1]) for one in actions[:, fingers]]
+    opened = None if fingers is None else [_opens(action, spec.numbers[fingers][1]) for action in actions[:, fingers]]
     return Motion(path, turn, opened, length)
 
 

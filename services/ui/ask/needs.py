@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.ui.ask import moments
-from services.ui.ask.link import MOST_PICTURES
+from services.ui.ask.link import MAX_IMAGES
 from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 
-MORE_PICTURES = MOST_PICTURES - 1  # the page has fields for so many beside the first
+MORE_IMAGES = MAX_IMAGES - 1  # the page has fields for so many beside the first
 
 
 class StateError(ValueError):
@@ -36,7 +36,7 @@ class Needs:
     @property
     def offered(self) -> tuple[str, ...]:
         """For each of the page's fields for further pictures, whose it is; empty: nobody's."""
-        return (*self.more, *[""] * MORE_PICTURES)[:MORE_PICTURES]
+        return (*self.more, *[""] * MORE_IMAGES)[:MORE_IMAGES]
 
 
 def of(infos: Iterable[PolicyInfo | None]) -> Needs:

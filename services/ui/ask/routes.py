@@ -17,14 +17,14 @@ from starlette.routing import BaseRoute, Route
 
 from services.ui.ask import asking, images, moments, needs
 from services.ui.ask.asking import Answer
-from services.ui.ask.link import MOST_PICTURES, Choice, Trouble
+from services.ui.ask.link import MAX_IMAGES, Choice, Trouble
 from services.ui.site.bodies import read_form
 from services.ui.site.problem import Problem
 from services.ui.site.site import Site, accepts_html, static
 
-PICTURES = ("picture", *(f"picture_{number}" for number in range(2, MOST_PICTURES + 1)))  # fields, first camera first
+PICTURES = ("picture", *(f"picture_{number}" for number in range(2, MAX_IMAGES + 1)))  # fields, first camera first
 AT_ONCE = 16  # questions in flight; the policy batches them
-MAX_BODY_BYTES = MOST_PICTURES * images.MAX_FILE_BYTES + 2**18
+MAX_BODY_BYTES = MAX_IMAGES * images.MAX_FILE_BYTES + 2**18
 MAX_TEXT = 4096  # characters of the instruction, and of the state
 GRADIO = "this page does not speak Gradio's protocol any more; send the form to POST /ask/act (docs/ui.md)"
 
@@ -47,11 +47,11 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
             shown["policy"][part] = site.fragment(request, f"ask/{part}.html.j2", **shown["policy"][part])
         return JSONResponse(shown)
 
-    async def picture(request: Request) -> Response:
+    async def image(request: Request) -> Response:
         """Answer 204 for a picture that browsers draw, the same pixels as PNG for another, 400 for none."""
         try:
             async with slots, read_form(request, images.MAX_FILE_BYTES + 2**18) as form:
-                drawn = await run_in_threadpool(images.drawable, *_pictures(form)[:1])
+                drawn = await run_in_threadpool(images.drawable, *_images(form)[:1])
         except images.ImageError as error:
             return refuse(request, 400, asking.unusable(error))
         except Problem as error:
@@ -83,7 +83,7 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
     return [
         Route("/ask/", page),
         Route("/ask/look", look),
-        Route("/ask/picture", picture, methods=["POST"]),
+        Route("/ask/picture", image, methods=["POST"]),
         Route("/ask/act", act, methods=["POST"]),
         Route("/ask/config", gone),
         Route("/ask/gradio_api/{path:path}", gone, methods=["GET", "POST"]),
@@ -97,7 +97,7 @@ def described(choice: Choice, names: Sequence[str], form: Any) -> dict[str, Any]
     """
     links = choice.chosen(names)
     link = next(iter(links.values()))
-    status, needed = link.status(), needs.of(one.status().info for one in links.values())
+    status, needed = link.status(), needs.of(link.status().info for link in links.values())
     info, example = status.info, form.get("example", "")
     keys = list(info.unnorm_keys) if info else []
     key = form.get("key") or None
@@ -112,7 +112,7 @@ def described(choice: Choice, names: Sequence[str], form: Any) -> dict[str, Any]
             "ready": status.usable,
             "keys": keys if status.usable else [],
             "libero": bool(status.usable and asking.libero_size(info)),
-            "libero_keys": [one for one in keys if asking.libero_is_usual(info, one)],
+            "libero_keys": [key for key in keys if asking.libero_is_usual(info, key)],
         },
         "policies": [name for name in choice.links if name in up],
         "needs": {
@@ -121,12 +121,12 @@ def described(choice: Choice, names: Sequence[str], form: Any) -> dict[str, Any]
         },
         "key": asking.chosen_key(key, keys, info.suites) if status.usable else key,
         "state": needs.filled_in(needed.state, "" if example else form.get("state", ""), example),
-        "example": [_address(moments.picture_of(example, camera)) for camera in needed.offered],
+        "example": [_address(moments.image_of(example, camera)) for camera in needed.offered],
     }
 
 
 def _address(path: str | None) -> str | None:
-    return static(f"ask/examples/{Path(path).relative_to(moments.FOLDER)}") if path else None
+    return static(f"ask/examples/{Path(path).relative_to(moments.DIRECTORY)}") if path else None
 
 
 def _ask(choice: Choice, form: FormData) -> dict[str, Answer]:
@@ -137,11 +137,11 @@ def _ask(choice: Choice, form: FormData) -> dict[str, Answer]:
     links = choice.chosen([name for name in form.getlist("policies") if isinstance(name, str)])
     needed = needs.of(link.status().info for link in links.values())
     as_libero = text("as_libero").lower() in ("true", "on", "1")
-    filled = asking.Form(text("instruction"), text("unnorm_key"), as_libero, text("state"), _pictures(form), needed)
+    filled = asking.Form(text("instruction"), text("unnorm_key"), as_libero, text("state"), _images(form), needed)
     return asking.ask_all(links, filled)
 
 
-def _pictures(form: FormData) -> list[Any]:
+def _images(form: FormData) -> list[Any]:
     """Return an open file for each field of PICTURES; None for one that is empty."""
     fields = (form.get(name) for name in PICTURES)
     return [field.file if isinstance(field, UploadFile) and field.size else None for field in fields]

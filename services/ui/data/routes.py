@@ -52,7 +52,7 @@ def routes(site: Site, sets: Sets) -> list[BaseRoute]:
 
     def film(request: Request) -> Response:
         name, camera = request.path_params["name"], request.path_params["camera"]
-        return OpenFile(sets.open_film(name, _index(request), camera), "film.mp4")
+        return OpenFile(sets.open_video(name, _index(request), camera), "film.mp4")
 
     async def mark_form(request: Request) -> Response:
         form = parse_qs((await read(request.receive)).decode("utf-8", "replace"))
@@ -115,4 +115,4 @@ def _index(request: Request) -> int:
 def _chosen(episodes: list[dict[str, Any]], task: str, show: str) -> list[dict[str, Any]]:
     """Return the episodes that the filters leave."""
     wanted = {"good": (False,), "bad": (True,)}.get(show, (False, True))
-    return [one for one in episodes if one["bad"] in wanted and (not task or one["task"] == task)]
+    return [episode for episode in episodes if episode["bad"] in wanted and (not task or episode["task"] == task)]

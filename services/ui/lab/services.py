@@ -53,9 +53,9 @@ def merge(rows: Mapping[str, Row], told: Mapping[str, Any]) -> list[Row]:
     """Return every service with what the control daemon told of it; without that, those that were asked."""
     actions = {one["service"]: one for one in told["actions"]}
     services = (told["status"] or {}).get("services", [])
-    lasting = {one["service"]: one for one in services if not one["private"]}
+    lasting = {service["service"]: service for service in services if not service["private"]}
     merged = []
-    for name in dict.fromkeys(one["service"] for one in services):
+    for name in dict.fromkeys(service["service"] for service in services):
         known, row = lasting.get(name, {}), rows.get(name, Row(name, "", ""))
         state = known.get("state") or "down"
         if state in ("up", "starting"):

@@ -29,7 +29,7 @@ SHOWN = {  # of a comparison's pairs
     "failed": lambda a, b: not (a and b),
     "all": lambda a, b: True,
 }
-MOST_FILMS = 60
+MAX_VIDEOS = 60
 RUN_COLUMNS = (
     "name", "suite", "policy", "checkpoint", "profile", "assets", "state", "planned", "done", "successes", "rate",
     "low", "high", "policy_errors",
@@ -82,7 +82,7 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         others = [other for other in stores.rows() if _pairs_with(found, other)]
         has_report = files.exists(stores.root, "runs", name, files.REPORT)
         return site.render(
-            request, "runs/run.html.j2", run=found, others=others, has_report=has_report, **_films(request, found)
+            request, "runs/run.html.j2", run=found, others=others, has_report=has_report, **_videos(request, found)
         )
 
     def episodes_csv(request: Request) -> Response:
@@ -106,7 +106,7 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
 
     def film(request: Request) -> Response:
         name = request.path_params["film"]
-        return OpenFile(files.open_film(stores.root, request.path_params["name"], name), name)
+        return OpenFile(files.open_video(stores.root, request.path_params["name"], name), name)
 
     def curve(request: Request) -> Response:
         return OpenFile(files.open_file(stores.root, *files.curve(request.path_params["name"])), files.CURVE)
@@ -127,7 +127,7 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         pairs = [one for one in result["pairs"] if is_shown(one["a"]["success"], one["b"]["success"])] if result else []
         return site.render(
             request, "runs/compare.html.j2", runs=runs, a=a, b=b, result=result, why=why, show=show, ways=list(SHOWN),
-            force=force, pairs=pairs[:MOST_FILMS], pair_count=len(pairs),
+            force=force, pairs=pairs[:MAX_VIDEOS], pair_count=len(pairs),
         )  # fmt: skip
 
     def json_of(answer) -> Any:
@@ -183,17 +183,17 @@ def _pairs_with(run: dict[str, Any], other: dict[str, Any]) -> bool:
     return same and other["name"] != run["name"] and other["state"] == "complete"
 
 
-def _films(request: Request, run: dict[str, Any]) -> dict[str, Any]:
+def _videos(request: Request, run: dict[str, Any]) -> dict[str, Any]:
     """Return the episodes with a film that the request's filters leave, failures first, and the filters."""
     task, outcome = request.query_params.get("task", ""), request.query_params.get("outcome", "")
-    films = sorted((one for one in run["episodes"] if one["film"]), key=lambda one: one["success"])
+    videos = sorted((one for one in run["episodes"] if one["film"]), key=lambda one: one["success"])
 
     def is_left(one: dict[str, Any]) -> bool:
         fits = outcome not in OUTCOMES or one["success"] == (outcome == "success")
         return fits and (not task or str(one["task"]) == task)
 
-    left: Sequence = [one for one in films if is_left(one)]
+    left: Sequence = [film for film in videos if is_left(film)]
     return {
-        "films": left[:MOST_FILMS], "film_count": len(left), "all_films": len(films), "task": task, "outcome": outcome,
+        "films": left[:MAX_VIDEOS], "film_count": len(left), "all_films": len(videos), "task": task, "outcome": outcome,
         "outcomes": OUTCOMES,
     }  # fmt: skip

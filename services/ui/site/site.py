@@ -25,7 +25,7 @@ from services.ui.site.problem import Away, Problem
 from services.ui.site.upstream import Upstream
 from vla_contract.server.public import page_path
 
-FOLDER = Path(__file__).resolve().parents[1]
+DIRECTORY = Path(__file__).resolve().parents[1]
 
 
 class Site:
@@ -72,7 +72,9 @@ class Site:
 
     def routes(self) -> list[BaseRoute]:
         """Returns the site's own routes: the overview, the login, and the files of every page's `static/`."""
-        files = [Mount(f"/static/{path.parent.name}", Kept(directory=path)) for path in sorted(FOLDER.glob("*/static"))]
+        files = [
+            Mount(f"/static/{path.parent.name}", Kept(directory=path)) for path in sorted(DIRECTORY.glob("*/static"))
+        ]
         return [
             *files,
             Route("/", lambda request: self.render(request, "overview/overview.html.j2")),
@@ -121,7 +123,7 @@ def _lines_of_json(value: Mapping[str, object]) -> str:
 
 def _template(path: str) -> str:
     """Returns a template's source, with the links to the site's own paths (`href="/runs"`) below the public path."""
-    source = (FOLDER / path).read_text(encoding="utf-8")
+    source = (DIRECTORY / path).read_text(encoding="utf-8")
     return re.sub(r'\b(href|src|action|poster)="/', rf'\1="{page_path("ui")}/', source)
 
 
@@ -138,7 +140,7 @@ class Kept(StaticFiles):
 def static(path: str) -> str:
     """Returns the address of a page's file, "site/site.css" for example, with a digest of its bytes."""
     page, _, name = path.partition("/")
-    return f"{page_path('ui')}/static/{path}?{_digest(FOLDER / page / 'static' / name)}"
+    return f"{page_path('ui')}/static/{path}?{_digest(DIRECTORY / page / 'static' / name)}"
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from starlette.requests import Request
 LANGUAGES = {"en": "English", "ko": "한국어"}
 COOKIE, CHOSEN = "vlalab-language", "language"  # a cookie, and what an address that changes it is asked with
 YEAR_S = 365 * 86400
-FOLDER = Path(__file__).resolve().parents[1]
+DIRECTORY = Path(__file__).resolve().parents[1]
 
 
 def language_of(request: Request) -> str:
@@ -36,7 +36,7 @@ def chosen_by(request: Request) -> bytes | None:
 def table(language: str) -> Mapping[str, str]:
     """Returns all texts of a language by "page.name"."""
     found = {}
-    for path in sorted(FOLDER.glob(f"*/words.{language}.json")):
+    for path in sorted(DIRECTORY.glob(f"*/words.{language}.json")):
         words = json.loads(path.read_text(encoding="utf-8"))
         found |= {f"{path.parent.name}.{name}": text for name, text in words.items()}
     return found
@@ -61,7 +61,7 @@ def of_page(language: str, page: str) -> dict[str, str]:
 @functools.cache
 def said_table(language: str, page: str = "site") -> Mapping[str, str]:
     """Returns what services and policies say, which is English, in a language: by the sentence with {} for values."""
-    path = FOLDER / page / f"said.{language}.json"
+    path = DIRECTORY / page / f"said.{language}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 

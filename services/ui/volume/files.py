@@ -16,7 +16,7 @@ from starlette.responses import FileResponse
 from services.ui.site.problem import Missing
 from vla_common import anchored
 from vla_evaluation.config import LATEST
-from vla_evaluation.runs.folders import STORE, by_beginning
+from vla_evaluation.runs.directories import STORE, by_beginning
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run: what the evaluator takes
 REPORT, CURVE = "report.html", "curve.png"
@@ -53,7 +53,7 @@ def open_plain(root: Path, *names: str) -> int:
     if ".." in names:
         raise Missing(f"{shown!r} leads elsewhere")
     try:
-        with anchored.folder(root, *names[:-1]) as around:
+        with anchored.directory(root, *names[:-1]) as around:
             descriptor = os.open(names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=around)
     except OSError as error:
         raise Missing(f"{shown} cannot be read: {error.strerror or error}") from error
@@ -71,7 +71,7 @@ def open_report(root: Path, run: str) -> int:
         raise Missing(f"{error}; build the report: ./lab report {run}") from error
 
 
-def open_film(root: Path, run: str, name: str) -> int:
+def open_video(root: Path, run: str, name: str) -> int:
     """Returns a descriptor of a film of a run, or of its last frame."""
     if Path(name).suffix not in (".mp4", ".jpg"):
         raise Missing(f"{name!r} is no film; expected an .mp4 or a .jpg")
@@ -111,17 +111,17 @@ def _began(root: Path) -> dict[str, float | None]:
 
 def _made(root: Path, name: str) -> float | None:
     try:
-        with anchored.folder(root, "runs", name) as folder:
-            statuses = [os.stat(each, dir_fd=folder, follow_symlinks=False) for each in (STORE, "config.json")]
+        with anchored.directory(root, "runs", name) as directory:
+            statuses = [os.stat(each, dir_fd=directory, follow_symlinks=False) for each in (STORE, "config.json")]
     except OSError:
         return None
     return statuses[1].st_mtime if all(stat.S_ISREG(each.st_mode) for each in statuses) else None
 
 
-def names(root: Path, *folders: str) -> list[str]:
+def names(root: Path, *directories: str) -> list[str]:
     """Returns what lies in a folder below `root`, by name; nothing where there is none."""
     try:
-        with anchored.folder(root, *folders) as around:
+        with anchored.directory(root, *directories) as around:
             inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around)  # O_PATH lists nothing
     except OSError:
         return []

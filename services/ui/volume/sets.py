@@ -25,7 +25,7 @@ from vla_datasets.errors import DatasetError
 if TYPE_CHECKING:
     from vla_datasets.lerobot import LeRobotDataset
 
-FOLDER, META, ENDINGS = "datasets", ("meta/info.json", "meta/episodes.jsonl"), (".hdf5", ".h5")
+DIRECTORY, META, ENDINGS = "datasets", ("meta/info.json", "meta/episodes.jsonl"), (".hdf5", ".h5")
 MOST_BYTES = {".parquet": 2**28}  # of a file that is read whole
 OTHER_BYTES = 2**26
 OPEN = 16  # sets stay open
@@ -42,7 +42,7 @@ class Sets:
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row per data set, by name; one that cannot be read has its name and why."""
         with self._lock:
-            found = [self._row(name) for name in files.names(self._root, FOLDER)]
+            found = [self._row(name) for name in files.names(self._root, DIRECTORY)]
             return [row for row in found if row]
 
     def one(self, name: str) -> dict[str, Any]:
@@ -56,8 +56,8 @@ class Sets:
                 **self._row(name), "schema": summary.schema(dataset), "tasks_told": summary.tasks(dataset),
                 "source": _source(dataset), "check": self._check(name), "marks_trouble": why,
                 "episodes_told": [
-                    {"episode": one.index, "task": "; ".join(one.tasks), "steps": one.length, "bad": one.index in bad}
-                    for one in dataset.episodes
+                    {"episode": row.index, "task": "; ".join(row.tasks), "steps": row.length, "bad": row.index in bad}
+                    for row in dataset.episodes
                 ],
             }  # fmt: skip
 
@@ -77,7 +77,7 @@ class Sets:
                 "charts": [asdict(chart) for chart in page.charts(dataset, one)],
             }  # fmt: skip
 
-    def open_film(self, name: str, index: int, camera: str) -> int:
+    def open_video(self, name: str, index: int, camera: str) -> int:
         """Returns a descriptor of an episode's film. Raises Missing."""
         with self._lock:
             dataset = self._dataset(name)
@@ -119,12 +119,12 @@ class Sets:
 
         mark = self._mark(name)
         if not any(mark[: len(META)]):
-            known = [row["name"] for row in map(self._row, files.names(self._root, FOLDER)) if row]
+            known = [row["name"] for row in map(self._row, files.names(self._root, DIRECTORY)) if row]
             if name in known:
                 raise DatasetError(f"{name} is LIBERO's HDF5; it is shown once it is written as a LeRobot set")
             raise Missing(f"data set {name!r} not found{did_you_mean(name, known)}")
         if name not in self._open or self._open[name][0] != mark[: len(META)]:
-            self._open[name] = mark[: len(META)], NumbersOnly(self._root / FOLDER / name, self._opened)
+            self._open[name] = mark[: len(META)], NumbersOnly(self._root / DIRECTORY / name, self._opened)
             if len(self._open) > OPEN:
                 self._open.popitem(last=False)
         self._open.move_to_end(name)
@@ -153,7 +153,7 @@ class Sets:
     def _check(self, name: str) -> Mapping[str, Any] | None:
         """Returns what the last check of a set said, and whether the set has changed since; None without one."""
         try:
-            with open(files.open_plain(self._root, "logs", FOLDER, f"{name}.check.json"), encoding="utf-8") as file:
+            with open(files.open_plain(self._root, "logs", DIRECTORY, f"{name}.check.json"), encoding="utf-8") as file:
                 found = json.loads(file.read(2**20))
             lines = [str(line) for line in found["lines"]]
             at, grave = float(found["at"]), int(found["grave"])
@@ -164,9 +164,9 @@ class Sets:
 
     def _mark(self, name: str) -> tuple:
         """Returns what changes when a set or its marks do: sizes and times; None for a file that is not there."""
-        places = [(FOLDER, name, *each.split("/")) for each in META]
-        marks = _status(self._root, FOLDER, f".{name}.marks.json")
-        around = _status(self._root, FOLDER, name, folder=True)
+        places = [(DIRECTORY, name, *each.split("/")) for each in META]
+        marks = _status(self._root, DIRECTORY, f".{name}.marks.json")
+        around = _status(self._root, DIRECTORY, name, directory=True)
         return (*(_status(self._root, *place) for place in places), marks, around)
 
     def _plain(self, error: Exception) -> str:
@@ -190,7 +190,7 @@ def _source(dataset: LeRobotDataset) -> dict[str, str]:
 
 
 def _episode(dataset: LeRobotDataset, index: int):
-    found = next((one for one in dataset.episodes if one.index == index), None)
+    found = next((episode for episode in dataset.episodes if episode.index == index), None)
     if found is None:
         raise Missing(f"{dataset.name} has no episode {index}")
     return found
@@ -200,8 +200,8 @@ def _hdf5(root: Path, name: str) -> dict[str, Any] | None:
     """Returns what the names inside LIBERO's files tell; None where there are none of those."""
     import h5py
 
-    places = [(FOLDER, name)] if name.endswith(ENDINGS) else [
-        (FOLDER, name, each) for each in files.names(root, FOLDER, name) if each.endswith(ENDINGS)
+    places = [(DIRECTORY, name)] if name.endswith(ENDINGS) else [
+        (DIRECTORY, name, each) for each in files.names(root, DIRECTORY, name) if each.endswith(ENDINGS)
     ]  # fmt: skip
     found = {"layout": "LIBERO HDF5", "robot": "", "fps": None, "episodes": 0, "steps": None, "tasks": len(places)}
     try:
@@ -217,10 +217,10 @@ def _hdf5(root: Path, name: str) -> dict[str, Any] | None:
 def _size(root: Path, name: str) -> int:
     """Returns the bytes that a set takes, links aside."""
     try:
-        with anchored.folder(root, FOLDER, name) as entered:
+        with anchored.directory(root, DIRECTORY, name) as entered:
             inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
     except OSError:
-        return (_status(root, FOLDER, name) or (0,))[0]
+        return (_status(root, DIRECTORY, name) or (0,))[0]
     try:
         around = os.fwalk(dir_fd=inside)
         return sum(
@@ -230,11 +230,11 @@ def _size(root: Path, name: str) -> int:
         os.close(inside)
 
 
-def _status(root: Path, *names: str, folder: bool = False) -> tuple[int, int] | None:
+def _status(root: Path, *names: str, directory: bool = False) -> tuple[int, int] | None:
     try:
-        with anchored.folder(root, *names[:-1]) as around:
+        with anchored.directory(root, *names[:-1]) as around:
             found = os.stat(names[-1], dir_fd=around, follow_symlinks=False)
     except OSError:
         return None
-    is_it = stat.S_ISDIR if folder else stat.S_ISREG
+    is_it = stat.S_ISDIR if directory else stat.S_ISREG
     return (found.st_size, found.st_mtime_ns) if is_it(found.st_mode) else None

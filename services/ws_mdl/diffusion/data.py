@@ -76,15 +76,15 @@ def load(source: str) -> Pictures:
         return Pictures("sprites", to_unit_range(drawn), torch.from_numpy(labels), sprites.CLASSES)
     if source == "mnist":
         return mnist_from_hub()
-    for folder in (Path(source).expanduser(), Volume().path("datasets") / source):
-        if folder.is_dir():
-            return from_folder(folder)
+    for directory in (Path(source).expanduser(), Volume().path("datasets") / source):
+        if directory.is_dir():
+            return from_directory(directory)
     raise ValueError(f"data {source!r} not found; expected {', '.join(NAMED)}, or a folder with .npy or idx files")
 
 
-def to_unit_range(pictures: np.ndarray) -> Tensor:
+def to_unit_range(images: np.ndarray) -> Tensor:
     """Returns uint8 pictures [n, h, w, c] as float32 [n, c, h, w] in [-1, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(pictures.transpose(0, 3, 1, 2))).float() / 127.5 - 1
+    return torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float() / 127.5 - 1
 
 
 def digits() -> Pictures:
@@ -102,19 +102,19 @@ def digits() -> Pictures:
 # --- folders ------------------------------------------------------------------------------------------------
 
 
-def from_folder(folder: Path) -> Pictures:
+def from_directory(directory: Path) -> Pictures:
     """Returns the course's sprite arrays or MNIST's idx files of a folder, compressed or not."""
-    arrays = sorted(folder.glob("*.npy"))
+    arrays = sorted(directory.glob("*.npy"))
     labels = [path for path in arrays if "label" in path.name]
     images = [path for path in arrays if path not in labels]
     if len(images) == 1 and len(labels) == 1:
         return sprite_arrays(images[0], labels[0])
-    found = sorted(folder.rglob("train-images-idx3-ubyte*"))
+    found = sorted(directory.rglob("train-images-idx3-ubyte*"))
     if found:
         return mnist_files(found[0], found[0].with_name(found[0].name.replace("images-idx3", "labels-idx1")))
     names = ", ".join(path.name for path in arrays) or "no .npy files"
     raise ValueError(
-        f"{folder} has {names}; expected two .npy files (pictures, and labels with 'label' in the name) or MNIST's "
+        f"{directory} has {names}; expected two .npy files (pictures, and labels with 'label' in the name) or MNIST's "
         "train-images-idx3-ubyte and train-labels-idx1-ubyte"
     )
 
@@ -177,5 +177,5 @@ def mnist_from_hub() -> Pictures:
                 f"{HUB_REPOSITORY} cannot be had from the hub ({why or type(error).__name__}); take --data digits, or "
                 "a folder with MNIST's idx files"
             ) from error
-    x = np.stack([np.asarray(picture, np.uint8) for picture in rows["image"]])
+    x = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
     return Pictures("mnist", to_unit_range(x[..., None]), torch.tensor(rows["label"]), DIGITS)

@@ -19,7 +19,7 @@ from services.ws_mdl.diffusion import samplers, visualize
 from services.ws_mdl.diffusion.config import SampleRequest as Request
 from services.ws_mdl.diffusion.train import Trained, open_run
 from vla_common import endings
-from vla_common.volume import Volume, make_folder, shown
+from vla_common.volume import Volume, make_directory, shown
 from vla_modelkit.training.progress import Progress
 
 
@@ -72,21 +72,21 @@ def stem_of(request: Request) -> str:
 
 def sample_and_save(request: Request, run: Trained) -> list[Path]:
     """Make the pictures and write them; return the files."""
-    folder, stem = make_folder(request.out or run.folder / "pictures"), stem_of(request)
+    directory, stem = make_directory(request.out or run.directory / "pictures"), stem_of(request)
     started = time.perf_counter()
     with Progress(steps_of(request, run), long="--count 8 takes less") as progress:
         x, intermediate = sample(request, run, save_rate=20, on_step=progress.step_of(request.sampler))
     print(f"{request.count} pictures by {request.sampler} in {time.perf_counter() - started:.1f} s")
     names = names_of(request, run)
     written = [
-        visualize.save_grid(folder / f"{stem}.png", x, request.columns, names),
-        visualize.save_gif(folder / f"{stem}.gif", intermediate, request.columns, names),
-        visualize.save_schedules(folder / "schedule.png", [run.schedule]),
+        visualize.save_grid(directory / f"{stem}.png", x, request.columns, names),
+        visualize.save_gif(directory / f"{stem}.gif", intermediate, request.columns, names),
+        visualize.save_schedules(directory / "schedule.png", [run.schedule]),
     ]
-    return written + ([save_comparison(request, run, folder), save_page(run, folder)] if request.compare else [])
+    return written + ([save_comparison(request, run, directory), save_page(run, directory)] if request.compare else [])
 
 
-def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
+def save_comparison(request: Request, run: Trained, directory: Path) -> Path:
     """Write the three samplers' pictures of the same first noise under each other, DDIM's as the request has it."""
     count, seed = request.columns, request.seed
     ddpm = Request(sampler="ddpm", count=count, seed=seed, context=request.context, guidance=request.guidance)
@@ -96,15 +96,15 @@ def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
         f"DDIM, {steps_of(ddim, run)} steps": (ddim, run),
         "incorrect: no noise added back": (Request(sampler="incorrect", count=count, seed=seed), run),
     }
-    return _save_rows(folder / "samplers.png", rows, request.columns)
+    return _save_rows(directory / "samplers.png", rows, request.columns)
 
 
 def save_stages(request: Request, runs: Mapping[int | None, Trained]) -> Path:
     """Write what a run makes of the same first noise after each of these epochs, under each other."""
-    folder = make_folder(request.out or next(iter(runs.values())).folder / "pictures")
+    directory = make_directory(request.out or next(iter(runs.values())).directory / "pictures")
     row = replace(request, count=request.columns)
     rows = {f"after epoch {epoch}": (row, run) for epoch, run in runs.items()}
-    return _save_rows(folder / f"stages-{stem_of(request)}.png", rows, request.columns)
+    return _save_rows(directory / f"stages-{stem_of(request)}.png", rows, request.columns)
 
 
 def _save_rows(path: Path, rows: Mapping[str, tuple[Request, Trained]], columns: int) -> Path:
@@ -116,7 +116,7 @@ def _save_rows(path: Path, rows: Mapping[str, tuple[Request, Trained]], columns:
     return visualize.save_comparison(path, sheets, columns)
 
 
-def save_page(run: Trained, folder: Path) -> Path:
+def save_page(run: Trained, directory: Path) -> Path:
     """Write a page with sliders: the way out of noise, and a clean picture's way into it."""
     from services.ws_mdl.diffusion import viewers  # ipywidgets: not needed for pictures alone
     from vla_notebooks.page import page
@@ -128,7 +128,7 @@ def save_page(run: Trained, folder: Path) -> Path:
         "Out of noise": (viewers.denoising(run, steps), few),
         "Into noise": (viewers.noising(clean, run.schedule.timesteps), {}),
     }
-    path = folder / "looking-in.html"
+    path = directory / "looking-in.html"
     path.write_text(page(f"What {run.config.name} sees", boxes), encoding="utf-8")
     return path
 

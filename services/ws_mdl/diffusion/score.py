@@ -124,7 +124,7 @@ def frechet_of_sets(real: np.ndarray, found: np.ndarray, size: int, seed: int = 
 
 def classifier_for(run: Trained, data: Pictures) -> tuple[Classifier, float]:
     """Returns the run's classifier: the one stored beside its weights, else a new one, which is stored."""
-    path = run.folder / "classifier.pt"
+    path = run.directory / "classifier.pt"
     classifier = Classifier(data.channels, len(data.classes))
     if path.exists():
         try:
@@ -152,7 +152,9 @@ def score(request: Request, run: Trained, data: Pictures) -> dict[str, Any]:
             context = {"context": "all", "guidance": request.guidance} if has_context else {}
             requests[name] = SampleRequest(**way, steps=steps, **context, count=request.count, seed=request.seed)
     samplers: dict[str, dict[str, Any]] = {}
-    with Progress(sum(steps_of(one, run) for one in requests.values()), long="--count 100 takes less") as progress:
+    with Progress(
+        sum(steps_of(request, run) for request in requests.values()), long="--count 100 takes less"
+    ) as progress:
         for name, one in requests.items():
             started = time.perf_counter()
             x = sample(one, run, on_step=progress.step_of(name))[0].cpu().clamp(-1, 1)
@@ -196,9 +198,9 @@ def show(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def save_result(folder: Path, result: dict[str, Any]) -> Path:
+def save_result(directory: Path, result: dict[str, Any]) -> Path:
     """Writes the result beside the run's weights."""
-    path = folder / "score.json"
+    path = directory / "score.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     return path
 
@@ -211,7 +213,7 @@ def main() -> int:
         raise ValueError(f"count is {request.count}; expected at least {2 * len(run.classes)}: 2 of each class")
     result = score(request, run, load(run.config.data))
     print(show(result))
-    print(shown(save_result(run.folder, result)))
+    print(shown(save_result(run.directory, result)))
     return 0
 
 

@@ -147,7 +147,7 @@ def sample_sheet(run: Training, per_class: int = 4) -> Tensor:
 class Trained:
     """A trained run, ready to sample from."""
 
-    folder: Path
+    directory: Path
     config: Config
     classes: tuple[str, ...]
     nn_model: ContextUnet
@@ -164,16 +164,16 @@ def open_run(name: str | None, volume: Volume, device: str = "auto", epoch: int 
     """Return a trained run by name, else the newest one; after an epoch, else with its newest weights."""
     files = run_files(Config, PREFIX, volume, name)
     _, state = files.load_latest() if epoch is None else files.load_epoch(epoch)
-    return trained_from(state, files.folder, choose_device(device))
+    return trained_from(state, files.directory, choose_device(device))
 
 
-def trained_from(state: State, folder: Path, device: torch.device) -> Trained:
+def trained_from(state: State, directory: Path, device: torch.device) -> Trained:
     """Return the run that a weights file holds, on that device, with its averaged network."""
     config, classes = Config.of(state["config"]), tuple(state["classes"])
     nn_model = ContextUnet(state["channels"], config.n_feat, len(classes), state["height"], state.get("pool"))
     nn_model.load_state_dict(state["averaged_state_dict"])
     nn_model = fused_for_sampling(nn_model.to(device))
-    return Trained(folder, config, classes, nn_model, config.make_schedule().to(device), state["epoch"])
+    return Trained(directory, config, classes, nn_model, config.make_schedule().to(device), state["epoch"])
 
 
 def main() -> int:

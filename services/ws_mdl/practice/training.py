@@ -124,7 +124,7 @@ def main_of(config_class: type[PracticeSettings], get_training: Begin, about: st
 
 def trained(config_class: type[PracticeSettings], name: str, volume: Volume) -> State:
     """Return the newest state of a run. Raise ValueError where there is none of that name."""
-    loaded = WeightFiles(config_class.runs_folder(volume) / name, config_class.LAB).load_latest()
+    loaded = WeightFiles(config_class.runs_directory(volume) / name, config_class.LAB).load_latest()
     if loaded is None:
         raise ValueError(f"no trained {config_class.LAB} '{name}'; first: ./lab train {config_class.LAB} --name {name}")
     return loaded[1]

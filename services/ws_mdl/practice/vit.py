@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from services.ws_mdl.diffusion import data as images
 from services.ws_mdl.epochs import begin
-from services.ws_mdl.frames import pictures_of
+from services.ws_mdl.frames import images_of
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
 from services.ws_mdl.practice.settings import Vit as Config
@@ -136,12 +136,12 @@ def load(config: Config, volume: Volume) -> Labelled:
     return Labelled(*images.load(config.data).split(config.held_fraction))
 
 
-def frames(folder: Path, config: Config) -> Labelled:
+def frames(directory: Path, config: Config) -> Labelled:
     """Return a data set's front camera; the class is the instruction. The last episodes of each task are held out.
 
     Frames of one episode are nearly the same image, so an episode is held out whole or not at all.
     """
-    dataset = open_dataset(folder)
+    dataset = open_dataset(directory)
     if text := marks.leave_out(dataset).left_out:
         print(f"{dataset.name}: {text}", flush=True)
     marks.require_instructions(dataset)
@@ -157,9 +157,11 @@ def frames(folder: Path, config: Config) -> Labelled:
         if len(of_task) < 2:
             raise ValueError(f"the task '{task}' has 1 episode; expected 2 at least: one to learn, one to measure")
         held.update(of_task[-max(1, round(config.held_fraction * len(of_task))) :])
-    x = pictures_of(dataset, dataset.episodes, [key], config.side, lambda done, total: None)[:, 0]
-    labels = torch.tensor([tasks.index(one.tasks[0]) for one in dataset.episodes for _ in range(one.length)])
-    is_held = torch.tensor([one.index in held for one in dataset.episodes for _ in range(one.length)])
+    x = images_of(dataset, dataset.episodes, [key], config.side, lambda done, total: None)[:, 0]
+    labels = torch.tensor(
+        [tasks.index(episode.tasks[0]) for episode in dataset.episodes for _ in range(episode.length)]
+    )
+    is_held = torch.tensor([episode.index in held for episode in dataset.episodes for _ in range(episode.length)])
     train, measured = (
         images.Pictures(dataset.name, x[rows].float() / 127.5 - 1, labels[rows], tasks) for rows in (~is_held, is_held)
     )

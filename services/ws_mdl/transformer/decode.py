@@ -182,23 +182,23 @@ class Trained(NamedTuple):
 
 def find_run(volume: Volume, name: str | None) -> Path:
     """Return the directory of a run with weights, without a name of the one trained last. Raises ValueError."""
-    return run_files(Config, PREFIX, volume, name).folder
+    return run_files(Config, PREFIX, volume, name).directory
 
 
-def load_trained(folder: Path, device: str = "auto", epoch: int | None = None) -> Trained:
+def load_trained(directory: Path, device: str = "auto", epoch: int | None = None) -> Trained:
     """Return a run's model after an epoch, else its newest.
 
     Raises ValueError for weights or tokenizers that are not there, damaged, or do not fit.
     """
-    machine, files = choose_machine(device), WeightFiles(folder, PREFIX)
+    machine, files = choose_machine(device), WeightFiles(directory, PREFIX)
     found = files.load_latest(machine.device) if epoch is None else files.load_epoch(epoch, machine.device)
     if found is None:
-        raise ValueError(f"{folder} holds no weights")
+        raise ValueError(f"{directory} holds no weights")
     path, state = found
     if "config" not in state:
         raise ValueError(f"{path} does not say its configuration; `train` with the same settings takes it over first")
     config = Config.of(state["config"])
-    source, target = (load_tokenizer(folder / f"tokenizer_{language}.json") for language in config.languages)
+    source, target = (load_tokenizer(directory / f"tokenizer_{language}.json") for language in config.languages)
     model = get_model(config, source.get_vocab_size(), target.get_vocab_size()).to(machine.device)
     load_into(model, path, state, config.stored(), "put back the tokenizers it was trained with")
     return Trained(model.eval(), config, source, target, path)

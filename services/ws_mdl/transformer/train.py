@@ -69,13 +69,13 @@ class Data(NamedTuple):
     tokenizer_tgt: Tokenizer
 
 
-def get_ds(config: Config, folder: Path, machine: Machine, volume: Volume) -> Data:
+def get_ds(config: Config, directory: Path, machine: Machine, volume: Volume) -> Data:
     """Return the corpus as batches, and its tokenizers, which are stored in the run's directory the first time."""
     corpus = corpora.load(config.corpus, config.pair, volume)
     train_pairs, val_pairs = split_pairs(corpus.pairs, config.val_fraction)
     tokenizers = [
         get_or_build_tokenizer(
-            folder / f"tokenizer_{language}.json", (pair[side] for pair in train_pairs),
+            directory / f"tokenizer_{language}.json", (pair[side] for pair in train_pairs),
             config.tokenizer, config.min_frequency, config.vocab_size,
         )
         for side, language in enumerate(corpus.languages)
@@ -182,14 +182,14 @@ def as_text(samples: list[Sample], count: int = 2) -> str:
 # --- a run's state ------------------------------------------------------------------------------------------
 
 
-def get_weights_file_path(folder: Path, epoch: int, batches: int = 0) -> Path:
+def get_weights_file_path(directory: Path, epoch: int, batches: int = 0) -> Path:
     """Return the name of the state after an epoch (tmodel_07.pt) or of `batches` into it (tmodel_08_000123.pt)."""
-    return WeightFiles(folder, PREFIX).path(epoch, batches)
+    return WeightFiles(directory, PREFIX).path(epoch, batches)
 
 
-def latest_weights_file_path(folder: Path) -> Path | None:
+def latest_weights_file_path(directory: Path) -> Path | None:
     """Return the newest weights file of a run by its number, or None."""
-    return WeightFiles(folder, PREFIX).latest()
+    return WeightFiles(directory, PREFIX).latest()
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -207,8 +207,8 @@ class Trainer:
     training loss, from the first step on, each with its step and the seconds until then; the curve is drawn of them.
     """
 
-    def __init__(self, config: Config, machine: Machine, data: Data, folder: Path) -> None:
-        self.config, self.machine, self.data, self.folder = config, machine, data, folder
+    def __init__(self, config: Config, machine: Machine, data: Data, directory: Path) -> None:
+        self.config, self.machine, self.data, self.directory = config, machine, data, directory
         sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
         self.model = get_model(config, *sizes).to(machine.device)
         self.loss_fn = TranslationLoss(self.model, config.label_smoothing)
@@ -287,8 +287,8 @@ class Trainer:
             "order": self.order(),
             "threads": self.machine.threads,
         }
-        path = get_weights_file_path(self.folder, self.epoch + (self.batches > 0), self.batches)
-        WeightFiles(self.folder, PREFIX).save(path, state, self.config.keep)
+        path = get_weights_file_path(self.directory, self.epoch + (self.batches > 0), self.batches)
+        WeightFiles(self.directory, PREFIX).save(path, state, self.config.keep)
         return path
 
     def fingerprints(self) -> dict[str, str]:
@@ -307,7 +307,7 @@ class Trainer:
 
         Raises ValueError, naming both sides, where it belongs to another model, corpus or vocabulary.
         """
-        found = WeightFiles(self.folder, PREFIX).load_chosen(self.config.preload, self.machine.device)
+        found = WeightFiles(self.directory, PREFIX).load_chosen(self.config.preload, self.machine.device)
         if found is None:
             return None
         path, state = found
@@ -349,15 +349,15 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
     volume = volume or Volume()
     machine = choose_machine(config.device, config.precision)
     with machine.main_first():
-        folder = config.run_folder(volume)
-        data = get_ds(config, folder, machine, volume)
-    trainer = Trainer(config, machine, data, folder)
+        directory = config.run_directory(volume)
+        data = get_ds(config, directory, machine, volume)
+    trainer = Trainer(config, machine, data, directory)
     path = trainer.resume()
-    directory = config.tensorboard_folder(volume) if machine.is_main else None
+    curves_dir = config.tensorboard_directory(volume) if machine.is_main else None
     if machine.is_main:
         count = sum(parameter.numel() for parameter in trainer.model.parameters())
         print(f"{config.size} Transformer with {count / 1e6:.1f} million weights on {machine}")
-        print(f"weights in {shown(folder)}, curves in {shown(directory)}")
+        print(f"weights in {shown(directory)}, curves in {shown(curves_dir)}")
         if path:
             print(f"going on from {path.name}: {trainer.epoch + 1} epochs and {trainer.batches} batches are done")
         if trainer.epoch + 1 >= config.epochs:
@@ -366,7 +366,7 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
     per_epoch = len(data.train_dataloader.batch_sampler)  # others have about as many
     done = (trainer.epoch + 1) * per_epoch + trainer.batches
     progress = Progress(config.epochs * per_epoch, done, LONG, shown=machine.is_main)
-    with Curves(directory, trainer.global_step) as curves, StopSignal() as stop, progress:
+    with Curves(curves_dir, trainer.global_step) as curves, StopSignal() as stop, progress:
         while trainer.epoch + 1 < config.epochs and not trainer.stopped:
             train_epoch(trainer, curves, stop, progress)
     return trainer
@@ -428,7 +428,7 @@ def report_epoch(trainer: Trainer, validation: Validation, curves: Curves) -> No
         figure = visualize.plot_attention(view.maps.cross[-1:], view.target, view.source, title)
         curves.writer.add_figure("attention/last_layer", figure, step)
     curve = visualize.plot_curve(trainer.history, trainer.config.name, trainer.points)
-    visualize.save(curve, trainer.folder / "curve.png")
+    visualize.save(curve, trainer.directory / "curve.png")
     print(f"epoch {trainer.epoch:02d}, {trainer.seconds:.0f} s: {validation}\n{as_text(samples)}", flush=True)
 
 

@@ -13,16 +13,16 @@ from services.ws_mdl.transformer import decode
 from services.ws_mdl.transformer.config import TranslateCommand
 from services.ws_mdl.transformer.decode import Trained, find_run, load_trained
 from vla_common import endings
-from vla_common.volume import Volume, make_folder, shown
+from vla_common.volume import Volume, make_directory, shown
 
 
 def main(command: TranslateCommand) -> None:
     """Print a line per sentence, of several epochs one each; print on stderr which weights translate."""
-    folder = find_run(Volume(), command.name)
+    directory = find_run(Volume(), command.name)
     epochs = [int(part) for part in command.epoch.split(",")] if command.epoch else [None]
     for epoch in epochs:
-        trained = load_trained(folder, command.device, epoch)
-        print(f"{folder.name}, {trained.path.name}, {trained.config.pair}", file=sys.stderr)
+        trained = load_trained(directory, command.device, epoch)
+        print(f"{directory.name}, {trained.path.name}, {trained.config.pair}", file=sys.stderr)
         translations = decode.translate(
             trained.model, list(command.sentences), trained.tokenizer_src, trained.tokenizer_tgt,
             seq=trained.config.seq, beam=command.beam, penalty=command.penalty,
@@ -39,16 +39,16 @@ def draw(trained: Trained, source: str, target: str) -> None:
     from vla_notebooks.page import page
 
     view = visualize.look(trained.model, source, target, trained.tokenizer_src, trained.tokenizer_tgt)
-    folder = make_folder(trained.path.parent / "pictures")
+    directory = make_directory(trained.path.parent / "pictures")
     for name, (weights, queries, keys) in view.kinds().items():
         figure = visualize.plot_attention(weights, queries, keys, f"{name}: each row looks at the columns")
-        print(shown(visualize.save(figure, folder / f"attention_{name}.png")), file=sys.stderr)
+        print(shown(visualize.save(figure, directory / f"attention_{name}.png")), file=sys.stderr)
     boxes = {
         "Who looks where": viewers.attention(view),
         "The next word": viewers.next_words(trained, source),
         "The beam's tree": viewers.beam_tree(trained, source),
     }
-    path = folder / "looking-in.html"
+    path = directory / "looking-in.html"
     path.write_text(page(source, {name: (box, {}) for name, box in boxes.items()}), encoding="utf-8")
     print(shown(path), file=sys.stderr)
 

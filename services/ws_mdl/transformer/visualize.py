@@ -177,12 +177,12 @@ def save(figure: Figure, path: Path) -> Path:
 def main() -> None:
     """Draws the table of positions and the masks into the volume's folder of transformer runs."""
     from services.ws_mdl.transformer.config import Config
-    from vla_common.volume import Volume, make_folder
+    from vla_common.volume import Volume, make_directory
 
-    folder = make_folder(Config.runs_folder(Volume()) / "pictures")
+    directory = make_directory(Config.runs_directory(Volume()) / "pictures")
     source = torch.tensor([[5] * length + [1] * (12 - length) for length in (12, 9, 7, 4)])
-    print(save(plot_positions(sinusoids(100, 128)), folder / "positions.png"))
-    print(save(plot_masks(source, pad=1, target_len=12), folder / "masks.png"))
+    print(save(plot_positions(sinusoids(100, 128)), directory / "positions.png"))
+    print(save(plot_masks(source, pad=1, target_len=12), directory / "masks.png"))
 
 
 if __name__ == "__main__":

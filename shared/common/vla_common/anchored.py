@@ -19,7 +19,7 @@ class LinkError(OSError):
 
 
 @contextmanager
-def folder(root: Path, *names: str, make: bool = False) -> Iterator[int]:
+def directory(root: Path, *names: str, make: bool = False) -> Iterator[int]:
     """Yields a descriptor of root/names…, each one a folder of its own; `root` itself may be a link of its owner's.
 
     make: a missing one is made, and belongs to whoever owns the folder around it. Raises LinkError (an OSError) for a
@@ -47,8 +47,8 @@ def refuse_links(place: Path) -> None:
     if os.geteuid() != 0:
         return
     found = [place] if place.is_symlink() else []
-    for around, folders, files in os.walk(place):
-        found += [path for name in (*folders, *files) if (path := Path(around) / name).is_symlink()]
+    for around, directories, files in os.walk(place):
+        found += [path for name in (*directories, *files) if (path := Path(around) / name).is_symlink()]
     for path in found:
         raise LinkError(errno.ELOOP, f"it is a link to {os.readlink(path)!r}, and root follows none there", str(path))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from vla_common import anchored, endings
 
-FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "demonstrations", "notebooks", "logs")
+DIRECTORIES = ("checkpoints", "hf", "datasets", "assets", "runs", "demonstrations", "notebooks", "logs")
 VARIABLE = "VLALAB_VOLUME"
 MORE_SPACE = f"free some space or set {VARIABLE} elsewhere"
 
@@ -45,45 +45,45 @@ class Volume:
             raise ValueError(f"no volume given and none beside {__file__}; set {VARIABLE} to the shared folder")
         self.root = Path(named).expanduser().absolute()
 
-    def path(self, folder: str) -> Path:
+    def path(self, directory: str) -> Path:
         """Returns where a folder of the layout lies, without making it."""
-        if folder not in FOLDERS:
-            raise ValueError(f"the volume has no folder {folder!r}; it has {', '.join(FOLDERS)}")
-        return self.root / folder
+        if directory not in DIRECTORIES:
+            raise ValueError(f"the volume has no folder {directory!r}; it has {', '.join(DIRECTORIES)}")
+        return self.root / directory
 
     @property
     def checkpoints(self) -> Path:
-        return self._folder("checkpoints")
+        return self._directory("checkpoints")
 
     @property
     def hf(self) -> Path:
-        return self._folder("hf")
+        return self._directory("hf")
 
     @property
     def datasets(self) -> Path:
-        return self._folder("datasets")
+        return self._directory("datasets")
 
     @property
     def assets(self) -> Path:
-        return self._folder("assets")
+        return self._directory("assets")
 
     @property
     def runs(self) -> Path:
-        return self._folder("runs")
+        return self._directory("runs")
 
     @property
     def demonstrations(self) -> Path:
-        return self._folder("demonstrations")
+        return self._directory("demonstrations")
 
     @property
     def notebooks(self) -> Path:
-        return self._folder("notebooks")
+        return self._directory("notebooks")
 
     @property
     def logs(self) -> Path:
-        return self._folder("logs")
+        return self._directory("logs")
 
-    def _folder(self, name: str) -> Path:
+    def _directory(self, name: str) -> Path:
         with _entered(self.path(name), self.root):
             return self.path(name)
 
@@ -94,10 +94,14 @@ class Volume:
         lies in them. Raises VolumeError, with the command that helps, for any other folder that is closed to it.
         """
         given = []
-        for path in (self.root, *map(self.path, FOLDERS)):
+        for path in (self.root, *map(self.path, DIRECTORIES)):
             is_new = not path.is_dir()
-            with _entered(path, self.root) as folder:
-                if (is_new or not _may_write(folder, uid, gid)) and _hand_over(folder, path, uid, gid) and not is_new:
+            with _entered(path, self.root) as directory:
+                if (
+                    (is_new or not _may_write(directory, uid, gid))
+                    and _hand_over(directory, path, uid, gid)
+                    and not is_new
+                ):
                     given.append(path)
         return given
 
@@ -105,7 +109,7 @@ class Volume:
         return f"Volume({str(self.root)!r})"
 
 
-def make_folder(path: Path) -> Path:
+def make_directory(path: Path) -> Path:
     """Returns `path` as an existing folder; what was missing of it belongs to the owner of what was there.
 
     Raises VolumeError where the place is read-only, full, not ours, taken by a file, or behind a link: below the
@@ -116,12 +120,12 @@ def make_folder(path: Path) -> Path:
         return path
 
 
-def make_own_folder(path: Path) -> Path:
+def make_own_directory(path: Path) -> Path:
     """Returns `path` as `make_folder` does, for a folder that the caller alone fills: root refuses links in it.
 
     Raises VolumeError, naming the link.
     """
-    make_folder(path)
+    make_directory(path)
     try:
         anchored.refuse_links(path)
     except anchored.LinkError as error:
@@ -129,31 +133,31 @@ def make_own_folder(path: Path) -> Path:
     return path
 
 
-def put_whole(folder: Path, make: Callable[[Path], object]) -> Path:
+def put_whole(directory: Path, make: Callable[[Path], object]) -> Path:
     """Returns `folder` as `make` fills it: beside its place, and put there when it is whole, instead of what was there.
 
     An interrupted call leaves nothing that looks finished, and the next one begins anew. What this replaces stays as
     NAME.before-N: it may be somebody's.
     """
-    draft = folder.with_name(f".{folder.name}.draft")
+    draft = directory.with_name(f".{directory.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        make(make_own_folder(draft))
-        if os.path.lexists(folder):
-            folder.rename(_free_name(folder))
-        draft.rename(folder)
+        make(make_own_directory(draft))
+        if os.path.lexists(directory):
+            directory.rename(_free_name(directory))
+        draft.rename(directory)
     except Exception as error:
         if endings.is_full_disk(error):  # said now: in a moment the space is free again
-            text = f"{folder.parent} has no space left for {folder.name}: {MORE_SPACE}"
+            text = f"{directory.parent} has no space left for {directory.name}: {MORE_SPACE}"
             raise VolumeError(errno.ENOSPC, text) from error
         raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return folder
+    return directory
 
 
-def _free_name(folder: Path) -> Path:
-    names = (folder.with_name(f"{folder.name}.before-{number}") for number in itertools.count(1))
+def _free_name(directory: Path) -> Path:
+    names = (directory.with_name(f"{directory.name}.before-{number}") for number in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))
 
 
@@ -165,7 +169,7 @@ def _entered(path: Path, root: Path | None) -> Iterator[int]:
     while not start.exists():
         start = start.parent
     try:
-        with anchored.folder(start, *path.relative_to(start).parts, make=True) as descriptor:
+        with anchored.directory(start, *path.relative_to(start).parts, make=True) as descriptor:
             yield descriptor
     except anchored.LinkError as error:
         raise VolumeError(
@@ -181,26 +185,26 @@ def _entered(path: Path, root: Path | None) -> Iterator[int]:
         ) from error
 
 
-def _may_write(folder: int, uid: int, gid: int) -> bool:
+def _may_write(directory: int, uid: int, gid: int) -> bool:
     """Returns whether the mode bits let a user make files in the folder of a descriptor."""
     if uid == os.geteuid() != 0:
-        return os.access(".", os.W_OK | os.X_OK, dir_fd=folder)  # knows access lists and read-only mounts too
-    status = os.fstat(folder)
+        return os.access(".", os.W_OK | os.X_OK, dir_fd=directory)  # knows access lists and read-only mounts too
+    status = os.fstat(directory)
     if uid == 0:
         return True
     shift = 6 if status.st_uid == uid else 3 if status.st_gid == gid else 0
     return status.st_mode >> shift & (stat.S_IWOTH | stat.S_IXOTH) == stat.S_IWOTH | stat.S_IXOTH
 
 
-def _hand_over(folder: int, path: Path, uid: int, gid: int) -> bool:
+def _hand_over(directory: int, path: Path, uid: int, gid: int) -> bool:
     """Gives a folder that is new, or root's, to a user; returns whether it was somebody else's."""
-    status = os.fstat(folder)
-    if (status.st_uid, status.st_gid) == (uid, gid) and _may_write(folder, uid, gid):
+    status = os.fstat(directory)
+    if (status.st_uid, status.st_gid) == (uid, gid) and _may_write(directory, uid, gid):
         return False
     try:
         if os.geteuid() != 0 or status.st_uid not in (0, uid):
             raise PermissionError(errno.EACCES, f"it belongs to user {status.st_uid}")
-        anchored.give(folder, uid, gid, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+        anchored.give(directory, uid, gid, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
     except OSError as error:
         raise VolumeError(
             error.errno,
@@ -240,8 +244,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("gid", type=int, help="its group")
     options = parser.parse_args(arguments)
     try:
-        for folder in Volume().prepare(options.uid, options.gid):
-            print(f"{folder} now belongs to {options.uid}:{options.gid}")
+        for directory in Volume().prepare(options.uid, options.gid):
+            print(f"{directory} now belongs to {options.uid}:{options.gid}")
     except OSError as error:
         print(error.strerror or error, file=sys.stderr)
         return 1

@@ -23,12 +23,12 @@ FORMAT = "lerobot-v3.0"
 WORK_NAME = "set"  # of the converter's working copy
 
 
-def recode(dataset: Dataset, folder: Path) -> LeRobotDataset:
+def recode(dataset: Dataset, directory: Path) -> LeRobotDataset:
     """Write `dataset` into `folder`, which must not exist, and return it: the same numbers, videos of short groups.
 
     Episodes that are marked as bad are left out, and the others renumbered.
     """
-    require_space(folder, summary.size(dataset.folder))
+    require_space(directory, summary.size(dataset.directory))
     if text := marks.leave_out(dataset).left_out:
         print(f"{dataset.name}: {text}")
     first = dataset.episodes[0].index
@@ -36,7 +36,9 @@ def recode(dataset: Dataset, folder: Path) -> LeRobotDataset:
     numbers = [key for key in dataset.column_keys if key in columns and columns[key].dtype != object]
     numbers = [key for key in numbers if key not in OWN_COLUMNS]
     # info.json may promise videos that nobody made
-    paths = {key: (dataset.pictures_path(one.index, key) for one in dataset.episodes) for key in dataset.video_keys}
+    paths = {
+        key: (dataset.pictures_path(episode.index, key) for episode in dataset.episodes) for key in dataset.video_keys
+    }
     cameras = [key for key in dataset.video_keys if any(map(os.path.lexists, paths[key]))]
     features = {key: dataset.features[key] for key in dataset.features if key in numbers}
     for key in cameras:
@@ -44,7 +46,7 @@ def recode(dataset: Dataset, folder: Path) -> LeRobotDataset:
         features[key] = {"dtype": "video", "shape": [height, width, 3]}
     features = {key: features[key] for key in dataset.features if key in features}
     robot = dataset.info.get("robot_type") or "unknown"
-    writer = Writer(folder, robot, dataset.fps, features, dataset.modality, dataset.source)
+    writer = Writer(directory, robot, dataset.fps, features, dataset.modality, dataset.source)
     for number, episode in enumerate(dataset.episodes):
         summary.progress(number, len(dataset.episodes))
         rows = {key: dataset.columns(episode.index)[key] for key in numbers}
@@ -71,24 +73,24 @@ def require_converter(layout: str | None) -> None:
         )
 
 
-def convert_to_v3(folder: Path, final: Path) -> Path:
+def convert_to_v3(directory: Path, final: Path) -> Path:
     """Turn a v2.1 set at `folder` into v3.0 at `final`; return it. The v2.1 set is removed afterwards."""
-    work = folder.with_name(f".{final.name}.v3")
+    work = directory.with_name(f".{final.name}.v3")
     shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(folder, work / WORK_NAME)
+    shutil.copytree(directory, work / WORK_NAME)
     command = [os.environ[VARIABLE], "-m", MODULE, f"--repo-id={WORK_NAME}", f"--root={work}", "--push-to-hub=false"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=_environment())
         if done.returncode or not (work / WORK_NAME / "meta" / "episodes").is_dir():
             message = " ".join(done.stderr.strip().splitlines()[-3:]) or "no v3.0 set was written"
-            raise DatasetError(f"LeRobot's converter failed: {message}. The v2.1 set is at {folder}")
+            raise DatasetError(f"LeRobot's converter failed: {message}. The v2.1 set is at {directory}")
         for name in (metadata.MODALITY, metadata.SOURCE):  # the converter leaves them out
-            if (folder / name).exists():
-                shutil.copy(folder / name, work / WORK_NAME / name)
+            if (directory / name).exists():
+                shutil.copy(directory / name, work / WORK_NAME / name)
         (work / WORK_NAME).rename(final)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     return final
 
 

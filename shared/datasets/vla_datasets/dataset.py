@@ -24,7 +24,7 @@ class Dataset(ABC):
     left_out  how many episodes were removed
     """
 
-    folder: Path
+    directory: Path
     info: dict[str, Any]
     modality: dict[str, Any] | None
     source: dict[str, Any] | None
@@ -34,7 +34,7 @@ class Dataset(ABC):
 
     @property
     def name(self) -> str:
-        return self.folder.stem if self.folder.is_file() else self.folder.name
+        return self.directory.stem if self.directory.is_file() else self.directory.name
 
     @property
     def fps(self) -> float:
@@ -47,7 +47,7 @@ class Dataset(ABC):
     @property
     def video_keys(self) -> tuple[str, ...]:
         """The features that are images, whether they are in videos or in the rows."""
-        return tuple(key for key, one in self.features.items() if one["dtype"] in ("video", "image"))
+        return tuple(key for key, feature in self.features.items() if feature["dtype"] in ("video", "image"))
 
     @property
     def column_keys(self) -> tuple[str, ...]:

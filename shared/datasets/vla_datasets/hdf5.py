@@ -75,16 +75,18 @@ class LiberoFiles(Dataset):
 
     source = None
 
-    def __init__(self, folder: str | Path):
-        self.folder = Path(folder).expanduser().absolute()
-        paths = files(self.folder)
+    def __init__(self, directory: str | Path):
+        self.directory = Path(directory).expanduser().absolute()
+        paths = files(self.directory)
         if not paths:
-            raise DatasetError(f"{self.folder} holds no file that ends in {' or '.join(ENDINGS)}")
+            raise DatasetError(f"{self.directory} holds no file that ends in {' or '.join(ENDINGS)}")
         self._demos, self.episodes, self.tasks = [], [], {}
         for path in paths:
             self._list(path)
         if not self.episodes:
-            raise DatasetError(f"{self.folder} holds no demonstrations; expected data/demo_0 and on in {paths[0].name}")
+            raise DatasetError(
+                f"{self.directory} holds no demonstrations; expected data/demo_0 and on in {paths[0].name}"
+            )
         self._listed = tuple(self.episodes)
         self._task_numbers = {text: number for number, text in self.tasks.items()}
 
@@ -191,11 +193,11 @@ class LiberoFiles(Dataset):
         return statistics.of_episodes(self.columns(episode.index) for episode in self.episodes)
 
 
-def files(folder: Path) -> list[Path]:
+def files(directory: Path) -> list[Path]:
     """Return the HDF5 files that a path means."""
-    if folder.is_file():
-        return [folder] if folder.suffix in ENDINGS else []
-    return sorted(path for path in folder.glob("*") if path.suffix in ENDINGS and not path.name.startswith("."))
+    if directory.is_file():
+        return [directory] if directory.suffix in ENDINGS else []
+    return sorted(path for path in directory.glob("*") if path.suffix in ENDINGS and not path.name.startswith("."))
 
 
 def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
@@ -251,12 +253,12 @@ class DemoWriter(DraftWriter):
 
     def __init__(
         self,
-        folder: str | Path,
+        directory: str | Path,
         task_attributes: Mapping[str, Mapping[str, Any]],
         source: Mapping[str, Any] | None = None,
         resume: bool = False,
     ):
-        super().__init__(folder, source, resume)
+        super().__init__(directory, source, resume)
         self.task_attributes = task_attributes
 
     def write(self, place: Place, columns: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray]) -> None:
@@ -292,4 +294,4 @@ class DemoWriter(DraftWriter):
         if self.source is not None:
             metadata.write_json(self.draft / DESCRIPTION, self.source)
         self.publish()
-        return LiberoFiles(self.folder)
+        return LiberoFiles(self.directory)

@@ -33,18 +33,18 @@ class LeRobotDataset(Dataset):
     followed: paths of a data set are checked by their names alone.
     """
 
-    def __init__(self, folder: str | Path, opener: Opener | None = None):
-        self.folder, self.opener = Path(folder).expanduser().absolute(), opener
-        self.info = _read_info(self.folder / metadata.INFO, opener)
+    def __init__(self, directory: str | Path, opener: Opener | None = None):
+        self.directory, self.opener = Path(directory).expanduser().absolute(), opener
+        self.info = _read_info(self.directory / metadata.INFO, opener)
         self.modality = self._read_optional(metadata.MODALITY)
         for kind in ("state", "action", "video", "annotation"):
             parts = (self.modality or {}).get(kind) or {}
-            if not isinstance(parts, dict) or not all(isinstance(one or {}, dict) for one in parts.values()):
-                stated = f"{self.folder / metadata.MODALITY}: {kind} is {parts!r:.200}"
+            if not isinstance(parts, dict) or not all(isinstance(part or {}, dict) for part in parts.values()):
+                stated = f"{self.directory / metadata.MODALITY}: {kind} is {parts!r:.200}"
                 raise DatasetError(f"{stated}; expected an object of parts, each an object")
         self.source = self._read_optional(metadata.SOURCE)
-        self.episodes = metadata.episodes(self.folder, opener)
-        self.tasks = metadata.tasks(self.folder, opener)
+        self.episodes = metadata.episodes(self.directory, opener)
+        self.tasks = metadata.tasks(self.directory, opener)
         self._videos, self._columns = videos.OpenVideos(), OrderedDict()
         self._statistics: dict[bool, statistics.Statistics] = {}  # of all episodes, or without those left out
 
@@ -124,12 +124,12 @@ class LeRobotDataset(Dataset):
         stated = self._complete_statistics()
         if self.left_out or not stated:
             return []
-        command = f"./lab dataset {shlex.quote(str(self.folder))} --write-stats"
+        command = f"./lab dataset {shlex.quote(str(self.directory))} --write-stats"
         notes = []
         for key, rows in statistics.all_rows(self._all_columns(sorted(columns))).items():
-            for one in statistics.departures(key, stated.get(key, {}), rows):
-                text = f"{self.folder / metadata.STATS}: {one}; write the rows' statistics: {command}"
-                if one.grave:
+            for departure in statistics.departures(key, stated.get(key, {}), rows):
+                text = f"{self.directory / metadata.STATS}: {departure}; write the rows' statistics: {command}"
+                if departure.grave:
                     raise DatasetError(text)
                 notes.append(text)
         return notes
@@ -139,7 +139,7 @@ class LeRobotDataset(Dataset):
         stated = self._read_optional(metadata.STATS)
         for key, of in (stated or {}).items():
             if not isinstance(of, dict):
-                problem = f"{self.folder / metadata.STATS}: {key} is a {type(of).__name__}"
+                problem = f"{self.directory / metadata.STATS}: {key} is a {type(of).__name__}"
                 raise DatasetError(f"{problem}; expected an object with {', '.join(statistics.NAMES)}")
         return stated and {key: one for key, one in stated.items() if key not in self.video_keys}
 
@@ -152,14 +152,16 @@ class LeRobotDataset(Dataset):
 
         Nothing else writes into a data set.
         """
-        path = self.folder / metadata.STATS
+        path = self.directory / metadata.STATS
         metadata.write_json(path, statistics.plain(self.computed_statistics()))
         self._statistics.clear()
         if self.info["codebase_version"] != "v2.1":
             return [path]
-        lines = [{"episode_index": one.index, "stats": self._episode_statistics(one)} for one in self.episodes]
-        metadata.write_lines(self.folder / metadata.EPISODES_STATS, lines)
-        return [path, self.folder / metadata.EPISODES_STATS]
+        lines = [
+            {"episode_index": episode.index, "stats": self._episode_statistics(episode)} for episode in self.episodes
+        ]
+        metadata.write_lines(self.directory / metadata.EPISODES_STATS, lines)
+        return [path, self.directory / metadata.EPISODES_STATS]
 
     def _episode_statistics(self, episode: Episode) -> dict[str, dict[str, list]]:
         """Return what episodes_stats.jsonl holds of an episode, without videos that nobody made."""
@@ -169,21 +171,21 @@ class LeRobotDataset(Dataset):
         stats = {key: statistics.of_episode(values) for key, values in columns.items()}
         for key in self.video_keys:
             if os.path.lexists(self.pictures_path(episode.index, key)):
-                stats[key] = statistics.of_pictures(self.frames(episode.index, key))
+                stats[key] = statistics.of_images(self.frames(episode.index, key))
         return statistics.plain(stats)
 
     def _path(self, pattern: str, episode_index: int, video_key: str = "") -> Path:
         chunk = episode_index // (self.info.get("chunks_size") or metadata.CHUNK)
         if self.info.get(pattern) is None:
-            raise DatasetError(f"{self.folder / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
+            raise DatasetError(f"{self.directory / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
         name = metadata.fill_template(self.info[pattern], chunk, episode_index, video_key)
         if name.startswith("/") or ".." in Path(name).parts:
-            problem = f"{self.folder / metadata.INFO}: {pattern} gives {name!r:.200}, out of the data set"
+            problem = f"{self.directory / metadata.INFO}: {pattern} gives {name!r:.200}, out of the data set"
             raise DatasetError(f"{problem}; expected a path in it, relative and without '..'")
-        return self.folder / name
+        return self.directory / name
 
     def _read_optional(self, name: str) -> dict[str, Any] | None:
-        path = self.folder / name
+        path = self.directory / name
         return metadata.read_json(path, self.opener) if os.path.lexists(path) else None
 
 
@@ -203,7 +205,9 @@ def _read_info(path: Path, opener: Opener | None) -> dict[str, Any]:
     if not isinstance(info["fps"], (int, float)) or not 0 < info["fps"] <= metadata.MAX_NUMBER:
         raise DatasetError(f"{path}: fps is {info['fps']!r}; expected a number above 0, up to {metadata.MAX_NUMBER}")
     features = info["features"]
-    if not isinstance(features, dict) or not all(isinstance(one, dict) and "dtype" in one for one in features.values()):
+    if not isinstance(features, dict) or not all(
+        isinstance(feature, dict) and "dtype" in feature for feature in features.values()
+    ):
         raise DatasetError(f"{path}: features must give dtype, shape and names of each column and film")
     for key, feature in features.items():
         shape = feature.get("shape") or []

@@ -49,7 +49,7 @@ def modality(cameras: tuple[str, ...]) -> dict[str, Any]:
     return {
         "state": hand | {"gripper": {"start": 6, "end": 8}},
         "action": hand | {"gripper": {"start": 6, "end": 7}},
-        "video": {video_key(one).removeprefix(prefix): {"original_key": video_key(one)} for one in cameras},
+        "video": {video_key(camera).removeprefix(prefix): {"original_key": video_key(camera)} for camera in cameras},
         "annotation": {LANGUAGE: {"original_key": "task_index"}},
     }
 

@@ -48,14 +48,14 @@ class Marks:
         return f"marked as bad: {', '.join(map(str, self.bad)) or 'none'}"
 
 
-def path_of(folder: Path) -> Path:
+def path_of(directory: Path) -> Path:
     """Return where a data set's marks are kept."""
-    return folder.with_name(f".{folder.name}.marks.json")
+    return directory.with_name(f".{directory.name}.marks.json")
 
 
 def read(dataset: Dataset) -> Marks:
     """Return a set's marks. Raises DatasetError for a damaged file, and for marks of another set of that name."""
-    path = path_of(dataset.folder)
+    path = path_of(dataset.directory)
     if not path.exists():
         return Marks()
     found = metadata.read_json(path, getattr(dataset, "opener", None))
@@ -70,9 +70,9 @@ def read(dataset: Dataset) -> Marks:
 def mark(dataset: Dataset, bad: Iterable[int] = (), good: Iterable[int] = ()) -> Marks:
     """Marks episodes as bad, or takes that back; returns all marks. Raises DatasetError for an episode there is not."""
     bad, good = set(bad), set(good)
-    if unknown := sorted((bad | good) - {one.index for one in dataset.episodes}):
+    if unknown := sorted((bad | good) - {episode.index for episode in dataset.episodes}):
         raise DatasetError(f"{dataset.name} has no episode {unknown[0]}; it has {len(dataset.episodes)}")
-    path = path_of(dataset.folder)
+    path = path_of(dataset.directory)
     with _locked(path.parent) as around:
         marks = Marks(tuple(sorted((set(read(dataset).bad) | bad) - good)))
         if marks.bad:
@@ -88,7 +88,7 @@ def leave_out(dataset: Dataset) -> Marks:
     Returns which they are. Raises DatasetError where none is left.
     """
     marks = read(dataset)
-    left = [one for one in dataset.episodes if one.index not in marks.bad]
+    left = [episode for episode in dataset.episodes if episode.index not in marks.bad]
     marks = Marks(marks.bad, tuple(one.index for one in left if not one.length))
     left = [one for one in left if one.length]
     if marks.bad and not left:
@@ -115,23 +115,23 @@ def require_instructions(dataset: Dataset, empty: Iterable[int] | None = None) -
             spans.append([number, number])
     if spans:
         numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-        command = f"./lab dataset {shlex.quote(str(dataset.folder))} --bad {numbers}"
+        command = f"./lab dataset {shlex.quote(str(dataset.directory))} --bad {numbers}"
         problem = f"{dataset.name}: the instruction of episode {numbers} is empty, which policies refuse"
         raise DatasetError(f"{problem}; write it, or leave the episode out: {command}")
 
 
 def _identity(dataset: Dataset) -> str:
-    episodes = [[one.index, one.length, *one.tasks] for one in dataset.episodes]
+    episodes = [[episode.index, episode.length, *episode.tasks] for episode in dataset.episodes]
     text = json.dumps([episodes, dataset.source], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[int]:
+def _locked(directory: Path) -> Iterator[int]:
     """Yield a descriptor of a folder, held by this caller alone; below the volume's root no link leads to it."""
     root = Volume().root
-    start = root if folder.is_relative_to(root) else folder
-    with anchored.folder(start, *folder.relative_to(start).parts) as entered:
+    start = root if directory.is_relative_to(root) else directory
+    with anchored.directory(start, *directory.relative_to(start).parts) as entered:
         around = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
         try:
             fcntl.flock(around, fcntl.LOCK_EX)

@@ -46,9 +46,9 @@ class Episode:
     length: int
 
 
-def features(films: Iterable[str], size: int, numbers: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+def features(videos: Iterable[str], size: int, numbers: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
     """Return the features of info.json: films `size` pixels square, and what the numbers of each column are called."""
-    found: dict[str, dict[str, Any]] = {film: {"dtype": "video", "shape": [size, size, 3]} for film in films}
+    found: dict[str, dict[str, Any]] = {film: {"dtype": "video", "shape": [size, size, 3]} for film in videos}
     for name, names in numbers.items():
         found[name] = {"dtype": "float32", "shape": [len(names)], "names": {"motors": list(names)}}
     return found
@@ -124,10 +124,10 @@ def _reason(path: Path, error: Exception, opener: Opener | None) -> str:
     return explain(path, error) if is_other_kind and opener is None else str(error)
 
 
-def files_below(folder: Path) -> Iterator[Path]:
+def files_below(directory: Path) -> Iterator[Path]:
     """Yield every file below a directory; a linked directory is entered, and none twice."""
     seen = set()
-    for name, directories, files in os.walk(folder, followlinks=True):
+    for name, directories, files in os.walk(directory, followlinks=True):
         status = os.stat(name)
         if (status.st_dev, status.st_ino) in seen:
             directories.clear()
@@ -147,11 +147,11 @@ def _parse(text: bytes) -> Any:
     return value
 
 
-def episodes(folder: Path, opener: Opener | None = None) -> list[Episode]:
+def episodes(directory: Path, opener: Opener | None = None) -> list[Episode]:
     """Return what episodes.jsonl lists, in its order."""
-    path, listed = folder / EPISODES, []
-    for row, one in read_lines(path, opener):
-        index, length, tasks = one.get("episode_index"), one.get("length"), one.get("tasks")
+    path, listed = directory / EPISODES, []
+    for row, line in read_lines(path, opener):
+        index, length, tasks = line.get("episode_index"), line.get("length"), line.get("tasks")
         if not all(type(number) is int and 0 <= number <= MAX_NUMBER for number in (index, length)):
             numbers = f"whole numbers from 0 to {MAX_NUMBER:,}"
             raise DatasetError(f"{path}, row {row}: episode_index {index!r}, length {length!r}; expected {numbers}")
@@ -161,13 +161,13 @@ def episodes(folder: Path, opener: Opener | None = None) -> list[Episode]:
     return listed
 
 
-def tasks(folder: Path, opener: Opener | None = None) -> dict[int, str]:
+def tasks(directory: Path, opener: Opener | None = None) -> dict[int, str]:
     """Return what tasks.jsonl lists: task_index -> instruction."""
-    path, found = folder / TASKS, {}
-    for row, one in read_lines(path, opener):
-        if type(one.get("task_index")) is not int or not isinstance(one.get("task"), str):
-            raise DatasetError(f"{path}, row {row}: {one}; expected task_index, a whole number, and task, a text")
-        found[one["task_index"]] = one["task"]
+    path, found = directory / TASKS, {}
+    for row, line in read_lines(path, opener):
+        if type(line.get("task_index")) is not int or not isinstance(line.get("task"), str):
+            raise DatasetError(f"{path}, row {row}: {line}; expected task_index, a whole number, and task, a text")
+        found[line["task_index"]] = line["task"]
     return found
 
 
@@ -208,6 +208,6 @@ def write_json(path: Path, value: object) -> None:
 
 def write_lines(path: Path, values: Iterable[object]) -> None:
     """Write a line of JSON for each value."""
-    text = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in values)
+    text = "".join(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n" for value in values)
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")

@@ -12,18 +12,18 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 
 
-def open_dataset(folder: str | Path) -> Dataset:
+def open_dataset(directory: str | Path) -> Dataset:
     """Return the data set in a directory, or of one HDF5 file. Raises DatasetError for anything else."""
-    folder = Path(folder).expanduser().absolute()
-    if not folder.exists():
-        raise DatasetError(f"{folder} is not there; expected a data set's folder")
-    if (folder / "meta").is_dir():
-        return LeRobotDataset(folder)
+    directory = Path(directory).expanduser().absolute()
+    if not directory.exists():
+        raise DatasetError(f"{directory} is not there; expected a data set's folder")
+    if (directory / "meta").is_dir():
+        return LeRobotDataset(directory)
     from vla_datasets import hdf5  # h5py is loaded where it is needed
 
-    if hdf5.files(folder):
-        return hdf5.LiberoFiles(folder)
-    raise DatasetError(f"{folder} is no data set; expected LeRobot's {metadata.INFO} or LIBERO's *.hdf5 in it")
+    if hdf5.files(directory):
+        return hdf5.LiberoFiles(directory)
+    raise DatasetError(f"{directory} is no data set; expected LeRobot's {metadata.INFO} or LIBERO's *.hdf5 in it")
 
 
 def find(name: str, volume: Volume | None = None) -> Path:

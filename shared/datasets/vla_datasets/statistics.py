@@ -109,10 +109,10 @@ def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iter
             yield Departure(column, name, index, stated_number, number, bool(grave.any()))
 
 
-def of_pictures(pictures: np.ndarray) -> dict[str, np.ndarray]:
+def of_images(images: np.ndarray) -> dict[str, np.ndarray]:
     """Returns mean, std, min and max per colour, [3, 1, 1] in 0…1, and the count of pictures, of uint8 [T, H, W, 3]."""
-    places = np.linspace(0, len(pictures) - 1, min(len(pictures), PICTURES)).round().astype(int)
-    chosen, levels = pictures[places], np.arange(256) / 255
+    places = np.linspace(0, len(images) - 1, min(len(images), PICTURES)).round().astype(int)
+    chosen, levels = images[places], np.arange(256) / 255
     counts = np.stack([np.bincount(chosen[..., colour].ravel(), minlength=256) for colour in range(3)])
     shares = counts / counts.sum(1, keepdims=True)
     mean = shares @ levels

@@ -22,7 +22,7 @@ def describe_line(dataset: Dataset) -> str:
     robot = dataset.info.get("robot_type") or "unknown robot"
     return one_line(
         f"{dataset.name}: {layout(dataset)}, {robot}, {_count(len(dataset.episodes), 'episode')}, {steps:,} steps at "
-        f"{dataset.fps:g} fps ({took}), {_count(len(dataset.tasks), 'task')}, {size(dataset.folder) / 1e6:,.0f} MB"
+        f"{dataset.fps:g} fps ({took}), {_count(len(dataset.tasks), 'task')}, {size(dataset.directory) / 1e6:,.0f} MB"
     )
 
 
@@ -32,9 +32,9 @@ def layout(dataset: Dataset) -> str:
     return f"LeRobot {version}" if version.startswith("v") else version
 
 
-def size(folder: Path) -> int:
+def size(directory: Path) -> int:
     """Return the bytes that a data set takes."""
-    paths = metadata.files_below(folder) if folder.is_dir() else [folder]
+    paths = metadata.files_below(directory) if directory.is_dir() else [directory]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 

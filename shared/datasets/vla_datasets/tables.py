@@ -79,7 +79,7 @@ def array(column: pa.ChunkedArray, where: str) -> np.ndarray:
 def write(path: Path, values: Mapping[str, np.ndarray]) -> None:
     """Write arrays [T] and [T, n] as a parquet file, whole or not at all."""
     with metadata.replacing(path) as partial:
-        pq.write_table(pa.table({name: _column(one) for name, one in values.items()}), partial)
+        pq.write_table(pa.table({name: _column(value) for name, value in values.items()}), partial)
 
 
 def _column(values: np.ndarray) -> pa.Array:

@@ -65,9 +65,9 @@ class Video:
         context = self._stream.codec_context
         self.codec, self.pixels, self.height, self.width = context.name, context.pix_fmt, context.height, context.width
         self.rate = self._stream.average_rate
-        self.pts = sorted(one.pts for one in packets)
-        keys = (one for one in packets if one.is_keyframe)
-        self._keys = sorted((one.pts, one.pts if one.dts is None else one.dts) for one in keys)
+        self.pts = sorted(packet.pts for packet in packets)
+        keys = (packet for packet in packets if packet.is_keyframe)
+        self._keys = sorted((key.pts, key.pts if key.dts is None else key.dts) for key in keys)
         self._decoder: Iterator[av.VideoFrame] = iter(())
         self._at: int | None = None  # the frame decoded last
 
@@ -99,13 +99,13 @@ class Video:
     def _frame(self, index: int) -> np.ndarray:
         pts = self.pts[index]
         with _reported(self.path):
-            picture = self._decoded(pts, self._keys[max(0, bisect_right(self._keys, (pts, 2**62)) - 1)])
-            if picture is None:  # a key frame that is none, or a container that seeks badly
-                picture = self._decoded(pts, self._keys[0], anew=True)
-        if picture is None:
+            image = self._decoded(pts, self._keys[max(0, bisect_right(self._keys, (pts, 2**62)) - 1)])
+            if image is None:  # a key frame that is none, or a container that seeks badly
+                image = self._decoded(pts, self._keys[0], anew=True)
+        if image is None:
             reason = explain(self.path, ValueError(f"frame {index} cannot be decoded"))
             raise DatasetError(f"frame {index} of {self.path} cannot be decoded: {reason}")
-        return picture
+        return image
 
     def _decoded(self, pts: int, key: tuple[int, int], anew: bool = False) -> np.ndarray | None:
         if anew or self._at is None or not max(self._at + 1, key[0]) <= pts or self._at < key[0]:
@@ -170,19 +170,19 @@ def decode_image(data: bytes, where: str) -> np.ndarray:
         raise DatasetError(f"{where} cannot be read as a PNG or JPEG image: {reason}") from error
 
 
-def write(path: Path, pictures: np.ndarray, fps: float) -> None:
+def write(path: Path, images: np.ndarray, fps: float) -> None:
     """Write uint8 [T, H, W, 3] as a video, whole or not at all."""
-    if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[-1] != 3 or not len(pictures):
-        raise DatasetError(f"a film of {pictures.dtype} {pictures.shape} was given; expected uint8 [T, H, W, 3], T ≥ 1")
-    if pictures.shape[1] % 2 or pictures.shape[2] % 2:
-        size = " × ".join(map(str, pictures.shape[1:3]))
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or not len(images):
+        raise DatasetError(f"a film of {images.dtype} {images.shape} was given; expected uint8 [T, H, W, 3], T ≥ 1")
+    if images.shape[1] % 2 or images.shape[2] % 2:
+        size = " × ".join(map(str, images.shape[1:3]))
         raise DatasetError(f"pictures of {size} make no {PIXELS} film; choose even sizes")
     rate = Fraction(fps).limit_denominator(1000)
     with metadata.replacing(path) as partial, av.open(str(partial), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=rate, options=OPTIONS)
-        stream.height, stream.width = pictures.shape[1:3]
+        stream.height, stream.width = images.shape[1:3]
         stream.pix_fmt = PIXELS
-        for number, one in enumerate(pictures):
+        for number, one in enumerate(images):
             frame = av.VideoFrame.from_ndarray(one, format="rgb24")
             frame.pts, frame.time_base = number, 1 / rate
             container.mux(stream.encode(frame))

@@ -43,9 +43,9 @@ class Place:
     file: str = ""
 
 
-def draft(folder: Path) -> Path:
+def draft(directory: Path) -> Path:
     """Return where a set is until it is finished."""
-    return folder.with_name(f".{folder.name}.partial")
+    return directory.with_name(f".{directory.name}.partial")
 
 
 class DraftWriter:
@@ -56,11 +56,11 @@ class DraftWriter:
 
     PIECE = "json"
 
-    def __init__(self, folder: str | Path, source: Mapping[str, Any] | None, resume: bool):
-        self.folder = Path(folder).expanduser().absolute()
-        if self.folder.exists():
-            raise DatasetError(f"{self.folder} is there already; choose another name, or remove it")
-        self.source, self.draft = source, draft(self.folder)
+    def __init__(self, directory: str | Path, source: Mapping[str, Any] | None, resume: bool):
+        self.directory = Path(directory).expanduser().absolute()
+        if self.directory.exists():
+            raise DatasetError(f"{self.directory} is there already; choose another name, or remove it")
+        self.source, self.draft = source, draft(self.directory)
         if not resume:
             shutil.rmtree(self.draft, ignore_errors=True)
 
@@ -75,7 +75,7 @@ class DraftWriter:
     def publish(self) -> None:
         """Give the finished set its name."""
         shutil.rmtree(self.draft / PIECES)
-        self.draft.rename(self.folder)
+        self.draft.rename(self.directory)
 
 
 class Writer(DraftWriter):
@@ -87,7 +87,7 @@ class Writer(DraftWriter):
 
     def __init__(
         self,
-        folder: str | Path,
+        directory: str | Path,
         robot_type: str,
         fps: float,
         features: Mapping[str, Mapping[str, Any]],
@@ -95,7 +95,7 @@ class Writer(DraftWriter):
         source: Mapping[str, Any] | None = None,
         resume: bool = False,
     ):
-        super().__init__(folder, source, resume)
+        super().__init__(directory, source, resume)
         fps = int(fps) if float(fps).is_integer() else float(fps)
         self.robot_type, self.fps, self.features = robot_type, fps, _full_features(features, fps)
         self.modality = modality
@@ -128,8 +128,8 @@ class Writer(DraftWriter):
         for key, images in frames.items():
             videos.write(self.draft / metadata.VIDEO_PATH.format(**names, video_key=key), images, self.fps)
         tables.write(self.draft / metadata.DATA_PATH.format(**names), values)
-        stats = {name: statistics.of_episode(one) for name, one in values.items()}
-        stats |= {key: statistics.of_pictures(images) for key, images in frames.items()}
+        stats = {name: statistics.of_episode(value) for name, value in values.items()}
+        stats |= {key: statistics.of_images(images) for key, images in frames.items()}
         piece = {"length": length, "task_index": place.task, "task": place.instruction}
         metadata.write_json(self.piece(place.episode), piece | {"stats": statistics.plain(stats)})
 
@@ -166,7 +166,7 @@ class Writer(DraftWriter):
         for name, value in ((metadata.MODALITY, self.modality), (metadata.SOURCE, self.source)):
             if value is not None:
                 metadata.write_json(at / name, value)
-        cameras = sum(one["dtype"] == "video" for one in self.features.values())
+        cameras = sum(feature["dtype"] == "video" for feature in self.features.values())
         info = {
             "codebase_version": VERSION,
             "robot_type": self.robot_type,
@@ -185,7 +185,7 @@ class Writer(DraftWriter):
         metadata.write_json(at / metadata.INFO, info)
         metadata.write_json(at / metadata.STATS, statistics.plain(LeRobotDataset(at).computed_statistics()))
         self.publish()
-        return LeRobotDataset(self.folder)
+        return LeRobotDataset(self.directory)
 
 
 def _full_features(features: Mapping[str, Mapping[str, Any]], fps: float) -> dict[str, dict[str, Any]]:

@@ -40,7 +40,7 @@ def check_policy(
             f"for {base}, evaluate {info.suites[0]}, or add --allow-other-suite if that is what you want"
         )
     if misfit := _misfit(info, profile):
-        fitting = [other for other, one in benchmark.profiles.items() if not _misfit(info, one)]
+        fitting = [other for other, profile in benchmark.profiles.items() if not _misfit(info, profile)]
         hint = f"serve it so that it fits, since no profile does: {', '.join(benchmark.profiles)}"
         raise ValueError(f"{name} {misfit}: {f'give --profile {fitting[0]}, which fits it' if fitting else hint}")
 

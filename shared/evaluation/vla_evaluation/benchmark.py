@@ -176,10 +176,10 @@ def trials_of(benchmark: Benchmark, suite: str, profile: Profile) -> int:
     return getattr(benchmark, "trials", {}).get(suite, profile.trials)
 
 
-def sensed(env: Environment, camera: str, picture: np.ndarray) -> np.ndarray:
+def sensed(env: Environment, camera: str, image: np.ndarray) -> np.ndarray:
     """Return the policy's version of a rendered image: uint8 [size, size, 3], bottom row first."""
     sense = getattr(env, "sense", None)
-    return sense(camera, picture) if sense else picture
+    return sense(camera, image) if sense else image
 
 
 def require_assets(benchmark: Benchmark, tasks: Sequence[Task], assets: Assets) -> None:

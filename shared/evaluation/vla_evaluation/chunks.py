@@ -166,7 +166,7 @@ class Timeline:
 
     def due(self, step: int) -> bool:
         """Return whether the policy is to be asked at this step."""
-        self._chunks = [one for one in self._chunks if step < one.end]
+        self._chunks = [chunk for chunk in self._chunks if step < chunk.end]
         if step < self._arrived:
             return False
         if not self._covering(step):
@@ -202,15 +202,15 @@ class Timeline:
             return self.hold.action(), None
         if self.how.ensemble in (None, "newest"):
             chunks = chunks[-1:]
-        faults = [one.fault for one in chunks if step == one.begin + len(one.actions)]
+        faults = [chunk.fault for chunk in chunks if step == chunk.begin + len(chunk.actions)]
         if faults:
             return self.hold.action(), faults[0]
         if len(chunks) == 1:
             return chunks[0].actions[step - chunks[0].begin], None
         powers = -(self.how.weight or 0.0) * np.arange(len(chunks))
         weights = np.exp(powers - powers.max())  # so that none is infinite
-        actions = np.asarray([one.actions[step - one.begin] for one in chunks], np.float64)
+        actions = np.asarray([chunk.actions[step - chunk.begin] for chunk in chunks], np.float64)
         return np.average(actions, axis=0, weights=weights).astype(np.float32), None
 
     def _covering(self, step: int) -> list[Chunk]:
-        return [one for one in self._chunks if one.begin <= step < one.end]
+        return [chunk for chunk in self._chunks if chunk.begin <= step < chunk.end]

@@ -178,7 +178,7 @@ class EvalConfig(RunConfig):
             raise ValueError(f"--run-id {LATEST} means the latest run and cannot name one; choose another id")
         for name in (self.run_id, self.resume):
             if name is not None:
-                require_folder_name("run id", name)
+                require_directory_name("run id", name)
 
     @property
     def chunking(self) -> Chunking:
@@ -234,7 +234,7 @@ class RecordConfig(RunConfig):
                 f"--noise asks the policy after every step; --execute {self.execute} does not: leave it out"
             )
         if self.name is not None:
-            require_folder_name("name", self.name)
+            require_directory_name("name", self.name)
 
 
 def read_addresses(flag: str, text: str) -> tuple[str, ...]:
@@ -242,12 +242,12 @@ def read_addresses(flag: str, text: str) -> tuple[str, ...]:
     addresses = [one.strip().rstrip("/") for one in text.split(",")]
     if not all(addresses):
         raise ValueError(f"{flag} {text!r} has an address that is empty; expected URL or URL,URL")
-    if twice := sorted({one for one in addresses if addresses.count(one) > 1}):
+    if twice := sorted({address for address in addresses if addresses.count(address) > 1}):
         raise ValueError(f"{flag} names {twice[0]} twice; expected another address for each of the same policy")
     return tuple(addresses)
 
 
-def require_folder_name(what: str, name: str) -> None:
+def require_directory_name(what: str, name: str) -> None:
     """Raise ValueError for an invalid directory name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"{what} {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from vla_common.options import Options, option
 from vla_contract.protocol.errors import did_you_mean
-from vla_evaluation.config import require_folder_name
+from vla_evaluation.config import require_directory_name
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class DatasetOptions(Options):
     def __post_init__(self) -> None:
         self.check_options()
         if self.name is not None:
-            require_folder_name("name", self.name)
+            require_directory_name("name", self.name)
         if self.size % 2:
             raise ValueError(f"--size {self.size} makes no film; expected an even number")
         for camera in self.camera_names:

@@ -10,7 +10,7 @@ from typing import Any
 from vla_common.durations import show_seconds
 from vla_evaluation import provenance
 from vla_evaluation.progress import LONG_S, MIN_EPISODES
-from vla_evaluation.runs.folders import find_runs
+from vla_evaluation.runs.directories import find_runs
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore, read_run
 
@@ -58,9 +58,11 @@ def _episode_s(store: RunStore) -> float | None:
     """Return the seconds per episode and worker of the invocations that ended on this machine, without joined ones."""
     done, machine = store.done_by_invocation(), provenance.machine()
     ended = [
-        one
-        for one in store.invocations()
-        if one["ended"] and one["notes"].get("machine") == machine and not one["notes"].get("hosts")
+        invocation
+        for invocation in store.invocations()
+        if invocation["ended"]
+        and invocation["notes"].get("machine") == machine
+        and not invocation["notes"].get("hosts")
     ]
     episodes = sum(done.get(one["id"], 0) for one in ended)
     if episodes < MIN_EPISODES:

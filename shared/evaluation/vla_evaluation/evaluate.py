@@ -33,7 +33,7 @@ from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
 from vla_evaluation.progress import make_progress
 from vla_evaluation.report.data import Summary
-from vla_evaluation.runs.folders import Run, RunRefused, explain_os_error, open_run
+from vla_evaluation.runs.directories import Run, RunRefused, explain_os_error, open_run
 from vla_evaluation.store.reading import NEXT_SESSION
 from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.terminal import one_line, say
@@ -136,7 +136,7 @@ def announce(run: Run, plan: Plan, left: int, workers: int) -> float | None:
         say(line)
     for line in run.drift:
         say(f"drift allowed: {line}")
-    earlier = find_earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
+    earlier = find_earlier(run.directory.parent, run.store.meta("identity")) if left and workers else None
     if earlier is None:
         return None
     if line := earlier.announcement(left, workers):
@@ -155,11 +155,11 @@ def try_to_work(
         code = 130
     except (RunFailed, StoreError, OSError) as error:
         code = 1
-        say(f"error: {one_line(error_message(error, run.folder))}")
+        say(f"error: {one_line(error_message(error, run.directory))}")
     if info.stateful:  # workers that were killed or stopped could not end their sessions
         for url in plan.config.policies:
             with suppress(ContractError), PolicyClient(url, token_of(plan.config), 5.0, 5.0, retries=0) as client:
-                client.reset_all(f"{run.folder.name}.")
+                client.reset_all(f"{run.directory.name}.")
     return code
 
 
@@ -175,7 +175,7 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
     invocation = run.store.begin_invocation(clock.now(), notes)
     growth = Growth(plan.benchmark.worker_gb) if config.workers is None and not config.chunking.realtime else None
     supervisor = Supervisor(
-        run.folder,
+        run.directory,
         run.store,
         invocation,
         clock,
@@ -251,7 +251,7 @@ def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> I
         "episodes": unfinished(run.store.counts()),
         "runtime": "docker" if in_container() else "local",
     }
-    coordinator = Coordinator(ActiveRun(run.folder, job, clock, invocation), description)
+    coordinator = Coordinator(ActiveRun(run.directory, job, clock, invocation), description)
     with coordinating(listen_at, token_of(plan.config), coordinator):
         say(f"other machines join by: ./lab eval --join {coordinator.url}")
         try:
@@ -294,7 +294,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         run.store.set_meta("job", make_job(plan, spec, assets).to_json())
         left = unfinished(run.store.counts())
         videos = len(run.store.undrawn(NEXT_SESSION, partial(video.wanted, config.video)))
-        require_space(run.folder, left * EPISODE_BYTES)
+        require_space(run.directory, left * EPISODE_BYTES)
         workers = workers_for(config, left + videos, benchmark.worker_gb)
         workers = max(workers, min(videos, 1))  # machines that join render no videos of earlier invocations
         expected_s = print_header(run, plan, info, assets, left, workers)
@@ -307,10 +307,10 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
 def conclude(run: Run, code: int, suites: Sequence[str]) -> int:
     """Write the report and print the result; return the exit code."""
     try:
-        summary = report.build(run.folder, run.store)
+        summary = report.build(run.directory, run.store)
     except (StoreError, OSError) as error:
         command = resume_command(run, suites)
-        say(f"error: no report: {error_message(error, run.folder)}; resume with\n  {command}")
+        say(f"error: no report: {error_message(error, run.directory)}; resume with\n  {command}")
         return code or 1
     print_result(run, summary)
     if code and summary.done < summary.planned:
@@ -343,7 +343,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
     """Print what the run is; return what `announce` does."""
     count = len(plan.config.policies)
     addresses = f" at {count} addresses" if count > 1 else ""
-    say(f"run {run.id} in {shown(run.folder)}{' (resumed)' if run.resumed else ''}")
+    say(f"run {run.id} in {shown(run.directory)}{' (resumed)' if run.resumed else ''}")
     say(
         f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
         f"{left} of {len(plan.units)} to do, policy {one_line(info.name)}{addresses}, {plural(workers, 'worker')}, "
@@ -358,7 +358,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
 
 def print_result(run: Run, summary: Summary) -> None:
     """Print the report's path and, as the last line, the result, for people and scripts."""
-    say(f"\nreport: {shown(run.folder / 'report.html')}")
+    say(f"\nreport: {shown(run.directory / 'report.html')}")
     for row in summary.published:
         say(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
     if summary.policy_errors:

@@ -27,7 +27,7 @@ class CheckpointError(ValueError):
     """A checkpoint cannot be used as it is; the text says what is wrong and what to do."""
 
 
-def find_folder(name: str, variable: str, how_to_get: str, volume: Volume | None = None) -> Path:
+def find_directory(name: str, variable: str, how_to_get: str, volume: Volume | None = None) -> Path:
     """Returns the folder that `name` means: a path, else a folder under checkpoints/ on the volume.
 
     Raises CheckpointError with the checkpoints there are, or how to get one; `variable` may name one as well.
@@ -78,67 +78,67 @@ def _expected(path: Path) -> str:
     )
 
 
-def weight_files(folder: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
     """Returns the files that hold the weights, sorted. Raises CheckpointError where one is missing."""
-    if (folder / INDEX).is_file():
-        shards = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+    if (directory / INDEX).is_file():
+        shards = sorted(set(read_json(directory / INDEX).get("weight_map", {}).values()))
         if any("/" in shard or not shard.endswith(".safetensors") for shard in shards):
-            raise CheckpointError(f"{folder / INDEX} names files that are no shards beside it")
-        missing = [shard for shard in shards if not (folder / shard).is_file()]
+            raise CheckpointError(f"{directory / INDEX} names files that are no shards beside it")
+        missing = [shard for shard in shards if not (directory / shard).is_file()]
         if missing:
             raise CheckpointError(
-                f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing)}; "
+                f"{directory} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing)}; "
                 "run the download again, it goes on where it stopped"
             )
-        return [folder / shard for shard in shards]
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
+        return [directory / shard for shard in shards]
+    if (directory / SINGLE).is_file():
+        return [directory / SINGLE]
     raise CheckpointError(
-        f"{folder} has no weights ({SINGLE}, or {INDEX} with its files); expected a checkpoint in "
+        f"{directory} has no weights ({SINGLE}, or {INDEX} with its files); expected a checkpoint in "
         "safetensors: run the download again, or convert *.bin files"
     )
 
 
-def write_record(folder: Path, repo: str, revision: str, hashes: Mapping[str, str], **more: Any) -> None:
+def write_record(directory: Path, repo: str, revision: str, hashes: Mapping[str, str], **more: Any) -> None:
     """Writes the manifest of a complete folder; `hashes` is file name -> sha256, `more` what its service will ask."""
-    files = {name: {"sha256": hashes[name], "size": (folder / name).stat().st_size} for name in sorted(hashes)}
+    files = {name: {"sha256": hashes[name], "size": (directory / name).stat().st_size} for name in sorted(hashes)}
     record = {"repo": repo, "revision": revision, "sha256": weights_hash(hashes), "files": files}
-    (folder / RECORD).write_text(json.dumps(record | more, indent=2) + "\n", encoding="utf-8")
+    (directory / RECORD).write_text(json.dumps(record | more, indent=2) + "\n", encoding="utf-8")
 
 
-def update_record(folder: Path, **more: Any) -> None:
+def update_record(directory: Path, **more: Any) -> None:
     """Puts `more` into the manifest, and prints what that changes."""
-    record = read_record(folder)
+    record = read_record(directory)
     changed = {name: value for name, value in more.items() if record.get(name) != value}
     for name, value in changed.items():
         print(f"{RECORD}: {name} is {value!r}, was {record.get(name)!r}")
     if changed:
-        (folder / RECORD).write_text(json.dumps(record | changed, indent=2) + "\n", encoding="utf-8")
+        (directory / RECORD).write_text(json.dumps(record | changed, indent=2) + "\n", encoding="utf-8")
 
 
-def read_record(folder: Path) -> dict[str, Any]:
+def read_record(directory: Path) -> dict[str, Any]:
     """Returns the manifest, empty where there is none. Raises CheckpointError."""
-    return read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
+    return read_json(directory / RECORD) if (directory / RECORD).is_file() else {}
 
 
-def identity(folder: Path, record: Mapping[str, Any] | None = None) -> Checkpoint:
+def identity(directory: Path, record: Mapping[str, Any] | None = None) -> Checkpoint:
     """Returns what a folder holds: from its manifest where the files' sizes still agree, else hashed now."""
-    record = read_record(folder) if record is None else record
-    if changed := changed_files(folder, record):
+    record = read_record(directory) if record is None else record
+    if changed := changed_files(directory, record):
         raise CheckpointError(
-            f"{folder} has changed since it was made ({', '.join(changed[:4])}); run `./lab checkpoint` again, "
+            f"{directory} has changed since it was made ({', '.join(changed[:4])}); run `./lab checkpoint` again, "
             f"or remove {RECORD} if the change is yours"
         )
-    sha256 = record.get("sha256") or weights_hash({path.name: file_hash(path) for path in weight_files(folder)})
-    return Checkpoint(record.get("repo", folder.name), record.get("revision", "local"), sha256)
+    sha256 = record.get("sha256") or weights_hash({path.name: file_hash(path) for path in weight_files(directory)})
+    return Checkpoint(record.get("repo", directory.name), record.get("revision", "local"), sha256)
 
 
-def changed_files(folder: Path, record: Mapping) -> list[str]:
+def changed_files(directory: Path, record: Mapping) -> list[str]:
     """Returns the recorded files that are missing or have another size."""
     return [
         name
         for name, file in record.get("files", {}).items()
-        if not (folder / name).is_file() or (folder / name).stat().st_size != file["size"]
+        if not (directory / name).is_file() or (directory / name).stat().st_size != file["size"]
     ]
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from vla_common.volume import make_own_folder, require_space, shown
+from vla_common.volume import make_own_directory, require_space, shown
 from vla_contract.protocol.tokens import check_token
 from vla_modelkit import hub, pace
 from vla_modelkit.checkpoint import CheckpointError, file_hash
@@ -19,32 +19,32 @@ KIND = "dataset"  # what the hub calls such a repository
 TOLD = 10  # how often it is said how far it is
 
 
-def fetch_data(repo: str, below: str, folder: Path, revision: str = "main") -> Path:
+def fetch_data(repo: str, below: str, directory: Path, revision: str = "main") -> Path:
     """Returns `folder` with what lies under `below` in a repository of data ("": all of it).
 
     Until it is whole it lies beside that place, and files that are complete there stay. Raises CheckpointError where
     the hub cannot be reached, has no such folder, or gave other bytes than it promised; VolumeError without space.
     """
-    if folder.exists():
-        print(f"{shown(folder)} is there already")
-        return folder
+    if directory.exists():
+        print(f"{shown(directory)} is there already")
+        return directory
     commit, files = _listing(repo, below, revision)
-    stage = folder.with_name(f".{folder.name}.download")
-    missing = [one for one in files if not _has(stage, one)]
+    stage = directory.with_name(f".{directory.name}.download")
+    missing = [file for file in files if not _has(stage, file)]
     size = sum(one.size for one in missing)
     name = f"{repo}/{below}".rstrip("/")
     print(f"{name} at {commit}: {len(missing)} of {len(files)} files, {size / 1e9:.2f} GB to download", flush=True)
-    require_space(folder, size + SPARE)
-    make_own_folder(stage)
+    require_space(directory, size + SPARE)
+    make_own_directory(stage)
     with pace.announced(stage, size), ThreadPoolExecutor(AT_ONCE) as pool:
         every = -(-len(missing) // TOLD)
         for count, _ in enumerate(pool.map(lambda one: _download(repo, commit, one, stage), missing), 1):
             if count % every == 0 and count < len(missing):
                 print(f"{count} of {len(missing)} files", flush=True)
-    (stage / below).rename(folder) if below else stage.rename(folder)
+    (stage / below).rename(directory) if below else stage.rename(directory)
     shutil.rmtree(stage, ignore_errors=True)
-    shutil.rmtree(folder / ".cache", ignore_errors=True)  # the client's own notes
-    return folder
+    shutil.rmtree(directory / ".cache", ignore_errors=True)  # the client's own notes
+    return directory
 
 
 def _listing(repo: str, below: str, revision: str) -> tuple[str, list[RemoteFile]]:
@@ -60,7 +60,7 @@ def _listing(repo: str, below: str, revision: str) -> tuple[str, list[RemoteFile
         tree = HfApi().list_repo_tree(repo, below or None, recursive=True, revision=commit, repo_type=KIND)
         files = [RemoteFile(one.path, one.size, one.lfs.sha256 if one.lfs else None) for one in tree
                  if isinstance(one, RepoFile)]  # fmt: skip
-    if not any(one.name.endswith("meta/info.json") for one in files):
+    if not any(file.name.endswith("meta/info.json") for file in files):
         raise CheckpointError(f"{repo}/{below} holds no meta/info.json; expected a data set in LeRobot's layout")
     return str(commit), files
 

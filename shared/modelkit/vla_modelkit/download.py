@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from vla_common.volume import make_own_folder, require_space, shown
+from vla_common.volume import make_own_directory, require_space, shown
 from vla_contract.protocol.tokens import check_token
 from vla_modelkit import pace
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, update_record, write_record
@@ -32,7 +32,7 @@ class RemoteFile:
 def fetch(
     repo: str,
     revision: str,
-    folder: Path,
+    directory: Path,
     wanted: Sequence[str],
     force: bool = False,
     check: Check = lambda where, names: None,
@@ -44,32 +44,32 @@ def fetch(
     stopped. Raises CheckpointError where the hub cannot be reached, has no such revision, or gave bytes that are not
     what it promised; VolumeError where space is short.
     """
-    if not force and is_complete(folder, repo, revision):
-        print(f"{shown(folder)} is complete already")
-        update_record(folder, **more)
+    if not force and is_complete(directory, repo, revision):
+        print(f"{shown(directory)} is complete already")
+        update_record(directory, **more)
         return
-    commit, files = listing(repo, revision, folder, wanted, check)
-    missing = [one for one in files if not _has(folder, one)]
+    commit, files = listing(repo, revision, directory, wanted, check)
+    missing = [file for file in files if not _has(directory, file)]
     size = sum(one.size for one in missing)
-    require_space(folder, size + SPARE)
+    require_space(directory, size + SPARE)
     print(f"{repo} at {commit}: {len(missing)} of {len(files)} files, {size / 1e9:.1f} GB to download", flush=True)
-    make_own_folder(folder)
-    with pace.announced(folder, size):
+    make_own_directory(directory)
+    with pace.announced(directory, size):
         for one in sorted(missing, key=lambda one: -one.size):  # the pace of small files says nothing
-            _download(repo, commit, one, folder)
-    write_record(folder, repo, commit, _checked(files, folder), **more)
+            _download(repo, commit, one, directory)
+    write_record(directory, repo, commit, _checked(files, directory), **more)
 
 
-def is_complete(folder: Path, repo: str, revision: str) -> bool:
+def is_complete(directory: Path, repo: str, revision: str) -> bool:
     """Returns whether the folder's record is of this repository and revision, and its files still have their sizes."""
-    record = read_record(folder)
+    record = read_record(directory)
     if record and record.get("repo") != repo:
-        raise CheckpointError(f"{folder} holds {record.get('repo')}; choose another --name for {repo}")
-    return bool(record) and revision in ("main", record.get("revision")) and not changed_files(folder, record)
+        raise CheckpointError(f"{directory} holds {record.get('repo')}; choose another --name for {repo}")
+    return bool(record) and revision in ("main", record.get("revision")) and not changed_files(directory, record)
 
 
 def listing(
-    repo: str, revision: str, folder: Path, wanted: Sequence[str], check: Check
+    repo: str, revision: str, directory: Path, wanted: Sequence[str], check: Check
 ) -> tuple[str, list[RemoteFile]]:
     """Returns (commit, the files that a checkpoint needs). Raises CheckpointError, for another model's listing too."""
     from huggingface_hub import HfApi, get_token
@@ -85,7 +85,7 @@ def listing(
     except (OSError, OfflineModeIsEnabled) as error:
         raise CheckpointError(
             f"{repo} cannot be downloaded, the hub cannot be reached for {revision}: {_line(error)}; on a machine "
-            f"without network copy {folder} from one that has it, or make a checkpoint with --tiny"
+            f"without network copy {directory} from one that has it, or make a checkpoint with --tiny"
         ) from error
     check(f"{repo} at {revision}", (one.rfilename for one in info.siblings or []))
     files = [
@@ -93,7 +93,7 @@ def listing(
         for one in info.siblings or []
         if any(_matches(one.rfilename, pattern) for pattern in wanted)
     ]
-    if not any(one.name.endswith(".safetensors") for one in files):
+    if not any(file.name.endswith(".safetensors") for file in files):
         raise CheckpointError(f"{repo} at {revision} holds no *.safetensors; expected a checkpoint")
     return str(info.sha), files
 
@@ -102,17 +102,17 @@ def _matches(name: str, pattern: str) -> bool:
     return name.count("/") == pattern.count("/") and fnmatch(name, pattern)
 
 
-def _has(folder: Path, file: RemoteFile) -> bool:
-    path = folder / file.name
+def _has(directory: Path, file: RemoteFile) -> bool:
+    path = directory / file.name
     return path.is_file() and path.stat().st_size == file.size
 
 
-def _download(repo: str, commit: str, file: RemoteFile, folder: Path) -> None:
+def _download(repo: str, commit: str, file: RemoteFile, directory: Path) -> None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        hf_hub_download(repo, file.name, revision=commit, local_dir=folder)
+        hf_hub_download(repo, file.name, revision=commit, local_dir=directory)
     except (HfHubHTTPError, OSError) as error:
         raise CheckpointError(
             f"{file.name} of {repo} was not downloaded: {_line(error)}; run the command again, it goes on where it "
@@ -120,15 +120,15 @@ def _download(repo: str, commit: str, file: RemoteFile, folder: Path) -> None:
         ) from error
 
 
-def _checked(files: list[RemoteFile], folder: Path) -> dict[str, str]:
+def _checked(files: list[RemoteFile], directory: Path) -> dict[str, str]:
     hashes = {}
-    for one in files:
-        hashes[one.name] = file_hash(folder / one.name)
-        if one.sha256 is not None and hashes[one.name] != one.sha256:
-            (folder / one.name).unlink()
+    for file in files:
+        hashes[file.name] = file_hash(directory / file.name)
+        if file.sha256 is not None and hashes[file.name] != file.sha256:
+            (directory / file.name).unlink()
             raise CheckpointError(
-                f"{one.name} has sha256 {hashes[one.name]}, the hub says {one.sha256}; it was removed: run the command "
-                "again"
+                f"{file.name} has sha256 {hashes[file.name]}, the hub says {file.sha256}; it was removed: run the "
+                "command again"
             )
     return hashes
 

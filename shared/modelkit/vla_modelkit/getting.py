@@ -44,47 +44,47 @@ class GetCheckpoint(CheckpointOptions):
         pinned = dict(self.PUBLISHED.values()).get(repo, pinned)
         return repo, self.revision or pinned
 
-    def folder(self, volume: Volume) -> Path:
+    def directory(self, volume: Volume) -> Path:
         """Returns where the checkpoint belongs. Raises CheckpointError where a random one would replace another.
 
         What lies under a random checkpoint's usual name without a record is one that was interrupted; elsewhere it was
         put there by hand.
         """
         usual = f"{self.MODEL}-{self.size}" if self.tiny else self.pinned()[0].rpartition("/")[2]
-        folder = volume.checkpoints / (self.name or usual)
-        by_hand = folder.name != usual and folder.is_dir() and any(folder.iterdir())
-        there = read_record(folder).get("repo", "another checkpoint" if by_hand else "")
-        if self.tiny and there and not self.force and not is_random(folder):
-            raise CheckpointError(f"{folder} holds {there}; choose another --name for a random checkpoint")
-        return folder
+        directory = volume.checkpoints / (self.name or usual)
+        by_hand = directory.name != usual and directory.is_dir() and any(directory.iterdir())
+        there = read_record(directory).get("repo", "another checkpoint" if by_hand else "")
+        if self.tiny and there and not self.force and not is_random(directory):
+            raise CheckpointError(f"{directory} holds {there}; choose another --name for a random checkpoint")
+        return directory
 
 
 Settings = TypeVar("Settings", bound=GetCheckpoint)
 
 
-def is_random(folder: Path) -> bool:
+def is_random(directory: Path) -> bool:
     """Returns whether a folder holds a finished checkpoint that was made up."""
-    return str(read_record(folder).get("repo", "")).startswith(RANDOM)
+    return str(read_record(directory).get("repo", "")).startswith(RANDOM)
 
 
-def make_random(folder: Path, settings: GetCheckpoint, write: Callable[[Path], object], **more: Any) -> None:
+def make_random(directory: Path, settings: GetCheckpoint, write: Callable[[Path], object], **more: Any) -> None:
     """Has `write` fill `folder` with a random checkpoint and records it; a whole one stays, unless forced."""
-    if is_random(folder) and not settings.force and not changed_files(folder, read_record(folder)):
-        print(f"{shown(folder)} is there already")
+    if is_random(directory) and not settings.force and not changed_files(directory, read_record(directory)):
+        print(f"{shown(directory)} is there already")
         return
 
     def fill(draft: Path) -> None:
         write(draft)
         record_random(draft, settings.size, settings.seed, **more)
 
-    put_whole(folder, fill)
+    put_whole(directory, fill)
 
 
-def record_random(folder: Path, size: str, seed: int, **more: Any) -> None:
+def record_random(directory: Path, size: str, seed: int, **more: Any) -> None:
     """Writes the manifest of a folder of made-up weights."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    hashes = {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
-    write_record(folder, f"{RANDOM}{size}", f"seed-{seed}", hashes, **more)
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    hashes = {path.relative_to(directory).as_posix(): file_hash(path) for path in files}
+    write_record(directory, f"{RANDOM}{size}", f"seed-{seed}", hashes, **more)
 
 
 def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
@@ -94,17 +94,17 @@ def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
 
 def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
     settings = tyro.cli(kind, prog=f"python -m services.{kind.MODEL}.checkpoints")
-    folder = settings.folder(Volume())
+    directory = settings.directory(Volume())
     if not settings.tiny:
         print(f"licence: {kind.LICENCE}\npage: huggingface.co/{settings.pinned()[0]}", flush=True)
-    get(settings, folder)
-    _give_to_owner(folder)
-    print(f"checkpoint: {shown(folder)}\nserve it: ./lab up {kind.MODEL} --checkpoint {folder.name}")
+    get(settings, directory)
+    _give_to_owner(directory)
+    print(f"checkpoint: {shown(directory)}\nserve it: ./lab up {kind.MODEL} --checkpoint {directory.name}")
 
 
-def _give_to_owner(folder: Path) -> None:
+def _give_to_owner(directory: Path) -> None:
     """Gives files that root made to the folder's owner, so that containers and their users can replace them."""
     if os.geteuid() == 0:
-        owner = folder.stat()
-        for path in folder.rglob("*"):
+        owner = directory.stat()
+        for path in directory.rglob("*"):
             os.chown(path, owner.st_uid, owner.st_gid)

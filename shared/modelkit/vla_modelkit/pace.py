@@ -16,13 +16,13 @@ LONG_S = 600.0  # what takes longer is said
 
 
 @contextmanager
-def announced(folder: Path, total: int) -> Iterator[None]:
+def announced(directory: Path, total: int) -> Iterator[None]:
     """Says how long `total` bytes into a folder will take, if that is long, after some seconds of its body."""
-    ended, began, before = threading.Event(), time.monotonic(), _written(folder)
+    ended, began, before = threading.Event(), time.monotonic(), _written(directory)
 
     def watch() -> None:
         while not ended.wait(MEASURED_S):
-            if (come := _written(folder) - before) >= LEAST:
+            if (come := _written(directory) - before) >= LEAST:
                 if line := estimate(total, come, time.monotonic() - began):
                     print(line, flush=True)
                 return
@@ -43,9 +43,9 @@ def estimate(total: int, come: int, seconds: float) -> str | None:
     return f"this will take about {show_seconds(left_s)} more at {speed:.1f} MB/s; stopped, the same command goes on"
 
 
-def _written(folder: Path) -> int:
+def _written(directory: Path) -> int:
     """Returns how many bytes lie in a folder, those of unfinished files too."""
-    return sum(_size(path) for path in folder.rglob("*"))
+    return sum(_size(path) for path in directory.rglob("*"))
 
 
 def _size(path: Path) -> int:

@@ -45,7 +45,7 @@ def _read(name: str, text: str, hint: Any) -> Any:
         if text.lower() not in TRUTH:
             raise ValueError(f"{name}={text!r}; expected 0 or 1")
         return TRUTH[text.lower()]
-    hint = next((one for one in get_args(hint) if one is not type(None)), hint)  # Path of Path | None
+    hint = next((arg for arg in get_args(hint) if arg is not type(None)), hint)  # Path of Path | None
     try:
         return hint(text)
     except ValueError:

@@ -33,12 +33,12 @@ class Safetensors:
     Raises CheckpointError for a missing, truncated or foreign file.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, directory: Path):
+        self.directory = directory
         self._place: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._open: dict[str, object] = {}
-        for file in (path.name for path in weight_files(folder)):
+        for file in (path.name for path in weight_files(directory)):
             handle = self._handle(file)
             for name in handle.keys():  # noqa: SIM118
                 self._place[name] = file
@@ -55,9 +55,9 @@ class Safetensors:
     def _handle(self, file: str):
         if file not in self._open:
             try:
-                self._open[file] = safe_open(str(self.folder / file), framework="pt", device="cpu")
+                self._open[file] = safe_open(str(self.directory / file), framework="pt", device="cpu")
             except (SafetensorError, OSError) as error:
-                raise CheckpointError(f"{self.folder / file}: {explain(self.folder / file, error)}") from error
+                raise CheckpointError(f"{self.directory / file}: {explain(self.directory / file, error)}") from error
         return self._open[file]
 
 

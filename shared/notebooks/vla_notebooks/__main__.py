@@ -49,8 +49,8 @@ def main() -> None:
     given = token_for(server.host)
     volume = Volume()
     settle(server.of, volume)
-    with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as folder:
-        run(server, given, volume.notebooks, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as directory:
+        run(server, given, volume.notebooks, Path(directory))
 
 
 def check_user(server: Server) -> None:
@@ -90,13 +90,13 @@ def run(server: Server, given: str | None, root: Path, private: Path) -> None:
 
 def variables(token: str, private: Path) -> dict[str, str]:
     """Returns the environment Jupyter runs in: the token, off the command line, and no settings of this machine."""
-    folders = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
+    directories = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
     return {
         "JUPYTER_TOKEN": token,
         "JUPYTER_NO_CONFIG": "1",
         "JUPYTER_PREFER_ENV_PATH": "1",
         "IPYTHONDIR": str(private / "ipython"),
-        **{f"JUPYTER_{name}_DIR": str(private / folder) for name, folder in folders.items()},
+        **{f"JUPYTER_{name}_DIR": str(private / directory) for name, directory in directories.items()},
     }
 
 

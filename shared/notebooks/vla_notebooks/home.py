@@ -16,7 +16,7 @@ from typing import Annotated
 import tyro
 
 from vla_common import endings
-from vla_common.volume import Volume, make_folder, shown
+from vla_common.volume import Volume, make_directory, shown
 
 SERVICES = Path(__file__).resolve().parents[3] / "services"
 
@@ -40,9 +40,9 @@ def shipped(of: str) -> list[Path]:
 
 def settle(of: str, volume: Volume, fresh: bool = False) -> list[Path]:
     """Returns the copies that this made in notebooks/`of`: of what was not there; with `fresh` of what is not equal."""
-    folder = volume.path("notebooks") / of
-    pairs = [(source.read_bytes(), folder / source.name) for source in shipped(of)]
-    make_folder(folder)
+    directory = volume.path("notebooks") / of
+    pairs = [(source.read_bytes(), directory / source.name) for source in shipped(of)]
+    make_directory(directory)
     made = []
     for content, target in pairs:
         there = os.path.lexists(target)
@@ -76,8 +76,8 @@ def main() -> None:
     """Copies, and says what and where."""
     home = tyro.cli(Home, description=__doc__)
     made = settle(home.of, Volume(), home.fresh)
-    folder = shown(Volume().path("notebooks") / home.of)
-    print(f"{folder}: {len(made)} notebooks copied" + "".join(f"\n  {path.name}" for path in made))
+    directory = shown(Volume().path("notebooks") / home.of)
+    print(f"{directory}: {len(made)} notebooks copied" + "".join(f"\n  {path.name}" for path in made))
 
 
 if __name__ == "__main__":

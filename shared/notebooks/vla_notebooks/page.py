@@ -44,9 +44,9 @@ def page(title: str, viewers: Mapping[str, tuple[VBox, Mapping[str, Sequence[Any
 
 def _section(heading: str, box: VBox, only: Mapping[str, Sequence[Any]]) -> str:
     *controls, screen = box.children
-    values = [dict(_values(one, only.get(one.description))) for one in controls]
-    before, drawings = [one.value for one in controls], {}
-    for chosen in itertools.product(*(enumerate(one.values()) for one in values)):
+    values = [dict(_values(control, only.get(control.description))) for control in controls]
+    before, drawings = [control.value for control in controls], {}
+    for chosen in itertools.product(*(enumerate(value.values()) for value in values)):
         for control, (_, value) in zip(controls, chosen, strict=True):
             control.value = value
         drawings[",".join(str(number) for number, _ in chosen)] = screen.value

@@ -31,11 +31,11 @@ def backbone(attention: Attention, overrides: Mapping[str, Any] | None = None) -
         return
     from gr00t.model.backbone import eagle_backbone
 
-    folder = Path(eagle_backbone.DEFAULT_EAGLE_PATH)
+    directory = Path(eagle_backbone.DEFAULT_EAGLE_PATH)
     makers = {"AutoConfig": _Configs(overrides or {}), "AutoModel": _Models(attention.kind)}
     with contextlib.ExitStack() as stack:
         if attention.kind != "flash":
-            stack.enter_context(_without_radio(folder))
+            stack.enter_context(_without_radio(directory))
         stack.enter_context(_swapped(eagle_backbone, makers))
         yield
 
@@ -75,11 +75,11 @@ class _Models:
 
 
 @contextlib.contextmanager
-def _without_radio(folder: Path) -> Iterator[None]:
+def _without_radio(directory: Path) -> Iterator[None]:
     """Has the backbone's `radio_model` be a module with its two names, which stand for nothing that N1.5 builds."""
     from transformers.dynamic_module_utils import TRANSFORMERS_DYNAMIC_MODULE_NAME as DYNAMIC
 
-    name = f"{DYNAMIC}.{folder.name}.radio_model"
+    name = f"{DYNAMIC}.{directory.name}.radio_model"
     module = types.ModuleType(name, "The RADIO vision tower, which GR00T N1.5 does not use.")
     for absent in ("RADIOConfig", "RADIOModel"):
         setattr(module, absent, _absent(absent))

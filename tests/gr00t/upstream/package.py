@@ -37,7 +37,7 @@ def missing() -> str | None:
     _add_source()
     if importlib.util.find_spec("gr00t") is None:
         return f"set {SOURCE_VARIABLE} to a checkout of github.com/NVIDIA/Isaac-GR00T at {COMMIT}"
-    if importlib.util.find_spec("gr00t.model") is None or not _eagle_folder().is_dir():
+    if importlib.util.find_spec("gr00t.model") is None or not _eagle_directory().is_dir():
         where = importlib.util.find_spec("gr00t").submodule_search_locations
         return (
             f"'gr00t' in {', '.join(where or ['?'])} has no model/backbone/eagle2_hg_model: it is another package, or "
@@ -69,7 +69,7 @@ def remove_copies() -> None:
 
 
 def load_policy(
-    folder: Path,
+    directory: Path,
     embodiment: Embodiment,
     attention: Attention,
     device: str,
@@ -94,7 +94,7 @@ def load_policy(
         modalities, transforms = data_config(embodiment)
         with backbone(attention, overrides):
             policy = Gr00tPolicy(
-                str(folder.resolve()),  # an absolute path is no repository's name, so nothing is looked up on a hub
+                str(directory.resolve()),  # an absolute path is no repository's name, so nothing is looked up on a hub
                 embodiment.tag,
                 modalities,
                 transforms,
@@ -102,8 +102,8 @@ def load_policy(
                 device=device,
             )
     policy.model.backbone.eagle_model.language_model.lm_head = Identity()
-    if (folder / "vocab.json").is_file():
-        tokenizer = Qwen2TokenizerFast.from_pretrained(str(folder), local_files_only=True, padding_side="left")
+    if (directory / "vocab.json").is_file():
+        tokenizer = Qwen2TokenizerFast.from_pretrained(str(directory), local_files_only=True, padding_side="left")
         processor = copy.copy(transforms.transforms[-1].eagle_processor)  # upstream has one for all transforms
         processor.tokenizer = tokenizer
         transforms.transforms[-1].eagle_processor = processor
@@ -170,5 +170,5 @@ def _package() -> Path:
     return Path((importlib.util.find_spec("gr00t").submodule_search_locations or ["."])[0])
 
 
-def _eagle_folder() -> Path:
+def _eagle_directory() -> Path:
     return _package() / "model" / "backbone" / "eagle2_hg_model"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from services.gr00t.checkpoint.folder import CheckpointFolder
+from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.model.attention import choose
 from services.gr00t.processing.prompt import refuse_placeholders
 from services.gr00t.service.info import example, policy_info, steps_of
@@ -109,15 +109,15 @@ class UpstreamPolicy(Policy):
         package.remove_copies()
 
 
-def load_upstream_policy(settings: Settings, found: CheckpointFolder, layout: Layout) -> UpstreamPolicy:
+def load_upstream_policy(settings: Settings, found: CheckpointDirectory, layout: Layout) -> UpstreamPolicy:
     """Returns the policy. Raises UpstreamMissing, and ValueError for what upstream's code cannot do."""
     if settings.dtype not in ("auto", "bf16"):
         raise ValueError(f"upstream computes in bf16, as it loads itself; dtype is {settings.dtype!r}")
     package.prepare()
     device = choose_device(settings.device)
     attention, steps = choose(settings.attention, str(device)), steps_of(layout, settings)
-    log.info("loading %s on %s in upstream's code, attention %s", found.folder, device, attention.kind)
-    policy = package.load_policy(found.folder, layout.embodiment, attention, str(device), steps, found.overrides)
+    log.info("loading %s on %s in upstream's code, attention %s", found.directory, device, attention.kind)
+    policy = package.load_policy(found.directory, layout.embodiment, attention, str(device), steps, found.overrides)
     horizon = len(policy.modality_config["action"].delta_indices)
     details = {"dtype": "bf16", "engine": "upstream", "upstream_commit": COMMIT}
     info = policy_info(found, layout, settings, attention, device, "bf16", horizon, details)

@@ -24,14 +24,14 @@ def shift_the_clock(path):
     time.time = shifted
 
 
-def hang_in(names, folder):
+def hang_in(names, directory):
     from vla_evaluation.workers.heartbeat import WorkerHeartbeat
 
     enter = WorkerHeartbeat.enter
 
     def hanging(self, phase, within_s, steps=0):
         enter(self, phase, within_s, steps)
-        if phase.name in names and is_first(os.path.join(folder, phase.name)):
+        if phase.name in names and is_first(os.path.join(directory, phase.name)):
             enter(self, phase, HANGS_WITHIN_S, steps)
             while True:
                 time.sleep(60)

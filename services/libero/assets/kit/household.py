@@ -16,12 +16,12 @@ TURBO = "turbosquid_objects"
 def book(name: str, half, centre, mass: float, cover: Colour, ink: Colour, title: str) -> Asset:
     """Returns a standing book, thin along x, its spine towards -y."""
     atlas = Atlas(512)
-    picture = Image.new("RGB", (170, 210), cover)
-    draw = ImageDraw.Draw(picture)
+    image = Image.new("RGB", (170, 210), cover)
+    draw = ImageDraw.Draw(image)
     draw.rectangle((8, 8, 161, 201), outline=ink, width=3)
     fitted(draw, title, (85, 80), 130, 90, ink)
     draw.line((40, 150, 130, 150), fill=ink, width=3)
-    front, skin = atlas.add(picture), atlas.flat(cover)
+    front, skin = atlas.add(image), atlas.flat(cover)
     pages = atlas.add(metal("pages", (236, 228, 206), 48))
     (hx, hy, hz), (cx, cy, cz) = half, centre
     body = Body("object", mass=mass).box(half, centre)

@@ -209,10 +209,10 @@ class _Writer:
 
     def __init__(self, asset: Asset):
         self.asset = asset
-        folder = asset.path.rsplit("/", 1)[0]
-        own_folder = folder.endswith(f"/{asset.name}")
-        self.parts = folder if own_folder else asset.path  # where meshes and texture lie
-        self.relative = "" if own_folder else f"{asset.name}/"  # the same, seen from the XML file
+        directory = asset.path.rsplit("/", 1)[0]
+        own_directory = directory.endswith(f"/{asset.name}")
+        self.parts = directory if own_directory else asset.path  # where meshes and texture lie
+        self.relative = "" if own_directory else f"{asset.name}/"  # the same, seen from the XML file
         self.frame = Y_UP if asset.up == "y" else np.eye(3)
         self.meshes: dict[str, bytes] = {}
 
@@ -225,10 +225,10 @@ class _Writer:
         }
         sites = [xml("site", name=f"{n}_site", pos=p, size=0.005, rgba=(0, 0, 0, 0)) for n, p in placement.items()]
         world = xml("worldbody", [xml("body", [self.body(asset.root), *sites])])
-        picture, shine = f"tex-{asset.name}", dict(specular=asset.specular, shininess=asset.shininess)
+        image, shine = f"tex-{asset.name}", dict(specular=asset.specular, shininess=asset.shininess)
         materials = [
-            xml("texture", type="2d", name=picture, file=f"{self.relative}texture.png"),
-            xml("material", name=asset.name, texture=picture, **shine),
+            xml("texture", type="2d", name=image, file=f"{self.relative}texture.png"),
+            xml("material", name=asset.name, texture=image, **shine),
         ]
         meshes = [xml("mesh", name=name, file=f"{self.relative}{name}.msh") for name in self.meshes]
         parts = [xml("compiler", angle="radian"), xml("asset", [*materials, *meshes]), world]

@@ -76,12 +76,12 @@ def tiles(name: str, base: Colour, joint: Colour, size: int = 256, n: int = 4, r
     gen, cell = rng(name), size // n
     tone = np.repeat(np.repeat(gen.uniform(-1, 1, (n, n)), cell, 0), cell, 1)
     light = 1 + rough * (0.6 * tone + 0.8 * noise(gen, (n * cell,) * 2, (9, 9)))
-    picture = np.array(shade(base, light))
+    image = np.array(shade(base, light))
     width = max(1, cell // 32)
     for k in range(n):
-        picture[k * cell : k * cell + width] = joint
-        picture[:, k * cell : k * cell + width] = joint
-    return Image.fromarray(picture).resize((size, size))
+        image[k * cell : k * cell + width] = joint
+        image[:, k * cell : k * cell + width] = joint
+    return Image.fromarray(image).resize((size, size))
 
 
 def weave(name: str, base: Colour, size: int = 128, n: int = 12) -> Image.Image:
@@ -120,15 +120,15 @@ def label(
 
     `motif` is "" (none), "disc", "leaf", "drops" or "letters".
     """
-    picture = Image.new("RGB", size, ground)
-    draw = ImageDraw.Draw(picture)
+    image = Image.new("RGB", size, ground)
+    draw = ImageDraw.Draw(image)
     w, h = size
     name_y = 0.36 * h if motif else 0.5 * h
     if band:
         draw.rectangle((0, name_y - 0.2 * h, w, name_y + 0.2 * h), fill=band)
     _motif(draw, motif, blob, w, h, text)
     fitted(draw, text, (w / 2, name_y), 0.88 * w, 0.34 * h if motif else 0.6 * h, ink)
-    return picture
+    return image
 
 
 def _motif(draw: ImageDraw.ImageDraw, motif: str, blob: Colour, w: float, h: float, text: str) -> None:
@@ -161,16 +161,16 @@ class Atlas:
         self.image = Image.new("RGB", (size, size), ground)
         self._x = self._y = self._shelf = 0
 
-    def add(self, picture: Image.Image) -> Skin:
+    def add(self, image: Image.Image) -> Skin:
         """Returns the skin of `picture` after copying it in; raises ValueError when the atlas is full."""
-        w, h = picture.width + 2, picture.height + 2
+        w, h = image.width + 2, image.height + 2
         if self._x + w > self.image.width:
             self._x, self._y, self._shelf = 0, self._y + self._shelf, 0
         if self._y + h > self.image.height or w > self.image.width:
             raise ValueError(f"no room for a {w}x{h} picture in an atlas of {self.image.size}; make the atlas larger")
         x, y = self._x, self._y
-        self.image.paste(picture.resize((w, h)), (x, y))
-        self.image.paste(picture, (x + 1, y + 1))
+        self.image.paste(image.resize((w, h)), (x, y))
+        self.image.paste(image, (x + 1, y + 1))
         self._x, self._shelf = x + w, max(self._shelf, h)
         size = self.image.width
         return ((x + 1.5) / size, (y + 1.5) / size, (x + w - 1.5) / size, (y + h - 1.5) / size)

@@ -108,7 +108,7 @@ def _room(
     scene: str, out: dict, walls: bool, floor_body: bool, table: str | None, parts: dict[str, Mesh], atlas: Atlas | None
 ):
     """Writes one scene: `parts` maps mesh names to scenery; "table" is left to the table body."""
-    folder = f"scenes/{scene}"
+    directory = f"scenes/{scene}"
     surface = dict(specular=0.1, shininess=0.1)
     assets = [
         xml("texture", type="skybox", builtin="gradient", **SKY, width=64, height=64),
@@ -121,16 +121,16 @@ def _room(
         xml("material", name="walls_mat", texture="tex-wall", **surface),
         xml("mesh", name="room_walls", file=f"{scene}/room_walls.msh"),
     ]
-    out[f"{folder}/room_walls.msh"] = _walls(walls).tobytes()
+    out[f"{directory}/room_walls.msh"] = _walls(walls).tobytes()
     floor = xml("geom", name="floor", type="plane", size=(3, 3, 0.5), material="floorplane", condim=3, group=1)
     world = [xml("body", [floor], name="floor") if floor_body else floor]
     world.append(xml("geom", name="walls_visual", type="mesh", mesh="room_walls", material="walls_mat", **SHOWN))
     if parts:
-        out[f"{folder}/scenery.png"] = atlas.image
+        out[f"{directory}/scenery.png"] = atlas.image
         assets.append(xml("texture", name="tex-scenery", type="2d", file=f"{scene}/scenery.png"))
         assets.append(xml("material", name="scenery", texture="tex-scenery", specular=0.2, shininess=0.3))
     for name, mesh in parts.items():
-        out[f"{folder}/{name}.msh"] = mesh.tobytes()
+        out[f"{directory}/{name}.msh"] = mesh.tobytes()
         assets.append(xml("mesh", name=name, file=f"{scene}/{name}.msh"))
         if name != "table":
             world.append(xml("geom", name=f"{name}_visual", type="mesh", mesh=name, material="scenery", **SHOWN))
@@ -139,7 +139,7 @@ def _room(
         world.append(xml("light", name=name, pos=pos, **LIGHT))
     world.append(xml("light", **FILL))
     world += [xml("camera", name=n, mode="fixed", pos=p, quat=q) for n, (p, q) in CAMERAS.items()]
-    out[f"{folder}.xml"] = xml("mujoco", [xml("asset", assets), xml("worldbody", world)], model=scene) + "\n"
+    out[f"{directory}.xml"] = xml("mujoco", [xml("asset", assets), xml("worldbody", world)], model=scene) + "\n"
 
 
 def files() -> dict[str, object]:

@@ -38,7 +38,7 @@ def living_room(atlas: Atlas) -> dict[str, Mesh]:
     """Returns the living room's low table, and a media unit, shelves and a picture on the rear wall."""
     oak, legs = atlas.add(paint.wood("living table", (150, 104, 66), 192, 4)), atlas.flat((90, 60, 40))
     white, dark = atlas.flat((226, 222, 214)), atlas.flat((40, 42, 48))
-    picture = atlas.add(_painting("living"))
+    image = atlas.add(_painting("living"))
     outline = [
         (-0.66, -0.82), (0.16, -0.82), (0.30, -0.70), (0.34, -0.58), (0.34, 0.68), (0.30, 0.80), (0.16, 0.90),
         (-0.66, 0.90), (-0.79, 0.80), (-0.83, 0.68), (-0.83, -0.58), (-0.79, -0.70),
@@ -51,7 +51,7 @@ def living_room(atlas: Atlas) -> dict[str, Mesh]:
     ]
     rear += [box((0.16, 0.22, 0.9), white).moved((-1.80, s * 1.3, 0.9)) for s in (1, -1)]
     rear += [box((0.003, 0.004, 0.2), dark).moved((-1.468, y, 0.24)) for y in (-0.37, 0.37)]
-    rear.append(box((0.01, 0.42, 0.28), dark, {"x+": picture}).moved((-1.97, 0.55, 1.75)))
+    rear.append(box((0.01, 0.42, 0.28), dark, {"x+": image}).moved((-1.97, 0.55, 1.75)))
     return {"table": merge([top, block]), "scenery": merge(rear)}
 
 
@@ -82,7 +82,7 @@ def study(atlas: Atlas) -> dict[str, Mesh]:
     white, dark, green = atlas.flat((222, 218, 208)), atlas.flat((60, 56, 54)), atlas.flat((74, 126, 70))
     clay = atlas.flat((170, 96, 66))
     inks = [atlas.flat(c) for c in ((150, 44, 40), (40, 70, 120), (210, 170, 70), (60, 100, 76), (96, 66, 110))]
-    picture = atlas.add(_painting("study"))
+    image = atlas.add(_painting("study"))
     desk = [_board([(-0.689, -1.393), (0.689, -1.393), (0.689, 1.393), (-0.689, 1.393)], 0.813, 0.885, oak, leg)]
     desk += [box((0.02, 0.05, 0.394), leg).moved((x, y, 0.394)) for x in (-0.5, 0.496) for y in (-0.69, 0.71)]
     desk += [box((0.51, 0.05, 0.02), leg).moved((0, y, 0.025)) for y in (-0.697, 0.715)]
@@ -108,5 +108,5 @@ def study(atlas: Atlas) -> dict[str, Mesh]:
             (1.9 * r * np.cos(a), 1.9 * r * np.sin(a), 1.05 + 0.05 * (k % 3)),
         ]
         rear.append(tube(bend, 0.035, green, 6, flat=0.25).moved((-1.75, 0.57, 0)))
-    rear.append(box((0.01, 0.45, 0.34), dark, {"x+": picture}).moved((-1.94, 0.5, 1.5)))
+    rear.append(box((0.01, 0.45, 0.34), dark, {"x+": image}).moved((-1.94, 0.5, 1.5)))
     return {"table": merge(desk), "scenery": merge(rear)}

@@ -32,9 +32,9 @@ def variant(spec: Variant, of: Asset) -> Asset:
     return replace(of, path=f"{place}{spec.name}", root=_scaled(of.root, spec.size), texture=texture, **larger)
 
 
-def tinted(picture: Image.Image, tint: Colour) -> Image.Image:
+def tinted(image: Image.Image, tint: Colour) -> Image.Image:
     """Returns the picture in the hue of `tint`, its light and dark kept; what is written on it can still be read."""
-    pixels = np.asarray(picture.convert("RGB"), np.float64)
+    pixels = np.asarray(image.convert("RGB"), np.float64)
     light = pixels.mean(axis=-1, keepdims=True) / 255
     painted = np.array(tint) * (0.45 + 0.65 * light)
     return Image.fromarray(np.clip(KEPT * pixels + (1 - KEPT) * painted, 0, 255).round().astype(np.uint8))
@@ -51,9 +51,10 @@ def _scaled(body: Body, size: float) -> Body:
         mass=size**3 * body.mass,
         meshes=[mesh.scaled(size, size, size) for mesh in body.meshes],
         colliders=[
-            replace(one, size=tuple(size * length for length in one.size), pos=size * one.pos) for one in body.colliders
+            replace(collider, size=tuple(size * length for length in collider.size), pos=size * collider.pos)
+            for collider in body.colliders
         ],
-        sites=[one | {key: size * np.asarray(one[key], float) for key in ("size", "pos")} for one in body.sites],
+        sites=[site | {key: size * np.asarray(site[key], float) for key in ("size", "pos")} for site in body.sites],
     )
 
 

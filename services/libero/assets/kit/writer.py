@@ -49,31 +49,31 @@ def version() -> str:
     return total.hexdigest()
 
 
-def build(folder: Path) -> None:
+def build(directory: Path) -> None:
     """Writes the kit into `folder`, which is made if it does not exist (about 210 files, 3 MB, one second)."""
     content_by_path = files()
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     lines = [f"{version()}\n"]
     for path, data in content_by_path.items():
-        target = folder / path
+        target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
         lines.append(f"{content.git_sha1_of(data)} {path}\n")
-    (folder / MARKER).write_text("".join(lines))
+    (directory / MARKER).write_text("".join(lines))
 
 
-def damage(folder: Path) -> str:
+def damage(directory: Path) -> str:
     """Returns what keeps `folder` from being this version of the kit, in words; empty where nothing does.
 
     Every file is read: that takes some milliseconds, and no file that differs goes unnoticed.
     """
     try:
-        name, stated = _read_marker(folder)
+        name, stated = _read_marker(directory)
     except (OSError, ValueError):
         return f"{MARKER} is missing or unreadable"
     if name != version():
         return f"{MARKER} names another version"
-    there = content.hashes(folder, content.files_below(folder))
+    there = content.hashes(directory, content.files_below(directory))
     there.pop(MARKER, None)
     differing = sorted(path for path in stated.keys() | there.keys() if stated.get(path) != there.get(path))
     if not stated or differing:
@@ -81,12 +81,12 @@ def damage(folder: Path) -> str:
     return ""
 
 
-def digest(folder: Path) -> str:
+def digest(directory: Path) -> str:
     """Returns the sha256 (hex) that stands for the files of a kit that is whole: another byte, another digest."""
-    return content.digest(_read_marker(folder)[1])
+    return content.digest(_read_marker(directory)[1])
 
 
-def _read_marker(folder: Path) -> tuple[str, dict[str, str]]:
+def _read_marker(directory: Path) -> tuple[str, dict[str, str]]:
     """Return the version, and git's hash by path."""
-    version, *lines = (folder / MARKER).read_text().splitlines()
+    version, *lines = (directory / MARKER).read_text().splitlines()
     return version, {path: value for value, path in (line.split(" ", 1) for line in lines)}

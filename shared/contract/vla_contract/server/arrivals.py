@@ -54,7 +54,9 @@ class Arrivals:
 
     def due(self, now: float, end: float, infer_s: float) -> float:
         """Returns until when to wait for others: past `now` where somebody is expected before `end`."""
-        return max((self._due(one, now, end, infer_s) for one in self._clients.values() if not one.waits), default=now)
+        return max(
+            (self._due(client, now, end, infer_s) for client in self._clients.values() if not client.waits), default=now
+        )
 
     def _due(self, client: _Client, now: float, end: float, infer_s: float) -> float:
         if client.pause_s is None or not client.answered:

@@ -16,20 +16,20 @@ from vla_datasets.errors import DatasetError
 __all__ = ["Fault", "Findings", "faults"]
 
 
-def faults(folder: Path | str, tick: Callable[[int, int], None] = lambda done, of: None) -> list[Fault]:
+def faults(directory: Path | str, tick: Callable[[int, int], None] = lambda done, of: None) -> list[Fault]:
     """Returns what is wrong with a data set of either layout, file by file; empty when it is in order.
 
     tick(done, of) is called before each episode.
     """
-    folder = Path(folder).expanduser().absolute()
-    if not folder.exists():
-        return [Fault(str(folder), None, "it is not there; expected a data set's folder")]
-    findings = Findings(folder)
-    if not (folder / "meta").is_dir():
+    directory = Path(directory).expanduser().absolute()
+    if not directory.exists():
+        return [Fault(str(directory), None, "it is not there; expected a data set's folder")]
+    findings = Findings(directory)
+    if not (directory / "meta").is_dir():
         from vla_datasets import hdf5  # h5py is loaded where it is needed
         from vla_datasets.checks import demos
 
-        if hdf5.files(folder):
+        if hdf5.files(directory):
             demos.check(findings, tick)
             return findings.all
     _lerobot(findings, tick)
@@ -42,7 +42,7 @@ def _lerobot(findings: Findings, tick: Callable[[int, int], None]) -> None:
 
     meta.lines(findings)  # what the reader forgives
     try:
-        dataset = LeRobotDataset(findings.folder)
+        dataset = LeRobotDataset(findings.directory)
         meta.check(findings, dataset)
         totals = rows.Totals()
         for place, episode in enumerate(dataset.episodes):

@@ -18,7 +18,7 @@ USUAL = ("states", "rewards", "dones", "obs/joint_states", "obs/agentview_rgb", 
 
 def check(findings: Findings, tick: Callable[[int, int], None]) -> None:
     """Checks every file of the folder."""
-    for path in hdf5.files(findings.folder):
+    for path in hdf5.files(findings.directory):
         try:
             with hdf5.opened(path) as file:
                 hdf5.require_inside(file, path)

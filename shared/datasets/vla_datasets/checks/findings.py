@@ -31,13 +31,13 @@ class Fault:
 class Findings:
     """The faults of one data set, found so far."""
 
-    folder: Path
+    directory: Path
     all: list[Fault] = field(default_factory=list)
 
     def add(self, file: Path | str, words: str, row: int | None = None, grave: bool = True) -> None:
         """Add a fault; `file` is named from the data set's folder on."""
         path = Path(file)
-        name = path.relative_to(self.folder) if path.is_absolute() and path.is_relative_to(self.folder) else path
+        name = path.relative_to(self.directory) if path.is_absolute() and path.is_relative_to(self.directory) else path
         self.all.append(Fault(str(name), row, words, grave))
 
     def note(self, file: Path | str, words: str, row: int | None = None) -> None:
@@ -53,6 +53,6 @@ class Findings:
 
     def error(self, file: Path | str, error: Exception) -> None:
         """Add a reader's error about a file."""
-        words = str(error).replace(f"{self.folder}/", "")
-        at = str(file).removeprefix(f"{self.folder}/")
+        words = str(error).replace(f"{self.directory}/", "")
+        at = str(file).removeprefix(f"{self.directory}/")
         self.add(file, words.removeprefix(f"{at}: ").removeprefix(f"{at} "))

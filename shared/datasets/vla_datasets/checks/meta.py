@@ -29,12 +29,12 @@ PICTURE = (("height",), ("width",), ("channel", "channels", "rgb"))  # what the 
 def lines(findings: Findings) -> None:
     """Checks for blank lines and byte order marks, on which upstream's loaders fail."""
     for name in (metadata.INFO, metadata.MODALITY, metadata.STATS):
-        path = findings.folder / name
+        path = findings.directory / name
         with suppress(OSError), open_regular(path) as file:  # the reader reports a missing one
             _byte_order_mark(findings, name, file.read(3))
     for name in (metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS):
         with suppress(DatasetError):  # the reader reports it
-            for row, line in metadata.raw_lines(findings.folder / name):
+            for row, line in metadata.raw_lines(findings.directory / name):
                 if row == 1:
                     _byte_order_mark(findings, name, line)
                 if not line.strip():
@@ -63,10 +63,10 @@ def _feature(findings: Findings, dataset: LeRobotDataset, key: str, feature: dic
     if not isinstance(shape, (list, tuple)) or not all(type(size) is int and size > 0 for size in shape):
         findings.add(metadata.INFO, f"feature {key}: shape is {shape!r}; expected a list of sizes")
     elif feature["dtype"] == "video":
-        _picture(findings, dataset, key, feature, list(shape))
+        _image(findings, dataset, key, feature, list(shape))
 
 
-def _picture(findings: Findings, dataset: LeRobotDataset, key: str, feature: dict[str, Any], shape: list[int]) -> None:
+def _image(findings: Findings, dataset: LeRobotDataset, key: str, feature: dict[str, Any], shape: list[int]) -> None:
     names = feature.get("names")
     if len(shape) != 3:
         findings.add(metadata.INFO, f"feature {key}: shape is {shape}; expected height, width and 3 colours")
@@ -100,7 +100,7 @@ def _episodes(findings: Findings, dataset: LeRobotDataset) -> None:
 
 
 def _tasks(findings: Findings, dataset: LeRobotDataset) -> None:
-    count = sum(1 for _ in metadata.read_lines(dataset.folder / metadata.TASKS))
+    count = sum(1 for _ in metadata.read_lines(dataset.directory / metadata.TASKS))
     if count != len(dataset.tasks):
         findings.add(metadata.TASKS, f"{count} lines give {len(dataset.tasks)} task_index; one is there twice")
     for text, count in Counter(dataset.tasks.values()).items():
@@ -114,20 +114,20 @@ def _tasks(findings: Findings, dataset: LeRobotDataset) -> None:
 def _strays(findings: Findings, dataset: LeRobotDataset) -> None:
     """Names files that no episode means: upstream's statistics read every parquet file there is."""
     known = {dataset.data_path(episode.index) for episode in dataset.episodes}
-    for path in sorted(metadata.files_below(dataset.folder / "data")):
+    for path in sorted(metadata.files_below(dataset.directory / "data")):
         if path.suffix == ".parquet" and path not in known:
             findings.add(path, f"belongs to no episode of {metadata.EPISODES}; statistics of GR00T's loader count it")
 
 
 def totals(findings: Findings, dataset: LeRobotDataset, counted: Totals) -> None:
     """Checks info.json's sums against what was read."""
-    films = sum(feature["dtype"] == "video" for feature in dataset.features.values()) * len(dataset.episodes)
+    videos = sum(feature["dtype"] == "video" for feature in dataset.features.values()) * len(dataset.episodes)
     sums = {"total_episodes": len(dataset.episodes), "total_frames": counted.rows, "total_tasks": len(dataset.tasks)}
     for name, value in sums.items():
         if dataset.info.get(name, value) != value:
             findings.add(metadata.INFO, f"{name} is {dataset.info[name]}; there are {value}")
-    if dataset.info.get("total_videos", films) != films:
-        findings.note(metadata.INFO, f"total_videos is {dataset.info['total_videos']}; there are {films}")
+    if dataset.info.get("total_videos", videos) != videos:
+        findings.note(metadata.INFO, f"total_videos is {dataset.info['total_videos']}; there are {videos}")
     size = dataset.info.get("chunks_size") or metadata.CHUNK
     chunks = len({episode.index // size for episode in dataset.episodes})
     if dataset.info.get("total_chunks", chunks) != chunks:

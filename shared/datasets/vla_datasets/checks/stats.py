@@ -77,15 +77,15 @@ def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actu
 
 
 def _listed(values: np.ndarray) -> str:
-    return f"[{', '.join(f'{one:.3g}' for one in values[:3])}]"
+    return f"[{', '.join(f'{value:.3g}' for value in values[:3])}]"
 
 
 def _per_episode(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
-    path = dataset.folder / metadata.EPISODES_STATS
+    path = dataset.directory / metadata.EPISODES_STATS
     missing = {episode.index for episode in dataset.episodes}
     try:
-        for row, one in metadata.read_lines(path):
-            index, stats = one.get("episode_index"), one.get("stats")
+        for row, line in metadata.read_lines(path):
+            index, stats = line.get("episode_index"), line.get("stats")
             missing -= {index} if type(index) is int else set()
             columns = totals.columns.get(index, {}) if type(index) is int else {}
             if not isinstance(stats, dict):

@@ -31,7 +31,7 @@ def check(
     try:
         video = videos.Video(path)
     except DatasetError as error:
-        if path.is_file() or (dataset.folder / path).parent.is_dir() or _needed(dataset, key):
+        if path.is_file() or (dataset.directory / path).parent.is_dir() or _needed(dataset, key):
             findings.error(path, error)
         elif episode == dataset.episodes[0]:
             findings.note("meta/info.json", f"feature {key} has no films, and modality.json does without it")
@@ -42,9 +42,9 @@ def check(
         video.close()
 
 
-def _keep(totals: Totals, episode: Episode, key: str, pictures: np.ndarray | None) -> None:
-    if pictures is not None and len(pictures) and pictures.shape[-1] == 3:
-        totals.images[episode.index, key] = statistics.of_pictures(pictures)
+def _keep(totals: Totals, episode: Episode, key: str, images: np.ndarray | None) -> None:
+    if images is not None and len(images) and images.shape[-1] == 3:
+        totals.images[episode.index, key] = statistics.of_images(images)
 
 
 def _needed(dataset: LeRobotDataset, key: str) -> bool:
@@ -52,7 +52,7 @@ def _needed(dataset: LeRobotDataset, key: str) -> bool:
     videos = (dataset.modality or {}).get("video")
     if not isinstance(videos, dict):
         return True
-    return key in {(one or {}).get("original_key") or name for name, one in videos.items()}
+    return key in {(video or {}).get("original_key") or name for name, video in videos.items()}
 
 
 def _check_video(

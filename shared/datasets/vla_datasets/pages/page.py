@@ -57,7 +57,7 @@ def render(dataset: Dataset, faults: list | None = None) -> str:
     room = EMBED_BYTES
     shown = []
     for episode in _choose_episodes(dataset):
-        films = []
+        videos = []
         for key in dataset.video_keys if episode.length else ():
             try:
                 data = _read_video(dataset, episode, key, room)
@@ -65,8 +65,8 @@ def render(dataset: Dataset, faults: list | None = None) -> str:
                 continue
             room -= len(data)
             uri = f"data:video/mp4;base64,{base64.b64encode(data).decode()}" if data else None
-            films.append((key.removeprefix("observation.images."), uri))
-        shown.append({"episode": episode, "films": films, "charts": charts(dataset, episode)})
+            videos.append((key.removeprefix("observation.images."), uri))
+        shown.append({"episode": episode, "films": videos, "charts": charts(dataset, episode)})
     try:
         numbers = list(summary.statistics(dataset))
     except DatasetError:  # the check says why
@@ -79,7 +79,7 @@ def render(dataset: Dataset, faults: list | None = None) -> str:
         dataset=dataset,
         bad=marks.read(dataset).bad,
         layout=summary.layout(dataset),
-        megabytes=summary.size(dataset.folder) / 1e6,
+        megabytes=summary.size(dataset.directory) / 1e6,
         schema=summary.schema(dataset),
         tasks=summary.tasks(dataset),
         statistics=numbers[:TABLE],
@@ -94,18 +94,22 @@ def render(dataset: Dataset, faults: list | None = None) -> str:
 def _choose_episodes(dataset: Dataset) -> list[Episode]:
     """Return the episodes to show: the first of every task, then the others, in the set's order."""
     seen: set[str] = set()
-    firsts = [one for one in dataset.episodes if one.tasks and one.tasks[0] not in seen and not seen.add(one.tasks[0])]
-    others = [one for one in dataset.episodes if one not in firsts]
+    firsts = [
+        episode
+        for episode in dataset.episodes
+        if episode.tasks and episode.tasks[0] not in seen and not seen.add(episode.tasks[0])
+    ]
+    others = [episode for episode in dataset.episodes if episode not in firsts]
     return sorted((firsts + others)[:SHOWN], key=lambda one: one.index)
 
 
 def _read_video(dataset: Dataset, episode: Episode, key: str, room: int) -> bytes:
     """Return a film's file, empty where it has more than `room` bytes; pictures that lie in the rows become one."""
-    with tempfile.TemporaryDirectory(prefix="vla-lab-page-") as folder:
+    with tempfile.TemporaryDirectory(prefix="vla-lab-page-") as directory:
         if isinstance(dataset, LeRobotDataset) and dataset.features[key]["dtype"] == "video":
             path = dataset.video_path(episode.index, key)
         else:
-            path = Path(folder) / "film.mp4"
+            path = Path(directory) / "film.mp4"
             videos.write(path, dataset.frames(episode.index, key), dataset.fps)
         try:
             with open_regular(path) as file:

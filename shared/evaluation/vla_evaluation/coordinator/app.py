@@ -30,7 +30,7 @@ from vla_evaluation import hosts
 from vla_evaluation.coordinator import VERSION, calls
 from vla_evaluation.coordinator.batched_store import BatchedStore
 from vla_evaluation.routed import JSON, bad_request, told
-from vla_evaluation.runs.folders import explain_os_error
+from vla_evaluation.runs.directories import explain_os_error
 from vla_evaluation.store.records import StoreError, total
 from vla_evaluation.store.runstore import STORE, RunStore
 
@@ -109,7 +109,7 @@ class Coordinator:
         return told({"held": await asyncio.to_thread(self._save_draft, token, kind, body)})
 
     def _save_draft(self, token: str, kind: str, body: bytes) -> bool:
-        with RunStore(self.run.folder / STORE, readonly=True, check=False) as store:
+        with RunStore(self.run.directory / STORE, readonly=True, check=False) as store:
             lease = store.by_token(token)
         if lease is None:
             return False
@@ -137,7 +137,7 @@ class Coordinator:
         return Response(page, media_type=media_type)
 
     def _metrics_page(self) -> tuple[bytes, str]:
-        with RunStore(self.run.folder / STORE, readonly=True, check=False) as store:
+        with RunStore(self.run.directory / STORE, readonly=True, check=False) as store:
             counts, shares = store.counts(), self.shares(store)
         for state in STATES:
             self.episodes.labels(state).set(total(counts, state))
@@ -156,12 +156,12 @@ def create_app(coordinator: Coordinator, check: TokenCheck) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette):
-        coordinator.store = BatchedStore(coordinator.run.folder / STORE, coordinator.run)
+        coordinator.store = BatchedStore(coordinator.run.directory / STORE, coordinator.run)
         yield
         await coordinator.store.close()
 
     async def store_failed(request: Request, error: Exception) -> Response:
-        message = explain_os_error(error, coordinator.run.folder) if isinstance(error, OSError) else str(error)
+        message = explain_os_error(error, coordinator.run.directory) if isinstance(error, OSError) else str(error)
         raise Problem("internal", message) from error
 
     routes = [

@@ -130,7 +130,7 @@ class Host:
 class ActiveRun:
     """The run whose store is served, and the machines that have joined it."""
 
-    folder: Path
+    directory: Path
     job: Job
     clock: InvocationClock
     invocation: int
@@ -146,7 +146,7 @@ class ActiveRun:
         """Return the path of a file of an episode. ValueError for another kind."""
         if kind not in KINDS:
             raise ValueError(f"kind is {str(kind)[:40]!r}; expected one of {', '.join(KINDS)}")
-        return self.folder / KINDS[kind].format(lease.stem)
+        return self.directory / KINDS[kind].format(lease.stem)
 
     def draft(self, lease: Lease, kind: str) -> Path:
         """Return the path of a file that was sent and not published, which is removed after a kill."""
@@ -176,10 +176,13 @@ def call(function: Callable[..., Any]) -> Callable[..., Any]:
     hints = get_type_hints(function, include_extras=True)
     parameters = list(inspect.signature(function).parameters.values())[2:]  # without store and run
     fields: Any = {
-        one.name: (hints[one.name], ... if one.default is inspect.Parameter.empty else one.default)
-        for one in parameters
+        parameter.name: (
+            hints[parameter.name],
+            ... if parameter.default is inspect.Parameter.empty else parameter.default,
+        )
+        for parameter in parameters
     }
-    names = [one.name for one in parameters]
+    names = [parameter.name for parameter in parameters]
 
     def carry_out(store: RunStore, run: ActiveRun, arguments: Call) -> Any:
         return function(store, run, **{name: getattr(arguments, name) for name in names})

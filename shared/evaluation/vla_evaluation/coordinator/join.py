@@ -26,12 +26,12 @@ from vla_contract.client.transport import FAULTS, Transport
 from vla_contract.protocol.tokens import check_token
 from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark, require_assets
-from vla_evaluation.config import differences, read_addresses, require_folder_name
+from vla_evaluation.config import differences, read_addresses, require_directory_name
 from vla_evaluation.coordinator import VERSION
 from vla_evaluation.evaluate import choose_workers, guarded, look_after, memory_notice
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import of_machine
-from vla_evaluation.runs.folders import FOLDERS
+from vla_evaluation.runs.directories import DIRECTORIES
 from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.store.remote import Joined, RemoteStore
 from vla_evaluation.terminal import one_line, say
@@ -69,7 +69,7 @@ class JoinConfig:
         if self.patience_s <= 0:
             raise ValueError(f"invalid patience of {self.patience_s:g} s; expected more than 0")
         if self.name is not None:
-            require_folder_name("name", self.name)
+            require_directory_name("name", self.name)
 
     @property
     def secret(self) -> str | None:
@@ -140,7 +140,7 @@ def join(benchmark: Benchmark, config: JoinConfig) -> int:
     provenance.check_simulator(benchmark, say)
     run = fetch_description(config)
     identity = run["identity"]
-    require_folder_name("run id", run["run"])
+    require_directory_name("run id", run["run"])
     job = Job.from_json(run["job"])
     if job.benchmark != benchmark.module:
         raise ValueError(f"the run at {config.url} is of {job.benchmark}; this is {benchmark.module}")
@@ -159,29 +159,29 @@ def join(benchmark: Benchmark, config: JoinConfig) -> int:
     joined = Joined(
         config.url.rstrip("/"), run["invocation"], name, secrets.token_hex(16), config.patience_s, job.to_json()
     )
-    folder = Volume().logs / "joined" / joined.key[:8] / run["run"]
+    directory = Volume().logs / "joined" / joined.key[:8] / run["run"]
     try:
-        return work(benchmark, config, joined, job, folder)
+        return work(benchmark, config, joined, job, directory)
     finally:
-        for part in set(FOLDERS) - {"logs"}:
-            shutil.rmtree(folder / part, ignore_errors=True)
+        for part in set(DIRECTORIES) - {"logs"}:
+            shutil.rmtree(directory / part, ignore_errors=True)
 
 
-def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, folder: Path) -> int:
+def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, directory: Path) -> int:
     """Run episodes until none is left; return the exit code, its reason printed."""
-    for part in FOLDERS:
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    store = RemoteStore(folder, joined, config.secret)
+    for part in DIRECTORIES:
+        (directory / part).mkdir(parents=True, exist_ok=True)
+    store = RemoteStore(directory, joined, config.secret)
     left = unfinished(store.counts())
     workers = choose_workers(config.workers, left, benchmark.worker_gb)
     name = store.call("join", name=joined.name, workers=workers, machine=provenance.machine())["name"]
     store.joined = joined = replace(joined, name=name)
-    joined.write(folder)
-    say(f"joined run {folder.name} as {name}: {plural(left, 'episode')} left, {plural(workers, 'worker')}")
+    joined.write(directory)
+    say(f"joined run {directory.name} as {name}: {plural(left, 'episode')} left, {plural(workers, 'worker')}")
     if line := memory_notice(config.workers, left, workers, benchmark.worker_gb):
         say(line)
     supervisor = Supervisor(
-        folder,
+        directory,
         store,
         joined.invocation,
         InvocationClock.start(),
@@ -201,7 +201,7 @@ def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, fol
     finally:
         with suppress(StoreError):  # an evaluator that does not answer has been reported
             store.leave()
-    say(f"run {folder.name} has no work left; its report is on the machine where it started")
+    say(f"run {directory.name} has no work left; its report is on the machine where it started")
     return 0
 
 

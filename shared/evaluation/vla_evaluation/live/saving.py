@@ -20,7 +20,7 @@ from vla_evaluation.plan import describe, make_job
 from vla_evaluation.recording import record, worker
 from vla_evaluation.recording.trajectory import TrajectoryRecorder
 from vla_evaluation.rollout import Record
-from vla_evaluation.runs.folders import STORE, Run, RunRefused, open_run
+from vla_evaluation.runs.directories import STORE, Run, RunRefused, open_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.remote import save_episode
 from vla_evaluation.store.runstore import RunStore
@@ -46,8 +46,8 @@ def render_video(env: Environment, benchmark: Benchmark, states: np.ndarray, wor
     """Return an mp4 of the episode that `env` has just run, two cameras next to each other."""
     every = video.stride(benchmark.control_hz)
     views = [video.draw(env, camera, states, {}, every) for camera in benchmark.cameras[:2]]
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        path = Path(folder) / "film.mp4"
+    with tempfile.TemporaryDirectory(dir=work) as directory:
+        path = Path(directory) / "film.mp4"
         frames = (np.concatenate(pair, axis=1) for pair in zip(*views, strict=True))
         video.write(path, path.with_suffix(".jpg"), frames, Fraction(str(benchmark.control_hz)) / every)
         return path.read_bytes()
@@ -76,7 +76,7 @@ def save_demonstration(
         run = _open(stack, root, name, record.identify_recording(plan, spec, assets))
         about = describe(plan, assets)
         run.store.set_meta("about", {**about, "recording": record.describe_recording(benchmark)})
-        wanted = {one: counts["successes"] for one, counts in run.store.counts().items()}
+        wanted = {count: counts["successes"] for count, counts in run.store.counts().items()}
         wanted[task] = wanted.get(task, 0) + 1
         run.store.want({task: wanted[task]}, 1)
         facts = {"wanted": {str(one): count for one, count in wanted.items()}}
@@ -89,7 +89,7 @@ def save_demonstration(
         result["by_person"] = episode.person_steps
         arrays |= {"end": episode.record.states[-1]}
         arrays |= {f"fixture_{fixture}": pose for fixture, pose in episode.fixtures.items()}
-        save_episode(run.store, run.folder, lease, result, arrays, clock.now)
+        save_episode(run.store, run.directory, lease, result, arrays, clock.now)
         run.store.end_invocation(invocation, clock.now(), "complete")
         return run.id
 

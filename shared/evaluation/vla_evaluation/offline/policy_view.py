@@ -66,8 +66,8 @@ class PolicyView:
     def ranges(self) -> np.ndarray:
         """Return the smallest and largest number of each action dimension in the whole data set, float64 [2, n]."""
         statistics = self.dataset.statistics()
-        ends = [{key: one[name][None] for key, one in statistics.items()} for name in ("min", "max")]
-        both = self._flip(np.concatenate([_read(one, self.action) for one in ends]))
+        ends = [{key: statistic[name][None] for key, statistic in statistics.items()} for name in ("min", "max")]
+        both = self._flip(np.concatenate([_read(end, self.action) for end in ends]))
         return np.sort(both, axis=0)
 
     def observations(self, episode: int, steps: Sequence[int], instruction: str, session: str) -> Iterator[Observation]:
@@ -159,7 +159,9 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
     named = (dataset.modality or {}).get(kind, {})
     entries = [named.get(part.name) for part in parts]
     if all(one and one["end"] - one["start"] == part.size for one, part in zip(entries, parts, strict=True)):
-        return tuple(Slice(one.get("original_key") or COLUMNS[kind], one["start"], one["end"]) for one in entries)
+        return tuple(
+            Slice(entry.get("original_key") or COLUMNS[kind], entry["start"], entry["end"]) for entry in entries
+        )
     key = COLUMNS[kind]
     width = int(np.prod(dataset.features.get(key, {"shape": [0]})["shape"]))
     if width != total(parts):
@@ -173,7 +175,7 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
 def _flipped_grippers(dataset: LeRobotDataset, parts: Sequence[Part], slices: Sequence[Slice]) -> dict[int, Part]:
     """Return the dimensions where data set and policy disagree: [0, 1] with 1 open against [-1, 1] with 1 closed."""
     statistics = dataset.statistics()
-    smallest = _read({key: one["min"][None] for key, one in statistics.items()}, slices)[0]
+    smallest = _read({key: statistic["min"][None] for key, statistic in statistics.items()}, slices)[0]
     flipped, dimension = {}, 0
     for part in parts:
         is_signed = smallest[dimension] < -GRIPPER_TOLERANCE

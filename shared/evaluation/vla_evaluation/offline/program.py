@@ -66,7 +66,7 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
             plots.append(report.plot_curves(path, title, names, one.recorded, one.own, every, state))
     figures = scores.summarize(scored, info.action, high - low)
     verdict = scores.describe_listening(figures)
-    numbers = ", ".join(str(one.index) for one in episodes)
+    numbers = ", ".join(str(episode.index) for episode in episodes)
     settings = {"episodes": numbers, "asked every": f"{every} steps", "seed": options.seed}
     facts = report.list_facts(info, view.notes, settings)
     subtitle = f"{len(scored)} episodes, {figures['steps']} steps, no simulator"
@@ -121,8 +121,8 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
 
 
 def _choose_episodes(view: PolicyView, ranges: str) -> list[Episode]:
-    episodes = {one.index: one for one in view.dataset.episodes if one.length}
-    if empty := [str(one.index) for one in view.dataset.episodes if not one.length]:
+    episodes = {episode.index: episode for episode in view.dataset.episodes if episode.length}
+    if empty := [str(episode.index) for episode in view.dataset.episodes if not episode.length]:
         say(f"episodes without rows are left out: {', '.join(empty)}")
     numbers = parse_ranges(ranges) if ranges else list(episodes)[:DEFAULT_EPISODES]
     if unknown := [number for number in numbers if number not in episodes]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from vla_contract import PolicyInfo
 from vla_evaluation.offline.scores import METRICS
-from vla_evaluation.report.page import FOLDER, templates
+from vla_evaluation.report.page import DIRECTORY, templates
 
 DETAILS = ("embodiment", "embodiment_from", "assumed", "prompt", "denoising_steps", "engine")
 PLOT_COLUMNS = 4
@@ -23,7 +23,7 @@ COLOURS = {"recorded": "#3b7ddd", "policy": "#c9701a", "state": "#9aa3ad"}
 
 def render(policy: str, dataset: str, subtitle: str, facts: Sequence[tuple[str, str]], **parts: Any) -> str:
     """Return the page as HTML. parts: figures, verdict, frames, instruction, plots, as the template names them."""
-    environment = templates(Path(__file__).parent, FOLDER)
+    environment = templates(Path(__file__).parent, DIRECTORY)
     environment.filters["number"] = lambda value: f"{value:.4g}"
     empty = {"figures": None, "verdict": "", "frames": [], "instruction": "", "plots": []}
     names = {"policy": policy, "dataset": dataset, "subtitle": subtitle, "facts": facts, "kinds": METRICS}
@@ -34,10 +34,10 @@ def list_facts(info: PolicyInfo, notes: Sequence[str], settings: Mapping[str, ob
     """Return what the answers depend on, by name."""
     rows = [("policy", info.name), ("device", info.device), ("numbers", info.quantization)]
     if info.checkpoint:
-        rows.append(("checkpoint", " ".join(str(one) for one in vars(info.checkpoint).values() if one)))
+        rows.append(("checkpoint", " ".join(str(var) for var in vars(info.checkpoint).values() if var)))
     rows += [(name, str(value)) for name, value in settings.items()]
     rows += [(name, info.details[name]) for name in DETAILS if name in info.details]
-    return [*rows, *(("note", one) for one in notes)]
+    return [*rows, *(("note", note) for note in notes)]
 
 
 def frame_uri(frame: np.ndarray) -> str:

@@ -52,7 +52,7 @@ def score_episode(
 def swap_instruction(episodes: Sequence[Episode], episode: Episode) -> str:
     """Return another instruction than the episode's: the data set's next one in alphabetical order."""
     own = episode.tasks[0] if episode.tasks else ""
-    texts = sorted({text for one in episodes for text in one.tasks} - {own})
+    texts = sorted({text for episode in episodes for text in episode.tasks} - {own})
     return next((text for text in texts if text > own), texts[0] if texts else UNRELATED_INSTRUCTION)
 
 
@@ -124,8 +124,10 @@ def tables(by_dimension: dict[str, np.ndarray], parts: Sequence[Part]) -> dict[s
 
 def summarize(episodes: Sequence[ScoredEpisode], parts: Sequence[Part], width: np.ndarray) -> dict[str, Any]:
     """Return all figures as JSON holds them; every step counts once."""
-    joined = {name: np.concatenate([getattr(one, name) for one in episodes]) for name in ("own", "other", "again")}
-    recorded = np.concatenate([one.recorded for one in episodes])
+    joined = {
+        name: np.concatenate([getattr(episode, name) for episode in episodes]) for name in ("own", "other", "again")
+    }
+    recorded = np.concatenate([episode.recorded for episode in episodes])
     rows = []
     for one in episodes:
         swapped = {"instruction": one.swapped, **average(errors(one.other, one.recorded, width))}

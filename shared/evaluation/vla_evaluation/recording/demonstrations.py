@@ -21,7 +21,7 @@ from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import Part
 from vla_evaluation import benchmark
 from vla_evaluation.benchmark import Assets, Benchmark, Environment, Task
-from vla_evaluation.runs.folders import STORE
+from vla_evaluation.runs.directories import STORE
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
 
@@ -30,7 +30,7 @@ from vla_evaluation.store.runstore import RunStore
 class Source:
     """What images of a recording are rendered with: its directory, the benchmark's module, assets; auto, cpu or gpu."""
 
-    folder: Path
+    directory: Path
     module: str
     assets: Assets
     render: str
@@ -137,7 +137,7 @@ class Demonstration:
     def fixture_poses(self) -> dict[str, np.ndarray]:
         """The recorded poses, as `Environment.fixture_poses` has them."""
         prefix = "fixture_"
-        return {name.removeprefix(prefix): one for name, one in self.arrays.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
 class Demonstrations:
@@ -153,12 +153,12 @@ class Demonstrations:
     episodes             the demonstrations, by task and episode
     """
 
-    def __init__(self, folder: Path | str, render: str = "auto"):
+    def __init__(self, directory: Path | str, render: str = "auto"):
         """Read the store; ValueError where the directory holds no recording, or a damaged one."""
-        self.folder = Path(folder).absolute()
-        store = self.folder / STORE
+        self.directory = Path(directory).absolute()
+        store = self.directory / STORE
         if not store.is_file():
-            raise ValueError(f"{folder} holds no recording (no {STORE}); `./lab record` makes one")
+            raise ValueError(f"{directory} holds no recording (no {STORE}); `./lab record` makes one")
         try:
             with as_damage(store), RunStore(store, readonly=True) as opened:
                 about, self.identity, job = opened.described(), opened.meta("identity"), opened.meta("job")
@@ -167,20 +167,22 @@ class Demonstrations:
         except StoreError as error:
             raise ValueError(str(error)) from error
         if "recording" not in about:
-            raise ValueError(f"{self.folder} is a run of an evaluation, which nothing may be learned from; record one")
+            raise ValueError(
+                f"{self.directory} is a run of an evaluation, which nothing may be learned from; record one"
+            )
         facts, identity = about["recording"], self.identity
-        self.name, self.policy = self.folder.name, identity["policy"]["name"]
+        self.name, self.policy = self.directory.name, identity["policy"]["name"]
         self.benchmark, self.rate_hz = identity["benchmark"], float(identity["control_hz"])
         self.cameras, self.noise = tuple(facts["cameras"]), float(identity["recording"]["noise"])
         self.action = tuple(Part(**part) for part in identity["action"])
         self.state = tuple(Part(**part) for part in facts["state"])
         self.tasks = {index: task["instruction"] for index, task in enumerate(about["tasks"])}
         assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
-        source = Source(self.folder, job["benchmark"], assets, render)
+        source = Source(self.directory, job["benchmark"], assets, render)
         self.episodes = tuple(
             Demonstration(
                 index, self.suite, row.task, row.episode, self.tasks[row.task], row.success, row.result["seed"],
-                row.result["kept_steps"], self.folder / row.result["recording"], source,
+                row.result["kept_steps"], self.directory / row.result["recording"], source,
             )
             for index, row in enumerate(rows)
         )  # fmt: skip
@@ -194,7 +196,7 @@ class Renderer:
             raise ValueError(f"images of {size} pixels cannot be rendered; expected 1 or more")
         self.source, self.size, self.benchmark = source, size, benchmark.load(source.module)
         assets = _find_assets(self.benchmark, source.assets)
-        work = source.folder / "work"
+        work = source.directory / "work"
         if not os.access(work, os.W_OK):
             work = Path(tempfile.mkdtemp(prefix="vla-lab-drawing-"))
             atexit.register(shutil.rmtree, work, ignore_errors=True)

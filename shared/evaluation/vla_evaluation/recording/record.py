@@ -18,7 +18,7 @@ from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.config import RecordConfig, parse_record_args
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
-from vla_evaluation.runs.folders import FOLDERS, STORE, RunRefused, open_run
+from vla_evaluation.runs.directories import DIRECTORIES, STORE, RunRefused, open_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.terminal import one_line, say
@@ -66,9 +66,9 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
         facts = {"wanted": {str(task): count for task, count in wanted.items()}}
         run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **facts).to_json())
         left = sum(row["pending"] + row["leased"] + row["broken"] for row in run.store.counts().values())
-        require_space(run.folder, left * DEMONSTRATION_BYTES)
+        require_space(run.directory, left * DEMONSTRATION_BYTES)
         workers = evaluate.choose_workers(config.workers, left, benchmark.worker_gb)
-        say(f"recording {run.id} in {shown(run.folder)}{' (goes on)' if run.resumed else ''}")
+        say(f"recording {run.id} in {shown(run.directory)}{' (goes on)' if run.resumed else ''}")
         noise = f", noise {config.noise:g}" if config.noise else ""
         say(
             f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} "
@@ -76,7 +76,7 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
         )
         expected_s = evaluate.announce(run, plan, left, workers)
         code = evaluate.try_to_work(run, plan, info, workers, expected_s, worker.MODULE) if left else 0
-        return report_result(run.store, run.folder, config, wanted, code)
+        return report_result(run.store, run.directory, config, wanted, code)
 
 
 def identify_recording(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
@@ -94,20 +94,23 @@ def describe_recording(benchmark: Benchmark) -> dict:
     return {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
 
 
-def refuse_foreign(folder: Path) -> None:
+def refuse_foreign(directory: Path) -> None:
     """Raise RunRefused for a directory that something else is in."""
-    known = {*FOLDERS, STORE, "run.lock", "config.json"}
-    others = [name for name in (os.listdir(folder) if folder.is_dir() else ()) if not name.startswith(".")]
+    known = {*DIRECTORIES, STORE, "run.lock", "config.json"}
+    others = [name for name in (os.listdir(directory) if directory.is_dir() else ()) if not name.startswith(".")]
     if STORE not in others and (strange := sorted(set(others) - known)):
-        raise RunRefused(f"{folder} is no recording (it holds {strange[0]}); choose another --name")
+        raise RunRefused(f"{directory} is no recording (it holds {strange[0]}); choose another --name")
 
 
-def report_result(store: RunStore, folder: Path, config: RecordConfig, wanted: dict[int, int], code: int) -> int:
+def report_result(store: RunStore, directory: Path, config: RecordConfig, wanted: dict[int, int], code: int) -> int:
     """Print what there is now, and which tasks gave less than requested; return the exit code."""
     counts = store.counts()
     kept_of = {task: row["done" if config.keep_failures else "successes"] for task, row in counts.items()}
     kept, attempts = sum(kept_of.values()), sum(row["done"] for row in counts.values())
-    say(f"\n{folder.name}: {plural(kept, 'demonstration')} kept of {plural(attempts, 'attempt')} in {shown(folder)}")
+    say(
+        f"\n{directory.name}: {plural(kept, 'demonstration')} kept of {plural(attempts, 'attempt')} in "
+        f"{shown(directory)}"
+    )
     if code:
         if kept < config.episodes:
             say("not complete, nothing lost; the same command goes on")

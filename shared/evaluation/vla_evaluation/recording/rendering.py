@@ -58,7 +58,7 @@ def draw(
 
 def _blocks(demonstrations: Sequence[Demonstration], step_bytes: int) -> Iterator[list[Demonstration]]:
     """Yield neighbours with the same task, as many at once as fit into BLOCK_BYTES."""
-    for _, of_task in groupby(demonstrations, key=lambda one: (one.source.folder, one.task)):
+    for _, of_task in groupby(demonstrations, key=lambda one: (one.source.directory, one.task)):
         block: list[Demonstration] = []
         for one in of_task:
             size = sum(other.steps for other in (*block, one)) * step_bytes

@@ -20,7 +20,7 @@ from vla_contract.protocol.parts import Part
 from vla_evaluation import benchmark
 from vla_evaluation.benchmark import Assets, Task
 from vla_evaluation.recording.demonstrations import Demonstration, Demonstrations, Renderer, Source, renderer
-from vla_evaluation.runs.folders import STORE, RunRefused, find_run
+from vla_evaluation.runs.directories import STORE, RunRefused, find_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.records import as_damage
 from vla_evaluation.store.runstore import RunStore
@@ -85,43 +85,43 @@ class Episodes:
 
 def find(name: str, volume: Volume, render: str) -> Episodes:
     """Return the recording or the run of that name or directory. Raises ValueError where there is neither."""
-    for folder in (volume.path("demonstrations") / name, Path(name).expanduser()):
-        if (store := folder / STORE).is_file():
+    for directory in (volume.path("demonstrations") / name, Path(name).expanduser()):
+        if (store := directory / STORE).is_file():
             with as_damage(store), RunStore(store, readonly=True) as opened:
                 is_recording = "recording" in opened.described()
             if is_recording:
-                return _recording(folder, render)
+                return _recording(directory, render)
     try:
         return _run(find_run(volume.path("runs"), name), render)
     except RunRefused as error:
         raise ValueError(f"{name!r} is neither a recording nor a run: {error}") from error
 
 
-def _recording(folder: Path, render: str) -> Episodes:
-    recording = Demonstrations(folder, render)
+def _recording(directory: Path, render: str) -> Episodes:
+    recording = Demonstrations(directory, render)
     facts = _facts(recording.identity, recording.action, recording.state)
     facts |= {"recording": recording.name, "starts": "drawn", "noise": recording.noise}
     return Episodes(recording.name, "recording", recording.episodes, facts)
 
 
-def _run(folder: Path, render: str) -> Episodes:
-    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
+def _run(directory: Path, render: str) -> Episodes:
+    with as_damage(directory / STORE), RunStore(directory / STORE, readonly=True) as store:
         identity, job, about = store.meta("identity"), store.meta("job"), store.described()
         rows = [row for row in store.finished() if "recording" in row.result]
     assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
-    source = Source(folder, job["benchmark"], assets, render)
+    source = Source(directory, job["benchmark"], assets, render)
     protocol = RunSpec.from_json(identity).protocol
     episodes = tuple(
         ReplayedEpisode(
             index, identity["suite"], row.task, row.episode, about["tasks"][row.task]["instruction"], row.success,
-            identity["seed"], row.steps, folder / row.result["recording"], source, protocol.wait_steps,
+            identity["seed"], row.steps, directory / row.result["recording"], source, protocol.wait_steps,
             protocol.wait_action, protocol.scene(),
         )
         for index, row in enumerate(rows)
     )  # fmt: skip
     facts = _facts(identity, tuple(Part(**part) for part in identity["action"]), benchmark.load(job["benchmark"]).state)
-    facts |= {"run": folder.name, "starts": "evaluation", "noise": 0.0}
-    return Episodes(folder.name, "run", episodes, facts)
+    facts |= {"run": directory.name, "starts": "evaluation", "noise": 0.0}
+    return Episodes(directory.name, "run", episodes, facts)
 
 
 def _facts(identity: dict, action: tuple[Part, ...], state: tuple[Part, ...]) -> dict[str, Any]:

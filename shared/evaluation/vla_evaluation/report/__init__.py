@@ -11,11 +11,11 @@ from vla_evaluation.store.files import write_text
 from vla_evaluation.store.runstore import RunStore
 
 
-def build(folder: Path, store: RunStore) -> Summary:
+def build(directory: Path, store: RunStore) -> Summary:
     """Write the three files into the run's directory, each complete or not at all, and return the summary."""
-    summary = load(folder, store)
+    summary = load(directory, store)
     rows = (json.dumps(row, ensure_ascii=False) + "\n" for row in summary.rows())
-    write_text(folder / "episodes.jsonl", "".join(rows))
-    write_text(folder / "summary.json", json.dumps(summary.to_json(), indent=2, ensure_ascii=False) + "\n")
-    write_text(folder / "report.html", render(folder, summary))
+    write_text(directory / "episodes.jsonl", "".join(rows))
+    write_text(directory / "summary.json", json.dumps(summary.to_json(), indent=2, ensure_ascii=False) + "\n")
+    write_text(directory / "report.html", render(directory, summary))
     return summary

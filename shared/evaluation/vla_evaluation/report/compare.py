@@ -82,7 +82,7 @@ def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
         tasks={task: rates(pair for pair in pairs if pair[0].task == task) for task in sorted({t for t, _ in common})},
         left_out=len(rows_a.keys() ^ rows_b.keys()),
         policy_errors=tuple(sum("policy_error" in e.result for e in side) for side in zip(*pairs, strict=True)),
-        beside=differences(*({k: v for k, v in flatten(one).items() if is_beside(k)} for one in identities)),
+        beside=differences(*({k: v for k, v in flatten(identity).items() if is_beside(k)} for identity in identities)),
         warnings=warnings,
     )
 

@@ -141,7 +141,7 @@ class Summary:
     @property
     def seconds(self) -> float:
         """Time in which an evaluator was running, in s."""
-        return sum(max(0.0, (one["ended"] or 0.0) - one["started"]) for one in self.invocations)
+        return sum(max(0.0, (invocation["ended"] or 0.0) - invocation["started"]) for invocation in self.invocations)
 
     def stages(self) -> list[tuple[str, str, float, float]]:
         """Return (name, explanation, ms per policy step, share of the whole) of every stage that took time."""
@@ -228,7 +228,7 @@ def rate_json(rate: Rate) -> dict[str, Any]:
     }
 
 
-def load(folder: Path, store: RunStore) -> Summary:
+def load(directory: Path, store: RunStore) -> Summary:
     """Return the summary of the run in `folder`, whether it is complete or not."""
     identity, about = store.meta("identity"), store.described()
     finished, plan, invocations = store.finished(), store.plan(), store.invocations()
@@ -255,7 +255,7 @@ def load(folder: Path, store: RunStore) -> Summary:
         timings.update(episode.result.get("timings_ms", {}))
     reason = why_not_comparable(identity, about, len(finished) == len(plan), invocations)
     return Summary(
-        run_id=folder.name,
+        run_id=directory.name,
         suite=identity["suite"],
         identity=identity,
         planned=len(plan),
@@ -317,7 +317,9 @@ def why_not_comparable(
         f"a policy with {other_details}": other_details,
         f"other packages ({'; '.join(packages)})": packages,
         "packages of no lock": identity["lock"] is None,
-        "configuration changed between invocations": any(one["notes"].get("drift") for one in invocations),
+        "configuration changed between invocations": any(
+            invocation["notes"].get("drift") for invocation in invocations
+        ),
         "not complete": not complete,
     }
     return ", ".join(reason for reason, holds in changed.items() if holds)

@@ -236,7 +236,7 @@ def read(name: str, store: RunStore) -> Entry:
         why = f"not complete, {len(outcomes)} of {planned} episodes are done"
     elif not planned:
         why = "it has no episodes"
-    elif any(one["notes"].get("drift") for one in store.invocations()):
+    elif any(invocation["notes"].get("drift") for invocation in store.invocations()):
         why = "its configuration changed between invocations (--allow-drift)"
     entry = Entry(name, float(store.meta("created", 0.0)), identity, about, outcomes, why)
     common_facts(entry)  # so that damage is reported with this run's name

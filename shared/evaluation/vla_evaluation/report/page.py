@@ -20,7 +20,7 @@ from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Finished
 from vla_evaluation.terminal import plain
 
-FOLDER = Path(__file__).parent  # of the templates
+DIRECTORY = Path(__file__).parent  # of the templates
 EMBED_BYTES = 24_000_000  # videos and stills beyond this are linked, so that a browser opens the page at once
 COLOURS = {  # of a stage, in every report; each stands out from a white card and from a dark one by 3 : 1
     "reset": "#7c8aa5", "simulation": "#3b7ddd", "rendering": "#12908f", "preprocessing": "#8a63d2", "wire": "#c9701a",
@@ -41,13 +41,13 @@ class Clip:
     embedded: bool
 
 
-def clips(folder: Path, summary: Summary, embed_bytes: int) -> list[Clip]:
+def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[Clip]:
     """Return the episodes with a video, failures first: data URIs until `embed_bytes` are used, then links."""
     left = embed_bytes
 
     def uri(name: str | None, mime: str) -> str | None:
         nonlocal left
-        path = folder / name if name else None
+        path = directory / name if name else None
         if path is None or not path.is_file():
             return None
         size = path.stat().st_size * 4 // 3
@@ -111,9 +111,9 @@ def _format(value: object) -> str:
 
 
 @lru_cache
-def templates(*folders: Path) -> jinja2.Environment:
+def templates(*directories: Path) -> jinja2.Environment:
     """Return the templates of those directories: every text is escaped, and can neither add a line nor reverse one."""
-    loader = jinja2.FileSystemLoader(folders)
+    loader = jinja2.FileSystemLoader(directories)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.undefined = jinja2.StrictUndefined
     environment.finalize = lambda value: plain(value) if type(value) is str else value  # our own markup stays as it is
@@ -125,11 +125,11 @@ def templates(*folders: Path) -> jinja2.Environment:
     return environment
 
 
-def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> str:
+def render(directory: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> str:
     """Return the page as HTML."""
     published = summary.published[0].percent if summary.published else None
-    gallery = clips(folder, summary, embed_bytes)
-    template = templates(FOLDER).get_template("report.html.j2")
+    gallery = clips(directory, summary, embed_bytes)
+    template = templates(DIRECTORY).get_template("report.html.j2")
     return template.render(
         s=summary,
         low_high=summary.rate.interval,
@@ -147,4 +147,4 @@ def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> st
 
 def render_board(board: Board) -> str:
     """Return the leaderboard's page as HTML."""
-    return templates(FOLDER).get_template("leaderboard.html.j2").render(board=board, bar=interval_bar)
+    return templates(DIRECTORY).get_template("leaderboard.html.j2").render(board=board, bar=interval_bar)

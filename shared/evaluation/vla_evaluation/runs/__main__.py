@@ -19,7 +19,7 @@ from vla_evaluation import report
 from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.runs import STORE, deletion, leaderboard, listing
-from vla_evaluation.runs.folders import RunRefused, find_run, find_runs
+from vla_evaluation.runs.directories import RunRefused, find_run, find_runs
 from vla_evaluation.runs.models import find_models
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore, read_run
@@ -28,36 +28,36 @@ from vla_evaluation.terminal import one_line, say
 
 def list_runs(root: Path, console: Console) -> None:
     """Print a table of the runs under `root`, the latest last."""
-    if folders := find_runs(root):
-        print_folders(listing.RUNS, folders, listing.run_row, console)
+    if directories := find_runs(root):
+        print_directories(listing.RUNS, directories, listing.run_row, console)
     else:
         say(f"no runs in {root}", console.file)
 
 
 def list_recordings_and_models(volume: Volume, console: Console) -> None:
     """Print tables of the volume's recorded demonstrations and trained models, as far as there are any."""
-    if folders := find_runs(volume.path("demonstrations")):
+    if directories := find_runs(volume.path("demonstrations")):
         say(file=console.file)
-        print_folders(listing.RECORDINGS, folders, listing.recording_row, console)
+        print_directories(listing.RECORDINGS, directories, listing.recording_row, console)
     if models := find_models(volume):
         say(file=console.file)
         listing.print_table(listing.MODELS, [listing.model_row(model) for model in models], console)
 
 
-def print_folders(
+def print_directories(
     columns: Sequence[listing.Column],
-    folders: Sequence[Path],
+    directories: Sequence[Path],
     row_of: Callable[[Path], dict[str, str]],
     console: Console,
 ) -> None:
     """Print a table of directories with a store each, and the errors of those that are damaged."""
     rows, problems = [], []
-    for folder in folders:
+    for directory in directories:
         try:
-            rows.append(row_of(folder))
+            rows.append(row_of(directory))
         except (StoreError, OSError) as error:
-            rows.append({columns[0].name: folder.name, "state": "damaged"})
-            problems.append(f"{folder.name}: {error}")
+            rows.append({columns[0].name: directory.name, "state": "damaged"})
+            problems.append(f"{directory.name}: {error}")
     listing.print_table(columns, rows, console)
     for problem in problems:
         console.print(Text(one_line(problem), style="red"), soft_wrap=True)
@@ -65,10 +65,10 @@ def print_folders(
 
 def show_suites(root: Path, names: Sequence[str], console: Console) -> None:
     """Print a table of suites: each run's suite and rate with its interval, and the mean of the suites' rates."""
-    folders = [root / name for name in names if (root / name / STORE).is_file()]
-    rows, rates = [listing.run_row(folder) for folder in folders], []
-    for folder in folders:
-        with read_run(folder, check=False) as store:
+    directories = [root / name for name in names if (root / name / STORE).is_file()]
+    rows, rates = [listing.run_row(directory) for directory in directories], []
+    for directory in directories:
+        with read_run(directory, check=False) as store:
             rates.append(listing.rate_of(store).value)
     unfinished = [row["suite"] for row in rows if row["state"] != "complete"]
     if not unfinished and len(rows) == len(names):
@@ -81,10 +81,10 @@ def show_suites(root: Path, names: Sequence[str], console: Console) -> None:
 
 def rebuild(root: Path, name: str, console: Console) -> None:
     """Write a run's report again from its store."""
-    folder = find_run(root, name)
-    with read_run(folder) as store:
-        summary = report.build(folder, store)
-    say(f"success rate {summary.rate}\nreport: {shown(folder / 'report.html')}", console.file)
+    directory = find_run(root, name)
+    with read_run(directory) as store:
+        summary = report.build(directory, store)
+    say(f"success rate {summary.rate}\nreport: {shown(directory / 'report.html')}", console.file)
 
 
 def print_comparison(
@@ -125,9 +125,11 @@ def print_comparison(
 
 
 def compare_runs(root: Path, first: str, second: str, force: bool, console: Console) -> None:
-    folders = find_run(root, first), find_run(root, second)
-    with RunStore(folders[0] / STORE, readonly=True) as a, RunStore(folders[1] / STORE, readonly=True) as b:
-        print_comparison((folders[0].name, folders[1].name), a.described()["tasks"], compare(a, b, force), console)
+    directories = find_run(root, first), find_run(root, second)
+    with RunStore(directories[0] / STORE, readonly=True) as a, RunStore(directories[1] / STORE, readonly=True) as b:
+        print_comparison(
+            (directories[0].name, directories[1].name), a.described()["tasks"], compare(a, b, force), console
+        )
 
 
 def make_parser() -> argparse.ArgumentParser:

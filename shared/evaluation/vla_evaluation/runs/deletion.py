@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vla_common.anchored import refuse_links
 from vla_common.volume import Volume
-from vla_evaluation.runs.folders import RunRefused, by_beginning, find_run, find_runs, lock
+from vla_evaluation.runs.directories import RunRefused, by_beginning, find_run, find_runs, lock
 from vla_evaluation.runs.listing import show_size, size_of
 from vla_evaluation.runs.models import find_models
 from vla_evaluation.terminal import one_line, say
@@ -25,43 +25,43 @@ class Item:
 
     name: str
     kind: str
-    folders: tuple[Path, ...]
+    directories: tuple[Path, ...]
 
     @property
     def size(self) -> str:
-        return show_size(sum(map(size_of, self.folders)))
+        return show_size(sum(map(size_of, self.directories)))
 
 
 def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[Item]:
     """Return the items of names, of beginnings of names, or of "latest". RunRefused for one that matches nothing."""
     demonstrations = volume.path("demonstrations")
-    known = {model.name: (f"trained {model.lab}", model.folder, model.curves) for model in find_models(volume)}
-    known |= {folder.name: ("recording", demonstrations / folder.name) for folder in find_runs(demonstrations)}
-    known |= {folder.name: ("run", root / folder.name) for folder in find_runs(root)}
+    known = {model.name: (f"trained {model.lab}", model.directory, model.curves) for model in find_models(volume)}
+    known |= {directory.name: ("recording", demonstrations / directory.name) for directory in find_runs(demonstrations)}
+    known |= {directory.name: ("run", root / directory.name) for directory in find_runs(root)}
     items = []
     for name in dict.fromkeys(names):
         try:
             match = find_run(root, name).name if name == "latest" else by_beginning(name, list(known))
         except ValueError as error:
             raise RunRefused(f"{name!r} {error}") from error
-        kind, *folders = known[match]
-        items.append(Item(match, kind, tuple(folders)))
+        kind, *directories = known[match]
+        items.append(Item(match, kind, tuple(directories)))
     return items
 
 
 def show(items: Sequence[Item]) -> None:
     """Print each item's size and path."""
     for item in items:
-        say(f"{item.kind} {one_line(item.name)}: {item.size} in {item.folders[0]}")
+        say(f"{item.kind} {one_line(item.name)}: {item.size} in {item.directories[0]}")
 
 
 def delete(items: Sequence[Item]) -> None:
     """Delete them, and print the space. RunRefused for a run or a recording that a process works on."""
     for item in items:
         size = item.size
-        for folder in filter(os.path.isdir, item.folders):
-            refuse_links(folder)
-            with lock(folder) if item.kind in ("run", "recording") else nullcontext():
-                deleted = folder.rename(folder.with_name(DELETED.format(folder.name)))
+        for directory in filter(os.path.isdir, item.directories):
+            refuse_links(directory)
+            with lock(directory) if item.kind in ("run", "recording") else nullcontext():
+                deleted = directory.rename(directory.with_name(DELETED.format(directory.name)))
             shutil.rmtree(deleted)
         say(f"deleted {item.kind} {one_line(item.name)}: {size} are free")

@@ -15,7 +15,7 @@ from vla_common.volume import shown
 from vla_evaluation.report import leaderboard, page
 from vla_evaluation.report.leaderboard import COLUMNS, Board, Cell, Table
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.runs.folders import find_runs
+from vla_evaluation.runs.directories import find_runs
 from vla_evaluation.runs.listing import GAP, Column, print_table
 from vla_evaluation.store.files import write_text
 from vla_evaluation.store.records import StoreError
@@ -35,12 +35,12 @@ LONG = (
 def read_board(root: Path, suites: Sequence[str]) -> Board:
     """Return the board of the runs under `root`. ValueError for a suite that none of them is of."""
     entries, unread = [], {}
-    for folder in find_runs(root):
+    for directory in find_runs(root):
         try:
-            with read_run(folder) as store:
-                entries.append(leaderboard.read(folder.name, store))
+            with read_run(directory) as store:
+                entries.append(leaderboard.read(directory.name, store))
         except (StoreError, OSError) as error:
-            unread[folder.name] = f"it cannot be read: {one_line(error)}"
+            unread[directory.name] = f"it cannot be read: {one_line(error)}"
     return leaderboard.board(entries, unread, suites)
 
 

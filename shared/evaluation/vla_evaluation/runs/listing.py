@@ -77,9 +77,9 @@ def _line(columns: Iterable[Column], row: Mapping[str, str], widths: Mapping[str
     return (" " * GAP).join(cells).rstrip()
 
 
-def size_of(folder: Path) -> int:
+def size_of(directory: Path) -> int:
     """Return the bytes of a directory's files."""
-    return sum(file.lstat().st_size for file in folder.rglob("*"))
+    return sum(file.lstat().st_size for file in directory.rglob("*"))
 
 
 def show_size(size: int) -> str:
@@ -100,20 +100,20 @@ def model_row(model: Model) -> dict[str, str]:
     return {**cells, "trained": show_time(model.changed)}
 
 
-def run_row(folder: Path) -> dict[str, str]:
+def run_row(directory: Path) -> dict[str, str]:
     """Return the cells of one run. StoreError if its store cannot be read."""
-    with read_run(folder) as store:
-        return _run_cells(folder.name, store)
+    with read_run(directory) as store:
+        return _run_cells(directory.name, store)
 
 
-def recording_row(folder: Path) -> dict[str, str]:
+def recording_row(directory: Path) -> dict[str, str]:
     """Return the cells of one recording of demonstrations. StoreError if its store cannot be read."""
-    with read_run(folder) as store:
+    with read_run(directory) as store:
         kept = sum("recording" in row.result for row in store.finished())
-        cells = _run_cells(folder.name, store)
+        cells = _run_cells(directory.name, store)
     attempts = cells["episodes"].partition("/")[0]
-    size = show_size(size_of(folder))
-    return {**cells, "recording": folder.name, "kept": str(kept), "attempts": attempts, "size": size}
+    size = show_size(size_of(directory))
+    return {**cells, "recording": directory.name, "kept": str(kept), "attempts": attempts, "size": size}
 
 
 def rate_of(store: RunStore) -> Rate:

@@ -27,14 +27,14 @@ class Model:
     """A trained model: its directory of weights, and its curves."""
 
     lab: str
-    folder: Path
+    directory: Path
     curves: Path
     epochs: int
     changed: float  # seconds since the epoch
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return self.directory.name
 
 
 def find_models(volume: Volume) -> list[Model]:
@@ -42,11 +42,11 @@ def find_models(volume: Volume) -> list[Model]:
     models = []
     for lab, prefix in PREFIXES.items():
         pattern = re.compile(rf"{prefix}_(\d+)(_\d+)?\.pt")  # tmodel_04.pt is the state after epoch 4, from 0 on
-        for folder in (volume.path("checkpoints") / lab).glob("[!.]*"):
-            states = [(match, path) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))]
+        for directory in (volume.path("checkpoints") / lab).glob("[!.]*"):
+            states = [(match, path) for path in directory.glob("*.pt") if (match := pattern.fullmatch(path.name))]
             if states:
                 epochs = max(int(match[1]) + (0 if match[2] else 1) for match, _ in states)
                 changed = max(path.stat().st_mtime for _, path in states)
-                curves = volume.path("logs") / "tensorboard" / lab / folder.name
-                models.append(Model(lab, folder, curves, epochs, changed))
+                curves = volume.path("logs") / "tensorboard" / lab / directory.name
+                models.append(Model(lab, directory, curves, epochs, changed))
     return sorted(models, key=lambda model: (model.changed, model.name))

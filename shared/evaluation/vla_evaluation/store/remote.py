@@ -39,11 +39,11 @@ class Joined:
     job: Mapping[str, Any]
 
     @classmethod
-    def read(cls, folder: Path) -> Joined:
-        return cls(**json.loads((folder / JOINED).read_text()))
+    def read(cls, directory: Path) -> Joined:
+        return cls(**json.loads((directory / JOINED).read_text()))
 
-    def write(self, folder: Path) -> None:
-        (folder / JOINED).write_text(json.dumps(asdict(self), indent=1))
+    def write(self, directory: Path) -> None:
+        (directory / JOINED).write_text(json.dumps(asdict(self), indent=1))
 
 
 class RemoteStore:
@@ -53,8 +53,8 @@ class RemoteStore:
     refuses a call or has not answered for `patience_s`.
     """
 
-    def __init__(self, folder: Path, joined: Joined, token: str | None):
-        self.folder, self.joined = folder, joined
+    def __init__(self, directory: Path, joined: Joined, token: str | None):
+        self.directory, self.joined = directory, joined
         self.transport = Transport(joined.url)
         self.headers = {"Authorization": f"Bearer {check_token('the token (VLALAB_TOKEN)', token)}"} if token else {}
 
@@ -96,7 +96,7 @@ class RemoteStore:
     def add_to_result(self, lease: Lease, more: dict[str, Any]) -> None:
         """Send the files that `more` names, then `more`; the files are deleted here."""
         files = {
-            kind: self.folder / more[name] for kind, name in (("film", "video"), ("still", "still")) if name in more
+            kind: self.directory / more[name] for kind, name in (("film", "video"), ("still", "still")) if name in more
         }
         if all([self._send(lease, kind, path) for kind, path in files.items()]):
             self.call("add_to_result", lease=asdict(lease), more=more, files=list(files))
@@ -197,16 +197,16 @@ class RemoteStore:
 Store = RunStore | RemoteStore
 
 
-def open_store(folder: Path, token: str | None) -> Store:
+def open_store(directory: Path, token: str | None) -> Store:
     """Return the store of a run's directory: its own, or that of the evaluator which this machine has joined."""
-    if (folder / JOINED).is_file():
-        return RemoteStore(folder, Joined.read(folder), token)
-    return RunStore(folder / STORE, check=False)
+    if (directory / JOINED).is_file():
+        return RemoteStore(directory, Joined.read(directory), token)
+    return RunStore(directory / STORE, check=False)
 
 
 def save_episode(
     store: Store,
-    folder: Path,
+    directory: Path,
     lease: Lease,
     result: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
@@ -218,7 +218,7 @@ def save_episode(
     False if the lease was lost. `finishing` are further arguments of `RunStore.finish`.
     """
     name = f"{lease.stem}.npz"
-    final, draft = folder / "episodes" / name, folder / "episodes" / f".{name}.{lease.token}"
+    final, draft = directory / "episodes" / name, directory / "episodes" / f".{name}.{lease.token}"
     try:
         with open(draft, "wb") as file:
             np.savez_compressed(file, **arrays)

@@ -342,7 +342,7 @@ class RunStore(StoreReader):
 
 
 @contextmanager
-def read_run(folder: Path, check: bool = True) -> Iterator[RunStore]:
+def read_run(directory: Path, check: bool = True) -> Iterator[RunStore]:
     """Open the store in a run's directory to read it. Raises StoreError for one that is missing or damaged."""
-    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True, check=check) as store:
+    with as_damage(directory / STORE), RunStore(directory / STORE, readonly=True, check=check) as store:
         yield store

@@ -149,7 +149,7 @@ class Supervisor:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         store: Store,
         invocation: int,
         clock: InvocationClock,
@@ -162,7 +162,13 @@ class Supervisor:
         growth: Growth | None = None,
         render_threads: int = 1,
     ):
-        self.folder, self.store, self.invocation, self.clock, self.limits = folder, store, invocation, clock, limits
+        self.directory, self.store, self.invocation, self.clock, self.limits = (
+            directory,
+            store,
+            invocation,
+            clock,
+            limits,
+        )
         self.wanted = wanted  # which videos, by outcome and place
         self.variables = variables  # of a worker, by its number
         self.worker = worker  # the worker's module
@@ -184,10 +190,10 @@ class Supervisor:
 
     def spawn(self, name: str) -> None:
         """Start one worker, outside the terminal's process group: Ctrl-C is for the evaluator alone."""
-        log = self.folder / "logs" / f"{name}.log"
+        log = self.directory / "logs" / f"{name}.log"
         heartbeat, handle = WorkerHeartbeat.create()
         heartbeat.enter(Phase.STARTING, self.limits.start_timeout_s)
-        command = [sys.executable, "-m", self.worker, str(self.folder), name]
+        command = [sys.executable, "-m", self.worker, str(self.directory), name]
         command += [str(self.invocation), str(os.getpid()), repr(self.clock.offset_s), str(handle)]
         try:
             with open(log, "ab") as output:
@@ -284,7 +290,7 @@ class Supervisor:
         self.deaths = 1 if done > self.done_at_death else self.deaths + 1
         self.done_at_death = done
         if self.deaths > MAX_DEATHS * len(self.names):
-            logs = self.folder / "logs"
+            logs = self.directory / "logs"
             raise RunFailed(f"workers keep dying ({self.deaths} in a row); the last: {reason}; logs: {logs}")
 
     def check_broken(self) -> None:

@@ -27,7 +27,7 @@ SAVE_S = BUSY_TIMEOUT_S + 120.0  # a disk may be slow, and the store waits for o
 class VideoMaker:
     """Renders into one run's directory; `check_stop` raises Stop where the worker was told to end."""
 
-    folder: Path
+    directory: Path
     store: Store
     job: Job
     benchmark: Benchmark
@@ -57,7 +57,7 @@ class VideoMaker:
         images = self._checked(video.draw(env, self.benchmark.video_camera, states, frames, self.stride))
         rate = Fraction(self.job.spec.control_hz).limit_denominator(1000) / self.stride
         try:
-            count = video.write(self.folder / names["video"], self.folder / names["still"], images, rate)
+            count = video.write(self.directory / names["video"], self.directory / names["still"], images, rate)
         except Stop:
             return
         self.heartbeat.enter(Phase.SAVING, SAVE_S)
@@ -90,7 +90,7 @@ class VideoMaker:
 
     def _recorded_states(self, lease: Lease, fixtures: dict[str, np.ndarray]) -> np.ndarray:
         """Return an episode's states; ValueError where its fixtures were at other poses than now."""
-        with np.load(self.folder / "episodes" / f"{lease.stem}.npz") as recording:
+        with np.load(self.directory / "episodes" / f"{lease.stem}.npz") as recording:
             for name, pose in fixtures.items():
                 if not np.array_equal(recording[f"fixture_{name}"], pose):
                     raise ValueError(f"{name} is at another position than in the recording")

@@ -55,11 +55,11 @@ class Worker:
 
     job_type: type[Job] = Job
 
-    def __init__(self, folder: Path, name: str, invocation: int, clock: InvocationClock, heartbeat: WorkerHeartbeat):
-        self.folder, self.name, self.invocation = folder, name, invocation
+    def __init__(self, directory: Path, name: str, invocation: int, clock: InvocationClock, heartbeat: WorkerHeartbeat):
+        self.directory, self.name, self.invocation = directory, name, invocation
         self.clock, self.heartbeat = clock, heartbeat
         token = os.environ.get("VLALAB_TOKEN")
-        self.store = open_store(folder, token)
+        self.store = open_store(directory, token)
         self.job = self.job_type.from_json(self.store.meta("job"))
         self.benchmark = benchmark.load(self.job.benchmark)
         self.tasks = {task.index: task for task in self.benchmark.tasks(self.job.spec.suite)}
@@ -76,7 +76,7 @@ class Worker:
         )
         self.stopping = False
         self.interruptible = False
-        self.videos = VideoMaker(folder, self.store, self.job, self.benchmark, heartbeat, self.check_stop)
+        self.videos = VideoMaker(directory, self.store, self.job, self.benchmark, heartbeat, self.check_stop)
         self.task: int | None = None  # whose scene the environment holds
 
     def on_sigterm(self, *_) -> None:
@@ -133,7 +133,7 @@ class Worker:
         cameras = tuple(dict.fromkeys((*spec.cameras, self.benchmark.video_camera)))
         render = spec.render if self.job.draws else "none"
         return self.benchmark.make_env(
-            Path(self.job.assets), self.folder / "work", cameras, spec.protocol.camera_size, render
+            Path(self.job.assets), self.directory / "work", cameras, spec.protocol.camera_size, render
         )
 
     def attempt(self, env, lease: Lease) -> None:
@@ -167,7 +167,7 @@ class Worker:
         episode, start = self.place(env, task, lease.episode)
         self.task = lease.task
         self.say(f"task {lease.task} episode {lease.episode}")
-        session = f"{self.folder.name}.{lease.task}.{lease.episode}.{lease.attempt}.{lease.token}"
+        session = f"{self.directory.name}.{lease.task}.{lease.episode}.{lease.attempt}.{lease.token}"
         try:
             record = run_episode(
                 env,
@@ -250,7 +250,7 @@ class Worker:
     ) -> bool:
         """Store a result and a file of its arrays, as `save`."""
         self.heartbeat.enter(Phase.SAVING, SAVE_S)
-        return save_episode(self.store, self.folder, lease, result, arrays, self.clock.now, **finishing)
+        return save_episode(self.store, self.directory, lease, result, arrays, self.clock.now, **finishing)
 
 
 def is_answer(error: PolicyUnavailable) -> bool:
@@ -267,13 +267,13 @@ def die_with_parent(parent: int) -> None:
 
 def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
     """Run a worker of that kind to its end; return the exit code."""
-    folder, name, invocation = Path(arguments[0]), arguments[1], int(arguments[2])
+    directory, name, invocation = Path(arguments[0]), arguments[1], int(arguments[2])
     die_with_parent(int(arguments[3]))
     clock, heartbeat = InvocationClock(float(arguments[4])), WorkerHeartbeat(int(arguments[5]))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        worker = kind(folder, name, invocation, clock, heartbeat)
+        worker = kind(directory, name, invocation, clock, heartbeat)
         signal.signal(signal.SIGTERM, worker.on_sigterm)
         worker.run()
         heartbeat.enter(Phase.ENDING, worker.job.lease_s)

@@ -9,12 +9,12 @@ from pathlib import Path
 class Curves:
     """Writes a run's events below `folder`, or nowhere when folder is None (processes other than the main one)."""
 
-    def __init__(self, folder: Path | None, step: int = 0) -> None:
+    def __init__(self, directory: Path | None, step: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter  # a second's import, which translating need not pay
 
         # a run that goes on takes back what was written after the state it goes on from
         self.writer = (
-            SummaryWriter(str(folder), purge_step=step + 1 if step else None, flush_secs=10) if folder else None
+            SummaryWriter(str(directory), purge_step=step + 1 if step else None, flush_secs=10) if directory else None
         )
 
     def __enter__(self):

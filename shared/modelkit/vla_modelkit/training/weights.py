@@ -28,18 +28,18 @@ class DamagedFileError(ValueError):
 class WeightFiles:
     """The weight files of one run. needed: the keys without which a file is none of this kind."""
 
-    folder: Path
+    directory: Path
     prefix: str
     needed: frozenset[str] = frozenset({"model_state_dict", "epoch", "global_step"})
 
     def path(self, epoch: int, batches: int = 0) -> Path:
         """Returns the name of the state after an epoch or, with `batches`, of that many batches into it."""
         part = f"_{batches:06d}" if batches else ""
-        return self.folder / f"{self.prefix}_{epoch:02d}{part}.pt"
+        return self.directory / f"{self.prefix}_{epoch:02d}{part}.pt"
 
     def all(self) -> list[Path]:
         """Returns the files, oldest first, by number: epoch 10 comes after epoch 9."""
-        numbered = ((number, path) for path in self.folder.glob("*.pt") if (number := self._number(path)))
+        numbered = ((number, path) for path in self.directory.glob("*.pt") if (number := self._number(path)))
         return [path for _, path in sorted(numbered)]
 
     def _number(self, path: Path) -> tuple[float, float] | None:
@@ -50,7 +50,7 @@ class WeightFiles:
     def imported(self) -> frozenset[str]:
         """Returns the names of the files that were imported: no run writes over one or takes it away."""
         try:
-            return frozenset(json.loads((self.folder / IMPORTED).read_text(encoding="utf-8")))
+            return frozenset(json.loads((self.directory / IMPORTED).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return frozenset()
 
@@ -100,7 +100,7 @@ class WeightFiles:
                 print(f"{error}; taking the one before it", file=sys.stderr, flush=True)
         if files:
             raise DamagedFileError(
-                f"none of the {len(files)} weight files in {self.folder} can be read; remove them to start anew"
+                f"none of the {len(files)} weight files in {self.directory} can be read; remove them to start anew"
             )
         return None
 
@@ -115,7 +115,7 @@ class WeightFiles:
         if preload == "none":
             if newest := self.latest():
                 raise ValueError(
-                    f"preload is none, but {self.folder} has weights up to {newest.name}; give another --name"
+                    f"preload is none, but {self.directory} has weights up to {newest.name}; give another --name"
                 )
             return None
         return self._go_on_from(*self.load_epoch(int(preload), device))
@@ -125,7 +125,7 @@ class WeightFiles:
         path = self.path(epoch)
         if not path.exists():
             known = ", ".join(file.name for file in self.all()) or "no weights"
-            raise ValueError(f"{path.name} not found; {self.folder} has {known}")
+            raise ValueError(f"{path.name} not found; {self.directory} has {known}")
         return path, self.load(path, device)
 
     def _go_on_from(self, path: Path, state: State) -> tuple[Path, State]:

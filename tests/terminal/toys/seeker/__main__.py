@@ -26,7 +26,7 @@ class Seeker(Policy):
         )
 
     def act(self, observations):
-        return [ActionChunk(np.tile(answer(one.state), (2, 1))) for one in observations]
+        return [ActionChunk(np.tile(answer(observation.state), (2, 1))) for observation in observations]
 
 
 def answer(state):

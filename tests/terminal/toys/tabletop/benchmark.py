@@ -55,11 +55,11 @@ class Table:
         return bool(gripper > 0 and np.linalg.norm(self.now[1:3] - self.task.goal) < 0.03)
 
     def render(self, camera):
-        picture = np.full((self.size, self.size, 3), 200, np.uint8)
+        image = np.full((self.size, self.size, 3), 200, np.uint8)
         for (x, y), colour in ((self.task.goal, (0, 128, 0)), (self.now[1:3], (200, 0, 0))):
             row, column = (round(c * (self.size - 5)) for c in (y, x))
-            picture[row : row + 5, column : column + 5] = colour
-        return picture
+            image[row : row + 5, column : column + 5] = colour
+        return image
 
     def state(self):
         return np.array([*self.now[1:3], *self.task.goal], np.float32)

@@ -12,7 +12,7 @@ from services.gr00t.checkpoint.config import ADAPTER, refuse_others
 from services.gr00t.checkpoint.embodiment import OWN, Embodiment, embodiment, read, usable
 from vla_common.volume import Volume
 from vla_contract.protocol.errors import did_you_mean
-from vla_modelkit.checkpoint import RECORD, CheckpointError, find_folder, read_json, read_record
+from vla_modelkit.checkpoint import RECORD, CheckpointError, find_directory, read_json, read_record
 from vla_modelkit.getting import RANDOM
 
 EARLIER = "vla-lab.json"  # the manifest of folders from before it was called as every model's
@@ -46,10 +46,10 @@ HOW_TO_GET = (
 
 
 @dataclass(frozen=True)
-class CheckpointFolder:
+class CheckpointDirectory:
     """A checkpoint folder, its metadata by embodiment tag, and our record of where it comes from."""
 
-    folder: Path
+    directory: Path
     metadata: Mapping[str, Any]
     record: Mapping[str, Any]
 
@@ -62,15 +62,15 @@ class CheckpointFolder:
         if selected is None:
             choices = ", ".join(usable(self.metadata)) or "a JSON file: none of the lab's fits"
             raise CheckpointError(
-                f"checkpoint {self.folder.name} (statistics for {', '.join(self.metadata) or 'nothing'}) does not "
+                f"checkpoint {self.directory.name} (statistics for {', '.join(self.metadata) or 'nothing'}) does not "
                 "state the embodiment that it was trained with, and so not how its numbers are scaled; "
                 f"{self._how_to_serve('NAME')}, NAME being the right one of {choices}; or put its {OWN} into "
-                f"{self.folder}"
+                f"{self.directory}"
             )
         if selected.tag not in self.metadata:
             raise CheckpointError(
-                f"checkpoint {self.folder.name} has statistics for {', '.join(self.metadata) or 'nothing'}; embodiment "
-                f"{selected.name!r} needs {selected.tag!r}. Serve a checkpoint fine-tuned for it, such as "
+                f"checkpoint {self.directory.name} has statistics for {', '.join(self.metadata) or 'nothing'}; "
+                f"embodiment {selected.name!r} needs {selected.tag!r}. Serve a checkpoint fine-tuned for it, such as "
                 f"{PUBLISHED['libero_spatial'].repo} for LIBERO, or set VLALAB_GR00T_EMBODIMENT to one it has"
                 f" ({', '.join(usable(self.metadata)) or 'none of ours'})"
             )
@@ -82,23 +82,23 @@ class CheckpointFolder:
         It is that of its own embodiment.json, else the recorded one, else that of a published repository. Raises
         CheckpointError for a record in which an earlier version wrote "libero" without knowing it.
         """
-        if (self.folder / OWN).is_file():
-            return read(self.folder / OWN)
+        if (self.directory / OWN).is_file():
+            return read(self.directory / OWN)
         recorded, repo = self.record.get("embodiment"), self.record.get("repo", "")
         published = PUBLISHED[self.published_suite].embodiment if self.published_suite else None
         if not recorded or recorded == published:
             return embodiment(published) if published else None
         if published and embodiment(recorded).tag == embodiment(published).tag:
             raise CheckpointError(
-                f"{self.folder / RECORD} states embodiment {recorded!r}; {repo} was trained with {published!r}, of the "
-                f"same sizes and another scale. Correct it: `./lab checkpoint gr00t --suite {self.published_suite} "
-                f"--name {self.folder.name}`, or {self._how_to_serve(published)}"
+                f"{self.directory / RECORD} states embodiment {recorded!r}; {repo} was trained with {published!r}, of "
+                f"the same sizes and another scale. Correct it: `./lab checkpoint gr00t --suite {self.published_suite} "
+                f"--name {self.directory.name}`, or {self._how_to_serve(published)}"
             )
         if recorded == "libero" and repo and not repo.startswith(RANDOM) and "embodiment_from" not in self.record:
             raise CheckpointError(
-                f"{self.folder / RECORD} states embodiment 'libero', which an earlier version wrote for every "
+                f"{self.directory / RECORD} states embodiment 'libero', which an earlier version wrote for every "
                 f"repository, also where {repo} was trained with another. State the right one: `./lab checkpoint gr00t "
-                f"--repo {repo} --name {self.folder.name} --embodiment NAME`, NAME being the right one of "
+                f"--repo {repo} --name {self.directory.name} --embodiment NAME`, NAME being the right one of "
                 f"{', '.join(usable(self.metadata))}, or {self._how_to_serve('NAME')}"
             )
         return embodiment(recorded)
@@ -113,14 +113,14 @@ class CheckpointFolder:
                 stated = selected
             contradicts = stated.tag == selected.tag and stated != selected
             return "VLALAB_GR00T_EMBODIMENT" + (f", against {stated.name!r} of the checkpoint" if contradicts else "")
-        if (self.folder / OWN).is_file():
+        if (self.directory / OWN).is_file():
             return OWN
         if self.record.get("embodiment"):
             return f"{RECORD}: {self.record.get('embodiment_from', 'recorded')}"
         return f"published table: {PUBLISHED[self.published_suite].repo}"
 
     def _how_to_serve(self, name: str) -> str:
-        command = f"VLALAB_GR00T_EMBODIMENT={name} ./lab up gr00t --checkpoint {self.folder.name}"
+        command = f"VLALAB_GR00T_EMBODIMENT={name} ./lab up gr00t --checkpoint {self.directory.name}"
         return f"serve it with `{command}` (export has --embodiment {name})"
 
     @property
@@ -137,7 +137,7 @@ class CheckpointFolder:
         """
         if self.record:
             return suite_of(self.record.get("repo", ""))
-        return next((suite for suite, one in PUBLISHED.items() if one.repo.split("/")[1] == self.folder.name), None)
+        return next((suite for suite, one in PUBLISHED.items() if one.repo.split("/")[1] == self.directory.name), None)
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -151,16 +151,16 @@ class CheckpointFolder:
         return self.record.get("eagle")
 
 
-def find(name: str, volume: Volume | None = None) -> CheckpointFolder:
+def find(name: str, volume: Volume | None = None) -> CheckpointDirectory:
     """Returns the checkpoint called `name`: a folder under checkpoints/ on the volume, or a path.
 
     Raises CheckpointError where there is none, or where it is not a GR00T N1.5 checkpoint.
     """
-    folder = find_folder(name, "VLALAB_GR00T_CHECKPOINT", HOW_TO_GET, volume)
-    lone_adapter = (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
-    refuse_others(folder, {} if lone_adapter else read_json(folder / "config.json"))
-    earlier = read_json(folder / EARLIER) if (folder / EARLIER).is_file() else {}
-    return CheckpointFolder(folder, read_json(folder / METADATA), read_record(folder) or earlier)
+    directory = find_directory(name, "VLALAB_GR00T_CHECKPOINT", HOW_TO_GET, volume)
+    lone_adapter = (directory / ADAPTER).is_file() and not (directory / "config.json").is_file()
+    refuse_others(directory, {} if lone_adapter else read_json(directory / "config.json"))
+    earlier = read_json(directory / EARLIER) if (directory / EARLIER).is_file() else {}
+    return CheckpointDirectory(directory, read_json(directory / METADATA), read_record(directory) or earlier)
 
 
 def published(suite: str) -> Published:

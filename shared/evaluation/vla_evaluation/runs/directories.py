@@ -23,7 +23,7 @@ from vla_evaluation.runs import STORE as STORE
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore, read_run
 
-FOLDERS = ("episodes", "videos", "logs", "work")
+DIRECTORIES = ("episodes", "videos", "logs", "work")
 PLANNED = ("suite", "tasks", "episodes")  # the store's rows were made from these: they allow no drift
 PARTIAL_FILES = (  # of a killed process, under names that nothing reads
     "videos/.*.partial",
@@ -42,28 +42,28 @@ class RunRefused(Exception):
 class Run:
     """An open run, and whether and with which changes it was resumed."""
 
-    folder: Path
+    directory: Path
     store: RunStore
     resumed: bool
     drift: list[str]
 
     @property
     def id(self) -> str:
-        return self.folder.name
+        return self.directory.name
 
 
 def find_runs(root: Path) -> list[Path]:
     """Return the run directories under `root`, oldest first."""
 
-    def created(folder: Path) -> float:
+    def created(directory: Path) -> float:
         try:
-            with read_run(folder, check=False) as store:
+            with read_run(directory, check=False) as store:
                 return float(store.meta("created", 0.0))
         except StoreError:
-            return (folder / STORE).stat().st_mtime
+            return (directory / STORE).stat().st_mtime
 
-    folders = [path.parent for path in root.glob(f"[!.]*/{STORE}")]  # a dot: being deleted
-    return sorted(folders, key=lambda folder: (created(folder), folder.name))
+    directories = [path.parent for path in root.glob(f"[!.]*/{STORE}")]  # a dot: being deleted
+    return sorted(directories, key=lambda directory: (created(directory), directory.name))
 
 
 def find_run(root: Path, name: str) -> Path:
@@ -73,11 +73,11 @@ def find_run(root: Path, name: str) -> Path:
     """
     if name == LATEST and (runs := find_runs(root)):
         return runs[-1]
-    for folder in (root / name, Path(name)):
-        if (folder / STORE).is_file():
-            return folder.resolve()
+    for directory in (root / name, Path(name)):
+        if (directory / STORE).is_file():
+            return directory.resolve()
     try:
-        return root.resolve() / by_beginning(name, [folder.name for folder in find_runs(root)])
+        return root.resolve() / by_beginning(name, [directory.name for directory in find_runs(root)])
     except ValueError as error:
         raise RunRefused(f"run {name!r} {error} (in {root})") from error
 
@@ -115,21 +115,21 @@ def open_run(
     except OSError as error:
         raise RunRefused(explain_os_error(error, root)) from error
     if resume is not None:
-        folder = _latest_match(root, identity) if resume == LATEST else find_run(root, resume)
+        directory = _latest_match(root, identity) if resume == LATEST else find_run(root, resume)
     elif run_id:
-        folder = root / run_id
-        folder.mkdir(exist_ok=True)
+        directory = root / run_id
+        directory.mkdir(exist_ok=True)
     else:
-        folder = _make_new_folder(root, label)
-    refuse_links(folder)
-    with lock(folder):
-        for path in [path for pattern in PARTIAL_FILES for path in folder.glob(pattern)]:
+        directory = _make_new_directory(root, label)
+    refuse_links(directory)
+    with lock(directory):
+        for path in [path for pattern in PARTIAL_FILES for path in directory.glob(pattern)]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        exists = (folder / STORE).exists()
-        run = _resume(folder, identity, allow_drift) if exists else _create(folder, identity, plan)
+        exists = (directory / STORE).exists()
+        run = _resume(directory, identity, allow_drift) if exists else _create(directory, identity, plan)
         with run.store:
             yield run
 
@@ -146,7 +146,7 @@ def explain_os_error(error: OSError, path: Path) -> str:
     return f"{at}: {error.strerror or error}; choose another volume (VLALAB_VOLUME) or repair it"
 
 
-def _make_new_folder(root: Path, label: str) -> Path:
+def _make_new_directory(root: Path, label: str) -> Path:
     """Create a directory of a new name, made of label and number: short enough to be typed."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
     pattern = re.compile(rf"{re.escape(stem)}-(\d+)")
@@ -158,23 +158,23 @@ def _make_new_folder(root: Path, label: str) -> Path:
     return root / f"{stem}-{number}"
 
 
-def _create(folder: Path, identity: dict[str, Any], plan: list[tuple[int, int]]) -> Run:
+def _create(directory: Path, identity: dict[str, Any], plan: list[tuple[int, int]]) -> Run:
     try:
-        for name in FOLDERS:
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        meta = {"run_id": folder.name, "identity": identity, "created": time.time()}
+        for name in DIRECTORIES:
+            (directory / name).mkdir(parents=True, exist_ok=True)
+        meta = {"run_id": directory.name, "identity": identity, "created": time.time()}
         store = RunStore.create(
-            folder / STORE, suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
+            directory / STORE, suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
         )
-        (folder / "config.json").write_text(json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
+        (directory / "config.json").write_text(json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise RunRefused(explain_os_error(error, folder)) from error
-    return Run(folder, store, resumed=False, drift=[])
+        raise RunRefused(explain_os_error(error, directory)) from error
+    return Run(directory, store, resumed=False, drift=[])
 
 
-def _resume(folder: Path, identity: dict[str, Any], allow_drift: bool) -> Run:
-    store = RunStore(folder / STORE)
-    with as_damage(folder / STORE):
+def _resume(directory: Path, identity: dict[str, Any], allow_drift: bool) -> Run:
+    store = RunStore(directory / STORE)
+    with as_damage(directory / STORE):
         recorded = store.meta("identity")
         drift = differences(recorded, identity)
         other_plan = any(recorded[name] != identity[name] for name in PLANNED)
@@ -182,23 +182,23 @@ def _resume(folder: Path, identity: dict[str, Any], allow_drift: bool) -> Run:
         store.close()
         mix = "" if other_plan else ", or add --allow-drift to mix the two"
         raise RunRefused(
-            f"run {folder.name!r} was made with another configuration; the difference:\n"
+            f"run {directory.name!r} was made with another configuration; the difference:\n"
             + "\n".join(f"  {line}" for line in drift)
             + f"\nGive it the old configuration or start a new run under another name{mix}."
         )
-    for name in FOLDERS:
-        (folder / name).mkdir(exist_ok=True)
-    return Run(folder, store, resumed=True, drift=drift)
+    for name in DIRECTORIES:
+        (directory / name).mkdir(exist_ok=True)
+    return Run(directory, store, resumed=True, drift=drift)
 
 
 def _latest_match(root: Path, identity: dict[str, Any]) -> Path:
     expected, nearest = config_hash(identity), None
-    for folder in reversed(find_runs(root)):
+    for directory in reversed(find_runs(root)):
         try:
-            with read_run(folder) as store:
+            with read_run(directory) as store:
                 if store.config_hash == expected:
-                    return folder
-                nearest = nearest or (folder, differences(store.meta("identity"), identity))
+                    return directory
+                nearest = nearest or (directory, differences(store.meta("identity"), identity))
         except StoreError:
             continue  # a damaged run is no candidate; `runs list` shows it
     if nearest is None:
@@ -211,14 +211,14 @@ def _latest_match(root: Path, identity: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def lock(folder: Path) -> Iterator[None]:
+def lock(directory: Path) -> Iterator[None]:
     """Lock the run for this process; RunRefused if another evaluator has it. The lock ends with the process."""
-    with open(folder / "run.lock", "a+") as file:
+    with open(directory / "run.lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunRefused(
-                f"{_lock_owner(file)} is working on run {folder.name!r}; wait for it, stop it, or choose another name"
+                f"{_lock_owner(file)} is working on run {directory.name!r}; wait, stop it, or choose another name"
             ) from None
         except OSError as error:
             # On a file system without locks, leases still make every episode count once.
