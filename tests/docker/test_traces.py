@@ -21,7 +21,7 @@ def test_everything_on_the_volume_is_the_callers(up):
 
 
 def test_the_volume_has_its_layout_and_nothing_else(up):
-    source = "from vla_common.volume import FOLDERS; print(*FOLDERS)"
+    source = "from vla_common.volume import DIRECTORIES; print(*DIRECTORIES)"
     command = [sys.executable, "-c", source]
     variables = {**os.environ, "PYTHONPATH": paths.python_path()}
     known = subprocess.run(command, capture_output=True, text=True, env=variables, check=True).stdout.split()
