@@ -10,6 +10,7 @@ from vlalab.host import paths
 PAGES = [paths.ROOT / "README.md", *sorted((paths.ROOT / "docs").glob("*.md"))]
 MAX_WORDS, MAX_WORDS_OF = 1500, {"architecture.md": 2500}
 MAX_SENTENCE, MAX_AVERAGE = 45, 20  # words
+MAX_ENGLISH_WORDS = 35_000  # of all pages: with a Latin letter and without Hangul; code blocks and tables included
 
 
 def sentences(text: str) -> list[list[str]]:
@@ -36,3 +37,9 @@ def test_a_page_and_its_sentences_are_short(page: Path):
     lengths = [len(words) for words in sentences(text)] or [0]
     assert max(lengths) <= MAX_SENTENCE, " ".join(max(sentences(text), key=len))
     assert sum(lengths) / len(lengths) <= MAX_AVERAGE
+
+
+def test_all_pages_together_are_short():
+    words = [word for page in PAGES for word in page.read_text(encoding="utf-8").split()]
+    english = [word for word in words if re.search("[A-Za-z]", word) and not re.search("[가-힣]", word)]
+    assert len(english) <= MAX_ENGLISH_WORDS
