@@ -247,7 +247,7 @@ def test_flags_become_the_run_s_settings():
     assert settings("--realtime", "20") == Chunking(8, realtime=20.0)
 
 
-@pytest.mark.parametrize("how", EVERY_WAY, ids=lambda how: how.words)
+@pytest.mark.parametrize("how", EVERY_WAY, ids=lambda how: how.description)
 def test_settings_are_part_of_the_identity_and_defaults_leave_it_as_it_was(how):
     told = spec(execute=how.execute, ensemble=how.ensemble, ensemble_weight=how.weight, realtime=how.realtime)
     identity = told.to_json()
@@ -258,8 +258,8 @@ def test_settings_are_part_of_the_identity_and_defaults_leave_it_as_it_was(how):
 
 
 def test_every_setting_has_words_of_its_own():
-    assert len({how.words for how in EVERY_WAY}) == len(EVERY_WAY)
-    assert Chunking(2, "exponential", 0.2, 20).words == (
+    assert len({how.description for how in EVERY_WAY}) == len(EVERY_WAY)
+    assert Chunking(2, "exponential", 0.2, 20).description == (
         "asked every 2 steps, ensemble exponential (m = 0.2), real time at 20 steps/s"
     )
 
@@ -288,7 +288,7 @@ def test_published_figures_stay_away_and_the_report_says_how_it_was(tmp_path, ch
         sql = "UPDATE episodes SET result = json_set(result, '$.realtime', json(?))"
         store.db.execute(sql, (json.dumps(told),))
     summary = report.build(directory, store)
-    assert reason in summary.why_not_comparable and summary.chunks in (directory / "report.html").read_text()
+    assert reason in summary.comparability_problem and summary.chunks in (directory / "report.html").read_text()
     written = json.loads((directory / "summary.json").read_text())
     assert written["chunks"] == summary.chunks
     if "realtime" in changes:

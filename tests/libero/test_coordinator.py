@@ -222,7 +222,7 @@ def assert_serves(run, remote):
         assert urllib.request.urlopen(f"{coordinator.url}/{page}", timeout=30).status == 200
     assert [row.result["timings_ms"]["total"] for row in store.finished()] == [3.5]
     assert [share.seconds for share in hosts.shares(store.by_worker(), {})] == [0.0035]
-    assert not store.undrawn(10**9, lambda success, place: False)
+    assert not store.missing_videos(10**9, lambda success, place: False)
 
 
 def test_a_number_of_machines_and_workers_can_join_and_no_more(run, remote, monkeypatch):

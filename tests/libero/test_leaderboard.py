@@ -44,7 +44,7 @@ def test_policies_stand_by_suites_with_intervals_and_a_mean_where_all_are_there(
     run(tmp_path, "c", trials=3, policy=OTHER)
     (table,) = tables(tmp_path)
     vla, other = table.lines
-    assert table.suites == ("libero_goal", "libero_spatial") and table.facts["max_steps"] == "the profile's"
+    assert table.suites == ("libero_goal", "libero_spatial") and table.settings["max_steps"] == "the profile's"
     assert (vla.policy["name"], table.mean(vla), table.mean(other)) == ("vla", 0.75, None)
     assert vla.cells["libero_goal"].rate.interval == wilson(10, 20)
     text = shown(tmp_path)
@@ -88,7 +88,7 @@ def test_a_profile_whose_step_limit_was_changed_is_not_taken_for_the_same(tmp_pa
     about = old.meta("about")
     old.set_meta("about", about | {"profile": about["profile"] | {"max_steps": 280}})
     run(tmp_path, "new", policy=OTHER)
-    assert sorted(table.facts["max_steps"] for table in tables(tmp_path)) == [280, 300]
+    assert sorted(table.settings["max_steps"] for table in tables(tmp_path)) == [280, 300]
 
 
 def test_runs_of_one_identity_count_together_and_a_start_counts_once_as_the_earliest_has_it(tmp_path):

@@ -141,12 +141,12 @@ def test_a_policys_name_neither_steers_the_terminal_nor_forges_a_line(tmp_path, 
 def test_what_workers_say_is_shown_plainly():
     out = io.StringIO()
     with PlainProgress({0: "a", 3: "b"}, counts(0), out) as progress:
-        progress.say(f"worker-0: {EVIL}")
+        progress.print_line(f"worker-0: {EVIL}")
     assert not STEERING.search(out.getvalue())
     console = Console(file=io.StringIO(), width=200, height=40)
     with LiveProgress({0: "a", 3: "b"}, counts(0), console) as progress:
         progress.update(counts(1), {"worker-0": f"waiting for the policy ({EVIL})"})
-        progress.say(EVIL)
+        progress.print_line(EVIL)
     assert "owned" in console.file.getvalue() and not STEERING.search(console.file.getvalue())
 
 

@@ -375,5 +375,5 @@ def test_policies_are_a_list_of_names_and_addresses():
 
 def test_a_new_start_is_drawn_where_none_is_named():
     first = messages.parse_request(BENCHMARK, {}, SHORT)
-    assert first.init is None and first.drawn != messages.parse_request(BENCHMARK, {}, SHORT).drawn
+    assert first.init is None and first.start_number != messages.parse_request(BENCHMARK, {}, SHORT).start_number
     assert first.with_start({"init": 3}).init == 3

@@ -187,27 +187,27 @@ def run_all(store, good, wanted, attempts):
     """Plays everything that is pending; `good` says which episodes succeed."""
     while lease := store.lease("w", 1, 0.0, 60.0):
         result = {"success": lease.episode in good, "steps": 1}
-        assert store.finish(lease, result, 1.0, wanted=None if result["success"] else (wanted, attempts))
+        assert store.finish(lease, result, 1.0, target=None if result["success"] else (wanted, attempts))
     return [(row.episode, row.success) for row in store.finished()]
 
 
 def test_a_failure_is_replaced_and_the_first_successes_are_kept_in_any_order(tmp_path):
     with store_of(tmp_path) as store:
-        store.want({0: 3}, attempts=5)
+        store.plan_successes({0: 3}, attempts=5)
         assert store.plan() == [(0, 0), (0, 1), (0, 2)]
         done = run_all(store, {1, 3, 4, 7, 9}, 3, 5)
         assert [episode for episode, _ in done] == [0, 1, 2, 3, 4]  # three successes, and no more than it takes
-        store.want({0: 5}, attempts=5)
+        store.plan_successes({0: 5}, attempts=5)
         assert [episode for episode, _ in run_all(store, {1, 3, 4, 7, 9}, 5, 5)] == list(range(10))
 
 
 def test_attempts_have_an_end_and_fewer_may_be_wanted(tmp_path):
     with store_of(tmp_path) as store:
-        store.want({0: 2}, attempts=2)
+        store.plan_successes({0: 2}, attempts=2)
         assert len(run_all(store, set(), 2, 2)) == 4
-        store.want({0: 2, 1: 4}, attempts=3)
+        store.plan_successes({0: 2, 1: 4}, attempts=3)
         assert len(store.plan()) == 6 + 4
-        store.want({0: 2, 1: 1}, attempts=2)
+        store.plan_successes({0: 2, 1: 1}, attempts=2)
         assert [unit for unit in store.plan() if unit[0] == 1] == [(1, 0)] and len(store.plan()) == 5
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.libero.harness import LightEvaluation, PolicyService, results
 from vla_contract import PolicyClient
 from vla_evaluation.config import EvalConfig
-from vla_evaluation.coordinator.join import JoinConfig, policies_from_here
+from vla_evaluation.coordinator.join import JoinConfig, local_policy_urls
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.replicas import AnotherPolicy, Replicas
 
@@ -134,10 +134,10 @@ def test_addresses_that_make_no_sense():
     class Two:
         policies = (A, B)
 
-    assert policies_from_here(JoinConfig("http://x:1"), Two) == (A, B)
-    assert policies_from_here(JoinConfig("http://x:1", policy_url="http://c:1,http://d:1/"), Two) == (
+    assert local_policy_urls(JoinConfig("http://x:1"), Two) == (A, B)
+    assert local_policy_urls(JoinConfig("http://x:1", policy_url="http://c:1,http://d:1/"), Two) == (
         "http://c:1",
         "http://d:1",
     )
     with pytest.raises(ValueError, match="not equally many; expected an address for each"):
-        policies_from_here(JoinConfig("http://x:1", policy_url="http://c:1"), Two)
+        local_policy_urls(JoinConfig("http://x:1", policy_url="http://c:1"), Two)

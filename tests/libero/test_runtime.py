@@ -13,7 +13,7 @@ from services.libero.simulator import runtime, suites
 from tests.libero.harness import ENVIRONMENT, ROOT
 from vla_common import gl
 from vla_common.gl import EglDevice, choose
-from vla_evaluation.workers.supervisor import one_thread_each
+from vla_evaluation.workers.supervisor import thread_environment
 
 EPISODE = """
 import json, socket, sys
@@ -116,8 +116,8 @@ def test_cuda_order_is_translated_to_egls(devices):
 
 def test_what_the_caller_says_about_threads_stays():
     told = {"OMP_NUM_THREADS": "3", "LP_NUM_THREADS": "2"}
-    assert one_thread_each({"OTHER": "x", **told}).items() >= {**told, "MKL_NUM_THREADS": "1", "OTHER": "x"}.items()
-    assert [one_thread_each({}, many)["LP_NUM_THREADS"] for many in (0, 1, 2, 9)] == ["0", "0", "2", "4"]
+    assert thread_environment({"OTHER": "x", **told}).items() >= {**told, "MKL_NUM_THREADS": "1", "OTHER": "x"}.items()
+    assert [thread_environment({}, many)["LP_NUM_THREADS"] for many in (0, 1, 2, 9)] == ["0", "0", "2", "4"]
 
 
 @pytest.mark.parametrize("none", ["", "-1"])

@@ -187,7 +187,7 @@ def test_places_follow_the_order_of_finishing_per_task_and_outcome(store):
     leases = [store.lease("a", invocation, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
     for lease, success, at in zip(leases, (True, False, True, True), (3.0, 4.0, 1.0, 3.0), strict=True):
         store.finish(lease, result(success), at)
-    assert [store.place(lease) for lease in leases] == [1, 0, 0, 2]
+    assert [store.outcome_rank(lease) for lease in leases] == [1, 0, 0, 2]
 
 
 def test_a_video_falls_to_one_worker_of_a_later_invocation(store):
@@ -200,17 +200,17 @@ def test_a_video_falls_to_one_worker_of_a_later_invocation(store):
     def first_of_each(success, place):
         return place == 0
 
-    def undrawn(invocation, wanted=lambda success, place: True):
-        return [lease.episode for lease in store.undrawn(invocation, wanted)]
+    def missing_videos(invocation, wanted=lambda success, place: True):
+        return [lease.episode for lease in store.missing_videos(invocation, wanted)]
 
-    assert undrawn(invocation) == [], "its own invocation draws them as they come"
+    assert missing_videos(invocation) == [], "its own invocation draws them as they come"
     later = store.begin_invocation(5.0)
-    assert undrawn(later) == [0, 2, 3] and undrawn(later, first_of_each) == [2, 3]
+    assert missing_videos(later) == [0, 2, 3] and missing_videos(later, first_of_each) == [2, 3]
     assert store.claim_video(leases[2], later) and not store.claim_video(leases[2], later)
-    assert undrawn(later) == [0, 3], "whoever has it draws it, or nobody does in this invocation"
-    assert undrawn(store.begin_invocation(6.0)) == [0, 2, 3]
+    assert missing_videos(later) == [0, 3], "whoever has it draws it, or nobody does in this invocation"
+    assert missing_videos(store.begin_invocation(6.0)) == [0, 2, 3]
     store.add_to_result(leases[2], {"video": "v.mp4"})
-    assert undrawn(store.begin_invocation(7.0)) == [0, 3]
+    assert missing_videos(store.begin_invocation(7.0)) == [0, 3]
     assert [f.success for f in store.finished()] == [True, False, True, False]
 
 

@@ -25,7 +25,7 @@ from vla_evaluation.pictures import video
     ],
 )
 def test_which_episodes_get_a_video(mode, success, shown, expected):
-    assert video.wanted(mode, success, shown) is expected
+    assert video.should_render(mode, success, shown) is expected
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7, 8])

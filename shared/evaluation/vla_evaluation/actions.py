@@ -34,12 +34,12 @@ CONVERSIONS: dict[tuple, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def differing(theirs: Sequence[Part], ours: Sequence[Part], convert: bool = True) -> tuple | None:
+def differing(policy_parts: Sequence[Part], benchmark_parts: Sequence[Part], convert: bool = True) -> tuple | None:
     """Return the first pair of parts that does not fit, with None for a missing part; None where all fit.
 
     Parts fit if they mean the same, or (`convert`) if the policy's can be converted to the benchmark's.
     """
-    for pair in zip_longest(theirs, ours):
+    for pair in zip_longest(policy_parts, benchmark_parts):
         if None in pair:
             return pair
         meanings = _meaning(pair[0]), _meaning(pair[1])
@@ -76,12 +76,12 @@ class Actions:
             step, dimension = bad[0]
             fault, actions = self._fault(actions[step, dimension], skip + step, dimension), actions[:step]
         begin = 0
-        for theirs, ours in zip(self.answered, self.executed, strict=True):
-            convert = CONVERSIONS.get((_meaning(theirs), _meaning(ours)))
+        for source, target in zip(self.answered, self.executed, strict=True):
+            convert = CONVERSIONS.get((_meaning(source), _meaning(target)))
             if convert is not None:
                 actions = actions.copy()
-                actions[:, begin : begin + ours.size] = convert(actions[:, begin : begin + ours.size])
-            begin += ours.size
+                actions[:, begin : begin + target.size] = convert(actions[:, begin : begin + target.size])
+            begin += target.size
         return actions, fault
 
     def _fault(self, value: float, step: int, dimension: int) -> PolicyFault:
@@ -96,10 +96,10 @@ class Actions:
         )
 
 
-def _limit(part: Part, ours: Part) -> float:
+def _limit(part: Part, target: Part) -> float:
     """Return the largest plausible magnitude of a part's numbers: any finite one where no range is known, and where
     the conversion takes the sign, which clips.
     """
-    if part.low is None or part.high is None or (_meaning(part), _meaning(ours)) in CONVERSIONS:
+    if part.low is None or part.high is None or (_meaning(part), _meaning(target)) in CONVERSIONS:
         return float(np.finfo(np.float32).max)
     return (CHOICE_OVERSHOOT if part.unit == "1" else OVERSHOOT) * max(abs(part.low), abs(part.high))

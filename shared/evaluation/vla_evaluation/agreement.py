@@ -63,8 +63,8 @@ def _misfit(info: PolicyInfo, profile: Profile) -> str:
     if info.image_hw is not None and tuple(info.image_hw) != (profile.image_size,) * 2:
         return f"takes pictures of {info.image_hw[1]}×{info.image_hw[0]}, profile {profile.name} sends {profile.sends}"
     if profile.cameras and set(info.cameras) != set(profile.cameras):
-        theirs, ours = " and ".join(info.cameras), " and ".join(profile.cameras)
-        return f"looks through {theirs}, a policy of profile {profile.name} through {ours}"
+        policy_cameras, profile_cameras = " and ".join(info.cameras), " and ".join(profile.cameras)
+        return f"looks through {policy_cameras}, a policy of profile {profile.name} through {profile_cameras}"
     if profile.state and not info.state:
         return f"is not told the robot's state, a policy of profile {profile.name} is"
     if profile.action and (pair := differing(info.action, profile.action, convert=False)):

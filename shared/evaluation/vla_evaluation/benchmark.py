@@ -133,7 +133,7 @@ class Benchmark(Protocol):
     def init_states(self, task: Any) -> np.ndarray:
         """Return the task's start states [episodes, n]; episode k starts from row k."""
 
-    def assets(self, asked: str | None, volume: Path) -> Assets:
+    def assets(self, requested: str | None, volume: Path) -> Assets:
         """Return the assets of --assets, else the first on the volume or elsewhere.
 
         ValueError, with what to do, where there are none or `asked` is invalid.
@@ -184,8 +184,8 @@ def sensed(env: Environment, camera: str, image: np.ndarray) -> np.ndarray:
 
 def require_assets(benchmark: Benchmark, tasks: Sequence[Task], assets: Assets) -> None:
     """Raise ValueError, with what to do, where a task cannot be built from these assets."""
-    lacking = getattr(benchmark, "lacking", None)
-    if reason := lacking(tasks, assets) if lacking else "":
+    find_missing = getattr(benchmark, "lacking", None)
+    if reason := find_missing(tasks, assets) if find_missing else "":
         raise ValueError(reason)
 
 

@@ -77,7 +77,7 @@ class Chunking:
         return self.ensemble is None and self.realtime is None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The settings for people; different settings have different words."""
         if self.is_plain:
             return f"{self.execute} of each" if self.execute else "all of each"
@@ -111,19 +111,19 @@ class Delays:
     """The cost of inference for an episode in real time.
 
     latencies_s  from each observation to its answer
-    held         steps without an action, in which the robot stood still
+    held_steps     steps without an action, in which the robot stood still
     overtaken    actions whose step had passed when they arrived
     """
 
     latencies_s: list[float]
-    held: int = 0
+    held_steps: int = 0
     overtaken: int = 0
 
     def summary(self) -> dict[str, float | int]:
         """Return it as JSON types."""
         ms = [1e3 * latency for latency in self.latencies_s]
         return {
-            "held_steps": self.held,
+            "held_steps": self.held_steps,
             "overtaken_actions": self.overtaken,
             "latency_ms_mean": round(sum(ms) / len(ms), 3) if ms else 0.0,
             "latency_ms_max": round(max(ms, default=0.0), 3),
@@ -158,11 +158,11 @@ class Timeline:
     left to execute.
     """
 
-    def __init__(self, how: Chunking, hold: Hold):
-        self.how, self.hold = how, hold
-        self.delays = None if how.realtime is None else Delays([])
+    def __init__(self, chunking: Chunking, hold: Hold):
+        self.chunking, self.hold = chunking, hold
+        self.delays = None if chunking.realtime is None else Delays([])
         self._chunks: list[Chunk] = []  # in the order of their requests
-        self._asked = self._arrived = 0  # steps of the last request and of its answer
+        self._requested_at = self._arrived = 0  # steps of the last request and of its answer
 
     def due(self, step: int) -> bool:
         """Return whether the policy is to be asked at this step."""
@@ -171,15 +171,19 @@ class Timeline:
             return False
         if not self._covering(step):
             return True
-        return not self.how.is_plain and self.how.execute is not None and step - self._asked >= self.how.execute
+        return (
+            not self.chunking.is_plain
+            and self.chunking.execute is not None
+            and step - self._requested_at >= self.chunking.execute
+        )
 
     def wants(self, left: int) -> int:
         """Return how many of a chunk's actions may be executed, at most, where `left` steps are left."""
-        return min(self.how.execute or left, left) if self.how.is_plain else left
+        return min(self.chunking.execute or left, left) if self.chunking.is_plain else left
 
     def delay(self, latency_s: float) -> int:
         """Return how many steps the world moved on during that latency."""
-        return 0 if self.how.realtime is None else round(latency_s * self.how.realtime)
+        return 0 if self.chunking.realtime is None else round(latency_s * self.chunking.realtime)
 
     def answered(
         self, step: int, latency_s: float, length: int, actions: np.ndarray, fault: PolicyFault | None
@@ -191,23 +195,23 @@ class Timeline:
         if self.delays is not None:
             self.delays.latencies_s.append(latency_s)
             self.delays.overtaken += min(delay, length)
-        self._asked, self._arrived = step, step + delay
+        self._requested_at, self._arrived = step, step + delay
         self._chunks.append(Chunk(step + delay, actions, fault))
 
     def action(self, step: int) -> tuple[np.ndarray, PolicyFault | None]:
         """Return the action of this step, float32 [n], and the fault for which it must not be executed, if any."""
         chunks = self._covering(step)
         if not chunks:
-            self.delays.held += 1
+            self.delays.held_steps += 1
             return self.hold.action(), None
-        if self.how.ensemble in (None, "newest"):
+        if self.chunking.ensemble in (None, "newest"):
             chunks = chunks[-1:]
         faults = [chunk.fault for chunk in chunks if step == chunk.begin + len(chunk.actions)]
         if faults:
             return self.hold.action(), faults[0]
         if len(chunks) == 1:
             return chunks[0].actions[step - chunks[0].begin], None
-        powers = -(self.how.weight or 0.0) * np.arange(len(chunks))
+        powers = -(self.chunking.weight or 0.0) * np.arange(len(chunks))
         weights = np.exp(powers - powers.max())  # so that none is infinite
         actions = np.asarray([chunk.actions[step - chunk.begin] for chunk in chunks], np.float64)
         return np.average(actions, axis=0, weights=weights).astype(np.float32), None

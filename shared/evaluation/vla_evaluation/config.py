@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 Kind = TypeVar("Kind")
-SHOWN_DIGITS = 8  # of a digest or a revision
+DIGEST_CHARS = 8  # of a digest or a revision
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class RecordConfig(RunConfig):
 
 def read_addresses(flag: str, text: str) -> tuple[str, ...]:
     """Return the addresses of a text like "http://a:1,http://b:1". ValueError for an empty or repeated one."""
-    addresses = [one.strip().rstrip("/") for one in text.split(",")]
+    addresses = [part.strip().rstrip("/") for part in text.split(",")]
     if not all(addresses):
         raise ValueError(f"{flag} {text!r} has an address that is empty; expected URL or URL,URL")
     if twice := sorted({address for address in addresses if addresses.count(address) > 1}):
@@ -247,10 +247,10 @@ def read_addresses(flag: str, text: str) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-def require_directory_name(what: str, name: str) -> None:
+def require_directory_name(label: str, name: str) -> None:
     """Raise ValueError for an invalid directory name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"{what} {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")
+        raise ValueError(f"{label} {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")
 
 
 def parse_ranges(text: str) -> list[int]:
@@ -343,4 +343,4 @@ def in_words(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text[:SHOWN_DIGITS] if re.fullmatch("[0-9a-f]{16,}", text) else text
+    return text[:DIGEST_CHARS] if re.fullmatch("[0-9a-f]{16,}", text) else text

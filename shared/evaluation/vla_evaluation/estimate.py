@@ -64,8 +64,8 @@ def _episode_s(store: RunStore) -> float | None:
         and invocation["notes"].get("machine") == machine
         and not invocation["notes"].get("hosts")
     ]
-    episodes = sum(done.get(one["id"], 0) for one in ended)
+    episodes = sum(done.get(row["id"], 0) for row in ended)
     if episodes < MIN_EPISODES:
         return None
-    seconds: float = sum((one["ended"] - one["started"]) * one["notes"]["workers"] for one in ended)
+    seconds: float = sum((row["ended"] - row["started"]) * row["notes"]["workers"] for row in ended)
     return seconds / episodes

@@ -59,9 +59,9 @@ def reach_policy(config: RunConfig) -> PolicyInfo:
 
     ContractError if that takes too long, ValueError if different policies answer.
     """
-    first, *others = config.policies
+    first, *replicas = config.policies
     info = wait_for_policy(config, first)
-    for other in others:
+    for other in replicas:
         if lines := differences(info.to_dict(), wait_for_policy(config, other).to_dict()):
             raise ValueError(
                 f"at {first} and {other} are two policies, and one run is of one ({first} → {other}):\n"
@@ -181,7 +181,7 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
         clock,
         worker_names(workers),
         StallPolicy(config.retries, config.lease_s, config.start_timeout_s),
-        partial(video.wanted, config.video),
+        partial(video.should_render, config.video),
         token_of(config),
         plan.benchmark.worker_variables,
         worker,
@@ -192,7 +192,7 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
     try:
         with joinable(run, plan, clock, invocation) as coordinator:
             names = {task.index: task.instruction for task in plan.tasks}
-            look_after(supervisor, names, coordinator, expected_s=expected_s)
+            supervise(supervisor, names, coordinator, expected_s=expected_s)
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
@@ -202,7 +202,7 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
             run.store.end_invocation(invocation, clock.now(), outcome)
 
 
-def look_after(
+def supervise(
     supervisor: Supervisor,
     names: Mapping[int, str],
     coordinator: Coordinator | None = None,
@@ -219,7 +219,7 @@ def look_after(
             supervisor.start()
             while not supervisor.finished() or (coordinator and coordinator.active_hosts()):
                 for message in supervisor.step():
-                    progress.say(message)
+                    progress.print_line(message)
                 machines = hosts.line(coordinator.shares(store)) if coordinator else ""
                 progress.update(supervisor.counts, store.workers(), machines)
                 time.sleep(poll_s)
@@ -293,7 +293,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         run.store.set_meta("about", describe(plan, assets))
         run.store.set_meta("job", make_job(plan, spec, assets).to_json())
         left = unfinished(run.store.counts())
-        videos = len(run.store.undrawn(NEXT_SESSION, partial(video.wanted, config.video)))
+        videos = len(run.store.missing_videos(NEXT_SESSION, partial(video.should_render, config.video)))
         require_space(run.directory, left * EPISODE_BYTES)
         workers = workers_for(config, left + videos, benchmark.worker_gb)
         workers = max(workers, min(videos, 1))  # machines that join render no videos of earlier invocations
@@ -326,7 +326,7 @@ def resume_command(run: Run, suites: Sequence[str]) -> str:
         spec = sys.modules["__main__"].__spec__
         typed = shlex.join(["python", *(["-m", spec.parent] if spec else sys.argv[:1]), *sys.argv[1:]])
     replaced = ("--resume", "--run-id", "--token")
-    words, previous = [], ""
+    tokens, previous = [], ""
     for word in shlex.split(typed):
         # --resume can stand alone, before a suite
         is_value = not word.startswith("-") and not (previous == "--resume" and word in suites)
@@ -335,8 +335,8 @@ def resume_command(run: Run, suites: Sequence[str]) -> str:
             continue
         previous = word
         if word.split("=")[0] not in replaced:
-            words.append(word)
-    return shlex.join([*words, "--resume", run.id])
+            tokens.append(word)
+    return shlex.join([*tokens, "--resume", run.id])
 
 
 def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> float | None:
@@ -352,7 +352,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
     if assets.advice:
         say(assets.advice)
     if plan.config.chunking != Chunking():
-        say(f"chunks: {Chunking.of(run.store.meta('identity')).words}")
+        say(f"chunks: {Chunking.of(run.store.meta('identity')).description}")
     return announce(run, plan, left, workers)
 
 
@@ -367,7 +367,7 @@ def print_result(run: Run, summary: Summary) -> None:
     if summary.advice:
         say(summary.advice)
     elif not summary.comparable:
-        say(f"not comparable with published figures: {summary.why_not_comparable}")
+        say(f"not comparable with published figures: {summary.comparability_problem}")
     for kind, rate in summary.kinds.items():
         say(f"{kind}: {rate}")
     for level, rate in summary.levels.items():

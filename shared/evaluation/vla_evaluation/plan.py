@@ -42,18 +42,18 @@ def make_plan(benchmark: Benchmark, config: EvalConfig, profile: str | None = No
     for camera in config.extra_cameras:
         if camera not in benchmark.cameras:
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, benchmark.cameras)}")
-    chosen, tasks = choose_tasks(benchmark, config, profile)
+    selected_profile, tasks = choose_tasks(benchmark, config, profile)
     available = min(len(benchmark.init_states(task)) for task in tasks)
-    episodes = config.episode_list(trials_of(benchmark, config.suite, chosen), available)
-    return Plan(benchmark, config, chosen, tasks, episodes)
+    episodes = config.episode_list(trials_of(benchmark, config.suite, selected_profile), available)
+    return Plan(benchmark, config, selected_profile, tasks, episodes)
 
 
 def choose_tasks(benchmark: Benchmark, config: RunConfig, profile: str | None) -> tuple[Profile, tuple[Task, ...]]:
     """Return the profile and the tasks; ValueError for an unknown suite, profile or task."""
     if config.suite not in benchmark.suites:
         raise ValueError(f"suite {config.suite!r} not found{did_you_mean(config.suite, benchmark.suites)}")
-    chosen = choose(benchmark.profiles, config.profile or profile or next(iter(benchmark.profiles)))
-    return chosen, select_tasks(config.suite, benchmark.tasks(config.suite), config.tasks)
+    selected_profile = choose(benchmark.profiles, config.profile or profile or next(iter(benchmark.profiles)))
+    return selected_profile, select_tasks(config.suite, benchmark.tasks(config.suite), config.tasks)
 
 
 def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None) -> tuple[Task, ...]:
@@ -76,9 +76,9 @@ def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None
         elif (text := part.lower().rstrip(".")) in texts:
             indices.add(texts.index(text) % len(tasks))
         else:
-            known = [task.name for task in tasks] + [task.instruction for task in tasks]
+            names = [task.name for task in tasks] + [task.instruction for task in tasks]
             raise ValueError(
-                f"task {part!r} not found in {suite}{nearest(part, known)} "
+                f"task {part!r} not found in {suite}{nearest(part, names)} "
                 "Give indices ('0'), ranges ('0,2-4'), names or instructions."
             )
     return tuple(task for task in tasks if task.index in indices)
@@ -120,11 +120,13 @@ def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance
         **spec.to_json(),
         "tasks": [task.index for task in plan.tasks],
         "episodes": show_ranges(plan.episodes),
-        **of_machine(plan.benchmark, spec, assets, worker),
+        **machine_identity(plan.benchmark, spec, assets, worker),
     }
 
 
-def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict[str, Any]:
+def machine_identity(
+    benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER
+) -> dict[str, Any]:
     """Return the part of an identity that depends on the machine."""
     return {
         "assets": {"kind": assets.kind, "digest": assets.digest},
@@ -152,7 +154,13 @@ def describe(plan: Plan, assets: Assets) -> dict[str, Any]:
     }
 
 
-def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **facts: object) -> Job:
+def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **overrides: object) -> Job:
     """Return the workers' job: `facts`, and every other field of `kind` from the configuration."""
-    ours = {"spec": spec, "benchmark": plan.benchmark.module, "assets": str(assets.path), "policies_at": (), **facts}
-    return kind(**ours, **{name: getattr(plan.config, name) for name in kind.__dataclass_fields__.keys() - ours})
+    values = {
+        "spec": spec,
+        "benchmark": plan.benchmark.module,
+        "assets": str(assets.path),
+        "policies_at": (),
+        **overrides,
+    }
+    return kind(**values, **{name: getattr(plan.config, name) for name in kind.__dataclass_fields__.keys() - values})

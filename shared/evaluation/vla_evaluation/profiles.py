@@ -51,13 +51,13 @@ class EpisodeProtocol:
     seed_each: bool = False
     extra_resets: int = 0
 
-    def scene(self, drawn: bool = False) -> dict[str, object]:
+    def scene(self, sampled_start: bool = False) -> dict[str, object]:
         """Return the settings of `Environment.load_task`: none for the benchmark's own robot, seeded once.
 
         `drawn`: for an episode whose start is sampled by a seed of its own.
         """
         robot = {"robot": self.robot} if self.robot else {}
-        each = self.seed_each and not drawn
+        each = self.seed_each and not sampled_start
         return {**robot, "seed_each": True, "extra_resets": self.extra_resets} if each else robot
 
     @property
@@ -93,7 +93,7 @@ class Profile(EpisodeProtocol):
 
     def protocol(self) -> EpisodeProtocol:
         """Return the episode's part, which is in a run's identity."""
-        return EpisodeProtocol(**{one.name: getattr(self, one.name) for one in fields(EpisodeProtocol)})
+        return EpisodeProtocol(**{setting.name: getattr(self, setting.name) for setting in fields(EpisodeProtocol)})
 
     def unnorm_keys_for(self, suite: str) -> tuple[str, ...]:
         """Return the keys of a checkpoint's statistics for `suite`, the best first."""

@@ -116,19 +116,19 @@ class PlainProgress:
     def __exit__(self, *_) -> None:
         pass
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         say(line, self.out)
 
     def update(self, counts, workers: Mapping[str, str], machines: str = "") -> None:
         now = time.monotonic()
         totals = self.pace.totals(counts, now, machines, workers)
         if line := self.pace.announcement(totals):
-            self.say(line)
+            self.print_line(line)
         state = totals.done, totals.phase, total(counts, "steps")
         is_early = now - self.last_at < PLAIN_EVERY_S and totals.done < totals.planned
         if state != self.last and not is_early:
             self.last_at, self.last = now, state
-            self.say(totals.line)
+            self.print_line(totals.line)
 
 
 class LiveProgress:
@@ -149,13 +149,13 @@ class LiveProgress:
     def __exit__(self, *exc) -> None:
         self.live.__exit__(*exc)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self.console.print(plain(line), highlight=False, markup=False)
 
     def update(self, counts, workers: Mapping[str, str], machines: str = "") -> None:
         totals = self.pace.totals(counts, time.monotonic(), machines, workers)
         if line := self.pace.announcement(totals):
-            self.say(line)
+            self.print_line(line)
         self.live.update(self.table(counts, workers, totals), refresh=True)
 
     def table(self, counts, workers: Mapping[str, str], totals: Totals) -> Group:

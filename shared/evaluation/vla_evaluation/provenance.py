@@ -34,8 +34,8 @@ def off_lock(lock: Path = LOCK) -> list[str]:
     # From the directories' names: reading the metadata takes 0.1 s each.
     parts = (path.name.removesuffix(".dist-info").rpartition("-") for path in SITE.glob("*.dist-info"))
     installed = {normalize(name): version for name, _, version in parts}
-    wrong = (name for name in sorted(pins.keys() & installed.keys()) if installed[name] not in pins[name])
-    return [f"{name} {installed[name]} (lock: {' or '.join(pins[name])})" for name in wrong]
+    mismatched = (name for name in sorted(pins.keys() & installed.keys()) if installed[name] not in pins[name])
+    return [f"{name} {installed[name]} (lock: {' or '.join(pins[name])})" for name in mismatched]
 
 
 def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None:
@@ -68,9 +68,11 @@ def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None
         command = shlex.join([sys.executable, "-m", "pip", "install", *packages])
     if unusable:
         raise ValueError(f"{'; '.join(unusable)}; run: {command}")
-    shown = ", ".join(f"{name} {installed.get(name, 'not installed')} (lock: {pin})" for name, pin in different.items())
+    listing = ", ".join(
+        f"{name} {installed.get(name, 'not installed')} (lock: {pin})" for name, pin in different.items()
+    )
     warn(
-        f"warning: other packages than the lock's: {shown}. Physics and images may differ: results compare neither "
+        f"warning: other packages than the lock's: {listing}. Physics and images may differ: results compare neither "
         f"with published figures nor with runs under the lock. To get the lock's: {command}"
     )
 

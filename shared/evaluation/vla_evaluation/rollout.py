@@ -140,7 +140,7 @@ def run_episode(
     act: Callable[[Observation], ActionChunk],
     spec: RunSpec,
     session: str,
-    film: str | None = None,
+    video_camera: str | None = None,
     tick: Callable[[int], None] = lambda steps: None,
     keep_frame: Callable[[int], bool] = lambda step: False,
     forgive: Callable[[Exception], bool] = lambda error: False,
@@ -179,8 +179,8 @@ def run_episode(
         if timeline.due(step):
             tick(step)
             observation, rendered = observe(env, spec, session, step, timings)
-            if film in rendered and keep_frame(step):
-                frames[step] = rendered[film]
+            if video_camera in rendered and keep_frame(step):
+                frames[step] = rendered[video_camera]
             try:
                 chunk, took_s = ask(act, observation, timings, clock)
             except ContractError as error:

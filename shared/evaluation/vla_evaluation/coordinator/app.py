@@ -29,7 +29,7 @@ from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation import hosts
 from vla_evaluation.coordinator import VERSION, calls
 from vla_evaluation.coordinator.batched_store import BatchedStore
-from vla_evaluation.routed import JSON, bad_request, told
+from vla_evaluation.routed import JSON, bad_request, json_response
 from vla_evaluation.runs.directories import explain_os_error
 from vla_evaluation.store.records import StoreError, total
 from vla_evaluation.store.runstore import STORE, RunStore
@@ -73,8 +73,8 @@ class Coordinator:
 
     def shares(self, store: RunStore) -> list[hosts.Share]:
         """Return what each machine did in this invocation."""
-        own_names = {host.name: host.own_name for host in list(self.run.hosts.values())}
-        return hosts.shares(store.by_worker(self.run.invocation), own_names) if own_names else []
+        hostnames = {host.name: host.hostname for host in list(self.run.hosts.values())}
+        return hosts.shares(store.by_worker(self.run.invocation), hostnames) if hostnames else []
 
     def end(self, reason: str) -> None:
         """Refuse every call from now on, for this reason."""
@@ -83,7 +83,7 @@ class Coordinator:
     # --- routes -------------------------------------------------------------------------------------------
 
     async def describe(self, request: Request) -> Response:
-        return told({**self.description, "version": VERSION, "invocation": self.run.invocation})
+        return json_response({**self.description, "version": VERSION, "invocation": self.run.invocation})
 
     async def call(self, request: Request) -> Response:
         """Carry out a call of `calls.CALLS`."""
@@ -96,7 +96,7 @@ class Coordinator:
         except ValidationError as error:
             raise Problem("bad-request", calls.explain(error)) from error
         self._require_current(arguments.invocation, arguments.key)
-        return told({"value": await self.store.call(name, arguments)})
+        return json_response({"value": await self.store.call(name, arguments)})
 
     async def file(self, request: Request) -> Response:
         """Store an episode's file until the call that publishes it; {"held": false} where the lease has ended."""
@@ -106,7 +106,7 @@ class Coordinator:
         body = await read_body(request, (BINARY,))
         if not re.fullmatch(r"[0-9a-f]{64}", digest) or hashlib.sha256(body).hexdigest() != digest:
             raise ValueError(f"the file's SHA-256 is not {digest[:70]!r}, as was announced; send it again")
-        return told({"held": await asyncio.to_thread(self._save_draft, token, kind, body)})
+        return json_response({"held": await asyncio.to_thread(self._save_draft, token, kind, body)})
 
     def _save_draft(self, token: str, kind: str, body: bytes) -> bool:
         with RunStore(self.run.directory / STORE, readonly=True, check=False) as store:
@@ -148,7 +148,7 @@ class Coordinator:
         return self.metrics.page()
 
     async def ready(self, request: Request) -> Response:
-        return told({"status": "ready", "hosts": self.active_hosts()})
+        return json_response({"status": "ready", "hosts": self.active_hosts()})
 
 
 def create_app(coordinator: Coordinator, check: TokenCheck) -> Starlette:

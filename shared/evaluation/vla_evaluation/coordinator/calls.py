@@ -120,7 +120,7 @@ class Host:
     """A machine that has joined."""
 
     name: str  # unique in the run
-    own_name: str
+    hostname: str
     workers: int
     machine: Mapping[str, object]
     heard: float  # on the run's clock, s; -inf once it has left
@@ -285,7 +285,7 @@ def take_back(store: RunStore, run: ActiveRun, worker: Name, reason: Text) -> li
 @call
 def say(store: RunStore, run: ActiveRun, worker: Name, status: Text) -> None:
     run.add_worker(worker)
-    store.say(worker, run.invocation, status, run.now())
+    store.set_status(worker, run.invocation, status, run.now())
 
 
 @call
@@ -315,7 +315,7 @@ def is_last_try_of_policy(store: RunStore, run: ActiveRun, lease: LeaseArgument)
 
 @call
 def place(store: RunStore, run: ActiveRun, lease: LeaseArgument) -> int | None:
-    return store.place(lease)
+    return store.outcome_rank(lease)
 
 
 @call

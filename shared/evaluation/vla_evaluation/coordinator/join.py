@@ -28,9 +28,9 @@ from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark, require_assets
 from vla_evaluation.config import differences, read_addresses, require_directory_name
 from vla_evaluation.coordinator import VERSION
-from vla_evaluation.evaluate import choose_workers, guarded, look_after, memory_notice
+from vla_evaluation.evaluate import choose_workers, guarded, memory_notice, supervise
 from vla_evaluation.pictures import video
-from vla_evaluation.plan import of_machine
+from vla_evaluation.plan import machine_identity
 from vla_evaluation.runs.directories import DIRECTORIES
 from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.store.remote import Joined, RemoteStore
@@ -101,7 +101,7 @@ def fetch_description(config: JoinConfig) -> dict[str, Any]:
     return run
 
 
-def policies_from_here(config: JoinConfig, job: Job) -> tuple[str, ...]:
+def local_policy_urls(config: JoinConfig, job: Job) -> tuple[str, ...]:
     """Return the addresses of the run's policies as reached from here. ValueError for fewer or more."""
     if config.policy_url is None:
         return job.policies
@@ -145,15 +145,15 @@ def join(benchmark: Benchmark, config: JoinConfig) -> int:
     if job.benchmark != benchmark.module:
         raise ValueError(f"the run at {config.url} is of {job.benchmark}; this is {benchmark.module}")
     assets = benchmark.assets(config.assets, Volume().root)
-    ours = of_machine(benchmark, job.spec, assets)
-    if lines := differences({name: identity.get(name) for name in ours}, ours):
+    local_identity = machine_identity(benchmark, job.spec, assets)
+    if lines := differences({name: identity.get(name) for name in local_identity}, local_identity):
         raise ValueError(
             "this machine must not join: what an episode's outcome depends on differs (there → here):\n"
             + "\n".join(f"  {line}" for line in lines)
             + "\nBring both to the same commit, environment and assets, and join again."
         )
     require_assets(benchmark, [benchmark.tasks(job.spec.suite)[index] for index in identity["tasks"]], assets)
-    job = replace(job, assets=str(assets.path), policies_at=policies_from_here(config, job))
+    job = replace(job, assets=str(assets.path), policies_at=local_policy_urls(config, job))
     require_policy(config, job)
     name = config.name or re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-") or "host"
     joined = Joined(
@@ -187,14 +187,14 @@ def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, dir
         InvocationClock.start(),
         worker_names(workers, name),
         StallPolicy(job.retries, job.lease_s, config.start_timeout_s),
-        partial(video.wanted, job.video),
+        partial(video.should_render, job.video),
         config.secret,
         benchmark.worker_variables,
         provenance.WORKER,
     )
     instructions = {task.index: task.instruction for task in benchmark.tasks(job.spec.suite)}
     try:
-        look_after(supervisor, instructions, poll_s=min(POLL_S, job.lease_s / 6))
+        supervise(supervisor, instructions, poll_s=min(POLL_S, job.lease_s / 6))
     except (RunFailed, StoreError) as error:
         say(f"error: {one_line(error)}")
         return 1

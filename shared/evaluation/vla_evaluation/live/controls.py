@@ -1,6 +1,6 @@
 """How people steer a running episode, and how its loop waits for them: pause, speed, driver, instruction.
 
-One thread calls `tell` with a command, the simulator's thread the rest.
+One thread calls `apply` with a command, the simulator's thread the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Controls:
         self._size = total(parts)
         self.begin()
 
-    def tell(self, command: Mapping[str, Any]) -> None:
+    def apply(self, command: Mapping[str, Any]) -> None:
         """Take a command that `check_command` has accepted."""
         with self._changed:
             match command["do"]:
@@ -70,7 +70,7 @@ class Controls:
                     self.instruction = command["instruction"].strip()
                 case "act":
                     self._action = np.clip(np.asarray(command["action"], float), self.low, self.high)
-                    self._held_until, self._settle_steps = time.monotonic() + HOLD_S, SETTLE_STEPS
+                    self._action_expires, self._settle_steps = time.monotonic() + HOLD_S, SETTLE_STEPS
                 case "look":
                     self.is_watched = True
                 case "film" | "keep":
@@ -83,7 +83,7 @@ class Controls:
     def begin(self) -> None:
         """Forget what belonged to the previous episode."""
         with self._changed:
-            self._leave, self._single_steps, self._settle_steps, self._held_until = "", 0, 0, 0.0
+            self._leave, self._single_steps, self._settle_steps, self._action_expires = "", 0, 0, 0.0
             self._action = np.zeros(self._size)
             self.jobs.clear()
 
@@ -108,12 +108,12 @@ class Controls:
         if self._single_steps:
             self._single_steps -= 1
             return True
-        is_moving = time.monotonic() < self._held_until or self._settle_steps > 0
+        is_moving = time.monotonic() < self._action_expires or self._settle_steps > 0
         return self.playing and (self.driver == "policy" or is_moving)
 
     def action(self) -> np.ndarray:
         """Return the person's action for this step, float32 [m]; movements end after HOLD_S."""
-        if time.monotonic() < self._held_until:
+        if time.monotonic() < self._action_expires:
             return self._action.astype(np.float32)
         self._settle_steps = max(0, self._settle_steps - 1)
         return np.where(self.is_movement, 0.0, self._action).astype(np.float32)

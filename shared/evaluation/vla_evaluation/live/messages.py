@@ -17,7 +17,7 @@ from vla_contract.protocol.parts import Part, total
 from vla_evaluation.benchmark import Benchmark
 
 PERSON_STEPS = 2000  # of an episode without a policy: people need several times as long as a protocol allows
-MAX_DRAWN = 2**31  # start states can be requested by a number below this
+MAX_START_NUMBER = 2**31  # start states can be requested by a number below this
 INSTRUCTION_CHARS = 500
 MAX_SPEED = 100.0
 LENGTHS = struct.Struct("<II")  # bytes of the JSON head, bytes of what follows; browsers read the same form
@@ -30,14 +30,14 @@ class SessionRequest:
     """What a session shows.
 
     init      index of an init state of the evaluation; None: the start is drawn as recordings draw theirs
-    drawn     number that a drawn start depends on
+    start_number  number that a sampled start depends on
     policy    one of the service's policies by name, at `policy_url`; empty: a person drives
     """
 
     suite: str
     task: int
     init: int | None = None
-    drawn: int = 0
+    start_number: int = 0
     policy: str = ""
     policy_url: str = ""
 
@@ -48,17 +48,17 @@ class SessionRequest:
     @property
     def start(self) -> dict[str, int]:
         """The start state as commands name it."""
-        return {"drawn": self.drawn} if self.init is None else {"init": self.init}
+        return {"drawn": self.start_number} if self.init is None else {"init": self.init}
 
     def with_start(self, start: Any) -> SessionRequest:
         """Return it with another start: {"init": k}, {"drawn": n}, or None for a new drawn one. ValueError else."""
         if start is None:
-            return replace(self, init=None, drawn=secrets.randbelow(MAX_DRAWN))
+            return replace(self, init=None, start_number=secrets.randbelow(MAX_START_NUMBER))
         if not isinstance(start, Mapping) or len(start) != 1 or next(iter(start)) not in ("init", "drawn"):
             raise ValueError(f"start is {shorten(start, 100)}; expected {{'init': k}}, {{'drawn': n}} or null")
         if "init" in start:
             return replace(self, init=require_index("start.init", start["init"], 10_000))
-        return replace(self, init=None, drawn=require_index("start.drawn", start["drawn"], MAX_DRAWN))
+        return replace(self, init=None, start_number=require_index("start.drawn", start["drawn"], MAX_START_NUMBER))
 
     def require_init_state(self, benchmark: Benchmark) -> SessionRequest:
         """Return it. ValueError for an init state that its task does not have."""
@@ -82,8 +82,8 @@ def parse_request(benchmark: Benchmark, policies: Mapping[str, str], body: Mappi
         raise ValueError(f"suite {shorten(suite)} not found{did_you_mean(shorten(suite), benchmark.suites)}")
     task = require_index("task", body.get("task", 0), len(benchmark.tasks(suite)))
     if policy and (not isinstance(policy, str) or policy not in policies):
-        known = ", ".join(policies) or "none"
-        raise ValueError(f"policy {shorten(policy)} is none of this service's; it has: {known}")
+        names = ", ".join(policies) or "none"
+        raise ValueError(f"policy {shorten(policy)} is none of this service's; it has: {names}")
     request = SessionRequest(suite, task, policy=policy, policy_url=policies.get(policy, ""))
     return request.with_start(body.get("start")).require_init_state(benchmark)
 
@@ -110,8 +110,8 @@ def check_command(command: Mapping[str, Any], parts: Sequence[Part], has_policy:
         return {"do": do, "action": [_number("action", value, -1e6, 1e6) for value in action]}
     if do == "reset":
         return {"do": do, "start": command.get("start")}  # `SessionRequest.with_start` checks it
-    known = ", ".join((*PLAIN_COMMANDS, "speed", "drive", "instruct", "act", "reset"))
-    raise ValueError(f"command {shorten(command, 120)} is not known, or lacks what it needs; known: {known}")
+    commands = ", ".join((*PLAIN_COMMANDS, "speed", "drive", "instruct", "act", "reset"))
+    raise ValueError(f"command {shorten(command, 120)} is not known, or lacks what it needs; known: {commands}")
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float:

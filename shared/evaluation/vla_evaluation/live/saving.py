@@ -74,13 +74,13 @@ def save_demonstration(
     spec = replace(spec, seed=0, policy=replace(info, name=driver))
     with ExitStack() as stack:
         run = _open(stack, root, name, record.identify_recording(plan, spec, assets))
-        about = describe(plan, assets)
-        run.store.set_meta("about", {**about, "recording": record.describe_recording(benchmark)})
-        wanted = {count: counts["successes"] for count, counts in run.store.counts().items()}
-        wanted[task] = wanted.get(task, 0) + 1
-        run.store.want({task: wanted[task]}, 1)
-        facts = {"wanted": {str(one): count for one, count in wanted.items()}}
-        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **facts).to_json())
+        description = describe(plan, assets)
+        run.store.set_meta("about", {**description, "recording": record.describe_recording(benchmark)})
+        targets = {count: counts["successes"] for count, counts in run.store.counts().items()}
+        targets[task] = targets.get(task, 0) + 1
+        run.store.plan_successes({task: targets[task]}, 1)
+        job_fields = {"wanted": {str(index): count for index, count in targets.items()}}
+        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **job_fields).to_json())
         clock = InvocationClock.start()
         invocation = run.store.begin_invocation(clock.now(), {"workers": 1})
         lease = run.store.lease("live", invocation, clock.now(), LEASE_S, task)
@@ -103,7 +103,7 @@ def _open(stack: ExitStack, root: Path, stem: str, identity: dict) -> Run:
                 break
         number += 1
         name = f"{stem}-{number}"
-    record.refuse_foreign(root / name)
+    record.require_recording_directory(root / name)
     while True:
         try:
             return stack.enter_context(open_run(root, identity, [], run_id=name, resume=None, label=name))

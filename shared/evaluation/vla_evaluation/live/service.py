@@ -36,7 +36,7 @@ from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.live import messages
 from vla_evaluation.live.session import Session
-from vla_evaluation.routed import JSON, bad_request, read, told
+from vla_evaluation.routed import JSON, bad_request, json_response, read
 
 BINARY, VIDEO = "application/octet-stream", "video/mp4"
 BODY_BYTES = 16 * 2**10
@@ -64,7 +64,7 @@ class Limits:
 
     def to_dict(self) -> dict[str, float]:
         """Return the limits by name."""
-        return {one.name: getattr(self, one.name) for one in fields(Limits)}
+        return {limit.name: getattr(self, limit.name) for limit in fields(Limits)}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Sessions:
 
     def live(self) -> list[Session]:
         """Return those whose process runs."""
-        return [one for one in self.all.values() if not one.is_over]
+        return [session for session in self.all.values() if not session.is_over]
 
     async def open(self, body: Mapping[str, Any]) -> Session:
         """Return a new session. ValueError for what does not exist, Problem (503) without room for one more."""
@@ -110,7 +110,7 @@ class Sessions:
         except BaseException:
             del self.all[session.id]
             raise
-        for ended in [one for one in self.all.values() if one.is_over][:-MAX_ENDED]:
+        for ended in [existing for existing in self.all.values() if existing.is_over][:-MAX_ENDED]:
             del self.all[ended.id]
         return session
 
@@ -145,7 +145,7 @@ class Sessions:
 
     async def close(self) -> None:
         """End all."""
-        await asyncio.gather(*(one.end("the service was stopped") for one in self.live()))
+        await asyncio.gather(*(session.end("the service was stopped") for session in self.live()))
 
 
 class Handlers:
@@ -154,14 +154,14 @@ class Handlers:
     def __init__(self, sessions: Sessions):
         self.sessions, self.benchmark = sessions, sessions.benchmark
 
-    async def about(self, request: Request) -> Response:
+    async def describe(self, request: Request) -> Response:
         """Answer with what can be opened here."""
         of, sessions = self.benchmark, self.sessions
 
         def list_tasks() -> dict[str, list[str]]:
             return {suite: [task.instruction for task in of.tasks(suite)] for suite in of.suites}
 
-        about = {
+        description = {
             "benchmark": of.name,
             "suites": await asyncio.to_thread(list_tasks),
             "action": [asdict(part) for part in of.action],
@@ -170,7 +170,7 @@ class Handlers:
             "sessions": len(sessions.live()),
             "limits": sessions.limits.to_dict(),
         }
-        return told(about)
+        return json_response(description)
 
     async def policies(self, request: Request) -> Response:
         """Answer with the policies, and which of them are up now."""
@@ -185,11 +185,13 @@ class Handlers:
 
         urls = self.sessions.policies
         ready = await asyncio.gather(*(asyncio.to_thread(is_ready, url) for url in urls.values()))
-        return told({"policies": [{"name": name, "ready": one} for name, one in zip(urls, ready, strict=True)]})
+        return json_response(
+            {"policies": [{"name": name, "ready": is_up} for name, is_up in zip(urls, ready, strict=True)]}
+        )
 
     async def open(self, request: Request) -> Response:
         session = await self.sessions.open(await read(request))
-        return told({"id": session.id}, 201)
+        return json_response({"id": session.id}, 201)
 
     async def frame(self, request: Request) -> Response:
         """Answer with what is newer than number `after`, within NEWS_TIMEOUT_S, else with the latest."""
@@ -210,7 +212,7 @@ class Handlers:
         command = messages.check_command(await read(request), self.benchmark.action, bool(session.request.policy))
         if command["do"] == "close":
             await session.end("closed")
-            return told({"done": "close"})
+            return json_response({"done": "close"})
         if command["do"] == "reset" and command["start"] is not None:
             start = session.request.with_start(command["start"])
             await asyncio.to_thread(start.require_init_state, self.benchmark)
@@ -218,21 +220,21 @@ class Handlers:
         if session.is_over:
             raise ValueError(f"this session is over: {session.state['reason']}")
         session.driven = time.monotonic()
-        session.tell(command)
-        return told({"done": command["do"]})
+        session.send_command(command)
+        return json_response({"done": command["do"]})
 
-    async def film(self, request: Request) -> Response:
+    async def render_video(self, request: Request) -> Response:
         _, blob = await self.sessions.find(request.path_params["id"]).run_job("film")
         return Response(blob, media_type=VIDEO)
 
-    async def keep(self, request: Request) -> Response:
+    async def save_demonstration(self, request: Request) -> Response:
         session = self.sessions.find(request.path_params["id"])
         await read_body(request, (JSON,))  # another type is what a form of another site's page can send
         answer, _ = await session.run_job("keep")
-        return told({"kept": answer["kept"]})
+        return json_response({"kept": answer["kept"]})
 
     async def ready(self, request: Request) -> Response:
-        return told({"status": "ready", "sessions": len(self.sessions.live())})
+        return json_response({"status": "ready", "sessions": len(self.sessions.live())})
 
 
 def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
@@ -241,19 +243,19 @@ def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette):
-        watching = asyncio.create_task(sessions.watch())
+        watcher = asyncio.create_task(sessions.watch())
         yield
-        watching.cancel()
+        watcher.cancel()
         await sessions.close()
 
     routes = [
-        Route("/v1/simulator", handlers.about),
+        Route("/v1/simulator", handlers.describe),
         Route("/v1/policies", handlers.policies),
         Route("/v1/sessions", handlers.open, methods=["POST"]),
         Route("/v1/sessions/{id}/frame", handlers.frame),
         Route("/v1/sessions/{id}/do", handlers.do, methods=["POST"]),
-        Route("/v1/sessions/{id}/film", handlers.film),
-        Route("/v1/sessions/{id}/keep", handlers.keep, methods=["POST"]),
+        Route("/v1/sessions/{id}/film", handlers.render_video),
+        Route("/v1/sessions/{id}/keep", handlers.save_demonstration, methods=["POST"]),
         Route("/livez", handlers.ready),
         Route("/readyz", handlers.ready),
     ]

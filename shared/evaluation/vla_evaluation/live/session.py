@@ -40,15 +40,15 @@ class Session:
 
     async def start(self, module: str, work: Path, variables: Mapping[str, str]) -> None:
         """Start the process; its failures arrive as its other messages do."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            arguments = [module, self.request.to_json(), str(work), str(theirs.fileno()), str(os.getpid())]
+        service_socket, process_socket = socket.socketpair()
+        with process_socket:
+            arguments = [module, self.request.to_json(), str(work), str(process_socket.fileno()), str(os.getpid())]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **variables}
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", SIMULATION, *arguments,
-                pass_fds=[theirs.fileno()], env=environment, stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[process_socket.fileno()], env=environment, stdin=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reader, self._writer = await asyncio.open_connection(sock=service_socket)
         self._listening = asyncio.create_task(self._listen())
 
     @property
@@ -56,7 +56,7 @@ class Session:
         """Whether its process has ended, or is about to."""
         return self.state["state"] in ("failed", "gone")
 
-    def tell(self, command: Mapping[str, Any]) -> None:
+    def send_command(self, command: Mapping[str, Any]) -> None:
         """Pass a command on; one that comes too late is dropped."""
         if not self.is_over:
             self._writer.write(messages.pack(command))
@@ -67,7 +67,7 @@ class Session:
             raise ValueError("the episode has not ended; finish it first")
         number = next(self._job_numbers)
         self._jobs[number] = future = asyncio.get_running_loop().create_future()
-        self.tell({"do": do, "id": number})
+        self.send_command({"do": do, "id": number})
         try:
             answer, blob = await asyncio.wait_for(future, JOB_TIMEOUT_S)
         except asyncio.TimeoutError as error:
@@ -82,7 +82,7 @@ class Session:
         """Wait for something newer than number `after`."""
         if self.number <= after and not self.is_over:
             event = self._news
-            self.tell({"do": "look"})
+            self.send_command({"do": "look"})
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(event.wait(), timeout_s)
 

@@ -38,7 +38,7 @@ from vla_evaluation.rollout import Record, run_episode
 from vla_evaluation.terminal import one_line
 from vla_evaluation.workers.worker import die_with_parent
 
-SHOWN_CAMERAS = 2  # the benchmark's first ones
+MAX_CAMERAS = 2  # the benchmark's first ones
 FRAMES_PER_S = 10.0
 POLICY_TIMEOUT_S = 60.0
 JPEG_QUALITY = 90
@@ -129,8 +129,8 @@ class Simulation:
         self._forget_episode("the scene is built")
         self.send_news()
         if self.request.init is None:
-            self.seed, number = seed_of(0, self.task.index, self.request.drawn), 0
-            self.env.load_task(self.task, self.seed, **self.spec.protocol.scene(drawn=True))
+            self.seed, number = seed_of(0, self.task.index, self.request.start_number), 0
+            self.env.load_task(self.task, self.seed, **self.spec.protocol.scene(sampled_start=True))
             start = self.env.start(0)
         else:
             self.seed, number = self.spec.seed, self.request.init
@@ -187,8 +187,8 @@ class Simulation:
         except Exception as error:  # a full disk, a damaged store: shown on the page
             if not isinstance(error, ValueError):
                 logging.exception("%s failed", do)
-            ending = endings.ending(error, (Exception,))
-            return {"error": one_line(ending.text if ending else error)}, b""
+            cause = endings.ending(error, (Exception,))
+            return {"error": one_line(cause.text if cause else error)}, b""
 
     def refusal(self) -> str:
         """Return why this episode is no demonstration; empty where it is one."""
@@ -302,7 +302,7 @@ class Simulation:
             from simplejpeg import encode_jpeg
 
             self.robot = head["robot"] = [round(float(number), 4) for number in self.env.state()]
-            for name in self.benchmark.cameras[:SHOWN_CAMERAS]:
+            for name in self.benchmark.cameras[:MAX_CAMERAS]:
                 frame = upright(self.env.render(name))
                 images[name] = encode_jpeg(frame, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="444")
         self._rendered_at, self._last_head = time.monotonic(), head
@@ -319,8 +319,8 @@ def listen(simulation: Simulation) -> None:
     """Take commands until the service closes the session."""
     with simulation.connection.makefile("rb") as stream:
         while (command := messages.receive(stream)) is not None:
-            simulation.controls.tell(command)
-    simulation.controls.tell({"do": "close"})
+            simulation.controls.apply(command)
+    simulation.controls.apply({"do": "close"})
 
 
 def main(arguments: list[str]) -> int:
@@ -339,8 +339,8 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         if not isinstance(error, (ContractError, ValueError, OSError)):
             logging.exception("the session failed")
-        ending = endings.ending(error, (ContractError, ValueError))
-        text = ending.text if ending else f"{type(error).__name__}: {error}"
+        cause = endings.ending(error, (ContractError, ValueError))
+        text = cause.text if cause else f"{type(error).__name__}: {error}"
         simulation.send({"state": "failed", "reason": one_line(text)[:1000], "episode": simulation.episode})
         return 1
     return 0

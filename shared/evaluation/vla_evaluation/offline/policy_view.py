@@ -67,8 +67,8 @@ class PolicyView:
         """Return the smallest and largest number of each action dimension in the whole data set, float64 [2, n]."""
         statistics = self.dataset.statistics()
         ends = [{key: statistic[name][None] for key, statistic in statistics.items()} for name in ("min", "max")]
-        both = self._flip(np.concatenate([_read(end, self.action) for end in ends]))
-        return np.sort(both, axis=0)
+        limits = self._flip(np.concatenate([_read(end, self.action) for end in ends]))
+        return np.sort(limits, axis=0)
 
     def observations(self, episode: int, steps: Sequence[int], instruction: str, session: str) -> Iterator[Observation]:
         """Yield what the policy is sent at each of those steps, frames as the evaluator would send them."""
@@ -124,7 +124,7 @@ def view_as(
     videos = {camera: _find_video(dataset, info, camera, usual_cameras, cameras.get(camera)) for camera in info.cameras}
     action, state = (_find_columns(dataset, kind, getattr(info, kind), info.name) for kind in ("action", "state"))
     if isinstance(dataset, LeRobotDataset):
-        dataset.require_current_statistics({one.column for one in action})
+        dataset.require_current_statistics({source.column for source in action})
     flipped = _flipped_grippers(dataset, info.action, action)
     notes = [f"{camera} is shown {key}" for camera, key in videos.items()]
     notes += [f"the set's gripper is turned round to the policy's: {part.convention}" for part in flipped.values()]
@@ -134,20 +134,20 @@ def view_as(
 
 
 def _find_video(
-    dataset: LeRobotDataset, info: PolicyInfo, camera: str, usual_cameras: Mapping[str, str], chosen: str | None
+    dataset: LeRobotDataset, info: PolicyInfo, camera: str, usual_cameras: Mapping[str, str], requested: str | None
 ) -> str:
     """Return a camera's video: the chosen one; by the policy's own name for it; by the benchmark's; the only one."""
     named = (dataset.modality or {}).get("video", {})
     pairs = (pair.split(" = video.") for pair in info.details.get("cameras", "").split(", "))
-    own_name = dict(pair for pair in pairs if len(pair) == 2).get(camera, camera)
-    for name in (chosen,) if chosen else (own_name, camera, usual_cameras.get(camera, camera)):
+    policy_name = dict(pair for pair in pairs if len(pair) == 2).get(camera, camera)
+    for name in (requested,) if requested else (policy_name, camera, usual_cameras.get(camera, camera)):
         for key in (name, named.get(name, {}).get("original_key"), f"observation.images.{name}"):
             if key in dataset.video_keys:
                 return key
-    if len(dataset.video_keys) == len(info.cameras) == 1 and not chosen:
+    if len(dataset.video_keys) == len(info.cameras) == 1 and not requested:
         return dataset.video_keys[0]
     raise DatasetError(
-        f"{dataset.name} has no film {chosen or camera!r} (it has {', '.join(dataset.video_keys) or 'none'}); say "
+        f"{dataset.name} has no film {requested or camera!r} (it has {', '.join(dataset.video_keys) or 'none'}); say "
         f"which one policy {info.name!r} is to see: --cameras {camera}=FILM"
     )
 
@@ -158,7 +158,10 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
         return ()
     named = (dataset.modality or {}).get(kind, {})
     entries = [named.get(part.name) for part in parts]
-    if all(one and one["end"] - one["start"] == part.size for one, part in zip(entries, parts, strict=True)):
+    if all(
+        location and location["end"] - location["start"] == part.size
+        for location, part in zip(entries, parts, strict=True)
+    ):
         return tuple(
             Slice(entry.get("original_key") or COLUMNS[kind], entry["start"], entry["end"]) for entry in entries
         )
@@ -188,9 +191,9 @@ def _flipped_grippers(dataset: LeRobotDataset, parts: Sequence[Part], slices: Se
 def _read(columns: Mapping[str, np.ndarray], slices: Sequence[Slice]) -> np.ndarray:
     """Return float64 [T, n] of columns' rows."""
     values = []
-    for one in slices:
-        if one.column not in columns:
-            raise DatasetError(f"the data set has no column {one.column!r}; it has {', '.join(columns)}")
-        rows = np.asarray(columns[one.column], np.float64)
-        values.append(rows.reshape(len(rows), -1)[:, one.start : one.end])
+    for source in slices:
+        if source.column not in columns:
+            raise DatasetError(f"the data set has no column {source.column!r}; it has {', '.join(columns)}")
+        rows = np.asarray(columns[source.column], np.float64)
+        values.append(rows.reshape(len(rows), -1)[:, source.start : source.end])
     return np.concatenate(values, axis=1)

@@ -55,23 +55,23 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
     scored, plots = [], []
     for episode in episodes:
         swapped = options.swap or scores.swap_instruction(dataset.episodes, episode)
-        one = scores.score_episode(client, view, episode, swapped, options.seed, every, options.steps)
-        scored.append(one)
-        mean = scores.average(scores.errors(one.own, one.recorded, high - low))
-        say(f"episode {one.index}: {len(one.recorded)} steps, MSE {mean['mse']:.4g}, "
-            f"normalised {mean['mse_normalised']:.4g} · {one_line(one.instruction)}")  # fmt: skip
+        result = scores.score_episode(client, view, episode, swapped, options.seed, every, options.steps)
+        scored.append(result)
+        mean = scores.average(scores.errors(result.predicted, result.recorded, high - low))
+        say(f"episode {result.index}: {len(result.recorded)} steps, MSE {mean['mse']:.4g}, "
+            f"normalised {mean['mse_normalised']:.4g} · {one_line(result.instruction)}")  # fmt: skip
         if options.plot:
-            path, title = directory / f"episode_{one.index:06d}.png", f"episode {one.index}: {one.instruction}"
-            state = view.recorded_states(one.index)[: len(one.recorded)]
-            plots.append(report.plot_curves(path, title, names, one.recorded, one.own, every, state))
+            path, title = directory / f"episode_{result.index:06d}.png", f"episode {result.index}: {result.instruction}"
+            state = view.recorded_states(result.index)[: len(result.recorded)]
+            plots.append(report.plot_curves(path, title, names, result.recorded, result.predicted, every, state))
     figures = scores.summarize(scored, info.action, high - low)
     verdict = scores.describe_listening(figures)
     numbers = ", ".join(str(episode.index) for episode in episodes)
     settings = {"episodes": numbers, "asked every": f"{every} steps", "seed": options.seed}
-    facts = report.list_facts(info, view.notes, settings)
+    provenance = report.list_provenance(info, view.notes, settings)
     subtitle = f"{len(scored)} episodes, {figures['steps']} steps, no simulator"
-    html = report.render(info.name, dataset.name, subtitle, facts, figures=figures, verdict=verdict, plots=plots)
-    _write(directory, html, {**figures, "verdict": verdict, "facts": facts})
+    html = report.render(info.name, dataset.name, subtitle, provenance, figures=figures, verdict=verdict, plots=plots)
+    _write(directory, html, {**figures, "verdict": verdict, "facts": provenance})
     titles = (metric.replace("_", ", ").upper().replace("NORMALISED", "normalised") for metric in scores.METRICS)
     table = Table("key", *titles)
     for row in (*figures["keys"], {"key": "all", **figures["overall"]}):
@@ -92,16 +92,20 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     recorded = view.recorded_actions(episode.index)[step : step + len(chunk)]
     predicted = chunk[: len(recorded)].astype(float)
     names = scores.dimension_names(info.action)
-    where = f"row {index}: episode {episode.index}, step {step} of {episode.length}"
-    say(f"{info.name} on {dataset.name}, {where}\ninstruction: {one_line(instruction)}")
+    row_title = f"row {index}: episode {episode.index}, step {step} of {episode.length}"
+    say(f"{info.name} on {dataset.name}, {row_title}\ninstruction: {one_line(instruction)}")
     for note in view.notes:
         say(f"  {note}")
     say("the policy's action / what was recorded")
     for start in range(0, len(names), TABLE_COLUMNS):
         columns = slice(start, start + TABLE_COLUMNS)
         table = Table("step", *names[columns])
-        for number, (ours, theirs) in enumerate(zip(predicted[:, columns], recorded[:, columns], strict=True)):
-            table.add_row(str(number), *(f"{a:.3f} / {b:.3f}" for a, b in zip(ours, theirs, strict=True)))
+        for number, (predicted_row, recorded_row) in enumerate(
+            zip(predicted[:, columns], recorded[:, columns], strict=True)
+        ):
+            table.add_row(
+                str(number), *(f"{a:.3f} / {b:.3f}" for a, b in zip(predicted_row, recorded_row, strict=True))
+            )
         endings.console().print(table)
     if len(recorded) < len(chunk):
         say(f"the episode ends after {len(recorded)} of the chunk's {len(chunk)} actions; the others are not shown")
@@ -109,13 +113,13 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     figures = scores.tables(scores.errors(predicted, recorded, high - low), info.action)
     figures |= {"steps": len(recorded), "episodes": [], "swapped": None}
     directory = _make_directory(view, options)
-    _, plot = report.plot_curves(directory / "chunk.png", where, names, recorded, predicted, len(recorded))
-    facts = report.list_facts(info, view.notes, {"row": index, "seed": options.seed})
+    _, plot = report.plot_curves(directory / "chunk.png", row_title, names, recorded, predicted, len(recorded))
+    provenance = report.list_provenance(info, view.notes, {"row": index, "seed": options.seed})
     frames = [(name, report.frame_uri(frame)) for name, frame in observation.images.items()]
-    html = report.render(info.name, dataset.name, where, facts, figures=figures, instruction=instruction,
+    html = report.render(info.name, dataset.name, row_title, provenance, figures=figures, instruction=instruction,
                          frames=frames, plots=[("The chunk", plot)])  # fmt: skip
     answer = {"predicted": predicted.tolist(), "recorded": recorded.tolist(), "names": names}
-    _write(directory, html, {**figures, **answer, "instruction": instruction, "facts": facts})
+    _write(directory, html, {**figures, **answer, "instruction": instruction, "facts": provenance})
     say(f"MSE {figures['overall']['mse']:.4g}, normalised {figures['overall']['mse_normalised']:.4g}")
     say(f"page: {shown(directory / 'report.html')}")
 

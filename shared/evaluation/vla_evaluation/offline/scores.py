@@ -24,36 +24,36 @@ UNRELATED_INSTRUCTION = "stay where you are and do nothing"  # where all episode
 class ScoredEpisode:
     """One episode: recorded and predicted actions, float64 [T, n].
 
-    own    predicted with the recorded instruction
-    other  predicted with the instruction `swapped`
-    again  predicted with the recorded instruction and the next seed
+    predicted     with the recorded instruction
+    with_swapped  with the instruction `swapped`
+    reseeded      with the recorded instruction and the next seed
     """
 
     index: int
     instruction: str
     swapped: str
     recorded: np.ndarray
-    own: np.ndarray
-    other: np.ndarray
-    again: np.ndarray
+    predicted: np.ndarray
+    with_swapped: np.ndarray
+    reseeded: np.ndarray
 
 
 def score_episode(
     client: PolicyClient, view: PolicyView, episode: Episode, swapped: str, seed: int, every: int, steps: int | None
 ) -> ScoredEpisode:
     """Score an episode over its first `steps` steps, all by default; the policy is asked every `every` steps."""
-    own = episode.tasks[0] if episode.tasks else ""
+    instruction = episode.tasks[0] if episode.tasks else ""
     recorded = view.recorded_actions(episode.index)[:steps]
-    requests = ((own, seed), (swapped, seed), (own, seed + 1))
+    requests = ((instruction, seed), (swapped, seed), (instruction, seed + 1))
     predicted = (predict(client, view, episode.index, len(recorded), text, number, every) for text, number in requests)
-    return ScoredEpisode(episode.index, own, swapped, recorded, *predicted)
+    return ScoredEpisode(episode.index, instruction, swapped, recorded, *predicted)
 
 
 def swap_instruction(episodes: Sequence[Episode], episode: Episode) -> str:
     """Return another instruction than the episode's: the data set's next one in alphabetical order."""
-    own = episode.tasks[0] if episode.tasks else ""
-    texts = sorted({text for episode in episodes for text in episode.tasks} - {own})
-    return next((text for text in texts if text > own), texts[0] if texts else UNRELATED_INSTRUCTION)
+    instruction = episode.tasks[0] if episode.tasks else ""
+    texts = sorted({text for episode in episodes for text in episode.tasks} - {instruction})
+    return next((text for text in texts if text > instruction), texts[0] if texts else UNRELATED_INSTRUCTION)
 
 
 def predict(
@@ -125,21 +125,22 @@ def tables(by_dimension: dict[str, np.ndarray], parts: Sequence[Part]) -> dict[s
 def summarize(episodes: Sequence[ScoredEpisode], parts: Sequence[Part], width: np.ndarray) -> dict[str, Any]:
     """Return all figures as JSON holds them; every step counts once."""
     joined = {
-        name: np.concatenate([getattr(episode, name) for episode in episodes]) for name in ("own", "other", "again")
+        name: np.concatenate([getattr(episode, name) for episode in episodes])
+        for name in ("predicted", "with_swapped", "reseeded")
     }
     recorded = np.concatenate([episode.recorded for episode in episodes])
     rows = []
-    for one in episodes:
-        swapped = {"instruction": one.swapped, **average(errors(one.other, one.recorded, width))}
-        row = {"episode": one.index, "steps": len(one.recorded), "instruction": one.instruction}
-        rows.append({**row, **average(errors(one.own, one.recorded, width)), "swapped": swapped})
+    for result in episodes:
+        swapped = {"instruction": result.swapped, **average(errors(result.with_swapped, result.recorded, width))}
+        row = {"episode": result.index, "steps": len(result.recorded), "instruction": result.instruction}
+        rows.append({**row, **average(errors(result.predicted, result.recorded, width)), "swapped": swapped})
     return {
         "steps": len(recorded),
-        **tables(errors(joined["own"], recorded, width), parts),
+        **tables(errors(joined["predicted"], recorded, width), parts),
         "episodes": rows,
-        "swapped": average(errors(joined["other"], recorded, width)),
-        "moved_by_instruction": average(errors(joined["other"], joined["own"], width)),
-        "moved_by_noise": average(errors(joined["again"], joined["own"], width)),
+        "swapped": average(errors(joined["with_swapped"], recorded, width)),
+        "moved_by_instruction": average(errors(joined["with_swapped"], joined["predicted"], width)),
+        "moved_by_noise": average(errors(joined["reseeded"], joined["predicted"], width)),
     }
 
 

@@ -135,9 +135,9 @@ def _crop_taps(size: int, area: float) -> tuple[np.ndarray, np.ndarray, np.ndarr
     side = np.sqrt(np.float32(area))
     start = (np.float32(1) - side) / np.float32(2)
     scale = ((start + side) - start) * np.float32(size - 1) / np.float32(max(size - 1, 1))
-    place = start * np.float32(size - 1) + np.arange(size, dtype=np.float32) * scale
-    low = np.floor(place)
-    return low.astype(np.int64), np.ceil(place).astype(np.int64), place - low
+    position = start * np.float32(size - 1) + np.arange(size, dtype=np.float32) * scale
+    low = np.floor(position)
+    return low.astype(np.int64), np.ceil(position).astype(np.int64), position - low
 
 
 def centre_crop(image: np.ndarray, area: float = 0.9) -> np.ndarray:

@@ -20,10 +20,10 @@ HOLD_S = 0.7  # the last frame stays, so that one sees how it ended
 SAMPLE = {True: 1, False: 3}  # how many successes and failures of a task the mode "sample" shows
 
 
-def wanted(mode: str, success: bool, place: int) -> bool:
+def should_render(mode: str, success: bool, rank: int) -> bool:
     """Return whether an episode gets a video; `place` of its task and outcome were finished before it."""
     if mode == "sample":
-        return place < SAMPLE[success]
+        return rank < SAMPLE[success]
     return mode == "all" or (mode == "failures" and not success)
 
 
@@ -41,20 +41,20 @@ def stride(control_hz: float) -> int:
 
 def frame_steps(steps: int, every: int) -> list[int]:
     """Return which states to draw of `steps` + 1: every `every`-th and always the last."""
-    chosen = list(range(0, steps + 1, every))
-    return chosen if chosen[-1] == steps else [*chosen, steps]
+    selected = list(range(0, steps + 1, every))
+    return selected if selected[-1] == steps else [*selected, steps]
 
 
 def draw(
-    env: Environment, camera: str, states: np.ndarray, drawn: dict[int, np.ndarray], every: int
+    env: Environment, camera: str, states: np.ndarray, rendered: dict[int, np.ndarray], every: int
 ) -> Iterator[np.ndarray]:
     """Yield uint8 [H, W, 3] frames, upright, of the episode that `env` has just run.
 
     `drawn` holds pictures that the episode itself needed, by step; they are not drawn again.
     """
     for step in frame_steps(len(states) - 1, every):
-        if step in drawn:
-            image = drawn[step]
+        if step in rendered:
+            image = rendered[step]
         else:
             env.restore(states[step])
             image = env.render(camera)

@@ -161,22 +161,22 @@ class Demonstrations:
             raise ValueError(f"{directory} holds no recording (no {STORE}); `./lab record` makes one")
         try:
             with as_damage(store), RunStore(store, readonly=True) as opened:
-                about, self.identity, job = opened.described(), opened.meta("identity"), opened.meta("job")
+                description, self.identity, job = opened.described(), opened.meta("identity"), opened.meta("job")
                 rows = [row for row in opened.finished() if "recording" in row.result]
                 self.suite = opened.suite
         except StoreError as error:
             raise ValueError(str(error)) from error
-        if "recording" not in about:
+        if "recording" not in description:
             raise ValueError(
                 f"{self.directory} is a run of an evaluation, which nothing may be learned from; record one"
             )
-        facts, identity = about["recording"], self.identity
+        recording, identity = description["recording"], self.identity
         self.name, self.policy = self.directory.name, identity["policy"]["name"]
         self.benchmark, self.rate_hz = identity["benchmark"], float(identity["control_hz"])
-        self.cameras, self.noise = tuple(facts["cameras"]), float(identity["recording"]["noise"])
+        self.cameras, self.noise = tuple(recording["cameras"]), float(identity["recording"]["noise"])
         self.action = tuple(Part(**part) for part in identity["action"])
-        self.state = tuple(Part(**part) for part in facts["state"])
-        self.tasks = {index: task["instruction"] for index, task in enumerate(about["tasks"])}
+        self.state = tuple(Part(**part) for part in recording["state"])
+        self.tasks = {index: task["instruction"] for index, task in enumerate(description["tasks"])}
         assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
         source = Source(self.directory, job["benchmark"], assets, render)
         self.episodes = tuple(

@@ -38,11 +38,11 @@ def draw(
     if workers < 1:
         raise ValueError(f"workers is {workers}; expected 1 or more")
     if workers == 1:
-        for one in map(replace, demonstrations):  # without their arrays, which are freed after each
-            yield one, _render(one, cameras, size, then)
+        for demonstration in map(replace, demonstrations):  # without their arrays, which are freed after each
+            yield demonstration, _render(demonstration, cameras, size, then)
         return
     blocks = list(_blocks(demonstrations, len(cameras) * size**2 * 3))
-    pool = ProcessPoolExecutor(min(workers, max(1, len(blocks))), get_context("spawn"), _use_one_thread)
+    pool = ProcessPoolExecutor(min(workers, max(1, len(blocks))), get_context("spawn"), _limit_render_threads)
     try:
         tasks = ((block, pool.submit(_render_block, block, tuple(cameras), size, then)) for block in blocks)
         submitted = deque(islice(tasks, workers + 1))
@@ -58,26 +58,28 @@ def draw(
 
 def _blocks(demonstrations: Sequence[Demonstration], step_bytes: int) -> Iterator[list[Demonstration]]:
     """Yield neighbours with the same task, as many at once as fit into BLOCK_BYTES."""
-    for _, of_task in groupby(demonstrations, key=lambda one: (one.source.directory, one.task)):
+    for _, of_task in groupby(
+        demonstrations, key=lambda demonstration: (demonstration.source.directory, demonstration.task)
+    ):
         block: list[Demonstration] = []
-        for one in of_task:
-            size = sum(other.steps for other in (*block, one)) * step_bytes
+        for demonstration in of_task:
+            size = sum(other.steps for other in (*block, demonstration)) * step_bytes
             if block and (len(block) == BLOCK or size > BLOCK_BYTES):
                 yield block
                 block = []
-            block.append(replace(one))  # without its arrays
+            block.append(replace(demonstration))  # without its arrays
         yield block
 
 
-def _use_one_thread() -> None:
+def _limit_render_threads() -> None:
     """Processes that render at the same time must not compete."""
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
 
 def _render_block(block: list[Demonstration], cameras: Sequence[str], size: int, then: Then | None) -> list[Any]:
-    return [_render(one, cameras, size, then) for one in block]
+    return [_render(demonstration, cameras, size, then) for demonstration in block]
 
 
-def _render(one: Demonstration, cameras: Sequence[str], size: int, then: Then | None) -> Any:
-    frames = {camera: one.frames(camera, size) for camera in cameras}
-    return frames if then is None else then(one, frames)
+def _render(demonstration: Demonstration, cameras: Sequence[str], size: int, then: Then | None) -> Any:
+    frames = {camera: demonstration.frames(camera, size) for camera in cameras}
+    return frames if then is None else then(demonstration, frames)

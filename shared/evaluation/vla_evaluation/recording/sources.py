@@ -44,7 +44,7 @@ class ReplayedEpisode(Demonstration):
     @property
     def fixture_poses(self) -> dict[str, np.ndarray]:
         prefix = "fixture_"
-        return {name.removeprefix(prefix): one for name, one in self.stored.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): array for name, array in self.stored.items() if name.startswith(prefix)}
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -99,29 +99,31 @@ def find(name: str, volume: Volume, render: str) -> Episodes:
 
 def _recording(directory: Path, render: str) -> Episodes:
     recording = Demonstrations(directory, render)
-    facts = _facts(recording.identity, recording.action, recording.state)
-    facts |= {"recording": recording.name, "starts": "drawn", "noise": recording.noise}
-    return Episodes(recording.name, "recording", recording.episodes, facts)
+    origin = _facts(recording.identity, recording.action, recording.state)
+    origin |= {"recording": recording.name, "starts": "drawn", "noise": recording.noise}
+    return Episodes(recording.name, "recording", recording.episodes, origin)
 
 
 def _run(directory: Path, render: str) -> Episodes:
     with as_damage(directory / STORE), RunStore(directory / STORE, readonly=True) as store:
-        identity, job, about = store.meta("identity"), store.meta("job"), store.described()
+        identity, job, description = store.meta("identity"), store.meta("job"), store.described()
         rows = [row for row in store.finished() if "recording" in row.result]
     assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
     source = Source(directory, job["benchmark"], assets, render)
     protocol = RunSpec.from_json(identity).protocol
     episodes = tuple(
         ReplayedEpisode(
-            index, identity["suite"], row.task, row.episode, about["tasks"][row.task]["instruction"], row.success,
+            index, identity["suite"], row.task, row.episode, description["tasks"][row.task]["instruction"], row.success,
             identity["seed"], row.steps, directory / row.result["recording"], source, protocol.wait_steps,
             protocol.wait_action, protocol.scene(),
         )
         for index, row in enumerate(rows)
     )  # fmt: skip
-    facts = _facts(identity, tuple(Part(**part) for part in identity["action"]), benchmark.load(job["benchmark"]).state)
-    facts |= {"run": directory.name, "starts": "evaluation", "noise": 0.0}
-    return Episodes(directory.name, "run", episodes, facts)
+    origin = _facts(
+        identity, tuple(Part(**part) for part in identity["action"]), benchmark.load(job["benchmark"]).state
+    )
+    origin |= {"run": directory.name, "starts": "evaluation", "noise": 0.0}
+    return Episodes(directory.name, "run", episodes, origin)
 
 
 def _facts(identity: dict, action: tuple[Part, ...], state: tuple[Part, ...]) -> dict[str, Any]:
@@ -138,9 +140,9 @@ def _facts(identity: dict, action: tuple[Part, ...], state: tuple[Part, ...]) ->
 
 def choose(episodes: Episodes, keep_failures: bool) -> tuple[Demonstration, ...]:
     """Return the episodes to take, renumbered. Raises ValueError where there are none."""
-    kept = [one for one in episodes.all if (one.success or keep_failures) and one.steps]
-    if not kept:
+    selected = [episode for episode in episodes.all if (episode.success or keep_failures) and episode.steps]
+    if not selected:
         count = len(episodes.all)
         reason = f"{count} episodes are there, and none succeeded" if count else "it has no episodes yet"
         raise ValueError(f"{episodes.kind} {episodes.name}: {reason}; nothing can be learned from it")
-    return tuple(replace(one, index=index) for index, one in enumerate(kept))
+    return tuple(replace(episode, index=index) for index, episode in enumerate(selected))

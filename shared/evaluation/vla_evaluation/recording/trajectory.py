@@ -67,18 +67,18 @@ class TrajectoryRecorder:
         arrays = {name: np.asarray(values) for name, values in self.steps.items()}
         if not drop_noops:
             return arrays
-        kept = effective_steps(arrays["actions"], movement_mask(self.parts))
-        return {name: values[kept] for name, values in arrays.items()}
+        mask = effective_steps(arrays["actions"], movement_mask(self.parts))
+        return {name: values[mask] for name, values in arrays.items()}
 
 
 def effective_steps(actions: np.ndarray, moving: np.ndarray) -> np.ndarray:
     """Return which of the actions [T, m] OpenVLA's rule keeps, bool [T]: those that move, and those that say to the
     gripper what the last one that was kept did not.
     """
-    kept, last = np.zeros(len(actions), bool), None
+    mask, last = np.zeros(len(actions), bool), None
     for step, action in enumerate(actions):
         still = np.linalg.norm(action[moving]) < NOOP
         same = last is None or np.array_equal(action[~moving], last[~moving])
         if not (still and same):
-            kept[step], last = True, action
-    return kept
+            mask[step], last = True, action
+    return mask

@@ -40,12 +40,12 @@ class RecordingWorker(Worker):
     trajectory: TrajectoryRecorder
     seed: int
 
-    def place(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
+    def load_episode(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
         """Draws the episode's start by a seed of its own, which it is the first episode of."""
         parts = self.job.spec.action
         self.seed = seed_of(self.job.spec.seed, task.index, episode)
         self.trajectory = TrajectoryRecorder(env, parts, Noise(parts, self.job.noise, self.seed))
-        env.load_task(task, self.seed, **self.job.spec.protocol.scene(drawn=True))
+        env.load_task(task, self.seed, **self.job.spec.protocol.scene(sampled_start=True))
         return 0, env.start(0)
 
     def alter(self, action: np.ndarray) -> np.ndarray:
@@ -56,8 +56,8 @@ class RecordingWorker(Worker):
         """Stores the result, and the demonstration where it is one; another attempt is planned where it is none."""
         result = {**record.summary(), "seed": self.seed}
         if not (record.success or self.job.keep_failures):
-            wanted = self.job.wanted[str(lease.task)], self.job.attempts
-            return self.store.finish(lease, result, self.clock.now(), wanted=wanted)
+            target = self.job.wanted[str(lease.task)], self.job.attempts
+            return self.store.finish(lease, result, self.clock.now(), target=target)
         arrays = self.trajectory.arrays(self.job.drop_noops)
         poses = {f"fixture_{name}": pose for name, pose in fixtures.items()}
         result["kept_steps"] = len(arrays["actions"])

@@ -53,7 +53,7 @@ def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
     """
     identities = a.meta("identity"), b.meta("identity")
     check_protocol(*identities)
-    warnings = why_not_comparable(a, b)
+    warnings = comparability_warnings(a, b)
     if warnings and not force:
         raise Unpaired(f"these runs are not comparable: {'; '.join(warnings)}; add --force to compare them anyway")
     rows_a, rows_b = ({(e.task, e.episode): e for e in store.finished()} for store in (a, b))
@@ -82,7 +82,9 @@ def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
         tasks={task: rates(pair for pair in pairs if pair[0].task == task) for task in sorted({t for t, _ in common})},
         left_out=len(rows_a.keys() ^ rows_b.keys()),
         policy_errors=tuple(sum("policy_error" in e.result for e in side) for side in zip(*pairs, strict=True)),
-        beside=differences(*({k: v for k, v in flatten(identity).items() if is_beside(k)} for identity in identities)),
+        beside=differences(
+            *({k: v for k, v in flatten(identity).items() if is_other_setting(k)} for identity in identities)
+        ),
         warnings=warnings,
     )
 
@@ -92,12 +94,12 @@ def rates(pairs: Iterable[Pair]) -> tuple[Rate, Rate]:
     return Rate(sum(sides[0]), len(sides[0])), Rate(sum(sides[1]), len(sides[1]))
 
 
-def is_beside(key: str) -> bool:
+def is_other_setting(key: str) -> bool:
     """Return whether a fact of a run's identity is neither the plan nor the policy."""
     return key not in PLAN and not key.startswith("policy.")
 
 
-def why_not_comparable(a: RunStore, b: RunStore) -> list[str]:
+def comparability_warnings(a: RunStore, b: RunStore) -> list[str]:
     """Return why a comparison of two runs that can be paired would mislead; empty if it would not."""
     if os.path.samefile(a.path, b.path):
         return ["A and B are the same run"]

@@ -69,14 +69,14 @@ def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[Clip]:
 def interval_bar(rate: Rate, finished: bool = True, height: int = 18, published: float | None = None) -> dict[str, Any]:
     """Return the positions, in percent of its width, of a bar with its Wilson interval, and its text."""
     low, high = (round(100 * end, 2) for end in rate.interval)
-    words = f"{rate.percent}, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
+    label = f"{rate.percent}, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
     return {
         "height": height,
         "finished": finished,
         "value": round(100 * rate.value, 2),
         "low": low,
         "high": high,
-        "words": words,
+        "words": label,
         "known": rate.trials > 0,
         "published": published,
     }
@@ -89,8 +89,8 @@ def verdict(episode: Finished) -> str:
 def timing_split(summary: Summary) -> list[dict[str, Any]]:
     """Return the stages for the stacked bar: name, ms per step, share, and where in 0…100 each begins."""
     parts, begin = [], 0.0
-    for words, what, ms, share in summary.stages():
-        part = {"words": words, "what": what, "ms": ms, "colour": COLOURS[words]}
+    for name, explanation, ms, share in summary.stages():
+        part = {"words": name, "what": explanation, "ms": ms, "colour": COLOURS[name]}
         parts.append(part | {"share": 100 * share, "begin": begin})
         begin += 100 * share
     return parts

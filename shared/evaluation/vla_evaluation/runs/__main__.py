@@ -137,8 +137,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, help="directory of all runs; default: runs on the shared volume")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="a table of all runs, recordings and trained models")
-    one = commands.add_parser("report", help="write a run's report again")
-    one.add_argument("run", help="name, the beginning of one, or 'latest'")
+    report_parser = commands.add_parser("report", help="write a run's report again")
+    report_parser.add_argument("run", help="name, the beginning of one, or 'latest'")
     for name, text in (("size", "print their sizes on disk"), ("remove", "delete them, without asking")):
         commands.add_parser(name, help=text).add_argument("names", nargs="+", help="names, or beginnings of them")
     table = commands.add_parser("table", help="rates of runs of several suites, and their mean")

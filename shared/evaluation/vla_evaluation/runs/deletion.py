@@ -35,16 +35,18 @@ class Item:
 def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[Item]:
     """Return the items of names, of beginnings of names, or of "latest". RunRefused for one that matches nothing."""
     demonstrations = volume.path("demonstrations")
-    known = {model.name: (f"trained {model.lab}", model.directory, model.curves) for model in find_models(volume)}
-    known |= {directory.name: ("recording", demonstrations / directory.name) for directory in find_runs(demonstrations)}
-    known |= {directory.name: ("run", root / directory.name) for directory in find_runs(root)}
+    available = {model.name: (f"trained {model.lab}", model.directory, model.curves) for model in find_models(volume)}
+    available |= {
+        directory.name: ("recording", demonstrations / directory.name) for directory in find_runs(demonstrations)
+    }
+    available |= {directory.name: ("run", root / directory.name) for directory in find_runs(root)}
     items = []
     for name in dict.fromkeys(names):
         try:
-            match = find_run(root, name).name if name == "latest" else by_beginning(name, list(known))
+            match = find_run(root, name).name if name == "latest" else by_beginning(name, list(available))
         except ValueError as error:
             raise RunRefused(f"{name!r} {error}") from error
-        kind, *directories = known[match]
+        kind, *directories = available[match]
         items.append(Item(match, kind, tuple(directories)))
     return items
 

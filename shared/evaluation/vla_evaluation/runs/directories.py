@@ -82,11 +82,11 @@ def find_run(root: Path, name: str) -> Path:
         raise RunRefused(f"run {name!r} {error} (in {root})") from error
 
 
-def by_beginning(name: str, known: Sequence[str]) -> str:
+def by_beginning(name: str, names: Sequence[str]) -> str:
     """Return the name itself if it is known, or the only one that begins with it. ValueError for none or several."""
-    matches = [name] if name in known else [one for one in known if one.startswith(name)]
+    matches = [name] if name in names else [candidate for candidate in names if candidate.startswith(name)]
     if not matches:
-        raise ValueError(f"not found{did_you_mean(name, known)}")
+        raise ValueError(f"not found{did_you_mean(name, names)}")
     if len(matches) > 1:
         more = f" and {len(matches) - 5} more" if matches[5:] else ""
         raise ValueError(f"could be {', '.join(matches[:5])}{more}; type some more of it")

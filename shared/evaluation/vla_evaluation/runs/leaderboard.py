@@ -78,17 +78,17 @@ def print_board(board: Board, console: Console) -> None:
         say("no complete run to show", console.file)
     if board.left_out:
         say(f"left out: {plural(len(board.left_out), 'run')}", console.file)
-    for name, why in board.left_out:
-        say(f"  {name}: {one_line(why)}", console.file)
+    for name, reason in board.left_out:
+        say(f"  {name}: {one_line(reason)}", console.file)
 
 
 def heading(table: Table) -> list[str]:
     """Return the facts that all lines of a table share, in two lines."""
-    words = table.words
-    first = [f"profile {words['profile']}", f"assets {words['assets']}", f"chunks: {words['chunks']}"]
-    first += [f"step limits: {words['step limits']}", f"tasks: {words['tasks']}", f"seed {words['seed']}"]
-    second = [f"{name} {words[name]}" for name in ("benchmark", "steps/s", "wait and pictures")]
-    return [", ".join(first), ", ".join(filter(None, (*second, words["versions"])))]
+    labels = table.words
+    first = [f"profile {labels['profile']}", f"assets {labels['assets']}", f"chunks: {labels['chunks']}"]
+    first += [f"step limits: {labels['step limits']}", f"tasks: {labels['tasks']}", f"seed {labels['seed']}"]
+    second = [f"{name} {labels[name]}" for name in ("benchmark", "steps/s", "wait and pictures")]
+    return [", ".join(first), ", ".join(filter(None, (*second, labels["versions"])))]
 
 
 def print_suites(table: Table, console: Console) -> None:

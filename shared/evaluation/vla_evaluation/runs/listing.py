@@ -109,11 +109,11 @@ def run_row(directory: Path) -> dict[str, str]:
 def recording_row(directory: Path) -> dict[str, str]:
     """Return the cells of one recording of demonstrations. StoreError if its store cannot be read."""
     with read_run(directory) as store:
-        kept = sum("recording" in row.result for row in store.finished())
+        stored = sum("recording" in row.result for row in store.finished())
         cells = _run_cells(directory.name, store)
     attempts = cells["episodes"].partition("/")[0]
     size = show_size(size_of(directory))
-    return {**cells, "recording": directory.name, "kept": str(kept), "attempts": attempts, "size": size}
+    return {**cells, "recording": directory.name, "kept": str(stored), "attempts": attempts, "size": size}
 
 
 def rate_of(store: RunStore) -> Rate:

@@ -128,12 +128,12 @@ class StoreReader:
 
     def described(self) -> dict[str, Any]:
         """Return the run's description of its tasks, profile and assets, so that no reader needs the benchmark."""
-        if (about := self.meta("about")) is None:
+        if (description := self.meta("about")) is None:
             raise StoreError(
                 f"run store {self.path} was made before runs told their tasks' names: its report.html is as it was; "
                 "read it with the version that made it, or go on with the run (--allow-drift), which adds them"
             )
-        return about
+        return description
 
     def invocations(self) -> list[dict[str, Any]]:
         with self._errors():
@@ -243,7 +243,7 @@ class StoreReader:
                  ORDER BY session, ended_at"""
         return [Fault(*row) for row in self.rows(sql, {"session": invocation})]
 
-    def place(self, lease: Lease) -> int:
+    def outcome_rank(self, lease: Lease) -> int:
         """Return how many episodes of the same task and outcome were finished before this one."""
         return self.scalar(
             """SELECT COUNT(*) FROM episodes AS other, episodes AS own
@@ -254,14 +254,14 @@ class StoreReader:
             lease.__dict__,
         )
 
-    def undrawn(self, invocation: int, wanted: Callable[[bool, int], bool]) -> list[Lease]:
+    def missing_videos(self, invocation: int, wants_video: Callable[[bool, int], bool]) -> list[Lease]:
         """Return episodes of earlier invocations that should have a video, by outcome and place, and have none."""
         sql = f"""SELECT success, place, {LEASE} FROM
                   (SELECT *, ROW_NUMBER() OVER (PARTITION BY task, success ORDER BY session, ended_at, episode) - 1
                    AS place FROM episodes WHERE status = 'done')
                   WHERE json_extract(result, '$.video') IS NULL AND {VIDEO_SESSION} < ? ORDER BY task, episode"""
         rows = self.rows(sql, (invocation,))
-        return [Lease(*lease) for success, place, *lease in rows if wanted(bool(success), place)]
+        return [Lease(*lease) for success, rank, *lease in rows if wants_video(bool(success), rank)]
 
     def workers(self, prefix: str = "") -> dict[str, str]:
         """Return each worker's status, of those whose names begin with `prefix`."""

@@ -115,10 +115,10 @@ def to_json(value: object) -> str:
 def from_json(text: str) -> Any:
     """Return the value of stored JSON, with '?' for half a surrogate pair. JSONDecodeError for NaN and infinity."""
 
-    def refuse(constant: str) -> None:
+    def reject(constant: str) -> None:
         raise json.JSONDecodeError(f"{constant} is not JSON", text, text.find(constant))
 
-    value = json.loads(text, parse_constant=refuse)
+    value = json.loads(text, parse_constant=reject)
     if "\\ud" in text:
         value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     return value

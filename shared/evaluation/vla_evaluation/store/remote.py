@@ -106,7 +106,7 @@ class RemoteStore:
     def take_back(self, worker: str, now: float, retries: int, reason: str) -> list[Fault]:
         return [Fault(**fault) for fault in self.call("take_back", worker=worker, reason=reason)]
 
-    def say(self, worker: str, invocation: int, status: str, now: float) -> None:
+    def set_status(self, worker: str, invocation: int, status: str, now: float) -> None:
         self.call("say", worker=worker, status=status)
 
     def open(self) -> bool:
@@ -123,7 +123,7 @@ class RemoteStore:
     def is_last_try_of_policy(self, lease: Lease, retries: int) -> bool:
         return self.call("is_last_try_of_policy", lease=asdict(lease))
 
-    def place(self, lease: Lease) -> int:
+    def outcome_rank(self, lease: Lease) -> int:
         return self.call("place", lease=asdict(lease))
 
     def faults(self, invocation: int) -> list[Fault]:
@@ -144,7 +144,7 @@ class RemoteStore:
         """Return nothing: leases run out by the evaluator's clock."""
         return []
 
-    def undrawn(self, invocation: int, wanted: Callable[[bool, int], bool]) -> list[Lease]:
+    def missing_videos(self, invocation: int, wants_video: Callable[[bool, int], bool]) -> list[Lease]:
         """Return nothing: videos of earlier invocations are rendered where their episodes are stored."""
         return []
 
@@ -158,8 +158,8 @@ class RemoteStore:
     def _send(self, lease: Lease, kind: str, path: Path) -> bool:
         """Send a file; False where the lease has ended."""
         body = path.read_bytes()
-        about = {"kind": kind, "token": lease.token, "sha256": hashlib.sha256(body).hexdigest()}
-        query = urlencode({**about, "invocation": self.joined.invocation, "key": self.joined.key})
+        file_query = {"kind": kind, "token": lease.token, "sha256": hashlib.sha256(body).hexdigest()}
+        query = urlencode({**file_query, "invocation": self.joined.invocation, "key": self.joined.key})
         return self._post(f"/v1/files?{query}", "application/octet-stream", body)["held"]
 
     def _post(self, route: str, media_type: str, body: bytes) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Phase(Enum):
     WAITING = "did not look whether the policy is back"
     SAVING = "did not finish saving"
     VIDEO = "did not draw the next frame of a video"
-    ENDING = "did not finish ending"
+    EXITING = "did not finish ending"
 
 
 PHASES = tuple(Phase)

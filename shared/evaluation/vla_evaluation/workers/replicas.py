@@ -64,27 +64,31 @@ class Replicas:
         return self.current.client
 
     @property
-    def is_one(self) -> bool:
+    def is_single(self) -> bool:
         return len(self.all) == 1
 
     def available(self) -> list[str]:
         """Return the replicas to choose from; those that did not answer are probed once their pause is over."""
         now = time.monotonic()
-        return [one.url for one in self.all.values() if not one.pause_s or (now >= one.next_at and self._probe(one))]
+        return [
+            replica.url
+            for replica in self.all.values()
+            if not replica.pause_s or (now >= replica.next_at and self._probe(replica))
+        ]
 
     def pin(self, url: str) -> bool:
         """Use that replica for the next episode; False where there are others and it does not answer."""
         self.current = self.all[url]
-        return self.is_one or self._probe(self.current)
+        return self.is_single or self._probe(self.current)
 
     def suspect(self, error: str) -> None:
         """Have the current replica probed before it is chosen again: it failed in an episode."""
-        if not self.is_one:
+        if not self.is_single:
             self.current.pause_s, self.current.next_at, self.current.error = FIRST_PAUSE_S, time.monotonic(), error
 
     def wait(self, timeout_s: float, on_wait: Callable[[float, str], None]) -> None:
         """Wait until one answers. Raises PolicyUnavailable after that time, AnotherPolicy for another policy."""
-        if self.is_one:
+        if self.is_single:
             self.client.wait_ready(timeout_s, on_wait)
             self._require_same(self.current, self.client)
             return
@@ -95,22 +99,24 @@ class Replicas:
                 raise PolicyUnavailable(f"none of its {len(self.all)} addresses answers after {timeout_s:g} s: {error}")
             on_wait(waited_s, error)
             time.sleep(POLL_S)
-            for one in self.all.values():
-                one.next_at = min(one.next_at, time.monotonic() + FIRST_PAUSE_S)
+            for replica in self.all.values():
+                replica.next_at = min(replica.next_at, time.monotonic() + FIRST_PAUSE_S)
 
-    def _probe(self, one: Replica) -> bool:
+    def _probe(self, replica: Replica) -> bool:
         self.before_probe()
         try:
-            with PolicyClient(one.client.base_url, self.token, PROBE_TIMEOUT_S, PROBE_TIMEOUT_S, retries=0) as client:
-                self._require_same(one, client)
+            with PolicyClient(
+                replica.client.base_url, self.token, PROBE_TIMEOUT_S, PROBE_TIMEOUT_S, retries=0
+            ) as client:
+                self._require_same(replica, client)
         except ContractError as error:
-            one.pause_s, one.error = min(2 * one.pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S, one_line(error)
-            one.next_at = time.monotonic() + one.pause_s
+            replica.pause_s, replica.error = min(2 * replica.pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S, one_line(error)
+            replica.next_at = time.monotonic() + replica.pause_s
             return False
-        one.pause_s = 0.0
+        replica.pause_s = 0.0
         return True
 
-    def _require_same(self, one: Replica, client: PolicyClient) -> None:
+    def _require_same(self, replica: Replica, client: PolicyClient) -> None:
         if json.loads(json.dumps(client.info().to_dict())) != self.expected:
-            address = "the same address" if self.is_one else one.client.base_url
+            address = "the same address" if self.is_single else replica.client.base_url
             raise AnotherPolicy(f"another policy came back at {address}; start a new run for it")

@@ -28,7 +28,13 @@ SECOND_LOOK_S = 1.0  # a worker that was paused together with its supervisor mov
 MAX_BROKEN = 3  # episodes out of tries before the whole run stops
 MAX_DEATHS = 3  # per worker, without any episode finishing in between
 MAX_RENDER_THREADS = 4  # of one worker
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 GROWTH_INTERVAL_S = 60.0  # the kernel's shortest load average is of a minute
 MAX_PER_CORE = 4  # workers
 
@@ -118,7 +124,7 @@ class Child:
             return True
         return self.killed is not None and time.monotonic() - self.killed > UNKILLABLE_S
 
-    def how_it_ended(self) -> str:
+    def exit_message(self) -> str:
         code = self.process.poll()
         if code is None:
             return f"{self.kill_reason}, but the kernel holds it"
@@ -135,13 +141,13 @@ class Child:
         return self.process.poll() == -signal.SIGKILL and self.killed is None
 
 
-def one_thread_each(environ: Mapping[str, str], render_threads: int = 1) -> dict[str, str]:
+def thread_environment(environ: Mapping[str, str], render_threads: int = 1) -> dict[str, str]:
     """Return a worker's variables: it computes in one thread and renders in so many, unless `environ` differs.
 
     Mesa's llvmpipe renders the same pixels with any number; 0 means no thread but the caller's.
     """
     threads = str(min(render_threads, MAX_RENDER_THREADS)) if render_threads > 1 else "0"
-    return {"LP_NUM_THREADS": threads, **{name: "1" for name in ONE_THREAD}, **environ}
+    return {"LP_NUM_THREADS": threads, **{name: "1" for name in THREAD_VARIABLES}, **environ}
 
 
 class Supervisor:
@@ -155,7 +161,7 @@ class Supervisor:
         clock: InvocationClock,
         names: Sequence[str],
         limits: StallPolicy,
-        wanted: Callable[[bool, int], bool],
+        wants_video: Callable[[bool, int], bool],
         token: str | None,
         variables: Callable[[int], dict[str, str]],
         worker: str,
@@ -169,10 +175,10 @@ class Supervisor:
             clock,
             limits,
         )
-        self.wanted = wanted  # which videos, by outcome and place
+        self.wants_video = wants_video  # which videos, by outcome and rank
         self.variables = variables  # of a worker, by its number
         self.worker = worker  # the worker's module
-        self.environment = one_thread_each(os.environ, render_threads)
+        self.environment = thread_environment(os.environ, render_threads)
         if token:
             self.environment["VLALAB_TOKEN"] = token
         self.children: dict[str, Child] = {}
@@ -262,10 +268,10 @@ class Supervisor:
             if has_work(self.store.counts()):
                 self.spawn(child.name)
             return []
-        reason = child.how_it_ended()
+        reason = child.exit_message()
         lost = self.store.take_back(child.name, self.clock.now(), self.limits.retries, reason)
         message = reason + "".join(f" in task {fault.task} episode {fault.episode}" for fault in lost)
-        if not has_work(self.store.counts()) and not self.store.undrawn(self.invocation, self.wanted):
+        if not has_work(self.store.counts()) and not self.store.missing_videos(self.invocation, self.wants_video):
             return [message]
         if self.children and child.was_killed_by_kernel and self.ran_out_of_memory():
             return [f"{message}; {self.continue_with_fewer()}"]

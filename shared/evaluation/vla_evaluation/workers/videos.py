@@ -39,8 +39,8 @@ class VideoMaker:
         """Steps between two frames."""
         return video.stride(self.job.spec.control_hz)
 
-    def wants(self, success: bool, place: int) -> bool:
-        return video.wanted(self.job.video, success, place)
+    def wants(self, success: bool, rank: int) -> bool:
+        return video.should_render(self.job.video, success, rank)
 
     def keeps_frame(self, task: int) -> Callable[[int], bool]:
         """Return which steps' images to keep: those in a video of the task's next episode, if it may get one."""
@@ -72,7 +72,7 @@ class VideoMaker:
 
     def draw_missing(self, env, tasks: dict[int, Task], invocation: int) -> None:
         """Render the missing videos of earlier invocations. One that fails is tried once per invocation."""
-        for lease in self.store.undrawn(invocation, self.wants):
+        for lease in self.store.missing_videos(invocation, self.wants):
             self.heartbeat.enter(Phase.SAVING, SAVE_S)
             self.check_stop()
             if not self.store.claim_video(lease, invocation):

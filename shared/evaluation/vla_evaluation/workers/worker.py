@@ -98,11 +98,11 @@ class Worker:
         finally:
             self.interruptible = False
 
-    def say(self, status: str) -> None:
-        self.store.say(self.name, self.invocation, status, self.clock.now())
+    def set_status(self, status: str) -> None:
+        self.store.set_status(self.name, self.invocation, status, self.clock.now())
 
     def run(self) -> None:
-        self.say("starting the simulator")
+        self.set_status("starting the simulator")
         self.heartbeat.start_thread(self.job.lease_s / 6)
         env = self.make_env()
         while not self.stopping:
@@ -121,8 +121,8 @@ class Worker:
                     self.store.release(lease)
                 continue
             if not self.store.open():
-                if self.store.undrawn(self.invocation, self.videos.wants):
-                    self.say(RENDERING)
+                if self.store.missing_videos(self.invocation, self.videos.wants):
+                    self.set_status(RENDERING)
                 with suppress(Stop):
                     self.videos.draw_missing(env, self.tasks, self.invocation)
                 return
@@ -151,22 +151,22 @@ class Worker:
             self.store.fail(lease, message, self.clock.now(), self.job.retries, by_policy=is_answer(error))
             logging.warning("task %d episode %d: %s", lease.task, lease.episode, message)
             self.replicas.suspect(message)
-            if self.replicas.is_one:
+            if self.replicas.is_single:
                 self.await_policy()
             return
         if not self.save(lease, record, env.fixture_poses()):
             return
-        if self.videos.wants(record.success, self.store.place(lease)):
-            self.say(RENDERING)
+        if self.videos.wants(record.success, self.store.outcome_rank(lease)):
+            self.set_status(RENDERING)
             self.videos.draw(env, lease, record.states, record.frames)
 
     def play(self, env, lease: Lease):
         task = self.tasks[lease.task]
         self.heartbeat.enter(Phase.SCENE, self.job.scene_timeout_s)
         is_new, self.task = self.task != lease.task, None  # a task that cannot be built is no worker's current one
-        episode, start = self.place(env, task, lease.episode)
+        episode, start = self.load_episode(env, task, lease.episode)
         self.task = lease.task
-        self.say(f"task {lease.task} episode {lease.episode}")
+        self.set_status(f"task {lease.task} episode {lease.episode}")
         session = f"{self.directory.name}.{lease.task}.{lease.episode}.{lease.attempt}.{lease.token}"
         try:
             record = run_episode(
@@ -176,7 +176,7 @@ class Worker:
                 act=self.ask,
                 spec=self.job.spec,
                 session=session,
-                film=self.benchmark.video_camera,
+                video_camera=self.benchmark.video_camera,
                 tick=lambda steps: self.tick(steps, is_new),
                 keep_frame=self.videos.keeps_frame(lease.task),
                 forgive=lambda error: self.counts_as_failure(lease, error),
@@ -192,7 +192,7 @@ class Worker:
                 logging.warning("session %s could not be ended: %s", session, one_line(error))
         return record
 
-    def place(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
+    def load_episode(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
         """Load the task; return the episode's number for `Environment.reset`, and its start state."""
         env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
         return episode, self.benchmark.init_states(task)[episode]
@@ -229,7 +229,7 @@ class Worker:
 
         def waiting(waited_s: float, reason: str) -> None:
             self.heartbeat.enter(Phase.WAITING, self.stall_timeout_s)
-            self.say(f"waiting for the policy ({one_line(reason)})")
+            self.set_status(f"waiting for the policy ({one_line(reason)})")
 
         try:
             with self.interruption():
@@ -276,7 +276,7 @@ def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
         worker = kind(directory, name, invocation, clock, heartbeat)
         signal.signal(signal.SIGTERM, worker.on_sigterm)
         worker.run()
-        heartbeat.enter(Phase.ENDING, worker.job.lease_s)
+        heartbeat.enter(Phase.EXITING, worker.job.lease_s)
     except (RunAborted, AnotherPolicy, StoreError) as error:
         message = str(error)
     except OSError as error:
