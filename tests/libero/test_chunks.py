@@ -215,8 +215,11 @@ def test_success_counts_while_the_policy_thinks():
     [
         ({"execute": 0}, "execute is 0; expected 1 or more"),
         ({"ensemble": "median"}, "ensemble 'median' not found; expected newest, mean, exponential"),
-        ({"ensemble": "mean", "ensemble_weight": 0.1}, "--ensemble-weight 0.1 weighs chunks of --ensemble exponential"),
-        ({"ensemble_weight": 0.1}, "without it has no use for it: leave it out"),
+        (
+            {"ensemble": "mean", "ensemble_weight": 0.1},
+            "--ensemble-weight 0.1 requires --ensemble exponential, got mean",
+        ),
+        ({"ensemble_weight": 0.1}, "requires --ensemble exponential, got none"),
         ({"ensemble": "exponential", "ensemble_weight": math.inf}, "expected a finite number"),
         ({"realtime": 0.0}, "realtime is 0.0; expected more than 0"),
         ({"realtime": math.nan}, "realtime is nan; expected more than 0"),
@@ -228,11 +231,11 @@ def test_settings_that_make_no_sense_are_refused_in_a_sentence(given, message):
 
 
 @pytest.mark.parametrize(
-    ("horizon", "execute", "advice"), [(1, None, "leave it out"), (8, 8, "give --execute below 8")]
+    ("horizon", "execute", "advice"), [(1, None, "remove --ensemble"), (8, 8, "--execute below 8")]
 )
 def test_chunks_that_never_overlap_are_not_averaged(horizon, execute, advice):
     plan = make_plan(BENCHMARK, EvalConfig(suite="libero_goal", ensemble="mean", execute=execute))
-    with pytest.raises(ValueError, match=f"needs chunks that overlap.*answers at most {horizon} .*{advice}"):
+    with pytest.raises(ValueError, match=f"overlapping chunks; policy 'p' .* at most {horizon} .*{advice}"):
         specify(plan, PolicyInfo("p", ACTION, horizon=horizon))
 
 
@@ -260,7 +263,7 @@ def test_settings_are_part_of_the_identity_and_defaults_leave_it_as_it_was(how):
 def test_every_setting_has_words_of_its_own():
     assert len({how.description for how in EVERY_WAY}) == len(EVERY_WAY)
     assert Chunking(2, "exponential", 0.2, 20).description == (
-        "asked every 2 steps, ensemble exponential (m = 0.2), real time at 20 steps/s"
+        "queried every 2 steps, ensemble exponential (m = 0.2), real time at 20 steps/s"
     )
 
 

@@ -35,7 +35,7 @@ def look(tmp_path, monkeypatch):
 
 
 def test_one_more_where_a_core_has_room_for_the_part_that_does_not_wait(look):
-    assert look() == "workers wait for the policy 60% of their time, and cores are idle: 3 from now on"
+    assert look() == "workers wait for the policy 60% of their time, and cores are idle: using 3 workers"
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def test_of_runs_that_differ_beside_one_stands_and_the_other_is_told(tmp_path, t
     board = leaderboard.read_board(tmp_path, ())
     assert board.tables[0].lines[0].cells["libero_goal"].runs == (chosen,)
     ((name, why),) = board.left_out
-    assert {name, chosen} == {"a", "b"} and why.startswith(f"{chosen} stands for this policy and suite")
-    assert why.endswith("they differ in code, lock") and f"  {name}: {chosen} stands" in shown(tmp_path)
+    assert {name, chosen} == {"a", "b"} and why.startswith(f"{chosen} counts for this policy and suite")
+    assert why.endswith("they differ in code, lock") and f"  {name}: {chosen} counts" in shown(tmp_path)
 
 
 def test_policies_of_one_name_are_told_apart_by_what_differs(tmp_path):
@@ -195,4 +195,4 @@ def test_without_runs_the_first_step_is_said(tmp_path, capsys):
 def test_runs_of_which_none_is_complete_are_all_told(tmp_path):
     run(tmp_path, "a", left=10)
     text = shown(tmp_path)
-    assert text.startswith("no complete run to show") and "a: not complete, 0 of 10" in text
+    assert text.startswith("no complete run found") and "a: not complete: 0 of 10" in text

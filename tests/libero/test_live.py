@@ -189,7 +189,7 @@ def test_a_demonstration_is_kept_once_and_a_full_disk_is_said_and_passes(solved,
     session, _ = solved
     directory = volume / "demonstrations"
     again = client.http.post(f"/v1/sessions/{session}/keep", json={})
-    assert again.status_code == 400 and "kept already" in again.json()["detail"]
+    assert again.status_code == 400 and "already saved" in again.json()["detail"]
     client.do(session, "reset")
     client.until(session, lambda news: news["episode"] == 2 and news["state"] == "ended")
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)]
@@ -206,9 +206,9 @@ def test_nothing_is_kept_of_a_start_that_evaluates(solved, client):
     session, _ = solved
     assert client.do(session, "reset", start={"init": 0}).status_code == 200
     news = client.until(session, lambda news: news["start"] == {"init": 0} and news["state"] == "ended")
-    assert news["success"] and "start of the evaluation" in news["not_kept"]
+    assert news["success"] and "init state of the evaluation" in news["not_kept"]
     refused = client.http.post(f"/v1/sessions/{session}/keep", json={})
-    assert refused.status_code == 400 and "drawn start" in refused.json()["detail"]
+    assert refused.status_code == 400 and "random start" in refused.json()["detail"]
 
 
 # --- a person drives ----------------------------------------------------------------------------------------
@@ -301,10 +301,10 @@ def test_a_session_that_nobody_uses_or_that_takes_too_much_is_closed(solved, cli
     assert "GB of memory" in client.sessions.over(session)
     client.sessions.limits = limits
     session.driven -= 7200
-    assert "nothing was done in it for 30 minutes" in client.sessions.over(session)
+    assert "30 minutes without a command" in client.sessions.over(session)
     session.used -= 7200
     wait_for(lambda: session.is_over, "the session's end")
-    assert "nobody looked" in client.look(solved[0])[0]["reason"] and not session.rss_bytes()
+    assert "no page used it" in client.look(solved[0])[0]["reason"] and not session.rss_bytes()
 
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_the_token_is_asked_for_and_a_session_has_to_be_known(client):
     [
         ({"suite": "libero_goall"}, "did you mean 'libero_goal'"),
         ({"task": 10}, "0 to 9"),
-        ({"policy": "http://169.254.169.254"}, "none of this service's"),
+        ({"policy": "http://169.254.169.254"}, "this service has:"),
         ({"start": {"init": 50}}, "0 to 49"),
         ({"start": {"file": "/etc/passwd"}}, "expected {'init'"),
     ],

@@ -265,7 +265,7 @@ def test_full_disk_is_a_clear_error_and_nothing_is_lost(store):
     pages = store.db.execute("PRAGMA page_count").fetchone()[0]
     store.db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then reports SQLITE_FULL as a full disk does
     lease = store.lease("a", invocation, 1.0, LEASE_S)
-    with pytest.raises(StoreError, match="disk is full: free some space, then resume"):
+    with pytest.raises(StoreError, match="disk is full; free some space, then resume"):
         store.finish(lease, result(note="x" * 100_000), 2.0)
     store.db.execute("PRAGMA max_page_count = 1000000")
     assert len(store.finished()) == 1
@@ -285,7 +285,7 @@ def test_a_damaged_store_is_refused_and_left_alone(tmp_path, damage):
     else:
         del data[len(data) // 2 :]
     path.write_bytes(data)
-    with pytest.raises(StoreError, match="damaged and was left as it is"):
+    with pytest.raises(StoreError, match="damaged and was not changed"):
         RunStore(path)
     assert path.read_bytes() == bytes(data)
 
@@ -313,5 +313,5 @@ def test_a_store_is_never_half_created(tmp_path):
         make_store(tmp_path, plan=[(0, 0), (0, 0)])
     assert os.listdir(tmp_path) == []
     make_store(tmp_path).close()
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(StoreError, match="already exists"):
         make_store(tmp_path)

@@ -1,4 +1,4 @@
-"""How long a run will take, from the pace of an earlier similar run on this machine."""
+"""Estimate a run's duration from the pace of an earlier similar run on this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EarlierRun:
     episode_s: float
 
     def seconds(self, episodes: int, workers: int) -> float:
-        """Return how long that many workers would take for that many episodes."""
+        """Return the time that `workers` workers would take for `episodes` episodes, s."""
         return self.episode_s * episodes / workers
 
     def announcement(self, episodes: int, workers: int) -> str | None:

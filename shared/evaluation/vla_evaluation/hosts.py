@@ -33,13 +33,13 @@ class Share:
 
 
 def host_of(worker: str, hostnames: Mapping[str, str]) -> str:
-    """Return a worker's machine. own_names: the machines' own names by their names in the run."""
+    """Return a worker's machine. hostnames: the machines' host names by their names in the run."""
     name = worker.rpartition(".")[0]
     return hostnames.get(name, name) or EVALUATOR
 
 
 def hostnames(invocations: Iterable[Mapping]) -> dict[str, str]:
-    """Return the machines' own names by their names in the run, of which a machine that joined twice has two."""
+    """Return the machines' host names by their names in the run; a machine that joined twice has two."""
     hosts = [(name, host) for row in invocations for name, host in row["notes"].get("hosts", {}).items()]
     return {name: host.get("host", name) for name, host in hosts}
 
@@ -59,7 +59,7 @@ def shares(rows: Iterable[Mapping], hostnames: Mapping[str, str]) -> list[Share]
 
 
 def line(shares: list[Share]) -> str:
-    """Return the shares for a line of progress; nothing where the evaluator's machine works alone."""
+    """Return the shares for a line of progress; empty if the evaluator's machine works alone."""
     if all(share.host == EVALUATOR for share in shares):
         return ""
     faults = sum(share.faults for share in shares)

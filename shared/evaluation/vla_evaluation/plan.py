@@ -1,4 +1,4 @@
-"""What to run: which tasks and episodes under which protocol, and everything that their outcome depends on."""
+"""The plan of a run: tasks, episodes, protocol, and everything that their outcome depends on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vla_evaluation.workers.job import Job
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, before anything is started."""
+    """The tasks and episodes of a run, and its settings."""
 
     benchmark: Benchmark
     config: RunConfig
@@ -71,7 +71,9 @@ def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None
         if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
             first, last = int(match[1]), int(match[2] or match[1])
             if first > last or last >= len(tasks):
-                raise ValueError(f"tasks {part!r}: {suite} has tasks 0-{len(tasks) - 1}, lower end first")
+                raise ValueError(
+                    f"invalid range {part!r} in --tasks; {suite} has tasks 0-{len(tasks) - 1}, lower end first"
+                )
             indices.update(range(first, last + 1))
         elif (text := part.lower().rstrip(".")) in texts:
             indices.add(texts.index(text) % len(tasks))
@@ -79,14 +81,14 @@ def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None
             names = [task.name for task in tasks] + [task.instruction for task in tasks]
             raise ValueError(
                 f"task {part!r} not found in {suite}{nearest(part, names)} "
-                "Give indices ('0'), ranges ('0,2-4'), names or instructions."
+                "Use indices ('0'), ranges ('0,2-4'), names or instructions."
             )
     return tuple(task for task in tasks if task.index in indices)
 
 
 def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
-    """Return what all episodes share; ValueError where the policy lacks the requested statistics, or its chunks are
-    too short for the requested chunking.
+    """Return the settings that all episodes share. ValueError if the policy lacks the requested statistics, or its
+    chunks are too short for the requested chunking.
     """
     benchmark, config, profile = plan.benchmark, plan.config, plan.profile
     chunking = config.chunking
@@ -140,7 +142,7 @@ def machine_identity(
 
 
 def describe(plan: Plan, assets: Assets) -> dict[str, Any]:
-    """Return what report, comparison and tables read besides the identity, so that they do not need the benchmark."""
+    """Return the data besides the identity that reports read, so they do not need the benchmark."""
     suite = plan.config.suite
     classes = {"kind": kind_of, "level": level_of}
     return {
@@ -155,7 +157,7 @@ def describe(plan: Plan, assets: Assets) -> dict[str, Any]:
 
 
 def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **overrides: object) -> Job:
-    """Return the workers' job: `facts`, and every other field of `kind` from the configuration."""
+    """Return the workers' job: `overrides`, and every other field of `kind` from the configuration."""
     values = {
         "spec": spec,
         "benchmark": plan.benchmark.module,

@@ -20,7 +20,7 @@ from vla_evaluation.terminal import one_line, plain, say
 from vla_evaluation.workers.heartbeat import RENDERING
 
 PLAIN_EVERY_S = 10.0
-LONG_S = 600.0  # a longer run prints its duration once, so that it can be read before it scrolls by
+LONG_S = 600.0  # a longer run prints its expected duration once
 MIN_EPISODES = 4  # of this invocation, until their pace is used for an estimate
 INSTRUCTION_CHARS = 12, 52  # at least and at most, beside a bar
 BAR_CHARS = 6, 24
@@ -74,7 +74,7 @@ class Pace:
         if totals.left_s <= LONG_S:
             return None
         left = show_seconds(totals.left_s)
-        return f"this will take about {left} more; Ctrl-C keeps what is finished, --resume goes on"
+        return f"about {left} remaining; Ctrl-C keeps finished episodes, --resume continues"
 
     def totals(
         self,
@@ -91,20 +91,20 @@ class Pace:
         left = None
         if new_done and pace and done < planned:
             left = max(0.0, total(counts, "steps_of_done") / done * planned - steps) / pace
-        elif self.expected_s and done < planned:  # episodes that have not begun take their share of it, however late
+        elif self.expected_s and done < planned:  # pending episodes take their share of it, however late
             waiting = total(counts, "pending") / (planned - self.done_before)
             left = self.expected_s * max(waiting, 1 - (now - self.start) / self.expected_s) or None
         policy_errors = sum(row.get("policy_errors", 0) for row in counts.values())
         phase = ""
         if done == planned and workers:
-            phase = RENDERING if RENDERING in workers.values() else "ending the workers"
+            phase = RENDERING if RENDERING in workers.values() else "stopping the workers"
         elif done < planned and pace is None:
             phase = next((one_line(status) for status in workers.values() if not status.startswith("task ")), "")
         return Totals(planned, done, total(counts, "successes"), pace, left, policy_errors, machines, phase)
 
 
 class PlainProgress:
-    """One line now and then, for logs and pipes."""
+    """A line every PLAIN_EVERY_S seconds, for logs and pipes."""
 
     def __init__(self, names: Mapping[int, str], counts, out=sys.stdout, expected_s: float | None = None):
         self.out, self.pace = out, Pace(counts, time.monotonic(), expected_s)
@@ -132,7 +132,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A table that stays in place: a bar per task, each worker's status, and the totals."""
+    """A table that is updated in place: a bar per task, each worker's status, and the totals."""
 
     def __init__(
         self, names: Mapping[int, str], counts, console: Console | None = None, expected_s: float | None = None

@@ -1,4 +1,4 @@
-"""Routes of evaluation's own services: JSON in and out, and the sender's mistakes as 400."""
+"""Routes of evaluation's own services: JSON in and out; invalid requests are 400."""
 
 from __future__ import annotations
 

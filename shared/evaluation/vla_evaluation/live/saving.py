@@ -1,4 +1,4 @@
-"""What a session's episode can be saved as: a video, or a demonstration as `./lab record` stores them."""
+"""Save a session's episode: as a video, or as a demonstration like those of `./lab record`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class SolvedEpisode:
 
 
 def render_video(env: Environment, benchmark: Benchmark, states: np.ndarray, work: Path) -> bytes:
-    """Return an mp4 of the episode that `env` has just run, two cameras next to each other."""
+    """Return an mp4 of the episode that `env` has just run, two cameras side by side."""
     every = video.stride(benchmark.control_hz)
-    views = [video.draw(env, camera, states, {}, every) for camera in benchmark.cameras[:2]]
+    views = [video.render_frames(env, camera, states, {}, every) for camera in benchmark.cameras[:2]]
     with tempfile.TemporaryDirectory(dir=work) as directory:
         path = Path(directory) / "film.mp4"
         frames = (np.concatenate(pair, axis=1) for pair in zip(*views, strict=True))
@@ -58,8 +58,8 @@ def save_demonstration(
 ) -> str:
     """Add the episode to a recording, whole or not at all; return the recording's name.
 
-    Recordings are by driver: SUITE-person, SUITE-POLICY-live, SUITE-POLICY-and-person; one that another version of the
-    lab made is left alone, and another one started. A person's steps that do nothing are left out, as with
+    Each driver has a recording: SUITE-person, SUITE-POLICY-live, SUITE-POLICY-and-person. A recording of another
+    version of the lab stays unchanged, and a new one is started. A person's steps that do nothing are dropped, as with
     `record --drop-noops`.
     """
     steps = len(episode.trajectory.steps["actions"])

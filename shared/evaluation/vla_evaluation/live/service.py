@@ -1,7 +1,7 @@
-"""The service over HTTP: JSON for what people do, and one request per image.
+"""The service over HTTP: JSON for commands, and one request per image.
 
-A page requests what is newer than it has, and is answered as soon as there is something: nothing is queued, and a slow
-page gets fewer images, none of them old. Each benchmark has a module that calls `main` with it.
+A page requests news after its last number and gets a response as soon as there is any. Nothing is queued: a slow page
+gets fewer images, none of them old. Each benchmark has a module that calls `main` with it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from vla_evaluation.routed import JSON, bad_request, json_response, read
 BINARY, VIDEO = "application/octet-stream", "video/mp4"
 BODY_BYTES = 16 * 2**10
 NEWS_TIMEOUT_S = 10.0  # of a request for an image
-CHECK_INTERVAL_S = 1.0  # between two checks of what sessions take
+CHECK_INTERVAL_S = 1.0  # between two checks of sessions' resources
 POLICY_TIMEOUT_S = 1.0  # for a policy to answer its info
 MAX_ENDED = 64  # ended sessions whose last news can still be read
 
@@ -50,11 +50,11 @@ log = logging.getLogger("vla_evaluation.live")
 
 @dataclass(frozen=True)
 class Limits:
-    """What sessions may take."""
+    """Limits of sessions."""
 
     sessions: int = 8  # at once
     idle_s: float = 120.0  # without a request, until a session is closed
-    undriven_s: float = 1800.0  # looked at, but with nothing done, until it is closed
+    undriven_s: float = 1800.0  # without a command, until a session is closed
     memory_gb: float = 4.0  # of one session's process
 
     def __post_init__(self):
@@ -69,18 +69,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Server(Serving, Limits):
-    """A simulator to look at and to drive, over HTTP: a process for each session.
+    """An interactive simulator over HTTP: a process for each session.
 
-    $VLALAB_TOKEN, when set, is asked for and sent to policies; it must be set where the network reaches the service.
+    $VLALAB_TOKEN, if set, is required from clients and sent to policies; it must be set if the network can reach the
+    service.
     """
 
     port: int = 8006  # 0: any free one, named in the log
-    policies: str = ""  # name=URL, with commas between them: the only policies that sessions may ask
+    policies: str = ""  # name=URL, with commas between them: the only policies that sessions may use
 
 
 @dataclass(eq=False)
 class Sessions:
-    """All sessions, by id; the ones that ended last stay until others take their place."""
+    """All sessions, by id; the last MAX_ENDED ended ones stay readable."""
 
     benchmark: Benchmark
     work: Path
@@ -91,14 +92,16 @@ class Sessions:
     opened: int = 0
 
     def live(self) -> list[Session]:
-        """Return those whose process runs."""
+        """Return the sessions whose process runs."""
         return [session for session in self.all.values() if not session.is_over]
 
     async def open(self, body: Mapping[str, Any]) -> Session:
-        """Return a new session. ValueError for what does not exist, Problem (503) without room for one more."""
+        """Return a new session. ValueError for an invalid request, Problem (503) if no session or memory is free."""
         request = await asyncio.to_thread(messages.parse_request, self.benchmark, self.policies, body)
         if (count := len(self.live())) >= self.limits.sessions:
-            raise Problem.retry_after("busy", f"{count} sessions run already; close one, or try again later", 10.0)
+            raise Problem.retry_after(
+                "busy", f"{count} sessions are already running; close one, or try again later", 10.0
+            )
         if (free := provenance.free_memory_gb()) < (needed := self.benchmark.worker_gb):
             raise Problem.retry_after("busy", f"a session needs {needed:g} GB of memory, {free:.1f} GB are free", 10.0)
         session = Session(request)
@@ -115,15 +118,15 @@ class Sessions:
         return session
 
     def find(self, name: str) -> Session:
-        """Return a session. Problem (404) for none."""
+        """Return a session. Problem (404) if there is none."""
         if name not in self.all:
-            raise Problem("not-found", "this session is not known here (any more); open a new one")
+            raise Problem("not-found", "session not found, or already closed; open a new one")
         session = self.all[name]
         session.used = time.monotonic()
         return session
 
     async def watch(self) -> None:
-        """End, for as long as it runs, sessions that nobody uses and those that take too much."""
+        """End unused sessions and those beyond their limits, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             for session in self.live():
@@ -131,31 +134,31 @@ class Sessions:
                     await session.end(reason)
 
     def over(self, session: Session) -> str:
-        """Return why a session has to end; empty where it may continue."""
+        """Return the reason to end a session; empty if it may continue."""
         now, limits = time.monotonic(), self.limits
         if session.process is None:  # it is being started
             return ""
         if now - session.used > limits.idle_s:
-            return f"closed, since nobody looked at it for {limits.idle_s:g} s; start anew"
+            return f"closed, since no page used it for {limits.idle_s:g} s; open a new session"
         if now - session.driven > limits.undriven_s:
-            return f"closed, since nothing was done in it for {limits.undriven_s / 60:g} minutes; start anew"
+            return f"closed after {limits.undriven_s / 60:g} minutes without a command; open a new session"
         if session.rss_bytes() > limits.memory_gb * 1e9:
-            return f"closed, since it took more than {limits.memory_gb:g} GB of memory; start anew"
+            return f"closed, since it used more than {limits.memory_gb:g} GB of memory; open a new session"
         return ""
 
     async def close(self) -> None:
-        """End all."""
+        """End all sessions."""
         await asyncio.gather(*(session.end("the service was stopped") for session in self.live()))
 
 
 class Handlers:
-    """What the routes do."""
+    """The handlers of the routes."""
 
     def __init__(self, sessions: Sessions):
         self.sessions, self.benchmark = sessions, sessions.benchmark
 
     async def describe(self, request: Request) -> Response:
-        """Answer with what can be opened here."""
+        """Respond with the benchmark, its tasks, the policies and the limits."""
         of, sessions = self.benchmark, self.sessions
 
         def list_tasks() -> dict[str, list[str]]:
@@ -173,7 +176,7 @@ class Handlers:
         return json_response(description)
 
     async def policies(self, request: Request) -> Response:
-        """Answer with the policies, and which of them are up now."""
+        """Respond with the policies, and whether each is ready now."""
 
         def is_ready(url: str) -> bool:
             try:
@@ -194,13 +197,13 @@ class Handlers:
         return json_response({"id": session.id}, 201)
 
     async def frame(self, request: Request) -> Response:
-        """Answer with what is newer than number `after`, within NEWS_TIMEOUT_S, else with the latest."""
+        """Respond with news after number `after`; after NEWS_TIMEOUT_S with the latest."""
         session = self.sessions.find(request.path_params["id"])
         numbers = []
         for name in ("after", "episode", "have"):
             text = request.query_params.get(name, "0")
             if not text.isdecimal() or len(text) > 12:
-                raise ValueError(f"{name} is {text[:40]!r}; expected a whole number from 0")
+                raise ValueError(f"{name} is {text[:40]!r}; expected an integer of at least 0")
             numbers.append(int(text))
         after, episode, have = numbers
         await session.wait_for_news(after, NEWS_TIMEOUT_S)
@@ -229,7 +232,7 @@ class Handlers:
 
     async def save_demonstration(self, request: Request) -> Response:
         session = self.sessions.find(request.path_params["id"])
-        await read_body(request, (JSON,))  # another type is what a form of another site's page can send
+        await read_body(request, (JSON,))  # a form of another site can only send other types
         answer, _ = await session.run_job("keep")
         return json_response({"kept": answer["kept"]})
 

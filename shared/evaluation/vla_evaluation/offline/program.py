@@ -1,4 +1,4 @@
-"""Score a policy on a data set without a simulator, or ask it about one row.
+"""Score a policy on a data set without a simulator, or query it for one row.
 
 A benchmark's module calls `main` with its profiles and the names of its data sets' cameras.
 """
@@ -31,7 +31,7 @@ TABLE_COLUMNS = 4  # dimensions in one table of a terminal
 
 
 def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[str], prog: str) -> int:
-    """Score, or ask once; return the exit code. cameras: `usual_cameras` of `view_as`."""
+    """Score episodes, or query one row; return the exit code. cameras: `usual_cameras` of `view_as`."""
     options = tyro.cli(OfflineOptions, prog=prog, args=list(arguments))
     dataset = open_dataset(find(options.dataset))
     config = EvalConfig("", policy_url=options.policy_url)
@@ -46,7 +46,7 @@ def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[s
 
 
 def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptions) -> None:
-    """Score the chosen episodes and write summary.json, report.html and, with --plot, a PNG for each."""
+    """Score the selected episodes and write summary.json, report.html and, with --plot, a PNG for each."""
     info, dataset = view.info, view.dataset
     every = min(options.execute or info.horizon, info.horizon)
     episodes = _choose_episodes(view, options.episodes)
@@ -67,7 +67,7 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
     figures = scores.summarize(scored, info.action, high - low)
     verdict = scores.describe_listening(figures)
     numbers = ", ".join(str(episode.index) for episode in episodes)
-    settings = {"episodes": numbers, "asked every": f"{every} steps", "seed": options.seed}
+    settings = {"episodes": numbers, "queried every": f"{every} steps", "seed": options.seed}
     provenance = report.list_provenance(info, view.notes, settings)
     subtitle = f"{len(scored)} episodes, {figures['steps']} steps, no simulator"
     html = report.render(info.name, dataset.name, subtitle, provenance, figures=figures, verdict=verdict, plots=plots)
@@ -82,7 +82,7 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
 
 
 def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, index: int) -> None:
-    """Ask about one row of the data set; print the chunk next to what was recorded, and write the page."""
+    """Query one row of the data set; print the chunk next to the recorded actions, and write the page."""
     info, dataset = view.info, view.dataset
     episode, step = _find_row(view, index)
     instruction = options.swap or (episode.tasks[0] if episode.tasks else "")
@@ -108,7 +108,7 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
             )
         endings.console().print(table)
     if len(recorded) < len(chunk):
-        say(f"the episode ends after {len(recorded)} of the chunk's {len(chunk)} actions; the others are not shown")
+        say(f"the episode ends after {len(recorded)} of the chunk's {len(chunk)} actions; the rest is not displayed")
     low, high = view.ranges()
     figures = scores.tables(scores.errors(predicted, recorded, high - low), info.action)
     figures |= {"steps": len(recorded), "episodes": [], "swapped": None}
@@ -127,12 +127,14 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
 def _choose_episodes(view: PolicyView, ranges: str) -> list[Episode]:
     episodes = {episode.index: episode for episode in view.dataset.episodes if episode.length}
     if empty := [str(episode.index) for episode in view.dataset.episodes if not episode.length]:
-        say(f"episodes without rows are left out: {', '.join(empty)}")
+        say(f"skipped episodes without rows: {', '.join(empty)}")
     numbers = parse_ranges(ranges) if ranges else list(episodes)[:DEFAULT_EPISODES]
     if unknown := [number for number in numbers if number not in episodes]:
-        raise ValueError(f"{view.dataset.name} has no episode {unknown[0]}; it has {len(episodes)}, from 0 on")
+        raise ValueError(
+            f"{view.dataset.name} has no episode {unknown[0]}; choose from {len(episodes)} episodes, numbered from 0"
+        )
     if len(numbers) < len(episodes) and not ranges:
-        say(f"the first {len(numbers)} of {len(episodes)} episodes (--episodes chooses)")
+        say(f"the first {len(numbers)} of {len(episodes)} episodes (--episodes selects others)")
     return [episodes[number] for number in numbers]
 
 
@@ -142,11 +144,11 @@ def _find_row(view: PolicyView, index: int) -> tuple[Episode, int]:
         if 0 <= step < episode.length:
             return episode, step
         step -= episode.length
-    raise ValueError(f"--index {index} is no row of {view.dataset.name}; it has {len(view.dataset)}, from 0 on")
+    raise ValueError(f"--index {index} is not a row of {view.dataset.name}; expected 0 to {len(view.dataset) - 1}")
 
 
 def _make_directory(view: PolicyView, options: OfflineOptions) -> Path:
-    """Return where the results go; those of an earlier call under the same name are replaced."""
+    """Return the directory of the results; results of an earlier call under the same name are replaced."""
     row = f"-row{options.index}" if options.index is not None else ""
     directory = Volume().logs / "offline" / (options.name or f"{view.dataset.name}-{view.info.name}{row}")
     directory.mkdir(parents=True, exist_ok=True)
@@ -164,5 +166,5 @@ def _parse_cameras(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(",") if part]
     for camera, equals, video in pairs:
         if not (camera and equals and video):
-            raise ValueError(f"--cameras {camera!r} names no film; expected CAMERA=FILM,…")
+            raise ValueError(f"invalid --cameras {camera!r}; expected CAMERA=VIDEO,…")
     return {camera: video for camera, _, video in pairs}

@@ -1,4 +1,4 @@
-"""The page of a scored data set or of one answer: one file, without network; and the curves of an episode as PNG."""
+"""The self-contained page of a scored data set or of one row, and the curves of an episode as PNG."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render(policy: str, dataset: str, subtitle: str, provenance: Sequence[tuple[
 
 
 def list_provenance(info: PolicyInfo, notes: Sequence[str], settings: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return what the answers depend on, by name."""
+    """Return the settings that the actions depend on, as (name, value)."""
     rows = [("policy", info.name), ("device", info.device), ("numbers", info.quantization)]
     if info.checkpoint:
         rows.append(("checkpoint", " ".join(str(var) for var in vars(info.checkpoint).values() if var)))
@@ -65,7 +65,7 @@ def plot_curves(
         axes.plot(recorded[:, i], color=COLOURS["recorded"], lw=1.2, label="recorded")
         axes.plot(predicted[:, i], color=COLOURS["policy"], lw=1.2, ls="--", label="policy")
         request_steps = np.arange(0, len(predicted), every)
-        axes.plot(request_steps, predicted[request_steps, i], ".", color=COLOURS["policy"], ms=5, label="asked here")
+        axes.plot(request_steps, predicted[request_steps, i], ".", color=COLOURS["policy"], ms=5, label="query")
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=8)
     for axes in subplots[len(names) :]:

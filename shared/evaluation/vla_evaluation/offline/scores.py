@@ -1,4 +1,4 @@
-"""How far a policy's actions are from recorded ones: per dimension, part and episode, as they are and normalised."""
+"""Errors of a policy's actions against recorded ones: per dimension, part and episode, raw and normalised."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from vla_datasets.metadata import Episode
 from vla_evaluation.offline.policy_view import PolicyView
 
 METRICS = ("mse", "mae", "mse_normalised", "mae_normalised")
-MAX_CONCURRENT = 8  # requests to a stateless policy, which answers them together where it can
-UNRELATED_INSTRUCTION = "stay where you are and do nothing"  # where all episodes of a set have one task
+MAX_CONCURRENT = 8  # requests to a stateless policy, which may batch them
+UNRELATED_INSTRUCTION = "stay where you are and do nothing"  # if all episodes of a set have one task
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ScoredEpisode:
 def score_episode(
     client: PolicyClient, view: PolicyView, episode: Episode, swapped: str, seed: int, every: int, steps: int | None
 ) -> ScoredEpisode:
-    """Score an episode over its first `steps` steps, all by default; the policy is asked every `every` steps."""
+    """Score an episode over its first `steps` steps, all by default; the policy is queried every `every` steps."""
     instruction = episode.tasks[0] if episode.tasks else ""
     recorded = view.recorded_actions(episode.index)[:steps]
     requests = ((instruction, seed), (swapped, seed), (instruction, seed + 1))
@@ -59,10 +59,10 @@ def swap_instruction(episodes: Sequence[Episode], episode: Episode) -> str:
 def predict(
     client: PolicyClient, view: PolicyView, episode: int, length: int, instruction: str, seed: int, every: int
 ) -> np.ndarray:
-    """Return what the policy would have done in an episode's first `length` steps, float64 [length, n].
+    """Return the policy's actions for an episode's first `length` steps, float64 [length, n].
 
-    It is asked at every `every`-th step and its actions are taken until the next one. Raises ValueError where it
-    answers fewer.
+    It is queried at every `every`-th step, and its actions are used until the next one. Raises ValueError if a chunk is
+    shorter.
     """
     steps = range(0, length, every)
     at_once = 1 if view.info.stateful else view.info.max_batch
@@ -71,14 +71,13 @@ def predict(
     for step, chunk in zip(steps, chunks, strict=True):
         if len(chunk) < min(every, length - step):
             raise ValueError(
-                f"the policy answered {len(chunk)} actions at step {step} and is asked every {every}; "
-                f"ask at least every {len(chunk)}: --execute {len(chunk)}"
+                f"the policy returned {len(chunk)} actions at step {step}, expected {every}; use --execute {len(chunk)}"
             )
     return np.concatenate(chunks)[:length].astype(np.float64)
 
 
 def session_name(seed: int, episode: int) -> str:
-    """Return a session name of an evaluator's form: a policy that samples noise takes it from seed and episode."""
+    """Return a session name in the evaluator's form; a policy that samples noise derives it from seed and episode."""
     return f"offline.{seed}.{episode}.0.x"
 
 
@@ -123,7 +122,7 @@ def tables(by_dimension: dict[str, np.ndarray], parts: Sequence[Part]) -> dict[s
 
 
 def summarize(episodes: Sequence[ScoredEpisode], parts: Sequence[Part], width: np.ndarray) -> dict[str, Any]:
-    """Return all figures as JSON holds them; every step counts once."""
+    """Return all figures as JSON types; every step counts once."""
     joined = {
         name: np.concatenate([getattr(episode, name) for episode in episodes])
         for name in ("predicted", "with_swapped", "reseeded")
@@ -145,9 +144,13 @@ def summarize(episodes: Sequence[ScoredEpisode], parts: Sequence[Part], width: n
 
 
 def describe_listening(figures: dict[str, Any]) -> str:
-    """Say whether the instruction moves the actions by more than noise does."""
+    """Return whether the instruction changes the actions by more than noise does, as text."""
     instruction, noise = (figures[name]["mae_normalised"] for name in ("moved_by_instruction", "moved_by_noise"))
-    numbers = f"another instruction moves an action by {instruction:.3g} of [-1, 1], other noise by {noise:.3g}"
+    numbers = f"another instruction changes an action by {instruction:.3g} of [-1, 1], other noise by {noise:.3g}"
     if instruction == 0:
-        return f"it does not listen: {numbers}"
-    return f"it listens: {numbers}" if instruction > 1.5 * noise else f"not distinguishable from noise: {numbers}"
+        return f"the policy ignores the instruction: {numbers}"
+    return (
+        f"the policy follows the instruction: {numbers}"
+        if instruction > 1.5 * noise
+        else f"not distinguishable from noise: {numbers}"
+    )

@@ -16,8 +16,8 @@ import numpy as np
 
 from vla_evaluation.recording.demonstrations import Demonstration
 
-BLOCK = 8  # demonstrations of one task that a process renders in a row: it builds the task's scene once for them
-BLOCK_BYTES = 2**28  # of their frames, at most
+BLOCK = 8  # demonstrations of one task per job, for which a process builds the scene once
+BLOCK_BYTES = 2**28  # maximum size of their frames
 Frames = dict[str, np.ndarray]  # camera → uint8 [T, size, size, 3]
 Then = Callable[[Demonstration, Frames], Any]
 
@@ -32,13 +32,13 @@ def draw(
     """Yield each demonstration with its frames by camera, in the given order; `workers` processes render ahead.
 
     then: called with both in the process that rendered, and its result is yielded instead, as for videos that are
-    encoded there; a function of a module. ValueError where something cannot be rendered, RuntimeError where a process
+    encoded there; a function of a module. ValueError if something cannot be rendered, RuntimeError if a process
     died.
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}; expected 1 or more")
     if workers == 1:
-        for demonstration in map(replace, demonstrations):  # without their arrays, which are freed after each
+        for demonstration in map(replace, demonstrations):  # copies, so arrays are freed after each
             yield demonstration, _render(demonstration, cameras, size, then)
         return
     blocks = list(_blocks(demonstrations, len(cameras) * size**2 * 3))
@@ -51,7 +51,7 @@ def draw(
             yield from zip(block, future.result(), strict=True)
             submitted.extend(islice(tasks, 1))
     except BrokenProcessPool as error:
-        raise RuntimeError("a process that draws has died (out of memory?); try fewer --workers") from error
+        raise RuntimeError("a rendering process died (out of memory?); try fewer --workers") from error
     finally:
         pool.shutdown(cancel_futures=True)
 

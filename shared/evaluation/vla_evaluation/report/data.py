@@ -17,15 +17,15 @@ from vla_evaluation.store.records import Fault, Finished
 from vla_evaluation.store.runstore import RunStore
 
 STAGES = (  # parts of an episode's time that do not overlap: key in the store, name, explanation
-    ("reset", "reset", "putting the scene into its init state, once per episode"),
+    ("reset", "reset", "setting the init state, once per episode"),
     ("sim", "simulation", "physics and success check"),
-    ("render", "rendering", "drawing the cameras that the policy asks for"),
+    ("render", "rendering", "rendering the cameras that the policy requests"),
     ("preprocess", "preprocessing", "JPEG, resize, crop; reading the state"),
     ("wire", "wire", "encoding, HTTP and decoding"),
     ("server_decode", "server: decode", "the policy service reads the request"),
-    ("server_queue", "server: queue", "waiting for a place in a batch"),
+    ("server_queue", "server: queue", "waiting for a batch"),
     ("server_infer", "server: inference", "the policy itself"),
-    ("server_encode", "server: encode", "the policy service writes the answer"),
+    ("server_encode", "server: encode", "the policy service writes the response"),
 )
 
 
@@ -74,13 +74,13 @@ class Summary:
     steps: int
     requests: int
     faults: list[Fault]
-    hosts: list[hosts.Share]  # what each machine did
-    policies: list[dict[str, Any]]  # what was done with each of the policy's addresses
+    hosts: list[hosts.Share]  # each machine's share
+    policies: list[dict[str, Any]]  # counts for each of the policy's addresses
     invocations: list[dict[str, Any]]
     published: list[PublishedFigure]
-    notice: str  # about the assets, where a reader must know; else empty
-    advice: str  # what to do about the assets; else empty
-    comparability_problem: str  # empty: comparable
+    notice: str  # about the assets, empty if there is none
+    advice: str  # next step about the assets, empty if there is none
+    comparability_problem: str  # why it is not comparable with published figures; empty if it is
 
     @property
     def comparable(self) -> bool:
@@ -100,7 +100,7 @@ class Summary:
 
     @property
     def policy_errors(self) -> list[tuple[int, Finished]]:
-        """Task and episode where the policy's own answer ended it (--policy-errors fail); each counts as a failure."""
+        """(task, episode) where the policy's own answer ended it (--policy-errors fail); they count as failures."""
         return [(episode.task, episode) for episode in self.episodes if "policy_error" in episode.result]
 
     @property
@@ -117,13 +117,13 @@ class Summary:
 
     @property
     def chunks(self) -> str:
-        """How chunks were executed."""
+        """The chunk settings as text."""
         return Chunking.of(self.identity).description
 
     @cached_property
     def delays(self) -> dict[str, float] | None:
-        """The cost of inference in real time, over all episodes: steps held, actions overtaken, latency in ms; None
-        where the world waited, or nothing is done yet.
+        """The cost of inference in real time, over all episodes: steps held, actions overtaken, latency in ms. None
+        if the simulation waited, or no episode is done.
         """
         results = [e.result for e in self.episodes if "realtime" in e.result]
         delays = [result["realtime"] for result in results]
@@ -233,7 +233,7 @@ def rate_json(rate: Rate) -> dict[str, Any]:
 
 
 def load(directory: Path, store: RunStore) -> Summary:
-    """Return the summary of the run in `folder`, whether it is complete or not."""
+    """Return the summary of the run in `directory`, complete or not."""
     identity, description = store.meta("identity"), store.described()
     finished, plan, invocations = store.finished(), store.plan(), store.invocations()
     planned = Counter(task for task, _ in plan)
@@ -280,7 +280,7 @@ def load(directory: Path, store: RunStore) -> Summary:
 
 
 def published(profile: Mapping[str, Any]) -> list[PublishedFigure]:
-    """Return the published figures that were measured under this very protocol."""
+    """Return the published figures that were measured under the same protocol."""
     return [
         PublishedFigure(row["model"], row["success_percent"], row["episodes"], row["source"])
         for row in profile["published"]
@@ -291,7 +291,7 @@ def published(profile: Mapping[str, Any]) -> list[PublishedFigure]:
 def comparability_problem(
     identity: Mapping[str, Any], description: Mapping[str, Any], complete: bool, invocations: list[dict[str, Any]]
 ) -> str:
-    """Return why this run must not stand next to published figures; empty if it may."""
+    """Return why this run is not comparable with published figures; empty if it is."""
     profile = description["profile"]
     if not published(profile):
         return f"nothing was published for {identity['suite']} under profile {identity['profile']}"

@@ -1,7 +1,7 @@
-"""Policies × suites over many runs: which rates are comparable, which runs count together, and which are left out.
+"""Policies × suites over many runs: comparable rates, runs that are pooled, and runs that are left out.
 
-Rates are in one table only where all facts in its heading are the same. The terminal, files and the lab's pages all
-show one `Board`.
+Rates share a table only if all settings in its heading are equal. The terminal, files and the lab's pages all display
+the same `Board`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vla_evaluation.config import DIGEST_CHARS, config_hash, differences, flatte
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.runstore import RunStore
 
-NOT_RECORDED = "not recorded"  # by a run that is older than the fact
+NOT_RECORDED = "not recorded"  # by an older run
 PROFILE_LIMIT = "the profile's"
 COLUMNS = (
     "table", "benchmark", "profile", "assets", "assets_digest", "max_steps", "chunks", "seed", "tasks", "versions",
@@ -32,7 +32,7 @@ LeftOut = list[tuple[str, str]]  # run, reason
 
 @dataclass(frozen=True)
 class Entry:
-    """One run as the leaderboard reads it. `why_not`: why it cannot count, empty where it does."""
+    """One run as the leaderboard reads it. exclusion_reason: empty if the run counts."""
 
     name: str
     created: float
@@ -51,13 +51,13 @@ class Entry:
 
     @property
     def comparable_identity(self) -> dict[str, Any]:
-        """The identity without its episodes: runs in which it is the same count together."""
+        """The identity without its episodes: runs that share it are pooled."""
         return {name: value for name, value in self.identity.items() if name != "episodes"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One policy on one suite. Each start counts once, however many of `runs` had it; `repeated` counts the others.
+    """One policy on one suite. Each start counts once; `repeated` counts its repetitions in `runs`.
 
     `kinds` has the cells of the suite's kinds of task, where it has kinds.
     """
@@ -89,7 +89,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy of a table. `differs` tells it from another policy of the same name, as in "device cuda"."""
+    """One policy of a table. `differs` distinguishes it from another of the same name, for example "device cuda"."""
 
     policy: Mapping[str, Any]
     differs: str
@@ -97,12 +97,12 @@ class Line:
 
     @property
     def mean(self) -> float:
-        """The mean of its suites' rates, each weighing the same."""
+        """The unweighted mean of its suites' rates."""
         return sum(cell.rate.value for cell in self.cells.values()) / len(self.cells)
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Name, checkpoint (repository and revision, empty where it has none) and use of privileged state."""
+        """Name, checkpoint (repository and revision, empty if it has none) and use of privileged state."""
         checkpoint = self.policy.get("checkpoint") or {}
         return {
             "policy": self.policy["name"],
@@ -122,14 +122,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines whose figures are comparable; `settings` are the same for all of them, as JSON types."""
+    """Lines with comparable figures; `settings` are equal for all of them, as JSON types."""
 
     settings: Mapping[str, Any]
     suites: tuple[str, ...]
     lines: tuple[Line, ...]
 
     def mean(self, line: Line) -> float | None:
-        """Return a line's mean where it has every suite of several, else None."""
+        """Return a line's mean if it has every suite of several, else None."""
         return line.mean if len(self.suites) > 1 and len(line.cells) == len(self.suites) else None
 
     def kinds(self) -> dict[str, tuple[str, ...]]:
@@ -139,7 +139,7 @@ class Table:
 
     @property
     def words(self) -> dict[str, str]:
-        """The facts by name, for people: no two tables have the same."""
+        """The settings by name as text; no two tables have the same."""
         settings, assets = self.settings, self.settings["assets"]
         protocol = settings["protocol"]
         return {
@@ -151,7 +151,7 @@ class Table:
             "tasks": settings["tasks"],
             "benchmark": str(settings["benchmark"]),
             "steps/s": str(settings["control_hz"]),
-            "wait and pictures": config_hash(protocol)[:DIGEST_CHARS] if isinstance(protocol, Mapping) else protocol,
+            "wait and images": config_hash(protocol)[:DIGEST_CHARS] if isinstance(protocol, Mapping) else protocol,
             "versions": format_versions(settings["versions"]),
         }
 
@@ -204,7 +204,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Board:
-    """All tables, those with most figures first, and the runs that are in none, each with the reason."""
+    """All tables, those with most figures first, and the excluded runs with their reasons."""
 
     tables: tuple[Table, ...]
     left_out: tuple[tuple[str, str], ...]
@@ -231,7 +231,7 @@ def format_versions(versions: Mapping[str, str]) -> str:
 
 
 def read(name: str, store: RunStore) -> Entry:
-    """Return a run's entry. StoreError where it cannot be read."""
+    """Return a run's entry. StoreError if it cannot be read."""
     identity, description, outcomes, planned = (
         store.meta("identity"),
         store.described(),
@@ -240,13 +240,13 @@ def read(name: str, store: RunStore) -> Entry:
     )
     reason = ""
     if len(outcomes) < planned:
-        reason = f"not complete, {len(outcomes)} of {planned} episodes are done"
+        reason = f"not complete: {len(outcomes)} of {planned} episodes are done"
     elif not planned:
         reason = "it has no episodes"
     elif any(invocation["notes"].get("drift") for invocation in store.invocations()):
         reason = "its configuration changed between invocations (--allow-drift)"
     entry = Entry(name, float(store.meta("created", 0.0)), identity, description, outcomes, reason)
-    shared_settings(entry)  # so that damage is reported with this run's name
+    shared_settings(entry)  # here, so damage is reported with this run's name
     return entry
 
 
@@ -254,13 +254,13 @@ def board(entries: Iterable[Entry], unread: Mapping[str, str], suites: Sequence[
     """Return the board of these runs, of those suites alone if some are named. `unread`: runs that could not be read,
     with the reason.
 
-    Raises ValueError for a suite that no run has, with the nearest.
+    Raises ValueError, with the nearest name, for a suite without runs.
     """
     entries = sorted(entries, key=lambda entry: (entry.created, entry.name))
     available = {entry.suite for entry in entries}
     for suite in suites:
         if suite not in available:
-            raise ValueError(f"no run is of suite {suite!r}{did_you_mean(suite, sorted(available))}")
+            raise ValueError(f"no run of suite {suite!r} found{did_you_mean(suite, sorted(available))}")
     entries = [entry for entry in entries if not suites or entry.suite in suites]
     left_out = [*unread.items(), *((entry.name, entry.exclusion_reason) for entry in entries if entry.exclusion_reason)]
     tables = []
@@ -273,7 +273,7 @@ def board(entries: Iterable[Entry], unread: Mapping[str, str], suites: Sequence[
 
 
 def shared_settings(entry: Entry) -> dict[str, Any]:
-    """Return what two runs must share, without the step limit, which every suite has its own of."""
+    """Return the settings that comparable runs share, without the step limit, which depends on the suite."""
     identity = entry.identity
     all_tasks = identity["tasks"] == list(range(len(entry.description["tasks"])))
     return {
@@ -290,7 +290,7 @@ def shared_settings(entry: Entry) -> dict[str, Any]:
 
 
 def group_by_settings(entries: Sequence[Entry]) -> list[tuple[dict[str, Any], list[Entry]]]:
-    """Return groups of comparable runs, with the facts that they share."""
+    """Return groups of comparable runs, with the settings that they share."""
     limits: dict[tuple[str, str], set[int]] = defaultdict(set)  # a profile's table may have changed between two runs
     for entry in entries:
         if entry.has_profile_limit:
@@ -305,7 +305,7 @@ def group_by_settings(entries: Sequence[Entry]) -> list[tuple[dict[str, Any], li
 
 
 def make_table(settings: dict[str, Any], entries: Sequence[Entry]) -> tuple[Table, LeftOut]:
-    """Return the table of runs that share these facts, and the runs that are not in it, with the reason."""
+    """Return the table of runs that share these settings, and the excluded runs with their reasons."""
     by_policy: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         by_policy[json.dumps(entry.identity["policy"], sort_keys=True)].append(entry)
@@ -325,7 +325,7 @@ def make_table(settings: dict[str, Any], entries: Sequence[Entry]) -> tuple[Tabl
 
 
 def describe_differences(policies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how each policy differs from others of its name and checkpoint; empty for the only one."""
+    """Return for each policy its differences from others of its name and checkpoint; empty if there are none."""
     flat = [flatten(policy) for policy in policies]
     keys = [json.dumps([policy["name"], policy.get("checkpoint")], sort_keys=True) for policy in policies]
     texts = []
@@ -339,11 +339,11 @@ def describe_differences(policies: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def pool_runs(entries: Sequence[Entry]) -> tuple[Cell, LeftOut]:
-    """Return one policy's figure on one suite, and the runs that are not in it.
+    """Return one policy's figure on one suite, and the excluded runs with their reasons.
 
-    Runs count together where their identities are the same but for the starts. A start of several runs counts once, as
-    the earliest has it: repeating a run until it succeeds changes nothing. Of runs that differ, those with most starts
-    count, then the latest.
+    Runs are pooled if their identities differ only in the starts. A start in several runs counts once, with its
+    earliest outcome, so repeating a run until it succeeds has no effect. Of runs that differ, those with the most
+    starts count, then the latest.
     """
     same: dict[str, list[Entry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda run: (run.created, run.name)):
@@ -354,7 +354,7 @@ def pool_runs(entries: Sequence[Entry]) -> tuple[Cell, LeftOut]:
     for entry in (entry for runs in same.values() if runs is not selected for entry in runs):
         names = [line.partition(":")[0] for line in differences(entry.comparable_identity, latest.comparable_identity)]
         more = "has more episodes" if len(starts) > len(entry.outcomes) else "is later"
-        reason = f"{latest.name} stands for this policy and suite, since it {more}; they differ in {', '.join(names)}"
+        reason = f"{latest.name} counts for this policy and suite, since it {more}; they differ in {', '.join(names)}"
         left_out.append((entry.name, reason))
     names, kinds = (
         tuple(entry.name for entry in selected),
@@ -370,7 +370,7 @@ def pool_runs(entries: Sequence[Entry]) -> tuple[Cell, LeftOut]:
 
 
 def merged(entries: Sequence[Entry]) -> Outcomes:
-    """Return the outcomes of all starts, of repeated ones the earliest."""
+    """Return the outcome of every start, the earliest of repeated ones."""
     outcomes: dict[tuple[int, int], tuple[bool, bool]] = {}
     for entry in entries:
         outcomes = {**entry.outcomes, **outcomes}

@@ -1,4 +1,4 @@
-"""Deletion of runs, recordings and trained models; `show` gives what they are and their sizes before that."""
+"""Delete runs, recordings and trained models; `show` prints them and their sizes before."""
 
 from __future__ import annotations
 
@@ -66,4 +66,4 @@ def delete(items: Sequence[Item]) -> None:
             with lock(directory) if item.kind in ("run", "recording") else nullcontext():
                 deleted = directory.rename(directory.with_name(DELETED.format(directory.name)))
             shutil.rmtree(deleted)
-        say(f"deleted {item.kind} {one_line(item.name)}: {size} are free")
+        say(f"deleted {item.kind} {one_line(item.name)}: {size} freed")

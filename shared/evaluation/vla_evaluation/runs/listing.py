@@ -1,4 +1,4 @@
-"""Tables of the runs, recordings and models on the volume: a narrow terminal gets fewer columns, all of them whole."""
+"""Tables of the runs, recordings and models on the volume; a narrow terminal gets fewer columns."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def size_of(directory: Path) -> int:
 
 
 def show_size(size: int) -> str:
-    """Return a size for people: "12.0 MB", "3.4 GB"."""
+    """Return a size as text: "12.0 MB", "3.4 GB"."""
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"

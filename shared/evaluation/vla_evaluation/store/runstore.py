@@ -3,11 +3,11 @@
 An episode is a unit of work. Each try at it is one row, keyed (config_hash, suite, task, episode, attempt):
 
     pending → leased → done                       it counts, exactly once
-                     → error | lost → pending     the same episode, next attempt: nobody's failure
+                     → error | lost → pending     the same episode, next attempt; not a failure
 
-A worker holds a lease, which is renewed while the episode moves on. A result is accepted only with the lease's
-token, so a late report of a worker that was given up changes nothing. Two unique indexes say the same in the schema:
-at most one row `done` and at most one row pending or leased per episode.
+A worker holds a lease, which is renewed while the episode advances. A result is accepted only with the lease's token,
+so a late report of a replaced worker has no effect. Two unique indexes enforce it: at most one row `done` and at most
+one row pending or leased per episode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunStore(StoreReader):
         """Create the store with one pending attempt per planned (task, episode), all or nothing.
 
         It is built under a draft name and linked when complete: a store that exists is complete, and of two concurrent
-        calls one is refused.
+        calls one fails.
         """
         path = Path(path)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a process id is unique on one machine only
@@ -58,7 +58,7 @@ class RunStore(StoreReader):
         except sqlite3.Error as error:
             raise explain(error, path) from error
         except FileExistsError as error:
-            raise StoreError(f"run store {path} exists already; resume it or choose another run id") from error
+            raise StoreError(f"run store {path} already exists; resume it or choose another run id") from error
         finally:
             draft.unlink(missing_ok=True)
         return cls(path)
@@ -80,7 +80,7 @@ class RunStore(StoreReader):
                 yield
                 self.db.execute(commit)
             except BaseException:
-                if self.db.in_transaction:  # a full disk has ended it already
+                if self.db.in_transaction:  # a full disk has already ended it
                     self.db.execute("ROLLBACK TO write" if nested else "ROLLBACK")
                     if nested:
                         self.db.execute(commit)
@@ -93,10 +93,9 @@ class RunStore(StoreReader):
     # --- invocations: one per start of the evaluator ------------------------------------------------------
 
     def begin_invocation(self, now: float, notes: dict[str, Any] | None = None) -> int:
-        """Start an invocation: take back every lease and give every unfinished episode a new set of tries.
+        """Start an invocation: take back every lease and give every unfinished episode new retries.
 
-        An invocation that was cut off is recorded as ended at its last result. Only the holder of the run's lock may
-        call this.
+        An interrupted invocation is recorded as ended at its last result. Call this only with the run's lock held.
         """
         with self._writing():
             self.db.execute(
@@ -193,7 +192,7 @@ class RunStore(StoreReader):
         return lease
 
     def _select_policy(self, policies: Sequence[str], episode: dict[str, Any]) -> str:
-        """Return the address with the fewest leased episodes, of those at which this one failed the least often."""
+        """Return the address with the fewest leased episodes, of those with the fewest faults of this episode."""
         if len(policies) < 2:
             return "".join(policies)
 
@@ -310,14 +309,14 @@ class RunStore(StoreReader):
         return [Fault(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason) for r in rows]
 
     def _retry(self, key: dict[str, Any], retries: int) -> None:
-        """Add the next attempt unless this invocation has used up its tries."""
+        """Add the next attempt unless this invocation has no retries left."""
         faults = f"SELECT COUNT(*) FROM episodes WHERE {EPISODE_KEY} AND {FAULT_OF_INVOCATION}"
         if self.scalar(faults, key) <= retries:
             values = "(:config_hash, :suite, :task, :episode, :attempt + 1, 'pending')"
             self.db.execute(f"{INSERT} VALUES {values}", key)
 
     def claim_video(self, lease: Lease, invocation: int) -> bool:
-        """Claim the rendering of a finished episode's video in this invocation; False if another worker has it."""
+        """Claim the rendering of a finished episode's video in this invocation; False if it is already claimed."""
         with self._writing():
             cursor = self.db.execute(
                 f"""UPDATE episodes SET result = json_set(result, '$.video_session', :session)
@@ -326,7 +325,7 @@ class RunStore(StoreReader):
             )
         return cursor.rowcount == 1
 
-    # --- what workers report beside results -----------------------------------------------------------------
+    # --- other reports of workers -----------------------------------------------------------------------------
 
     def set_status(self, worker: str, invocation: int, status: str, now: float) -> None:
         """Record a worker's status, for the progress display."""
@@ -334,7 +333,7 @@ class RunStore(StoreReader):
             self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, invocation, status, now))
 
     def add_to_result(self, lease: Lease, more: dict[str, Any]) -> None:
-        """Add to the result what came after the episode was finished, such as its video."""
+        """Add to the result values that follow later, such as the video's."""
         with self._writing():
             self.db.execute(
                 f"""UPDATE episodes SET result = json_patch(result, :more)

@@ -1,7 +1,7 @@
 """A worker's connection to the policy: one address, or several replicas of the same policy.
 
-An episode stays at the address of its lease. Each worker finds out for itself which replicas answer, since what one
-machine does not reach another may; it requests no episode for a replica that does not answer.
+An episode stays at the address of its lease. Each worker checks which replicas it can reach, since reachability differs
+between machines; it leases no episode for an unreachable replica.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLL_S = 0.5  # while none answers
 
 
 class AnotherPolicy(Exception):
-    """Another policy than the run's answers at its address: no worker can go on."""
+    """Another policy than the run's answers at its address; no worker can continue."""
 
 
 @dataclass
@@ -37,8 +37,8 @@ class Replica:
 class Replicas:
     """All addresses of a run's policy.
 
-    urls: their names in the run. at: where each is reached from here. expected: the policy's description, as JSON.
-    before_probe: called before each probe.
+    urls: their names in the run. at: the address of each from this machine. expected: the policy's description
+    as JSON. before_probe: called before each probe.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Replicas:
         ]
 
     def pin(self, url: str) -> bool:
-        """Use that replica for the next episode; False where there are others and it does not answer."""
+        """Use that replica for the next episode; False if it does not answer and is not the only one."""
         self.current = self.all[url]
         return self.is_single or self._probe(self.current)
 
     def suspect(self, error: str) -> None:
-        """Have the current replica probed before it is chosen again: it failed in an episode."""
+        """Mark the current replica, which failed in an episode, to be probed before its next use."""
         if not self.is_single:
             self.current.pause_s, self.current.next_at, self.current.error = FIRST_PAUSE_S, time.monotonic(), error
 
@@ -96,7 +96,9 @@ class Replicas:
         while not self.available():
             waited_s, error = time.monotonic() - start, self.current.error
             if waited_s >= timeout_s:
-                raise PolicyUnavailable(f"none of its {len(self.all)} addresses answers after {timeout_s:g} s: {error}")
+                raise PolicyUnavailable(
+                    f"none of the policy's {len(self.all)} addresses responded within {timeout_s:g} s: {error}"
+                )
             on_wait(waited_s, error)
             time.sleep(POLL_S)
             for replica in self.all.values():

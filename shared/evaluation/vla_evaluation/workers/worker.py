@@ -2,8 +2,8 @@
 
 The supervisor starts it: `python -m vla_evaluation.workers.worker RUN_DIR NAME SESSION PARENT_PID CLOCK HEARTBEAT`,
 the last two being the offset of the run's clock and a file descriptor. It dies with its parent, and on SIGTERM it
-returns its episode and ends. Exit codes: 0 no work left or told to stop, 4 the whole run has to stop (the last line
-of its log says why); anything else is a crash, and its episode is done again.
+returns its episode and ends. Exit codes: 0 no work left or stopped, 4 the whole run has to stop (the last line of its
+log has the reason); anything else is a crash, and its episode is retried.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from vla_evaluation.workers.videos import SAVE_S, VideoMaker
 
 FATAL = 4
 STOP = "stop: "  # prefix of the last message of a worker that ends with FATAL
-INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: the policy itself failed; it refused the observation
+INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: the policy failed; it rejected the observation
 IDLE_S = 0.2
 
 
 class RunAborted(Exception):
-    """No worker can go on: the run has to stop with this message."""
+    """No worker can continue; the run has to stop with this message."""
 
 
 class Worker:
@@ -63,7 +63,7 @@ class Worker:
         self.job = self.job_type.from_json(self.store.meta("job"))
         self.benchmark = benchmark.load(self.job.benchmark)
         self.tasks = {task.index: task for task in self.benchmark.tasks(self.job.spec.suite)}
-        # The longest between two signs of life while it waits for a policy.
+        # Maximum time between two heartbeats while it waits for a policy.
         self.stall_timeout_s = BUSY_TIMEOUT_S + self.job.answer_s + self.job.lease_s
         self.replicas = Replicas(
             self.job.policies,
@@ -77,10 +77,10 @@ class Worker:
         self.stopping = False
         self.interruptible = False
         self.videos = VideoMaker(directory, self.store, self.job, self.benchmark, heartbeat, self.check_stop)
-        self.task: int | None = None  # whose scene the environment holds
+        self.task: int | None = None  # of the loaded scene
 
     def on_sigterm(self, *_) -> None:
-        """Leave an episode at once; elsewhere (saving a result, rendering a video) end at the next safe place."""
+        """Stop an episode at once; elsewhere (saving a result, rendering a video) stop at the next safe point."""
         self.stopping = True
         if self.interruptible:
             raise Stop
@@ -117,27 +117,27 @@ class Worker:
             if lease:
                 if self.replicas.pin(lease.policy):
                     self.attempt(env, lease)
-                else:  # no fault, where its replica does not answer
+                else:  # its replica does not answer, which is not a fault
                     self.store.release(lease)
                 continue
             if not self.store.open():
                 if self.store.missing_videos(self.invocation, self.videos.wants):
                     self.set_status(RENDERING)
                 with suppress(Stop):
-                    self.videos.draw_missing(env, self.tasks, self.invocation)
+                    self.videos.render_missing(env, self.tasks, self.invocation)
                 return
             time.sleep(IDLE_S)  # another worker's episode may come back
 
     def make_env(self) -> Environment:
         spec = self.job.spec
         cameras = tuple(dict.fromkeys((*spec.cameras, self.benchmark.video_camera)))
-        render = spec.render if self.job.draws else "none"
+        render = spec.render if self.job.needs_rendering else "none"
         return self.benchmark.make_env(
             Path(self.job.assets), self.directory / "work", cameras, spec.protocol.camera_size, render
         )
 
     def attempt(self, env, lease: Lease) -> None:
-        """Run one leased episode to its end, whichever that is."""
+        """Run one leased episode and store its outcome."""
         try:
             with self.interruption():
                 record = self.play(env, lease)
@@ -158,12 +158,12 @@ class Worker:
             return
         if self.videos.wants(record.success, self.store.outcome_rank(lease)):
             self.set_status(RENDERING)
-            self.videos.draw(env, lease, record.states, record.frames)
+            self.videos.render_video(env, lease, record.states, record.frames)
 
     def play(self, env, lease: Lease):
         task = self.tasks[lease.task]
         self.heartbeat.enter(Phase.SCENE, self.job.scene_timeout_s)
-        is_new, self.task = self.task != lease.task, None  # a task that cannot be built is no worker's current one
+        is_new, self.task = self.task != lease.task, None  # none while the scene is built
         episode, start = self.load_episode(env, task, lease.episode)
         self.task = lease.task
         self.set_status(f"task {lease.task} episode {lease.episode}")
@@ -211,7 +211,7 @@ class Worker:
     def counts_as_failure(self, lease: Lease, error: Exception) -> bool:
         """Return whether the policy's answer ends the episode as not successful instead of the run.
 
-        What a repeat may change is repeated first; an error that is not the policy's own never counts.
+        Errors that a retry may resolve are retried first; errors that are not the policy's never count.
         """
         if self.job.policy_errors != "fail":
             return False
@@ -225,7 +225,7 @@ class Worker:
         return self.replicas.client.act(observation)
 
     def await_policy(self) -> None:
-        """Wait for a policy that went away, so that its absence costs each worker one attempt and not all."""
+        """Wait until the policy is back, so an outage costs each worker one attempt at most."""
 
         def waiting(waited_s: float, reason: str) -> None:
             self.heartbeat.enter(Phase.WAITING, self.stall_timeout_s)
@@ -238,7 +238,7 @@ class Worker:
         except Stop:
             return
         except ContractError as error:
-            raise RunAborted(f"the policy went away and did not come back: {error}") from error
+            raise RunAborted(f"the policy became unreachable and did not come back: {error}") from error
 
     def save(self, lease: Lease, record: Record, fixtures: dict[str, np.ndarray]) -> bool:
         """Store the result and the episode's file, both or neither; False if the lease was lost."""
@@ -262,7 +262,7 @@ def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, however that happens."""
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
-        sys.exit("the evaluator has gone already")
+        sys.exit("the evaluator has already exited")
 
 
 def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
