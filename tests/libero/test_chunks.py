@@ -48,7 +48,7 @@ class Numbered:
 
 
 def executed(policy, steps, **how):
-    """Returns the record and the numbers of what was executed, each rounded to 4 digits."""
+    """Return the record and the numbers of what was executed, each rounded to 4 digits."""
     chunking = Chunking(**how)
     told = {"execute": chunking.execute, "ensemble": chunking.ensemble, "ensemble_weight": chunking.weight}
     record = run_episode(

@@ -185,7 +185,7 @@ def test_flags_that_make_no_sense(flags, words):
 
 
 def program(volume, *words, **variables):
-    """Returns what the program said, and its exit code."""
+    """Return what the program said, and its exit code."""
     command = [sys.executable, "-m", "services.libero.datasets", *words]
     path = os.pathsep.join([str(ROOT), *(str(one) for one in (ROOT / "shared").iterdir())])
     environment = {**os.environ, "VLALAB_VOLUME": str(volume.root), "PYTHONPATH": path, **variables}

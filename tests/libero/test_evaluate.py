@@ -314,7 +314,7 @@ def policy(tmp_path_factory):
 
 @pytest.fixture
 def refuse(policy, libero_assets, tmp_path, monkeypatch, capsys):
-    """Runs the evaluator in this process and returns why it refused."""
+    """Run the evaluator in this process and returns why it refused."""
     monkeypatch.setenv("VLALAB_TOKEN", "s3cret-token")
 
     def run(*arguments, url=policy.url, root=tmp_path / "runs"):
@@ -524,7 +524,7 @@ def test_runs_are_listed_reported_and_compared(sharded):
 
 
 def age(directory: Path) -> None:
-    """Makes a run's store what an earlier version wrote: it named no benchmark, and kept the tasks' names elsewhere."""
+    """Make a run's store what an earlier version wrote: it named no benchmark, and kept the tasks' names elsewhere."""
     with RunStore(directory / "run.sqlite") as store:
         identity, policy = store.meta("identity"), store.meta("identity")["policy"]
         old = {name: value for name, value in identity.items() if name not in ("benchmark", "action", "control_hz")}

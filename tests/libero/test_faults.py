@@ -47,7 +47,7 @@ def policy(tmp_path_factory):
 
 
 def calm_run(kind: type[Evaluation], policy, flags, root):
-    """Returns the folder of a run that nothing happened to."""
+    """Return the folder of a run that nothing happened to."""
     with kind(root, "calm", "--policy-url", policy.url, *flags) as run:
         output = run.end()
         assert f"success rate 0.0 % (0/{EPISODES})" in output and "report: " in output

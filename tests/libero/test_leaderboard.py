@@ -22,7 +22,7 @@ created = itertools.count(1)
 
 
 def run(root, name, good=lambda task, episode: True, trials=1, **changes):
-    """Writes a run whose time of making is later than those before it."""
+    """Write a run whose time of making is later than those before it."""
     _, store = make_run(root, name, good, trials, **changes)
     store.set_meta("created", float(next(created)))
     return store

@@ -63,7 +63,7 @@ class Client:
         return httpx.Response(200, content=data[8 : 8 + head]).json(), data[8 + head :]
 
     def until(self, session: str, what, timeout_s: float = 120.0) -> dict:
-        """Returns the first news of which `what` holds."""
+        """Return the first news of which `what` holds."""
         news, end = {"number": 0}, time.monotonic() + timeout_s
         while time.monotonic() < end:
             news, self.pictures = self.look(session, news["number"])
@@ -123,7 +123,7 @@ def solved(client):
 
 
 def news_is_new(client: Client, session: str) -> bool:
-    """Returns whether the oracle was asked since: it is busy while the episode runs."""
+    """Return whether the oracle was asked since: it is busy while the episode runs."""
     before = busy(client)
     time.sleep(0.3)
     return busy(client) != before

@@ -70,7 +70,7 @@ class RecordedPolicy(Policy):
 
 @pytest.fixture
 def ask(volume, monkeypatch, capsys):
-    """Returns a function: policy, flags → what the program printed, its summary and the folder of its results."""
+    """Return a function: policy, flags → what the program printed, its summary and the folder of its results."""
     monkeypatch.setenv("VLALAB_VOLUME", str(volume))
 
     def run(policy, *flags, dataset="small"):

@@ -140,7 +140,7 @@ PROGRAMS = {
 
 
 def install(directory, name: str, version: str):
-    """Makes a folder that says, first on PYTHONPATH, that another version of a package is installed."""
+    """Make a folder that says, first on PYTHONPATH, that another version of a package is installed."""
     about = directory / f"{name}-{version}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

@@ -36,7 +36,7 @@ def task_of(suite, index):
 
 
 def starts_of(env, task):
-    """Returns one drawn start per seed, and where objects stand in states: slices of their positions."""
+    """Return one drawn start per seed, and where objects stand in states: slices of their positions."""
     starts = []
     for seed in SEEDS:
         env.load_task(task, seed)
@@ -184,7 +184,7 @@ def store_of(tmp_path):
 
 
 def run_all(store, good, wanted, attempts):
-    """Plays everything that is pending; `good` says which episodes succeed."""
+    """Play everything that is pending; `good` says which episodes succeed."""
     while lease := store.lease("w", 1, 0.0, 60.0):
         result = {"success": lease.episode in good, "steps": 1}
         assert store.finish(lease, result, 1.0, target=None if result["success"] else (wanted, attempts))

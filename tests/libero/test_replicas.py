@@ -32,7 +32,7 @@ def store(tmp_path):
 
 
 def under_way(run, episode):
-    """Waits until an episode is at mid-episode; returns which address it asks."""
+    """Wait until an episode is at mid-episode; returns which address it asks."""
     sql = (
         "SELECT json_extract(result, '$.policy') FROM episodes "
         f"WHERE status = 'leased' AND episode = {episode} AND steps >= 3"

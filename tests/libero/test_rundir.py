@@ -58,7 +58,7 @@ def evaluators(number=2):
 
 
 def together(processes, root, run_id, plan=PLAN) -> list[dict]:
-    """Returns what each process says of a run that all are told to open in the same moment."""
+    """Return what each process says of a run that all are told to open in the same moment."""
     order = {"at": time.time() + 0.02, "root": str(root), "run_id": run_id, "identity": IDENTITY, "plan": plan}
     for process in processes:
         process.stdin.write(json.dumps(order) + "\n")

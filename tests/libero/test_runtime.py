@@ -35,7 +35,7 @@ print(json.dumps(result | {"torch": "torch" in sys.modules, "gl": configured.gl.
 
 
 def run_episode(assets, directory, render="cpu", before="", **environment):
-    """Runs `before` and one step in a fresh process: stdin closed, home, temporary and current folder empty."""
+    """Run `before` and one step in a fresh process: stdin closed, home, temporary and current folder empty."""
     for name in ("home", "tmp", "cwd"):
         (directory / name).mkdir()
     env = {
@@ -85,7 +85,7 @@ def test_osmesa_draws_the_same_where_egl_is_missing(libero_assets, tmp_path):
 
 @pytest.fixture
 def devices(monkeypatch):
-    """Sets what EGL shows."""
+    """Set what EGL shows."""
 
     def show(*found):
         monkeypatch.setattr(gl, "egl_devices", lambda: list(found))
@@ -218,7 +218,7 @@ print(drawn(LiberoEnv(sys.argv[1])))
 
 
 def drawn(env) -> str:
-    """Returns a hash over what both cameras see of three steps."""
+    """Return a hash over what both cameras see of three steps."""
     task, digest = suites.load_suite("libero_goal").tasks[1], hashlib.sha256()
     env.load_task(task)
     env.reset(0, suites.init_states(task)[0])

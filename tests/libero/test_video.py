@@ -36,7 +36,7 @@ def test_every_second_state_and_always_the_last(steps):
 
 
 class PaintingEnv:
-    """Draws the state as a grey level, with a white bottom row as MuJoCo's first row."""
+    """Sample the state as a grey level, with a white bottom row as MuJoCo's first row."""
 
     def __init__(self):
         self.drawn = 0

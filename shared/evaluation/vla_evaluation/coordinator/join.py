@@ -111,7 +111,7 @@ def local_policy_urls(config: JoinConfig, job: Job) -> tuple[str, ...]:
     if len(urls) != len(job.policies):
         raise ValueError(
             f"--policy {config.policy_url} lists {len(urls)} of the run's {len(job.policies)} addresses; expected one "
-            f"each of {', '.join(job.policies)}, in that order"
+            f"for each of {', '.join(job.policies)}, in that order"
         )
     return urls
 
