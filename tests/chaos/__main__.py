@@ -29,13 +29,13 @@ from vla_common.volume import Volume
 
 SHARES = {"faults": 0.4, "policies": 0.25, "pages": 0.25, "planted": 0.1}  # of the time
 SHORT_MIN = 2.5  # for all families
-LEAST_S = 6.0  # for a service, however short the whole
+MIN_S = 6.0  # for a service, however short the whole
 
 Attack = Callable[[targets.Target, int, float, Ledger], None]  # what, its seed, for so many s, and what is counted
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Returns the options."""
+    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Attacks this lab and says what held.")
     parser.add_argument("--minutes", type=float, help=f"about how long (default: the families' share of {SHORT_MIN:g})")
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
@@ -48,12 +48,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the families in turn; returns 1 where something did not hold."""
+    """Run the families in turn; returns 1 where something did not hold."""
     options = parse(arguments)
     seed = options.seed if options.seed is not None else int(time.time()) % 100_000
     share = sum(SHARES[family] for family in options.only or SHARES)
-    options.minutes, again = options.minutes or SHORT_MIN * share, options.minutes or SHORT_MIN
-    ledger = Ledger(shlex.join(["./lab", "test", "chaos", "--seed", str(seed), "--minutes", f"{again:g}"]))
+    options.minutes, repeat_minutes = options.minutes or SHORT_MIN * share, options.minutes or SHORT_MIN
+    ledger = Ledger(shlex.join(["./lab", "test", "chaos", "--seed", str(seed), "--minutes", f"{repeat_minutes:g}"]))
     print(f"seed {seed}, {options.minutes:g} minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="vlalab-chaos-", ignore_cleanup_errors=True) as directory:
         attack_all(Path(directory), options, seed, ledger)
@@ -63,55 +63,55 @@ def main(arguments: list[str]) -> int:
     return 1 if ledger.failures else 0
 
 
-def attack_all(place: Path, options: argparse.Namespace, seed: int, ledger: Ledger) -> None:
-    """Runs the chosen families, each for its share of the time."""
+def attack_all(directory: Path, options: argparse.Namespace, seed: int, ledger: Ledger) -> None:
+    """Run the chosen families, each for its share of the time."""
     families = options.only or list(SHARES)
-    whole = 60 * options.minutes / sum(SHARES[family] for family in families)
+    total_s = 60 * options.minutes / sum(SHARES[family] for family in families)
     lab = options.lab if (ROOT / ".venv" / ".stamp").exists() else None
-    faults = Faults(place, Path(assets.resolve(None, Volume().root).path), ledger, lab)
+    faults = Faults(directory, Path(assets.resolve(None, Volume().root).path), ledger, lab)
     for family in families:
         print(f"{family}:", flush=True)
-        seconds = whole * SHARES[family]
+        seconds = total_s * SHARES[family]
         until = time.monotonic() + seconds
         if family == "faults":
             faults.play(seed, 0, until, options.round)
         elif family == "policies":
             recipes = targets.policies(faults.undisturbed(PLANS[0]))
-            attack_services(place, recipes, attack_policy, seed, seconds, ledger, options.service)
+            attack_services(directory, recipes, attack_policy, seed, seconds, ledger, options.service)
         elif family == "pages":
-            attack_services(place, targets.pages(), attack_page, seed, seconds, ledger, options.service)
+            attack_services(directory, targets.pages(), attack_page, seed, seconds, ledger, options.service)
         elif lab is None:
             ledger.skip("planted files", "the host tool's own environment is not made (./lab makes it)")
         else:
-            planted.attack(place, lab, seed, until, ledger)
+            planted.attack(directory, lab, seed, until, ledger)
 
 
 def attack_services(
-    place: Path, recipes: Mapping[str, targets.Recipe], attack: Attack, seed: int, seconds: float, ledger: Ledger,
+    directory: Path, recipes: Mapping[str, targets.Recipe], attack: Attack, seed: int, seconds: float, ledger: Ledger,
     only: list[str] | None,
 ) -> None:  # fmt: skip
     """Attacks each service that runs here, one after the other; what is left of the time is shared among the rest."""
-    chosen, until = [name for name in recipes if not only or name in only], time.monotonic() + seconds
-    for left, name in zip(range(len(chosen), 0, -1), chosen, strict=True):
+    selected, until = [name for name in recipes if not only or name in only], time.monotonic() + seconds
+    for left, name in zip(range(len(selected), 0, -1), selected, strict=True):
         share = (until - time.monotonic()) / left
-        target = targets.start(name, recipes[name], place)
+        target = targets.start(name, recipes[name], directory)
         if isinstance(target, str):
             ledger.skip(name, target)
             continue
         try:
-            attack_one(target, recipes[name], attack, seed, time.monotonic() + share, ledger)
+            attack_service(target, recipes[name], attack, seed, time.monotonic() + share, ledger)
         finally:
             target.stop()
 
 
-def attack_one(
+def attack_service(
     target: targets.Target, recipe: targets.Recipe, attack: Attack, seed: int, until: float, ledger: Ledger
 ) -> None:
-    """Waits for one service and attacks it until that moment, for some seconds at least."""
+    """Wait for one service and attacks it until that moment, for some seconds at least."""
     if problem := targets.wait_ready(target, recipe):
         ledger.count(f"{target.name}: starts", False, problem)
         return
-    left = max(until - time.monotonic(), LEAST_S)
+    left = max(until - time.monotonic(), MIN_S)
     print(f"  {target.name} at {target.url}, {left:.0f} s", flush=True)
     attack(target, seed, left, ledger)
 

@@ -22,7 +22,7 @@ from tests.chaos.wire import Answer, Connection, request_bytes
 
 AT_ONCE = 8  # connections of the flood
 CLIENTS = 64
-BESIDE_PER_S = 40  # mutated bodies a second beside the valid clients: they share two cores with both
+ATTACK_PER_S = 40  # mutated bodies a second beside the valid clients: they share two cores with both
 SEGMENTS = 4  # calm and attacked by turns
 GROWTH, TAIL = 1.10, 3.0
 ENOUGH = (
@@ -42,7 +42,7 @@ class Mutator:
     example: Callable[[random.Random], dict]
 
     def draw(self, number: int) -> Body:
-        """Returns request `number`."""
+        """Return request `number`."""
         draw = random.Random(f"{self.seed}/{self.name}/{number}")
         kind = draw.random()
         if kind < 0.05:
@@ -54,13 +54,13 @@ class Mutator:
         return bodies.mutated_v1(bodies.valid_tree(self.info, draw, self.example(draw)), draw)
 
     def valid(self, number: int) -> Body:
-        """Returns a request that is in order."""
+        """Return a request that is in order."""
         draw = random.Random(f"{self.seed}/{self.name}/valid/{number}")
         return Body("/v1/act", bodies.pack(bodies.valid_tree(self.info, draw, self.example(draw))), MSGPACK, "valid")
 
 
 def fault(body: Body, answer: Answer, info: dict) -> str | None:
-    """Returns what is wrong with an answer, or None."""
+    """Return what is wrong with an answer, or None."""
     if answer.status == -1:
         return "no answer in time"
     if answer.status == 0:
@@ -79,7 +79,7 @@ def fault(body: Body, answer: Answer, info: dict) -> str | None:
 
 
 def _bad_chunk(data: bytes) -> str | None:
-    """Returns what is wrong with an answer that says 200, or None."""
+    """Return what is wrong with an answer that says 200, or None."""
     dtype, shape, raw = valid.array(msgpack.unpackb(data)["actions"], "actions")
     actions = np.frombuffer(raw, dtype)
     fits = dtype == "<f4" and len(shape) == 2 and shape[1] == 7 and shape[0] >= 1
@@ -87,16 +87,16 @@ def _bad_chunk(data: bytes) -> str | None:
 
 
 def describe(body: Body, number: int) -> str:
-    """Returns a request in words: enough to make it again."""
+    """Return a request in words: enough to make it again."""
     return f"request {number}, {body.method} {body.route[:60]} ({body.how}), {len(body.data)} bytes {body.data[:100]!r}"
 
 
 async def flood(target: Target, mutator: Mutator, numbers: Iterator[int], until: float, ledger: Ledger) -> int:
-    """Sends mutated requests over some connections at once; returns how many were judged."""
+    """Send mutated requests over some connections at once; returns how many were judged."""
     judged = 0
     row = f"{target.name}: mutated requests: 4xx, or an answer where one is due"
 
-    async def one() -> None:
+    async def send_requests() -> None:
         nonlocal judged
         connection = Connection(target.url)
         for number in numbers:
@@ -110,7 +110,7 @@ async def flood(target: Target, mutator: Mutator, numbers: Iterator[int], until:
             judged += 1
         await connection.close()
 
-    await asyncio.gather(*(one() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(send_requests() for _ in range(AT_ONCE)))
     return judged
 
 
@@ -118,10 +118,10 @@ async def flood(target: Target, mutator: Mutator, numbers: Iterator[int], until:
 
 
 async def valid_clients(target: Target, mutator: Mutator, seconds: float) -> list[float]:
-    """Returns the ms of every round trip of 64 clients that ask again at once; refusals are tried again within."""
+    """Return the ms of every round trip of 64 clients that ask again at once; refusals are tried again within."""
     end, taken = time.monotonic() + seconds, []
 
-    async def one(index: int) -> None:
+    async def run_client(index: int) -> None:
         connection, number = Connection(target.url), index * 1_000_000
         while time.monotonic() < end:
             number += 1
@@ -131,7 +131,7 @@ async def valid_clients(target: Target, mutator: Mutator, seconds: float) -> lis
             taken.append((time.perf_counter() - start) * 1e3 if answer.status == 200 else float("inf"))
         await connection.close()
 
-    await asyncio.gather(*(one(index) for index in range(CLIENTS)))
+    await asyncio.gather(*(run_client(index) for index in range(CLIENTS)))
     return taken
 
 
@@ -145,23 +145,23 @@ def attacker(url: str, requests: list[bytes], attacking, done) -> None:
             if not attacking.is_set():
                 await asyncio.sleep(0.05)
                 continue
-            held = [
+            open_requests = [
                 connection.ask(b"POST /v1/act HTTP/1.1\r\nContent-Length: 999\r\n", False, 0.4) for connection in slow
             ]
-            slow_ones = asyncio.gather(*held)
-            for _ in range(BESIDE_PER_S // 2):
+            slow_ones = asyncio.gather(*open_requests)
+            for _ in range(ATTACK_PER_S // 2):
                 await fast.ask(requests[position % len(requests)], False, 5)
                 position += 1
-                await asyncio.sleep(1 / BESIDE_PER_S)
+                await asyncio.sleep(1 / ATTACK_PER_S)
             await slow_ones
 
     asyncio.run(run())
 
 
 def beside(target: Target, mutator: Mutator, seconds: float, ledger: Ledger) -> None:
-    """Measures valid clients without and with an attack beside them, by turns, and counts whether p99 held."""
-    drawn = [mutator.draw(10_000_000 + number) for number in range(200)]
-    requests = [request_bytes(body, "127.0.0.1") for body in drawn if body.method == "POST"]
+    """Measure valid clients without and with an attack beside them, by turns, and counts whether p99 held."""
+    mutated = [mutator.draw(10_000_000 + number) for number in range(200)]
+    requests = [request_bytes(body, "127.0.0.1") for body in mutated if body.method == "POST"]
     context = multiprocessing.get_context("spawn")
     attacking, done = context.Event(), context.Event()
     process = context.Process(target=attacker, args=(target.url, requests, attacking, done), daemon=True)
@@ -189,7 +189,7 @@ def beside(target: Target, mutator: Mutator, seconds: float, ledger: Ledger) -> 
 
 
 def examples(name: str) -> Callable[[random.Random], dict]:
-    """Returns what a valid observation for that service holds beside the usual."""
+    """Return what a valid observation for that service holds beside the usual."""
     if name == "oracle":
         from services.libero.oracle.example import example_state
 
@@ -204,7 +204,7 @@ def examples(name: str) -> Callable[[random.Random], dict]:
 
 
 def attack_policy(target: Target, seed: int, seconds: float, ledger: Ledger) -> None:
-    """Attacks one policy service: a flood, memory from its second third on, then clients beside an attack."""
+    """Attack one policy service: a flood, memory from its second third on, then clients beside an attack."""
     info = asyncio.run(Connection(target.url).ask(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     target.info = json.loads(info.body)
     mutator = Mutator(target.name, target.info, seed, examples(target.name))
@@ -219,7 +219,7 @@ def attack_policy(target: Target, seed: int, seconds: float, ledger: Ledger) -> 
 
 
 def count_memory(target: Target, before: float, requests: int, slack_mb: float, ledger: Ledger) -> None:
-    """Counts whether a service holds what it held before, and notes both."""
+    """Count whether a service holds what it held before, and notes both."""
     after = settled_mb(target)
     story = f"{before:.0f} -> {after:.0f} MB in {requests} requests"
     ledger.count(f"{target.name}: memory after at most 1.1 x before", after <= before * GROWTH + slack_mb, story)

@@ -53,7 +53,7 @@ class Body:
 
 
 def valid_tree(info: dict, draw: random.Random, example: dict | None) -> dict:
-    """Returns a valid observation for a policy that describes itself so; `example` overrides fields."""
+    """Return a valid observation for a policy that describes itself so; `example` overrides fields."""
     height, width = info["image_hw"] or (16, 16)
     pixels = np.full((height, width, 3), draw.randrange(256), np.uint8)
     tree = {
@@ -69,7 +69,7 @@ def valid_tree(info: dict, draw: random.Random, example: dict | None) -> dict:
 
 
 def valid_json(info: dict, draw: random.Random) -> dict:
-    """Returns a valid body of /act."""
+    """Return a valid body of /act."""
     height, width = info["image_hw"] or (16, 16)
     data = base64.b64encode(bytes([draw.randrange(256)]) * (height * width * 3)).decode()
     image = {"__numpy__": data, "dtype": "|u1", "shape": [height, width, 3]}
@@ -84,7 +84,7 @@ def _array(value: object) -> object:
 
 
 def pack(tree: object) -> bytes:
-    """Returns any tree as msgpack, texts that are no UTF-8 included."""
+    """Return any tree as msgpack, texts that are no UTF-8 included."""
     return msgpack.packb(tree, unicode_errors="surrogatepass")
 
 
@@ -92,13 +92,13 @@ def pack(tree: object) -> bytes:
 
 
 def places(tree: object) -> list[tuple[object, object]]:
-    """Returns (container, key) of every node below the root."""
-    found: list[tuple[object, object]] = []
+    """Return (container, key) of every node below the root."""
+    paths: list[tuple[object, object]] = []
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
-        found.append((tree, key))
-        found += places(value)
-    return found
+        paths.append((tree, key))
+        paths += places(value)
+    return paths
 
 
 def drop(tree: dict, draw: random.Random) -> None:
@@ -112,8 +112,8 @@ def replace(tree: dict, draw: random.Random) -> None:
 
 
 def swap(tree: dict, draw: random.Random) -> None:
-    (one, a), (other, b) = draw.choice(places(tree)), draw.choice(places(tree))
-    one[a], other[b] = copy.deepcopy(other[b]), copy.deepcopy(one[a])
+    (first, a), (other, b) = draw.choice(places(tree)), draw.choice(places(tree))
+    first[a], other[b] = copy.deepcopy(other[b]), copy.deepcopy(first[a])
 
 
 def add(tree: dict, draw: random.Random) -> None:
@@ -123,7 +123,7 @@ def add(tree: dict, draw: random.Random) -> None:
 
 
 def numbers(tree: dict, draw: random.Random) -> None:
-    """Writes extreme numbers into an array's bytes, its type and shape left as they are."""
+    """Write extreme numbers into an array's bytes, its type and shape left as they are."""
     arrays = [c for c, k in places(tree) if k == "__nd__" and isinstance(c[k], list) and len(c[k]) == 3]
     arrays = [c for c in arrays if c["__nd__"][0] in DTYPES and isinstance(c["__nd__"][2], bytes) and c["__nd__"][2]]
     arrays = [c for c in arrays if len(c["__nd__"][2]) % np.dtype(c["__nd__"][0]).itemsize == 0]
@@ -158,7 +158,7 @@ TREE_CHANGES: tuple[Callable[[dict, random.Random], None], ...] = (
 
 
 def depth(tree: object) -> int:
-    """Returns how many lists and maps lie within each other, the tree's own among them."""
+    """Return how many lists and maps lie within each other, the tree's own among them."""
     level, deepest = [tree], 0
     while level := [node for node in level if isinstance(node, (dict, list))]:
         level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
@@ -199,7 +199,7 @@ BYTE_CHANGES = (cut, flip, flip, append)
 
 
 def mutated_v1(tree: dict, draw: random.Random) -> Body:
-    """Returns a mutated body of /v1/act."""
+    """Return a mutated body of /v1/act."""
     kind = draw.random()
     if kind < 0.04:
         return Body("/v1/act", draw.choice(MSGPACK_BYTES), MSGPACK, "made-up bytes")
@@ -215,38 +215,41 @@ def mutated_v1(tree: dict, draw: random.Random) -> Body:
     if kind < 0.35:
         change = draw.choice(BYTE_CHANGES)
         return Body("/v1/act", change(pack(tree), draw), MSGPACK, change.__name__)
-    how = changed(tree, draw)
+    mutation = changed(tree, draw)
     try:
-        return Body("/v1/act", pack(tree), MSGPACK, how)
+        return Body("/v1/act", pack(tree), MSGPACK, mutation)
     except (ValueError, OverflowError, TypeError, RecursionError):
         return Body("/v1/act", b"\xc1", MSGPACK, "unpackable")
 
 
 def mutated_act(payload: dict, draw: random.Random) -> Body:
-    """Returns a mutated body of /act."""
+    """Return a mutated body of /act."""
     kind = draw.random()
     if kind < 0.1:
         return Body("/act", draw.choice(JSON_TEXTS), JSON, "made-up text")
-    how = "valid"
+    mutation = "valid"
     if kind > 0.4:
-        how = changed(payload, draw)
+        mutation = changed(payload, draw)
     try:
         text = json.dumps(payload, default=lambda value: value.hex())
     except (ValueError, RecursionError):
         text = "{"
     if draw.random() < 0.15:
-        text, how = json.dumps({"encoded": text}), how + " encoded"
+        text, mutation = json.dumps({"encoded": text}), mutation + " encoded"
     if draw.random() < 0.08:
-        text, how = text[:-1] + ', "instruction": ' + json.dumps(draw.choice(("", "\ud800", 1, "x"))) + "}", "twice"
+        text, mutation = (
+            text[:-1] + ', "instruction": ' + json.dumps(draw.choice(("", "\ud800", 1, "x"))) + "}",
+            "twice",
+        )
     data = text.encode("utf-8", "surrogatepass")
     if kind <= 0.4:
         change = draw.choice(BYTE_CHANGES)
-        data, how = change(data, draw), f"{how} {change.__name__}"
-    return Body("/act", data, JSON, how)
+        data, mutation = change(data, draw), f"{mutation} {change.__name__}"
+    return Body("/act", data, JSON, mutation)
 
 
 def mutated_reset(draw: random.Random) -> Body:
-    """Returns a mutated body of /v1/reset."""
+    """Return a mutated body of /v1/reset."""
     tree = {"session": draw.choice(HOSTILE)} if draw.random() < 0.6 else draw.choice(HOSTILE)
     data = pack(tree)
     return Body("/v1/reset", flip(data, draw) if draw.random() < 0.3 else data, MSGPACK, "reset")
@@ -260,7 +263,7 @@ ODD_PATHS = (
 
 
 def other(draw: random.Random) -> Body:
-    """Returns a request of another method, to another place, or with odd headers."""
+    """Return a request of another method, to another place, or with odd headers."""
     method = draw.choice(("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "FOO"))
     path = draw.choice((*ODD_PATHS, "/v1/act", "/act"))
     odd = draw.choice(

@@ -98,7 +98,7 @@ def _clock(jumps: tuple[float, ...]) -> Callable[[Stage, Fault], None]:
 
 
 def _derived_damaged(stage: Stage, fault: Fault) -> None:
-    """Ends the evaluator and cuts off or garbles everything that it can make again."""
+    """End the evaluator and cuts off or garbles everything that it can make again."""
     for pid in stage.evaluators():
         send(pid, KILL)
     for path in [
@@ -114,20 +114,20 @@ def _derived_damaged(stage: Stage, fault: Fault) -> None:
 def damage(path: Path, draw: random.Random) -> None:
     """Cuts a file off, empties it, or writes noise somewhere into it."""
     data = bytearray(path.read_bytes())
-    how = draw.choice(("cut", "empty", "noise", "zeros"))
-    if how == "cut":
+    kind = draw.choice(("cut", "empty", "noise", "zeros"))
+    if kind == "cut":
         data = data[: draw.randrange(len(data) + 1)]
-    elif how == "empty":
+    elif kind == "empty":
         data = bytearray()
     elif data:
         at, length = draw.randrange(len(data)), draw.randrange(1, 5000)
-        data[at : at + length] = draw.randbytes(length) if how == "noise" else bytes(length)
+        data[at : at + length] = draw.randbytes(length) if kind == "noise" else bytes(length)
     path.write_bytes(data)
 
 
 def _disk_full(stage: Stage, fault: Fault) -> None:
     """Fills the stage's file system; the evaluation stops or waits, then there is room again."""
-    filler = stage.place / "filler"
+    filler = stage.base / "filler"
     with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)

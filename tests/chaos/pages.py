@@ -26,19 +26,19 @@ PUBLIC = {  # what answers 2xx without the token; all below it where it ends in 
 
 
 def question(draw: random.Random, secret: Path) -> Body:
-    """Returns a request to the page that asks a policy: a form of any fields, or a path that leads elsewhere."""
+    """Return a request to the page that asks a policy: a form of any fields, or a path that leads elsewhere."""
     paths = (str(secret), f"file://{secret}", f"../../../../../..{secret}", "/dev/zero", "/proc/self/environ")
     if draw.random() < 0.35:
         base = draw.choice(("/look?example=", "/look?policies=", "/look?state=", "/examples/", "/static/", "/config?",
                             "/gradio_api/file="))  # fmt: skip
         value = draw.choice((*paths, quote(str(secret), safe=""), "x", "http://127.0.0.1:1/", "a" * 2000))
         return Body(f"/ask{base}{value}", b"", "", "get", draw.choice(("GET", "GET", "HEAD", "POST")))
-    words = [*paths, *(json.dumps(value, default=str) for value in HOSTILE if not isinstance(value, bytes))]
+    token = [*paths, *(json.dumps(value, default=str) for value in HOSTILE if not isinstance(value, bytes))]
     parts = []
     for _ in range(draw.randrange(6)):
         name = draw.choice(("picture", "picture_2", "instruction", "unnorm_key", "as_libero", "policies", "state", "x"))
-        file = f'; filename="{draw.choice(words)[:80]}"' if draw.random() < 0.5 else ""
-        parts.append(f'--x\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n{draw.choice(words)}\r\n')
+        file = f'; filename="{draw.choice(token)[:80]}"' if draw.random() < 0.5 else ""
+        parts.append(f'--x\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n{draw.choice(token)}\r\n')
     text = ("".join(parts) + "--x--\r\n").encode("utf-8", "replace")
     kind = draw.random()
     if kind < 0.15:
@@ -51,7 +51,7 @@ def question(draw: random.Random, secret: Path) -> Body:
 
 
 def stranger(draw: random.Random, secret: Path) -> Body:
-    """Returns a request to a guarded service without its token, or with a wrong one."""
+    """Return a request to a guarded service without its token, or with a wrong one."""
     paths = ("/api/contents", "/api/kernels", "/api/sessions", "/api/terminals", "/api/kernelspecs", "/tree", "/lab",
     "/files/x", "/nbconvert/html/x",
              "/api/contents/%2e%2e%2f", "/view/x", "/api/status", "/api/me", "/terminals/websocket/1",
@@ -60,7 +60,7 @@ def stranger(draw: random.Random, secret: Path) -> Body:
              "/experiment/x/data/runs", "/index.js", "/",
              f"/data/plugin/text/text?run={quote(str(secret))}&tag=a", "//api/contents", "/api/contents/../kernels",
              "/livez/../data/runs")  # fmt: skip
-    wrong = draw.choice(
+    invalid = draw.choice(
         (
             None,
             None,
@@ -74,7 +74,7 @@ def stranger(draw: random.Random, secret: Path) -> Body:
         )
     )
     cookie = draw.choice((None, None, "_xsrf=1", "username-127-0-0-1=2|1:0|", "a" * 4000))
-    headers = {name: value for name, value in (("Authorization", wrong), ("Cookie", cookie)) if value is not None}
+    headers = {name: value for name, value in (("Authorization", invalid), ("Cookie", cookie)) if value is not None}
     if draw.random() < 0.2:
         headers |= {
             "Upgrade": "websocket",
@@ -89,7 +89,7 @@ def stranger(draw: random.Random, secret: Path) -> Body:
 
 
 def fault(target: Target, body: Body, answer: Answer) -> str | None:
-    """Returns what is wrong with an answer, or None."""
+    """Return what is wrong with an answer, or None."""
     if answer.status == -1:
         return "no answer in time"
     if SECRET.encode() in answer.body:
@@ -113,7 +113,7 @@ async def flood(
     judged = 0
     row = f"{target.name}: strange requests: no 5xx, no file, nothing without the token"
 
-    async def one() -> None:
+    async def send_requests() -> None:
         nonlocal judged
         connection = Connection(target.url)
         for number in numbers:
@@ -127,12 +127,12 @@ async def flood(
             judged += 1
         await connection.close()
 
-    await asyncio.gather(*(one() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(send_requests() for _ in range(AT_ONCE)))
     return judged
 
 
 def attack_page(target: Target, seed: int, seconds: float, ledger: Ledger) -> None:
-    """Attacks one page; its memory is watched from the second third on."""
+    """Attack one page; its memory is watched from the second third on."""
     secret = target.log.with_name("secret.txt")  # beside the volume
     secret.write_text(SECRET)
     make, numbers = stranger if target.guarded else question, iter(range(1_000_000))

@@ -53,39 +53,41 @@ class Canary:
         self.before = self.look()
 
     def holds(self, path: Path) -> bool:
-        """Returns whether a path leads here."""
+        """Return whether a path leads here."""
         real = path.resolve()
         return self.directory.resolve() in (real, *real.parents)
 
     def look(self) -> list[tuple]:
-        """Returns names, owners, modes and contents."""
-        places = [self.directory, *sorted(self.directory.rglob("*"))]
-        facts = [(p.name, p.lstat().st_uid, p.lstat().st_gid, p.lstat().st_mode, p.lstat().st_nlink) for p in places]
-        return [*facts, self.file.read_text()]
+        """Return names, owners, modes and contents."""
+        paths = [self.directory, *sorted(self.directory.rglob("*"))]
+        attributes = [
+            (p.name, p.lstat().st_uid, p.lstat().st_gid, p.lstat().st_mode, p.lstat().st_nlink) for p in paths
+        ]
+        return [*attributes, self.file.read_text()]
 
 
 def plant(volume: Path, canary: Canary, draw: random.Random) -> list[str]:
-    """Plants a few things on a volume; returns what."""
-    told = []
+    """Plant a few things on a volume; returns what."""
+    description = []
     for _ in range(draw.randrange(1, 5)):
         directory = volume / draw.choice(LAYOUT)
         if canary.holds(directory):  # by a link that was planted before
             continue
         if draw.random() < 0.2 and not os.path.lexists(directory) and directory.parent.is_dir():
             directory.symlink_to(canary.directory)
-            told.append(f"link {directory.name}")
+            description.append(f"link {directory.name}")
             continue
         if draw.random() < 0.5:
             directory = directory / draw.choice((platform.node(), "libero_goal-x", ".", "tensorboard"))
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            told.append(_plant_one(directory / draw.choice(NAMES), canary, draw))
+            description.append(_plant_file(directory / draw.choice(NAMES), canary, draw))
         except (FileExistsError, NotADirectoryError):
             continue
-    return told
+    return description
 
 
-def _plant_one(path: Path, canary: Canary, draw: random.Random) -> str:
+def _plant_file(path: Path, canary: Canary, draw: random.Random) -> str:
     if os.path.lexists(path) or canary.holds(path):
         return "nothing"
     if draw.random() < 0.5:
@@ -101,12 +103,12 @@ def _plant_one(path: Path, canary: Canary, draw: random.Random) -> str:
     return f"state {path.name}"
 
 
-def lab(words: tuple[str, ...], launcher: Path, volume: Path, place: Path) -> subprocess.CompletedProcess:
-    """Runs `./lab` on that volume, with a state folder of this attack's own."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
-    variables = {**kept, "VLALAB_VOLUME": str(volume), "XDG_STATE_HOME": str(place / "state")}
+def lab(arguments: tuple[str, ...], launcher: Path, volume: Path, directory: Path) -> subprocess.CompletedProcess:
+    """Run `./lab` on that volume, with a state folder of this attack's own."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
+    variables = {**inherited, "VLALAB_VOLUME": str(volume), "XDG_STATE_HOME": str(directory / "state")}
     return subprocess.run(
-        [str(launcher), *words],
+        [str(launcher), *arguments],
         env=variables,
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
@@ -117,14 +119,14 @@ def lab(words: tuple[str, ...], launcher: Path, volume: Path, place: Path) -> su
     )
 
 
-def links(place: Path, launcher: Path, draw: random.Random, ledger: Ledger) -> None:
+def links(directory: Path, launcher: Path, draw: random.Random, ledger: Ledger) -> None:
     """Plants, calls `./lab` and the preparation of a volume, and looks at the canary."""
-    here = Path(tempfile.mkdtemp(prefix="planted-", dir=place))
-    volume, canary = here / "volume", Canary(here / "outside")
+    target = Path(tempfile.mkdtemp(prefix="planted-", dir=directory))
+    volume, canary = target / "volume", Canary(target / "outside")
     volume.mkdir()
-    told = plant(volume, canary, draw)
-    words = draw.choice(COMMANDS)
-    outputs = [lab(words, launcher, volume, here)]
+    description = plant(volume, canary, draw)
+    arguments = draw.choice(COMMANDS)
+    outputs = [lab(arguments, launcher, volume, target)]
     if os.geteuid() == 0:
         command = [sys.executable, "-m", "vla_common.volume", str(OTHER_USER), str(OTHER_USER)]
         outputs.append(
@@ -138,19 +140,19 @@ def links(place: Path, launcher: Path, draw: random.Random, ledger: Ledger) -> N
                 check=False,
             )
         )
-    said = "".join(done.stdout + done.stderr for done in outputs)
+    output = "".join(done.stdout + done.stderr for done in outputs)
     untouched = canary.look() == canary.before
-    story = f"{told}, ./lab {' '.join(words)}: {'' if untouched else canary.look()} {said[-600:]}"
-    ledger.count(LINKS, untouched and "Traceback" not in said, story)
-    shutil.rmtree(here)
+    story = f"{description}, ./lab {' '.join(arguments)}: {'' if untouched else canary.look()} {output[-600:]}"
+    ledger.count(LINKS, untouched and "Traceback" not in output, story)
+    shutil.rmtree(target)
 
 
 class Bundles:
     """A small bundle, and what comes of damaged copies of it."""
 
-    def __init__(self, place: Path, launcher: Path):
-        self.place, self.launcher = place, launcher
-        volume = place / "bundled"
+    def __init__(self, directory: Path, launcher: Path):
+        self.directory, self.launcher = directory, launcher
+        volume = directory / "bundled"
         self.files = {
             "checkpoints/tiny/weights": random.Random(0).randbytes(200_000),
             "checkpoints/tiny/config.json": b"{}",
@@ -158,33 +160,33 @@ class Bundles:
         for name, data in self.files.items():
             (volume / name).parent.mkdir(parents=True, exist_ok=True)
             (volume / name).write_bytes(data)
-        self.path = place / "lab.bundle"
-        self.made = lab(("bundle", str(self.path), "--checkpoints", "tiny", "--no-host"), launcher, volume, place)
+        self.path = directory / "lab.bundle"
+        self.made = lab(("bundle", str(self.path), "--checkpoints", "tiny", "--no-host"), launcher, volume, directory)
 
-    def one(self, draw: random.Random, ledger: Ledger) -> None:
-        """Restores one damaged copy onto an empty volume."""
-        here = Path(tempfile.mkdtemp(prefix="bundle-", dir=self.place))
-        copy, volume = here / "lab.bundle", here / "volume"
+    def restore_damaged(self, draw: random.Random, ledger: Ledger) -> None:
+        """Restore one damaged copy onto an empty volume."""
+        target = Path(tempfile.mkdtemp(prefix="bundle-", dir=self.directory))
+        copy, volume = target / "lab.bundle", target / "volume"
         shutil.copy(self.path, copy)
         damage(copy, draw)
-        done = lab(("restore", str(copy)), self.launcher, volume, here)
-        found = {
+        done = lab(("restore", str(copy)), self.launcher, volume, target)
+        changes = {
             str(p.relative_to(volume)): p.read_bytes() for p in volume.rglob("*") if p.is_file() and not p.is_symlink()
         }
-        whole = found == self.files
-        held = (whole if done.returncode == 0 else not found) and "Traceback" not in done.stderr
-        ledger.count(BUNDLES, held, f"exit {done.returncode}, {sorted(found)}: {done.stderr[-500:]}")
-        shutil.rmtree(here)
+        content = changes == self.files
+        passed = (content if done.returncode == 0 else not changes) and "Traceback" not in done.stderr
+        ledger.count(BUNDLES, passed, f"exit {done.returncode}, {sorted(changes)}: {done.stderr[-500:]}")
+        shutil.rmtree(target)
 
 
-def attack(place: Path, launcher: Path, seed: int, until: float, ledger: Ledger) -> None:
-    """Plants and damages until that moment."""
-    bundles, number = Bundles(place, launcher), 0
+def attack(directory: Path, launcher: Path, seed: int, until: float, ledger: Ledger) -> None:
+    """Plant and damages until that moment."""
+    bundles, number = Bundles(directory, launcher), 0
     if bundles.made.returncode:
         ledger.count(BUNDLES, False, bundles.made.stderr[-500:])
     while number == 0 or time.monotonic() < until:
         draw = random.Random(f"{seed}/planted/{number}")
-        links(place, launcher, draw, ledger)
+        links(directory, launcher, draw, ledger)
         if not bundles.made.returncode:
-            bundles.one(draw, ledger)
+            bundles.restore_damaged(draw, ledger)
         number += 1

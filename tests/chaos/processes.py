@@ -16,37 +16,39 @@ class Hung(AssertionError):
     """Something did not happen in time."""
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float, pause_s: float = 0.05):
-    """Returns the first true value of `condition`; Hung after `timeout_s`."""
+def wait_for(condition: Callable[[], object], description: str, timeout_s: float, pause_s: float = 0.05):
+    """Return the first true value of `condition`; Hung after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if value := condition():
             return value
         time.sleep(pause_s)
-    raise Hung(f"{what} did not happen within {timeout_s:g} s")
+    raise Hung(f"{description} did not happen within {timeout_s:g} s")
 
 
 def marked(mark: str) -> dict[int, list[str]]:
-    """Returns the command line of every live process with this mark, by pid."""
-    wanted, found = f"{MARK}={mark}".encode(), {}
+    """Return the command line of every live process with this mark, by pid."""
+    entry, processes = f"{MARK}={mark}".encode(), {}
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if wanted not in (directory / "environ").read_bytes().split(b"\0"):
+            if entry not in (directory / "environ").read_bytes().split(b"\0"):
                 continue
             if (directory / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found[int(directory.name)] = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return found
+                processes[int(directory.name)] = (
+                    (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                )
+    return processes
 
 
 def running(mark: str, module: str, word: str = "") -> list[int]:
-    """Returns the marked processes that run a Python module, with `word` among their arguments; oldest first."""
+    """Return the marked processes that run a Python module, with `word` among their arguments; oldest first."""
     return sorted(
-        pid for pid, words in marked(mark).items() if module in words and (not word or word in words)
+        pid for pid, arguments in marked(mark).items() if module in arguments and (not word or word in arguments)
     )  # fmt: skip
 
 
 def send(pid: int, number: signal.Signals) -> bool:
-    """Sends a signal; False where the process is gone."""
+    """Send a signal; False where the process is gone."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -55,7 +57,7 @@ def send(pid: int, number: signal.Signals) -> bool:
 
 
 def end_all(mark: str) -> None:
-    """Kills every process with this mark."""
+    """Kill every process with this mark."""
     for _ in range(50):
         left = marked(mark)
         if not left:
@@ -66,21 +68,21 @@ def end_all(mark: str) -> None:
 
 
 def resident_mb(root: int) -> float:
-    """Returns the memory (private and shared anonymous, in MB) of a process and its descendants."""
+    """Return the memory (private and shared anonymous, in MB) of a process and its descendants."""
     return sum(_anonymous_kb(pid) for pid in tree(root)) / 1024
 
 
 def tree(root: int) -> list[int]:
-    """Returns a process and all its descendants."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
             fields = path.read_text().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    processes = [root]
+    for pid in processes:
+        processes += children.get(pid, [])
+    return processes
 
 
 def _anonymous_kb(pid: int) -> int:

@@ -40,13 +40,13 @@ class Round:
     faults: tuple[Fault, ...]
 
     def __str__(self) -> str:
-        how = "./lab eval" if self.through_lab else "evaluator"
-        told = "; ".join(map(str, self.faults))
-        return f"round {self.number}: {how}, {self.plan.policy}, {self.workers} workers, video {self.video}: {told}"
+        details = "./lab eval" if self.through_lab else "evaluator"
+        text = "; ".join(map(str, self.faults))
+        return f"round {self.number}: {details}, {self.plan.policy}, {self.workers} workers, video {self.video}: {text}"
 
 
 def draw_round(seed: int, number: int, lab: bool) -> Round:
-    """Returns round `number` of that seed. Every kind of fault comes up once in as many rounds as there are kinds."""
+    """Return round `number` of that seed. Every kind of fault comes up once in as many rounds as there are kinds."""
     draw = random.Random(f"{seed}/{number}")
     kinds = [kind for kind in KINDS if lab or kind not in LAB_KINDS]
     order = random.Random(seed).sample(kinds, len(kinds))
@@ -54,11 +54,11 @@ def draw_round(seed: int, number: int, lab: bool) -> Round:
     through_lab = first in LAB_KINDS
     fitting = [kind for kind in kinds if (kind in LAB_KINDS) == through_lab and kind != DISK]
     plan = draw.choice(PLANS)
-    chosen = [first, *(draw.choice(fitting) for _ in range(draw.choice((0, 1, 1, 2)) if first != DISK else 0))]
-    after = sorted(draw.randrange(len(plan.units) - 2) for _ in chosen)
+    selected = [first, *(draw.choice(fitting) for _ in range(draw.choice((0, 1, 1, 2)) if first != DISK else 0))]
+    after = sorted(draw.randrange(len(plan.units) - 2) for _ in selected)
     faults = tuple(
         Fault(kind, at, round(draw.uniform(0, 0.6), 2), round(draw.uniform(0.5, 7.0), 1), draw.randrange(100))
-        for kind, at in zip(draw.sample(chosen, len(chosen)), after, strict=True)
+        for kind, at in zip(draw.sample(selected, len(selected)), after, strict=True)
     )
     return Round(number, plan, draw.choice((1, 2, 2, 3)), draw.choice(("none", "none", "sample")), through_lab, faults)
 
@@ -66,25 +66,25 @@ def draw_round(seed: int, number: int, lab: bool) -> Round:
 class Faults:
     """Plays rounds and keeps, for each plan, what it gives undisturbed."""
 
-    def __init__(self, place: Path, assets: Path, ledger: Ledger, lab: Path | None):
-        self.place, self.assets, self.ledger, self.lab = place, assets, ledger, lab
+    def __init__(self, directory: Path, assets: Path, ledger: Ledger, lab: Path | None):
+        self.directory, self.assets, self.ledger, self.lab = directory, assets, ledger, lab
         self.calm: dict[Plan, Path] = {}
 
     def play(self, seed: int, first: int, until: float, only: int | None = None) -> None:
-        """Plays rounds from `first` on until that moment (time.monotonic), or round `only`."""
+        """Play rounds from `first` on until that moment (time.monotonic), or round `only`."""
         number = first if only is None else only
         while only is not None or time.monotonic() < until or number == first:
-            drawn = draw_round(seed, number, self.lab is not None)
-            print(f"  {drawn}", flush=True)
-            self.one(drawn)
+            fault_round = draw_round(seed, number, self.lab is not None)
+            print(f"  {fault_round}", flush=True)
+            self.play_round(fault_round)
             if only is not None:
                 return
             number += 1
 
     def undisturbed(self, plan: Plan) -> Path:
-        """Returns the run of a plan that nothing happened to."""
+        """Return the run of a plan that nothing happened to."""
         if plan not in self.calm:
-            directory = self.place / f"calm-{plan.policy}"
+            directory = self.directory / f"calm-{plan.policy}"
             with Stage(directory, plan, 2, self.assets) as stage:
                 stage.start_policy()
                 stage.start()
@@ -93,58 +93,65 @@ class Faults:
                 self.calm[plan] = stage.directory
         return self.calm[plan]
 
-    def one(self, drawn: Round) -> None:
-        """Plays one round and counts what held."""
-        calm = self.undisturbed(drawn.plan)
-        with self.room(drawn) as place:
-            if place is None:
+    def play_round(self, fault_round: Round) -> None:
+        """Play one round and counts what held."""
+        calm = self.undisturbed(fault_round.plan)
+        with self.room(fault_round) as directory:
+            if directory is None:
                 return
-            with Stage(place, drawn.plan, drawn.workers, self.assets, drawn.video, self.lab_of(drawn)) as stage:
+            with Stage(
+                directory,
+                fault_round.plan,
+                fault_round.workers,
+                self.assets,
+                fault_round.video,
+                self.lab_of(fault_round),
+            ) as stage:
                 struck: list[Fault] = []
-                problem = self.problem(stage, drawn, calm, struck)
-                held, story = problem is None, f"{drawn}: {problem}"
+                problem = self.problem(stage, fault_round, calm, struck)
+                passed, story = problem is None, f"{fault_round}: {problem}"
                 for fault in struck:
-                    self.ledger.count(fault.kind, held, story)
-                self.ledger.count(EPISODES, held, story, len(drawn.plan.units) if struck or not held else 0)
+                    self.ledger.count(fault.kind, passed, story)
+                self.ledger.count(EPISODES, passed, story, len(fault_round.plan.units) if struck or not passed else 0)
 
-    def lab_of(self, drawn: Round) -> Path | None:
-        return self.lab if drawn.through_lab else None
+    def lab_of(self, fault_round: Round) -> Path | None:
+        return self.lab if fault_round.through_lab else None
 
     @contextmanager
-    def room(self, drawn: Round) -> Iterator[Path | None]:
-        """Yields a folder for the round: on a small file system if its disk is to be full, None where we may not."""
-        place = Path(tempfile.mkdtemp(prefix=f"round-{drawn.number}-", dir=self.place))
-        small = any(fault.kind == DISK for fault in drawn.faults)
-        if small and (problem := _mount(place)):
+    def room(self, fault_round: Round) -> Iterator[Path | None]:
+        """Yield a folder for the round: on a small file system if its disk is to be full, None where we may not."""
+        directory = Path(tempfile.mkdtemp(prefix=f"round-{fault_round.number}-", dir=self.directory))
+        small = any(fault.kind == DISK for fault in fault_round.faults)
+        if small and (problem := _mount(directory)):
             self.ledger.skip(DISK, problem)
             yield None
             return
         try:
-            yield place
+            yield directory
         finally:
             if small:
-                subprocess.run(["umount", "-l", str(place)], check=False)
-            shutil.rmtree(place, ignore_errors=True)
+                subprocess.run(["umount", "-l", str(directory)], check=False)
+            shutil.rmtree(directory, ignore_errors=True)
 
-    def problem(self, stage: Stage, drawn: Round, calm: Path, struck: list[Fault]) -> str | None:
-        """Returns what did not hold, or None; adds the faults that were done to `struck`."""
+    def problem(self, stage: Stage, fault_round: Round, calm: Path, struck: list[Fault]) -> str | None:
+        """Return what did not hold, or None; adds the faults that were done to `struck`."""
         try:
-            disturb(stage, drawn, struck)
+            disturb(stage, fault_round, struck)
             return after_all(stage, calm)
         except Hung as error:
             return f"{error}; output: {stage.output()[-1500:]}"
 
 
-def disturb(stage: Stage, drawn: Round, struck: list[Fault]) -> None:
-    """Plays the faults; where the evaluation has ended it is resumed, until it is complete."""
+def disturb(stage: Stage, fault_round: Round, struck: list[Fault]) -> None:
+    """Play the faults; where the evaluation has ended it is resumed, until it is complete."""
     stage.start_policy()
     stage.start()
-    for fault in drawn.faults:
-        under_way = stage.wait_done(fault.after)
-        if not under_way and stage.done() < len(stage.plan.units):  # ended by an earlier fault
+    for fault in fault_round.faults:
+        running = stage.wait_done(fault.after)
+        if not running and stage.done() < len(stage.plan.units):  # ended by an earlier fault
             _resume(stage)
-            under_way = stage.wait_done(fault.after)
-        if under_way:
+            running = stage.wait_done(fault.after)
+        if running:
             struck.append(fault)
             fault.strike(stage)
     for _ in range(RESUMES):
@@ -162,12 +169,12 @@ def _resume(stage: Stage) -> None:
 
 
 def after_all(stage: Stage, calm: Path) -> str | None:
-    """Returns what is wrong with a run that is complete, beside the undisturbed one; None if nothing is."""
-    found, expected = results(stage.directory), results(calm)
-    if sorted(found) != sorted(expected):
-        return f"episodes {sorted(found)}, planned {sorted(expected)}"
-    if changed := [key for key in expected if found[key] != expected[key]]:
-        return f"episodes {changed} differ from undisturbed ones: {[(found[k], expected[k]) for k in changed[:2]]}"
+    """Return what is wrong with a run that is complete, beside the undisturbed one; None if nothing is."""
+    actual, expected = results(stage.directory), results(calm)
+    if sorted(actual) != sorted(expected):
+        return f"episodes {sorted(actual)}, planned {sorted(expected)}"
+    if changed := [key for key in expected if actual[key] != expected[key]]:
+        return f"episodes {changed} differ from undisturbed ones: {[(actual[k], expected[k]) for k in changed[:2]]}"
     return (
         _miscounted(stage.directory, expected)
         or _recordings(stage.directory, calm, list(expected))
@@ -177,10 +184,10 @@ def after_all(stage: Stage, calm: Path) -> str | None:
 
 
 def _traceback(output: str) -> str | None:
-    """Returns the first traceback in an output; Python's own word for a Ctrl-C before the program began is none."""
-    for found in re.finditer(r"Traceback \(most recent[\s\S]*?\n(\w[^\n]*)", output):
-        if not found[1].startswith("KeyboardInterrupt"):
-            return f"a traceback in the output: {found[0][-1500:]}"
+    """Return the first traceback in an output; Python's own word for a Ctrl-C before the program began is none."""
+    for match in re.finditer(r"Traceback \(most recent[\s\S]*?\n(\w[^\n]*)", output):
+        if not match[1].startswith("KeyboardInterrupt"):
+            return f"a traceback in the output: {match[0][-1500:]}"
     return None
 
 
@@ -188,7 +195,7 @@ def _miscounted(directory: Path, expected: dict[tuple[int, int], tuple]) -> str 
     successes = sum(bool(result[0]) for result in expected.values())
     with RunStore(directory / "run.sqlite", readonly=True) as store:
         counts = list(store.counts().values())
-    told = json.loads((directory / "summary.json").read_text())
+    reported = json.loads((directory / "summary.json").read_text())
     lines = [json.loads(line) for line in (directory / "episodes.jsonl").read_text().splitlines()]
     named = sorted((line["task"], line["episode"]) for line in lines)
     stored = (sum(row["done"] for row in counts), sum(row["successes"] for row in counts))
@@ -196,33 +203,33 @@ def _miscounted(directory: Path, expected: dict[tuple[int, int], tuple]) -> str 
         return f"the store counts (done, successes) {stored}, expected {(len(expected), successes)}"
     if named != sorted(expected):
         return f"episodes.jsonl has {named}"
-    if (told["episodes"], told["successes"]) != stored:
-        return f"summary.json says {told}"
+    if (reported["episodes"], reported["successes"]) != stored:
+        return f"summary.json says {reported}"
     return None
 
 
 def _recordings(directory: Path, calm: Path, keys: list[tuple[int, int]]) -> str | None:
     for task, episode in keys:
         name = f"episodes/{task:02d}-{episode:02d}.npz"
-        with np.load(directory / name) as mine, np.load(calm / name) as theirs:
-            if not all(np.array_equal(mine[part], theirs[part]) for part in ("actions", "states")):
+        with np.load(directory / name) as actual, np.load(calm / name) as expected:
+            if not all(np.array_equal(actual[part], expected[part]) for part in ("actions", "states")):
                 return f"recording {name} differs from the undisturbed one"
     return None
 
 
 def _left_behind(stage: Stage) -> str | None:
-    mine = {} if stage.lab else {pid: 1 for pid in stage.policies()}  # ours, ended with the stage
+    own_pids = {} if stage.lab else {pid: 1 for pid in stage.policies()}  # ours, ended with the stage
     try:
-        wait_for(lambda: not marked(stage.mark).keys() - mine.keys(), "the processes' end", 30)
+        wait_for(lambda: not marked(stage.mark).keys() - own_pids.keys(), "the processes' end", 30)
     except Hung:
-        return f"processes left behind: {[words for pid, words in marked(stage.mark).items() if pid not in mine]}"
+        return f"processes left behind: {[arguments for pid, arguments in marked(stage.mark).items() if pid not in own_pids]}"
     partial = [str(path) for path in stage.directory.rglob("*") if ".partial" in path.name or ".npz." in path.name]
     return f"files left behind: {partial}" if partial else None
 
 
-def _mount(place: Path) -> str | None:
+def _mount(directory: Path) -> str | None:
     if shutil.which("mount") is None:
         return "there is no mount command"
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_MB}m", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_MB}m", "tmpfs", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return f"a small file system could not be mounted ({done.stderr.strip()})" if done.returncode else None

@@ -40,7 +40,7 @@ class Plan:
         return [(task, episode) for task in self.tasks for episode in range(self.trials)]
 
     def flags(self) -> list[str]:
-        """Returns them as the evaluator's flags."""
+        """Return them as the evaluator's flags."""
         tasks = ",".join(map(str, self.tasks))
         return ["--tasks", tasks, "--trials", str(self.trials), "--max-steps", str(self.max_steps)]
 
@@ -52,7 +52,7 @@ PLANS = (
 
 
 def free_port() -> int:
-    """Returns a port nobody listens on."""
+    """Return a port nobody listens on."""
     with listen("127.0.0.1", 0) as listener:
         return listener.getsockname()[1]
 
@@ -61,14 +61,14 @@ class Stage:
     """The processes of one disturbed run, all with one mark. A context manager: it leaves none behind."""
 
     def __init__(
-        self, place: Path, plan: Plan, workers: int, assets: Path, video: str = "none", lab: Path | None = None
+        self, directory: Path, plan: Plan, workers: int, assets: Path, video: str = "none", lab: Path | None = None
     ):
-        self.place, self.plan, self.lab = place, plan, lab
+        self.base, self.plan, self.lab = directory, plan, lab
         self.mark, self.port = secrets.token_hex(8), free_port()
-        self.root = place / "volume" / "runs"
+        self.root = directory / "volume" / "runs"
         self.root.mkdir(parents=True)
-        self.directory, self.log = self.root / "run", place / "output.txt"
-        self.clock = place / "clock"
+        self.directory, self.log = self.root / "run", directory / "output.txt"
+        self.clock = directory / "clock"
         self.set_clock(0.0)
         self.flags = [
             *plan.flags(), "--workers", str(workers), "--video", video, "--assets", str(assets),
@@ -86,15 +86,15 @@ class Stage:
             self.process.wait()
 
     def variables(self) -> dict[str, str]:
-        """Returns the environment of its processes: a volume and a state folder of their own, the mark, the clock."""
-        kept = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("VLALAB_")}
+        """Return the environment of its processes: a volume and a state folder of their own, the mark, the clock."""
+        variables = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("VLALAB_")}
         clock = Path(__file__).with_name("clock")
         return {
-            **kept,
+            **variables,
             "PYTHONPATH": f"{clock}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
             "CHAOS_CLOCK": str(self.clock),
-            "VLALAB_VOLUME": str(self.place / "volume"),
-            "XDG_STATE_HOME": str(self.place / "state"),
+            "VLALAB_VOLUME": str(self.base / "volume"),
+            "XDG_STATE_HOME": str(self.base / "state"),
             MARK: self.mark,
         }
 
@@ -109,10 +109,10 @@ class Stage:
         """Serves the plan's policy and waits until it is ready. With `./lab eval` the lab starts its own."""
         if self.lab is not None:
             return
-        words = ["-m", POLICY, self.plan.policy, "--port", str(self.port)]
-        with open(self.place / "policy.txt", "ab") as output:
+        arguments = ["-m", POLICY, self.plan.policy, "--port", str(self.port)]
+        with open(self.base / "policy.txt", "ab") as output:
             process = subprocess.Popen(
-                [sys.executable, *words], cwd=ROOT, env=self.variables(), stdout=output, stderr=output,
+                [sys.executable, *arguments], cwd=ROOT, env=self.variables(), stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
         url = f"http://127.0.0.1:{self.port}/readyz"
@@ -124,7 +124,7 @@ class Stage:
     # --- evaluator ---
 
     def start(self) -> None:
-        """Starts the evaluation, or goes on with it: the command is the same."""
+        """Start the evaluation, or goes on with it: the command is the same."""
         target = ["--policy", self.plan.policy, "--runtime", "local"]
         command = [str(self.lab), "eval", SUITE, "--no-check", *target]  # a disk of some MB is what is wanted here
         if self.lab is None:
@@ -149,7 +149,7 @@ class Stage:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def peek(self, sql: str) -> list[tuple]:
-        """Returns rows of the run's store while others write to it; none where it cannot be read."""
+        """Return rows of the run's store while others write to it; none where it cannot be read."""
         with (
             contextlib.suppress(StoreError),
             RunStore(self.directory / "run.sqlite", readonly=True, check=False) as store,
@@ -161,17 +161,17 @@ class Stage:
         return (self.peek("SELECT COUNT(*) FROM episodes WHERE status = 'done'") or [(0,)])[0][0]
 
     def wait_done(self, count: int) -> bool:
-        """Waits until that many episodes are done; False if the evaluation ends before, or all of them are."""
+        """Wait until that many episodes are done; False if the evaluation ends before, or all of them are."""
         wait_for(lambda: self.ended() or self.done() >= count, f"episode {count}", END_S)
         return not self.ended() and self.done() < len(self.plan.units)
 
     def wait_end(self) -> int:
-        """Returns the exit code; Hung where there is none."""
+        """Return the exit code; Hung where there is none."""
         assert self.process is not None
         wait_for(self.ended, f"the end of the evaluation ({self.output()[-600:]})", END_S)
         return self.process.returncode
 
     def send_caller(self, number: signal.Signals) -> None:
-        """Sends a signal to what the user started: `./lab eval`, or the evaluator."""
+        """Send a signal to what the user started: `./lab eval`, or the evaluator."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)

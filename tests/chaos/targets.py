@@ -32,11 +32,11 @@ class Target:
     info: dict = field(default_factory=dict)
 
     def memory_mb(self) -> float:
-        """Returns what it and its children hold."""
+        """Return what it and its children hold."""
         return resident_mb(self.process.pid)
 
     def stop(self) -> None:
-        """Ends it and its children."""
+        """End it and its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
         try:
@@ -47,7 +47,7 @@ class Target:
 
 
 def python_of(environment: str) -> Path | None:
-    """Returns the interpreter of an environment that is made; None where it is not."""
+    """Return the interpreter of an environment that is made; None where it is not."""
     directory = ROOT / "images" / environment / ".venv"
     return directory / "bin" / "python" if (directory / ".stamp").exists() else None
 
@@ -63,7 +63,7 @@ class Recipe:
 
 
 def policies(replayed: Path) -> dict[str, Recipe]:
-    """Returns the policies of this lab that run without a GPU. `replayed`: a run with recordings."""
+    """Return the policies of this lab that run without a GPU. `replayed`: a run with recordings."""
     module = "services.libero.policies"
     return {
         "oracle": Recipe("libero", (module, "oracle")),
@@ -74,7 +74,7 @@ def policies(replayed: Path) -> dict[str, Recipe]:
 
 
 def pages() -> dict[str, Recipe]:
-    """Returns the services of this lab that are for people."""
+    """Return the services of this lab that are for people."""
     root = ("--allow-root",) if os.geteuid() == 0 else ()
     return {
         "ui": Recipe("ui", ("services.ui", "--policy-url", "http://127.0.0.1:9")),
@@ -84,18 +84,23 @@ def pages() -> dict[str, Recipe]:
     }
 
 
-def start(name: str, recipe: Recipe, place: Path) -> Target | str:
-    """Returns a started service, not yet ready; or why it cannot run here."""
+def start(name: str, recipe: Recipe, directory: Path) -> Target | str:
+    """Return a started service, not yet ready; or why it cannot run here."""
     python = python_of(recipe.environment)
     if python is None:
         return f"environment {recipe.environment!r} is not made here (./lab env {recipe.environment})"
-    kept = {key: value for key, value in ENVIRONMENT.items() if not key.startswith("VLALAB_")}
-    variables = {**kept, "VLALAB_VOLUME": str(place / "volume"), "HOME": str(place / "home"), "TMPDIR": str(place)}
+    inherited = {key: value for key, value in ENVIRONMENT.items() if not key.startswith("VLALAB_")}
+    variables = {
+        **inherited,
+        "VLALAB_VOLUME": str(directory / "volume"),
+        "HOME": str(directory / "home"),
+        "TMPDIR": str(directory),
+    }
     if recipe.guarded:
         variables["VLALAB_TOKEN"] = TOKEN
     if name == "openvla" and (problem := _checkpoint(python, variables)):
         return problem
-    log, port = place / f"{name}.log", free_port()
+    log, port = directory / f"{name}.log", free_port()
     with open(log, "wb") as output:
         process = subprocess.Popen(
             [str(python), "-m", recipe.words[0], *recipe.words[1:], "--port", str(port)], cwd=ROOT, env=variables,
@@ -111,7 +116,7 @@ def _checkpoint(python: Path, variables: dict[str, str]) -> str | None:
 
 
 def wait_ready(target: Target, recipe: Recipe) -> str | None:
-    """Waits until a service is ready; returns why it is not, or None."""
+    """Wait until a service is ready; returns why it is not, or None."""
 
     def look() -> bool:
         return target.process.poll() is not None or healthcheck.check(target.url + recipe.ready, 2.0)[0]
@@ -126,15 +131,15 @@ def wait_ready(target: Target, recipe: Recipe) -> str | None:
 
 
 def settled_mb(target: Target, seconds: float = 2.0) -> float:
-    """Returns the least memory seen within some seconds: what is on its way to be freed does not count."""
-    end, least = time.monotonic() + seconds, target.memory_mb()
+    """Return the least memory seen within some seconds: what is on its way to be freed does not count."""
+    end, minimum_mb = time.monotonic() + seconds, target.memory_mb()
     while time.monotonic() < end:
         time.sleep(0.5)
-        least = min(least, target.memory_mb())
-    return least
+        minimum_mb = min(minimum_mb, target.memory_mb())
+    return minimum_mb
 
 
 def last_traceback(target: Target) -> str:
-    """Returns the last traceback in a service's log, its end only."""
-    found = re.findall(r"Traceback[\s\S]*?\n\S*(?:Error|Exception)[^\n]*", target.log.read_text(errors="replace"))
-    return found[-1][-500:] if found else ""
+    """Return the last traceback in a service's log, its end only."""
+    tracebacks = re.findall(r"Traceback[\s\S]*?\n\S*(?:Error|Exception)[^\n]*", target.log.read_text(errors="replace"))
+    return tracebacks[-1][-500:] if tracebacks else ""

@@ -24,37 +24,37 @@ class Bad(Exception):
     """The body is not acceptable."""
 
 
-def need(holds: bool, what: str) -> None:
+def need(holds: bool, reason: str) -> None:
     if not holds:
-        raise Bad(what)
+        raise Bad(reason)
 
 
-def text(value: object, limit: int, what: str) -> None:
-    need(isinstance(value, str) and 0 < len(value) <= limit, what)
+def text(value: object, limit: int, label: str) -> None:
+    need(isinstance(value, str) and 0 < len(value) <= limit, label)
     try:
         value.encode()  # type: ignore[attr-defined]
     except UnicodeEncodeError as error:
-        raise Bad(f"{what} is no UTF-8") from error
+        raise Bad(f"{label} is no UTF-8") from error
 
 
 # --- /v1/act ------------------------------------------------------------------------------------------------
 
 
-def array(value: object, what: str) -> tuple[str, list[int], bytes]:
-    """Returns (dtype, shape, bytes) of an array on the wire."""
-    need(isinstance(value, dict) and set(value) == {"__nd__"}, f"{what} is no array")
+def array(value: object, label: str) -> tuple[str, list[int], bytes]:
+    """Return (dtype, shape, bytes) of an array on the wire."""
+    need(isinstance(value, dict) and set(value) == {"__nd__"}, f"{label} is no array")
     parts = value["__nd__"]  # type: ignore[index]
-    need(isinstance(parts, list) and len(parts) == 3, f"{what} has not three parts")
+    need(isinstance(parts, list) and len(parts) == 3, f"{label} has not three parts")
     dtype, shape, raw = parts
-    need(isinstance(dtype, str) and dtype in SIZES, f"{what} has dtype {dtype!r}")
-    need(isinstance(shape, list) and len(shape) <= 8, f"{what} has shape {shape!r}")
-    need(all(type(side) is int and 0 <= side < 2**31 for side in shape), f"{what} has shape {shape!r}")
-    need(isinstance(raw, bytes) and math.prod(shape) * SIZES[dtype] == len(raw), f"{what} has other bytes")
+    need(isinstance(dtype, str) and dtype in SIZES, f"{label} has dtype {dtype!r}")
+    need(isinstance(shape, list) and len(shape) <= 8, f"{label} has shape {shape!r}")
+    need(all(type(side) is int and 0 <= side < 2**31 for side in shape), f"{label} has shape {shape!r}")
+    need(isinstance(raw, bytes) and math.prod(shape) * SIZES[dtype] == len(raw), f"{label} has other bytes")
     return dtype, shape, raw
 
 
 def plain(value: object, depth: int = 0) -> None:
-    """Refuses what may not stand inside `privileged`."""
+    """Reject what may not stand inside `privileged`."""
     if value is None or isinstance(value, (bool, int, float)):
         return
     if isinstance(value, str):
@@ -71,7 +71,7 @@ def plain(value: object, depth: int = 0) -> None:
 
 
 def acceptable_v1(body: bytes, info: dict) -> str | None:
-    """Returns why a policy that describes itself so must refuse this body of /v1/act; None if it may answer."""
+    """Return why a policy that describes itself so must refuse this body of /v1/act; None if it may answer."""
     try:
         try:
             tree = msgpack.unpackb(body, strict_map_key=False)
@@ -105,22 +105,22 @@ def _image(name: object, image: object) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _needs(info: dict, pictures: dict, state: object, privileged: object, key: object) -> None:
+def _needs(info: dict, images: dict, state: object, privileged: object, key: object) -> None:
     for camera in info["cameras"]:
-        need(camera in pictures, "the policy's camera is missing")
-        need(not info["image_hw"] or pictures[camera] == tuple(info["image_hw"]), "a picture of another size")
+        need(camera in images, "the policy's camera is missing")
+        need(not info["image_hw"] or images[camera] == tuple(info["image_hw"]), "a picture of another size")
     size = sum(part["size"] for part in info["state"])
     need(not size or (state is not None and array(state, "state")[1] == [size]), "state is missing or of another size")
     need(not info["needs_privileged"] or privileged is not None, "privileged is missing")
-    known = info["unnorm_keys"]
-    need(key in known if key is not None else len(known) <= 1, "unnorm_key")
+    keys = info["unnorm_keys"]
+    need(key in keys if key is not None else len(keys) <= 1, "unnorm_key")
 
 
 # --- /act ---------------------------------------------------------------------------------------------------
 
 
 def acceptable_act(body: bytes, info: dict) -> str | None:
-    """Returns why a policy that describes itself so must refuse this body of /act; None if it may answer."""
+    """Return why a policy that describes itself so must refuse this body of /act; None if it may answer."""
     try:
         need(not info["needs_privileged"] and not info["stateful"] and not info["state"], "cannot serve /act")
         payload = _json(body)
@@ -153,11 +153,11 @@ def _is_grey(dtype: str, shape: list[int], raw: bytes) -> bool:
 
 
 def _json(data: bytes | str) -> object:
-    def refuse(name: str) -> None:
+    def reject(name: str) -> None:
         raise Bad(f"{name} is no JSON")
 
     try:
-        return json.loads(data, parse_constant=refuse)
+        return json.loads(data, parse_constant=reject)
     except (ValueError, RecursionError) as error:
         raise Bad(f"no JSON: {type(error).__name__}") from error
 

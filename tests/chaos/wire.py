@@ -23,7 +23,7 @@ class Answer:
 
 
 def request_bytes(body: Body, host: str) -> bytes:
-    """Returns a request as it goes over the wire."""
+    """Return a request as it goes over the wire."""
     headers = {"Host": host, "Content-Length": str(len(body.data)), **body.headers}
     if body.media_type:
         headers["Content-Type"] = body.media_type
@@ -40,7 +40,7 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, data: bytes, head_only: bool = False, timeout_s: float = ANSWER_S) -> Answer:
-        """Returns the answer to these bytes. A kept connection that turns out closed is opened anew once."""
+        """Return the answer to these bytes. A kept connection that turns out closed is opened anew once."""
         for fresh in (self._streams is None, True):
             try:
                 answer = await asyncio.wait_for(self._once(data, head_only), timeout_s)
@@ -77,7 +77,7 @@ class Connection:
 
 
 async def read_answer(reader: asyncio.StreamReader, head_only: bool = False) -> Answer:
-    """Returns one HTTP answer, interim ones passed over."""
+    """Return one HTTP answer, interim ones passed over."""
     while True:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         status = int(lines[0].split()[1])

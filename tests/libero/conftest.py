@@ -76,7 +76,7 @@ def libero_env(libero_runtime):
 
 @pytest.fixture(scope="session")
 def stock_env(libero_runtime):
-    """Returns LIBERO's own `OffScreenRenderEnv` for a task; the caller closes it."""
+    """Return LIBERO's own `OffScreenRenderEnv` for a task; the caller closes it."""
 
     def make(task, cameras=("agentview", "robot0_eye_in_hand")):
         from libero.libero.envs import OffScreenRenderEnv

@@ -27,7 +27,7 @@ TIMEOUT_S = 300.0  # of a machine that is very busy; who waits for a process tha
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S, ended: Callable[[], str] = str):
-    """Returns the first true value of `condition`.
+    """Return the first true value of `condition`.
 
     `ended` returns what a process said that has ended and without which nothing will come true any more, or "".
     """
@@ -80,7 +80,7 @@ class PolicyService:
 
     @contextlib.contextmanager
     def holding(self, episode: int) -> Iterator[None]:
-        """Holds that episode from here on, and releases at the end what is held then."""
+        """Hold that episode from here on, and releases at the end what is held then."""
         self.hold(episode)
         try:
             yield
@@ -136,14 +136,14 @@ class Evaluation:
         return self.log.read_text()
 
     def end(self, code: int = 0) -> str:
-        """Waits for the evaluator's end and returns what it printed."""
+        """Wait for the evaluator's end and returns what it printed."""
         self.process.wait(TIMEOUT_S)
         logs = "".join(path.read_text() for path in self.directory.glob("logs/*.log"))
         assert self.process.returncode == code, f"{self.output}\n{logs}"
         return self.output
 
     def peek(self, sql: str) -> list:
-        """Returns rows of the run's store while others write to it; none before it exists."""
+        """Return rows of the run's store while others write to it; none before it exists."""
         with contextlib.suppress(StoreError), RunStore(self.directory / "run.sqlite", readonly=True) as store:
             return [tuple(row) for row in store.db.execute(sql)]
         return []
@@ -153,7 +153,7 @@ class Evaluation:
         return wait_for(condition, what, ended=lambda: "" if self.process.poll() is None else self.output or "nothing")
 
     def wait_mid_episode(self, done: int = 1, steps: int = 3) -> str:
-        """Waits until `done` episodes are finished and another is under way; returns the name of its worker.
+        """Wait until `done` episodes are finished and another is under way; returns the name of its worker.
 
         The policy has to hold that episode: one that goes on may be over before anybody has looked.
         """
@@ -164,7 +164,7 @@ class Evaluation:
         return self.wait_for(lambda: self.peek(sql), "an episode under way")[0][0]
 
     def workers(self) -> dict[str, int]:
-        """Returns the process ids of this run's workers by name."""
+        """Return the process ids of this run's workers by name."""
         found = {}
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ class LightRecording(Recording):
 
 
 def results(directory: Path) -> dict[tuple[int, int], tuple]:
-    """Returns what each finished episode did, by (task, episode): outcome, steps and hashes."""
+    """Return what each finished episode did, by (task, episode): outcome, steps and hashes."""
     with RunStore(directory / "run.sqlite", readonly=True) as store:
         rows = [(f.task, f.episode, f) for f in store.finished()]
     assert len({(task, episode) for task, episode, _ in rows}) == len(rows)

@@ -6,7 +6,7 @@ ROWS = 9  # every ninth row of a result is stored
 
 
 def pictures() -> list[np.ndarray]:
-    """Returns uint8 [256, 256, 3]: noise over ramps with an edge, and noise alone."""
+    """Return uint8 [256, 256, 3]: noise over ramps with an edge, and noise alone."""
     draw = np.random.RandomState(11)
     y, x = np.mgrid[:256, :256]
     smooth = np.stack([x, y, (x + y) // 2], axis=-1) // 2 + draw.randint(0, 40, (256, 256, 3))

@@ -16,7 +16,7 @@ TARGET = Path(__file__).parent / "data" / "pictures-tensorflow.npz"
 
 
 def main() -> None:
-    """Writes every ROWS-th row of each step's result."""
+    """Write every ROWS-th row of each step's result."""
     stored = {}
     for index, image in enumerate(pictures()):
         jpeg = tf.io.decode_image(tf.image.encode_jpeg(image), expand_animations=False, dtype=tf.uint8)
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def cropped(image: tf.Tensor) -> tf.Tensor:
-    """Returns the middle 0.9 of the area, stretched back."""
+    """Return the middle 0.9 of the area, stretched back."""
     side = tf.clip_by_value(tf.sqrt(0.9), 0, 1)
     start = (1 - side) / 2
     box = tf.stack([start, start, start + side, start + side])[None]

@@ -31,7 +31,7 @@ DTYPES = ("|b1", "|u1", "<i8", "<u8", "<f2", "<f4")
 
 
 def mutated(tree: dict[str, Any], random: np.random.Generator, most: int = 3) -> dict[str, Any]:
-    """Returns a copy of a state with one to `most` of its parts removed, replaced, reshaped or overwritten."""
+    """Return a copy of a state with one to `most` of its parts removed, replaced, reshaped or overwritten."""
     tree = copy.deepcopy(tree)
     for _ in range(int(random.integers(1, most + 1))):
         places = list(_places(tree))
@@ -44,7 +44,7 @@ def mutated(tree: dict[str, Any], random: np.random.Generator, most: int = 3) ->
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields every (container, key) below a value."""
+    """Yield every (container, key) below a value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in list(items):
         yield value, key

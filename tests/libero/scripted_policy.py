@@ -74,7 +74,7 @@ class WavePolicy(Policy):
 
 
 def numbered(answer: int, length: int) -> np.ndarray:
-    """Returns a chunk [T, 7] whose movements tell whence they are: action 2 of answer 3 is 3.02; the gripper closes."""
+    """Return a chunk [T, 7] whose movements tell whence they are: action 2 of answer 3 is 3.02; the gripper closes."""
     chunk = np.tile(answer + np.arange(length)[:, None] / 100, (1, 7)).astype(np.float32)
     chunk[:, 6] = 1.0
     return chunk
@@ -86,7 +86,7 @@ def is_of(observation, episode: int | str) -> bool:
 
 
 def gated(policy: Policy, gate: Path) -> Policy:
-    """Returns a policy that gives no answer past some steps of the episodes that `gate` names, as long as it does."""
+    """Return a policy that gives no answer past some steps of the episodes that `gate` names, as long as it does."""
     act = policy.act
 
     def wait_and_act(observations):

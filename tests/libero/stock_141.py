@@ -14,13 +14,13 @@ from tests.libero.test_env import PARTS, record_stock, task_of
 
 
 def main(assets: str, work: str, suite: str, index: str, file: str) -> None:
-    """Plays what `file` holds and adds what was seen to it."""
+    """Play what `file` holds and adds what was seen to it."""
     runtime.configure(assets, work, render="cpu")
     import robosuite
     from libero.libero.envs import OffScreenRenderEnv
 
     def make(task, cameras):
-        """Returns LIBERO's environment, as the fixture `stock_env` does."""
+        """Return LIBERO's environment, as the fixture `stock_env` does."""
         return OffScreenRenderEnv(
             bddl_file_name=str(task.bddl_path), camera_names=list(cameras), camera_heights=256, camera_widths=256
         )

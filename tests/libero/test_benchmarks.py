@@ -69,7 +69,7 @@ def test_sim_steps_the_stock_environment_on_one_side_and_the_labs_on_the_other(l
 
 @pytest.fixture
 def recorded(monkeypatch, tmp_path):
-    """Returns a list of the commands that a benchmark would run; none is run."""
+    """Return a list of the commands that a benchmark would run; none is run."""
     commands = []
 
     class Ended:
@@ -89,7 +89,7 @@ def recorded(monkeypatch, tmp_path):
 
 
 def job_of(command: list[str]):
-    """Returns the evaluator's settings of `python -m services.libero WORDS`."""
+    """Return the evaluator's settings of `python -m services.libero WORDS`."""
     assert command[1:3] == ["-m", "services.libero"]
     return parse_args(command[3:], tuple(suites.SUITES))
 
@@ -111,7 +111,7 @@ def test_peer_runs_vla_evals_harness_on_one_side_and_the_evaluator_on_the_other(
 
 
 def imported(name: str, variables: dict[str, str]) -> Path:
-    """Returns where a process with these variables has a package from."""
+    """Return where a process with these variables has a package from."""
     program = f"import importlib.util; print(importlib.util.find_spec({name!r}).origin)"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)

@@ -127,7 +127,7 @@ PLAN = [(0, 0), (0, 1), (7, 0)]
 
 @pytest.fixture
 def run(tmp_path):
-    """Returns a function that makes a finished run as the evaluator leaves it."""
+    """Return a function that makes a finished run as the evaluator leaves it."""
 
     def make(name: str, lose: int = 0, shift: float = 0.0):
         directory = tmp_path / name

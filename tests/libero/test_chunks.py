@@ -48,7 +48,7 @@ class Numbered:
 
 
 def executed(policy, steps, **how):
-    """Returns the record and the numbers of what was executed, each rounded to 4 digits."""
+    """Return the record and the numbers of what was executed, each rounded to 4 digits."""
     chunking = Chunking(**how)
     told = {"execute": chunking.execute, "ensemble": chunking.ensemble, "ensemble_weight": chunking.weight}
     record = run_episode(
@@ -215,8 +215,11 @@ def test_success_counts_while_the_policy_thinks():
     [
         ({"execute": 0}, "execute is 0; expected 1 or more"),
         ({"ensemble": "median"}, "ensemble 'median' not found; expected newest, mean, exponential"),
-        ({"ensemble": "mean", "ensemble_weight": 0.1}, "--ensemble-weight 0.1 weighs chunks of --ensemble exponential"),
-        ({"ensemble_weight": 0.1}, "without it has no use for it: leave it out"),
+        (
+            {"ensemble": "mean", "ensemble_weight": 0.1},
+            "--ensemble-weight 0.1 requires --ensemble exponential, got mean",
+        ),
+        ({"ensemble_weight": 0.1}, "requires --ensemble exponential, got none"),
         ({"ensemble": "exponential", "ensemble_weight": math.inf}, "expected a finite number"),
         ({"realtime": 0.0}, "realtime is 0.0; expected more than 0"),
         ({"realtime": math.nan}, "realtime is nan; expected more than 0"),
@@ -228,11 +231,11 @@ def test_settings_that_make_no_sense_are_refused_in_a_sentence(given, message):
 
 
 @pytest.mark.parametrize(
-    ("horizon", "execute", "advice"), [(1, None, "leave it out"), (8, 8, "give --execute below 8")]
+    ("horizon", "execute", "advice"), [(1, None, "remove --ensemble"), (8, 8, "--execute below 8")]
 )
 def test_chunks_that_never_overlap_are_not_averaged(horizon, execute, advice):
     plan = make_plan(BENCHMARK, EvalConfig(suite="libero_goal", ensemble="mean", execute=execute))
-    with pytest.raises(ValueError, match=f"needs chunks that overlap.*answers at most {horizon} .*{advice}"):
+    with pytest.raises(ValueError, match=f"overlapping chunks; policy 'p' .* at most {horizon} .*{advice}"):
         specify(plan, PolicyInfo("p", ACTION, horizon=horizon))
 
 
@@ -247,7 +250,7 @@ def test_flags_become_the_run_s_settings():
     assert settings("--realtime", "20") == Chunking(8, realtime=20.0)
 
 
-@pytest.mark.parametrize("how", EVERY_WAY, ids=lambda how: how.words)
+@pytest.mark.parametrize("how", EVERY_WAY, ids=lambda how: how.description)
 def test_settings_are_part_of_the_identity_and_defaults_leave_it_as_it_was(how):
     told = spec(execute=how.execute, ensemble=how.ensemble, ensemble_weight=how.weight, realtime=how.realtime)
     identity = told.to_json()
@@ -258,9 +261,9 @@ def test_settings_are_part_of_the_identity_and_defaults_leave_it_as_it_was(how):
 
 
 def test_every_setting_has_words_of_its_own():
-    assert len({how.words for how in EVERY_WAY}) == len(EVERY_WAY)
-    assert Chunking(2, "exponential", 0.2, 20).words == (
-        "asked every 2 steps, ensemble exponential (m = 0.2), real time at 20 steps/s"
+    assert len({how.description for how in EVERY_WAY}) == len(EVERY_WAY)
+    assert Chunking(2, "exponential", 0.2, 20).description == (
+        "queried every 2 steps, ensemble exponential (m = 0.2), real time at 20 steps/s"
     )
 
 
@@ -288,7 +291,7 @@ def test_published_figures_stay_away_and_the_report_says_how_it_was(tmp_path, ch
         sql = "UPDATE episodes SET result = json_set(result, '$.realtime', json(?))"
         store.db.execute(sql, (json.dumps(told),))
     summary = report.build(directory, store)
-    assert reason in summary.why_not_comparable and summary.chunks in (directory / "report.html").read_text()
+    assert reason in summary.comparability_problem and summary.chunks in (directory / "report.html").read_text()
     written = json.loads((directory / "summary.json").read_text())
     assert written["chunks"] == summary.chunks
     if "realtime" in changes:

@@ -42,7 +42,7 @@ def files(tmp_path_factory):
 
 
 def grave(directory):
-    """Returns the grave faults as they are shown."""
+    """Return the grave faults as they are shown."""
     return [str(fault) for fault in faults(directory) if fault.grave]
 
 

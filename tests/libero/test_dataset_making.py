@@ -171,10 +171,10 @@ def test_a_set_is_written_anew_from_another_layout(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"size": 65}, "expected an even number"),
+        ({"size": 65}, "must be an even number.*65"),
         ({"size": 8}, "size is 8; expected 32 to 1024"),
         ({"cameras": "agentvew"}, "did you mean 'agentview'"),
-        ({"cameras": ","}, "--cameras names none"),
+        ({"cameras": ","}, "--cameras is empty"),
         ({"workers": 0}, "expected 1 or more"),
         ({"name": "../x"}, "name"),
     ],
@@ -185,7 +185,7 @@ def test_flags_that_make_no_sense(flags, words):
 
 
 def program(volume, *words, **variables):
-    """Returns what the program said, and its exit code."""
+    """Return what the program said, and its exit code."""
     command = [sys.executable, "-m", "services.libero.datasets", *words]
     path = os.pathsep.join([str(ROOT), *(str(one) for one in (ROOT / "shared").iterdir())])
     environment = {**os.environ, "VLALAB_VOLUME": str(volume.root), "PYTHONPATH": path, **variables}

@@ -49,7 +49,7 @@ def assert_same(stock, ours, where):
 
 
 def record_stock(make, task, init_state, actions, cameras=("agentview",)):
-    """Returns what LIBERO's own loop saw: after the reset, then after each action. Finished before ours draws: the
+    """Return what LIBERO's own loop saw: after the reset, then after each action. Finished before ours draws: the
     stock renderer takes for granted that its GL context is the current one."""
     stock = make(task, cameras)
     try:
@@ -65,7 +65,7 @@ def record_stock(make, task, init_state, actions, cameras=("agentview",)):
 
 
 def assert_same_rollout(views, env, init_state, actions):
-    """Plays episode 0 in our environment and compares every step."""
+    """Play episode 0 in our environment and compares every step."""
     env.reset(0, init_state)
     assert_same(views[0], our_view(env), "after the reset")
     for number, action in enumerate(actions, start=1):

@@ -16,7 +16,7 @@ from vla_evaluation.runs.directories import Run
 
 
 def earlier_run(root, name="before", seconds=150.0, machine=None, **changes):
-    """Writes a run of 20 episodes that two workers of this machine, unless told otherwise, did in so many seconds."""
+    """Write a run of 20 episodes that two workers of this machine, unless told otherwise, did in so many seconds."""
     _, store = make_run(root, name, trials=2, **changes)
     with store:
         invocation = store.invocations()[0]
@@ -25,7 +25,7 @@ def earlier_run(root, name="before", seconds=150.0, machine=None, **changes):
 
 
 def told(root, capsys, episodes=500, workers=1):
-    """Returns what is printed before a new run of so many episodes begins."""
+    """Return what is printed before a new run of so many episodes begins."""
     directory, store = make_run(root, "new", trials=50, left=500)
     plan = make_plan(BENCHMARK, EvalConfig(suite="libero_goal"))
     info = PolicyInfo(name="vla", action=OSC_POSE)

@@ -47,11 +47,11 @@ def test_ranges_that_are_none(text):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["libero_goal", "--workers", "0"], "--workers 0 leaves all to machines that join, which takes --listen"),
+        (["libero_goal", "--workers", "0"], "--workers 0 requires --listen"),
         (["libero_goal", "--workers", "-1"], "workers is -1; expected 0 or more"),
-        (["libero_goal", "--trials", "5", "--episodes", "0"], "give one of them"),
-        (["libero_goal", "--run-id", "a", "--resume", "b"], "give one of them"),
-        (["libero_goal", "--run-id", "../x"], "not a folder name"),
+        (["libero_goal", "--trials", "5", "--episodes", "0"], "use one of them"),
+        (["libero_goal", "--run-id", "a", "--resume", "b"], "use one of them"),
+        (["libero_goal", "--run-id", "../x"], "not a valid name"),
         (["libero_goal", "--run-id", "latest"], "choose another id"),
     ],
 )
@@ -161,14 +161,14 @@ def test_a_camera_that_libero_lacks_is_refused():
 
 
 def test_a_picture_size_that_the_protocol_does_not_send_is_refused():
-    with pytest.raises(ValueError, match="takes pictures of 320×240, profile openvla sends 224×224"):
+    with pytest.raises(ValueError, match="images of 320×240, but profile openvla sends 224×224"):
         agreement.check_policy(replace(VLA, image_hw=(240, 320)), BENCHMARK, "libero_goal", OPENVLA)
 
 
 def test_actions_of_another_robot_are_refused():
     info = replace(VLA, action=(Part("wheels", 2, "rad", "left, right"),))
     with pytest.raises(
-        ValueError, match=r"wheels \[2\].* where LIBERO executes position delta.*; it takes position delta"
+        ValueError, match=r"wheels \[2\].* where LIBERO expects position delta.* whose actions are position delta"
     ):
         agreement.check_policy(info, BENCHMARK, "libero_goal", OPENVLA)
     for action in ACTIONS:
@@ -178,12 +178,12 @@ def test_actions_of_another_robot_are_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"action": OSC_POSE}, r"answers actions with nothing where LIBERO executes gripper \[1\]"),
+        ({"action": OSC_POSE}, r"returns actions with nothing where LIBERO expects gripper \[1\]"),
         (
             {"action": (*OSC_POSE, GRIPPER_CLOSES, GRIPPER_CLOSES)},
-            r"with gripper \[1\].* where LIBERO executes nothing",
+            r"with gripper \[1\].* where LIBERO expects nothing",
         ),
-        ({"action": (OSC_POSE[1], OSC_POSE[0], GRIPPER_CLOSES)}, r"rotation delta \[3\].* executes position delta"),
+        ({"action": (OSC_POSE[1], OSC_POSE[0], GRIPPER_CLOSES)}, r"rotation delta \[3\].* expects position delta"),
         ({"state": HAND_STATE[:2]}, r"needs a state with nothing where LIBERO has fingers \[2\]"),
     ],
 )
@@ -211,7 +211,7 @@ class WithTwo(Libero):
 
 def test_pictures_that_another_profile_sends_are_refused_with_that_profile():
     info, two = replace(VLA, image_hw=(256, 256)), WithTwo()
-    with pytest.raises(ValueError, match="profile openvla sends 224×224: give --profile large"):
+    with pytest.raises(ValueError, match="profile openvla sends 224×224; use --profile large"):
         agreement.check_policy(info, two, "libero_goal", OPENVLA)
     agreement.check_policy(info, two, "libero_goal", two.profiles["large"])
 
@@ -221,9 +221,7 @@ def test_the_policys_own_profile_is_taken_where_none_is_asked_for():
     assert agreement.choose_profile(info, WithTwo(), None) == "large"
     assert agreement.choose_profile(info, WithTwo(), "openvla") == "openvla"
     assert agreement.choose_profile(VLA, WithTwo(), None) == "openvla"
-    with pytest.raises(
-        ValueError, match="names the profile 'large', which LIBERO does not have; choose with --profile: o"
-    ):
+    with pytest.raises(ValueError, match="profile 'large', which LIBERO does not have; choose one with --profile: o"):
         agreement.choose_profile(info, BENCHMARK, None)
 
 
@@ -241,34 +239,35 @@ GROOT = PolicyInfo(
 def test_a_policy_for_the_profile_groot_is_evaluated_under_it_alone():
     assert agreement.choose_profile(GROOT, BENCHMARK, None) == "groot-n1.5"
     agreement.check_policy(GROOT, BENCHMARK, "libero_goal", PROFILES["groot-n1.5"])
-    with pytest.raises(
-        ValueError, match="256×256, profile openvla sends 224×224: give --profile groot-n1.5, which fits it"
-    ):
+    with pytest.raises(ValueError, match="256×256, but profile openvla sends 224×224; use --profile groot-n1.5"):
         agreement.check_policy(GROOT, BENCHMARK, "libero_goal", OPENVLA)
 
 
 @pytest.mark.parametrize(
     ("changed", "profile", "says"),
     [
-        ({}, "openpi", "takes pictures of 256×256, profile openpi sends 224×224: give --profile groot-n1.5"),
+        ({}, "openpi", "256×256, but profile openpi sends 224×224; use --profile groot-n1.5"),
         (
             {"image_hw": (224, 224)},
             "openpi",
-            r"answers gripper .* of profile openpi gripper .*: give --profile openvla,",
+            r"returns gripper .* profile openpi expects gripper .*; use --profile openvla,",
         ),
-        ({"state": ()}, "groot-n1.5", "not told the robot's state, a policy of profile groot-n1.5 is: serve it so"),
+        ({"state": ()}, "groot-n1.5", "no robot state, but profile groot-n1.5 sends it; none of the profiles fits"),
         (
             {"cameras": ("agentview",), "image_hw": (224, 224)},
             "openvla-oft",
-            "looks through agentview, a policy of profile openvla-oft through agentview and robot0_eye_in_hand: give "
-            "--profile openvla, which fits it",
+            "cameras agentview, but profile openvla-oft sends agentview and robot0_eye_in_hand; use --profile openvla,",
         ),
         (
             {"image_hw": (99, 99)},
             "lerobot",
-            "99×99, profile lerobot sends 360×360: serve it so that it fits, since no profile does: openvla,",
+            "99×99, but profile lerobot sends 360×360; none of the profiles fits it: openvla,",
         ),
-        ({"image_hw": (360, 360)}, "lerobot", r"answers gripper .* 1 open.*lerobot gripper .*: serve it so"),
+        (
+            {"image_hw": (360, 360)},
+            "lerobot",
+            r"returns gripper .* 1 open.*lerobot expects gripper .*; none of the profiles",
+        ),
     ],
 )
 def test_cameras_state_and_convention_are_the_profiles(changed, profile, says):
@@ -315,7 +314,7 @@ def policy(tmp_path_factory):
 
 @pytest.fixture
 def refuse(policy, libero_assets, tmp_path, monkeypatch, capsys):
-    """Runs the evaluator in this process and returns why it refused."""
+    """Run the evaluator in this process and returns why it refused."""
     monkeypatch.setenv("VLALAB_TOKEN", "s3cret-token")
 
     def run(*arguments, url=policy.url, root=tmp_path / "runs"):
@@ -357,7 +356,7 @@ def test_a_run_folder_that_cannot_be_written(refuse, tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_readonly_run_folder(refuse, tmp_path):
     (tmp_path / "runs").mkdir(mode=0o555)
-    assert "cannot be written" in refuse()
+    assert "not writable" in refuse()
 
 
 def test_a_full_disk_is_seen_before_the_run_begins(refuse, monkeypatch):
@@ -366,7 +365,7 @@ def test_a_full_disk_is_seen_before_the_run_begins(refuse, monkeypatch):
 
 
 def test_a_run_that_does_not_exist(refuse):
-    assert "there is no run to resume" in refuse("--resume")
+    assert "no run to resume" in refuse("--resume")
     assert "run 'goal' not found" in refuse("--resume", "goal")
 
 
@@ -496,7 +495,7 @@ def test_a_damaged_store_is_left_alone(light, tmp_path):
     data = (whole / "run.sqlite").read_bytes()
     (directory / "run.sqlite").write_bytes(b"\0" * 200 + data[200:])
     with LightEvaluation(tmp_path, "hurt", *flags) as run:
-        assert "damaged and was left as it is" in run.end(code=2)
+        assert "damaged and was not changed" in run.end(code=2)
     assert (directory / "run.sqlite").read_bytes()[200:] == data[200:]
 
 
@@ -525,7 +524,7 @@ def test_runs_are_listed_reported_and_compared(sharded):
 
 
 def age(directory: Path) -> None:
-    """Makes a run's store what an earlier version wrote: it named no benchmark, and kept the tasks' names elsewhere."""
+    """Make a run's store what an earlier version wrote: it named no benchmark, and kept the tasks' names elsewhere."""
     with RunStore(directory / "run.sqlite") as store:
         identity, policy = store.meta("identity"), store.meta("identity")["policy"]
         old = {name: value for name, value in identity.items() if name not in ("benchmark", "action", "control_hz")}
@@ -545,7 +544,7 @@ def test_a_run_of_an_earlier_version_is_refused_with_the_difference_or_goes_on(l
     assert "3/4" in runs(*there, "list").stdout
     for words in (["report", "old"], ["compare", "old", "old"]):
         done = runs(*there, *words)
-        assert done.returncode == 2 and "was made before runs told their tasks' names" in done.stderr
+        assert done.returncode == 2 and "older version without task names" in done.stderr
     with LightEvaluation(directory.parent, "old", *flags, "--video", "none") as run:
         said = run.end(2)
     assert "benchmark: not recorded → LIBERO" in said and "--allow-drift" in said

@@ -47,7 +47,7 @@ def policy(tmp_path_factory):
 
 
 def calm_run(kind: type[Evaluation], policy, flags, root):
-    """Returns the folder of a run that nothing happened to."""
+    """Return the folder of a run that nothing happened to."""
     with kind(root, "calm", "--policy-url", policy.url, *flags) as run:
         output = run.end()
         assert f"success rate 0.0 % (0/{EPISODES})" in output and "report: " in output
@@ -179,7 +179,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path
         run.process.send_signal(signal.SIGINT)
         output = run.end(code=130)
         assert run.workers() == {}
-        assert "nothing lost; go on with\n" in output
+        assert "resume with\n" in output
         [command] = [line for line in output.splitlines() if "--resume run" in line]
         assert command.split()[:4] == ["python", "-m", "tests.libero.light", "libero_goal"]
     assert 1 <= len(results(run.directory)) < len(PLAN)
@@ -215,7 +215,7 @@ def test_whatever_is_killed_episodes_and_films_come_out_the_same(policy, of_libe
     assert sorted(results(run.directory)) == PLAN[:2] and not (run.directory / "videos" / "00-00.mp4").exists()
     with Evaluation(tmp_path / "runs", "run", *command) as run:
         output = run.end()
-        assert "(resumed)" in output and "1 video of earlier invocations to draw" in output
+        assert "(resumed)" in output and "1 video of earlier invocations to render" in output
         faults = check(run, results(calm_libero))
     told = [(fault.status, fault.episode, fault.invocation) for fault in faults]
     assert told == [("lost", 1, 1), ("lost", 2, 1)]
@@ -234,11 +234,11 @@ def test_a_video_that_alone_is_missing_is_drawn_at_the_next_start(policy, flags,
     assert len(list((run.directory / "videos").glob("*.mp4"))) == EPISODES - 1
     with LightEvaluation(tmp_path / "cut", "run", *command) as again:
         output = again.end()
-        assert f"0 of {EPISODES} to do" in output and "1 video of earlier invocations to draw" in output
+        assert f"0 of {EPISODES} to do" in output and "1 video of earlier invocations to render" in output
         assert check(again, undisturbed) == []
     assert len(list((run.directory / "videos").glob("*.mp4"))) == EPISODES
     with LightEvaluation(tmp_path / "cut", "run", *command) as again:
-        assert "to draw" not in again.end()
+        assert "to render" not in again.end()
 
 
 @pytest.mark.parametrize(("bad", "words"), [("gripper", "1.6 in action"), ("500", "answered 500"), ("422", "too long")])
@@ -344,7 +344,7 @@ def test_a_policy_that_stays_away_ends_the_run_and_loses_nothing(flags, undistur
             run.wait_mid_episode()
             service.kill()
             output = run.end(code=1)
-            assert "error: the policy went away and did not come back" in output and "--resume run" in output
+            assert "error: the policy became unreachable" in output and "--resume run" in output
         service.start()
         with LightEvaluation(tmp_path, "run", *command) as run:
             run.end()

@@ -18,7 +18,7 @@ SLOW = {"total": 1000.0, "policy": 600.0, "server_queue": 20.0, "server_infer": 
 
 @pytest.fixture
 def look(tmp_path, monkeypatch):
-    """Returns what is said of a run with these timings on a machine of two cores."""
+    """Return what is said of a run with these timings on a machine of two cores."""
 
     def say(timings=SLOW, load=1.0, memory_gb=8.0, workers=2, left=3, look_s=0.0):
         monkeypatch.setattr(supervisor, "GROWTH_INTERVAL_S", look_s)
@@ -35,7 +35,7 @@ def look(tmp_path, monkeypatch):
 
 
 def test_one_more_where_a_core_has_room_for_the_part_that_does_not_wait(look):
-    assert look() == "workers wait for the policy 60% of their time, and cores are idle: 3 from now on"
+    assert look() == "workers wait for the policy 60% of their time, and cores are idle: using 3 workers"
 
 
 @pytest.mark.parametrize(

@@ -189,10 +189,10 @@ def test_a_machine_that_differs_is_refused_with_both_sides(held, tmp_path, stack
     no_evaluator = refusal("policy", "http://" + url.rpartition("/")[2] + "/v1")
     far_policy = refusal("far", url, "--policy-url", "http://127.0.0.1:9")
     said = other_lock.end(2)
-    assert "must not join" in said and f"→ {'f' * 8}\n" in said and "lock:" in said
-    assert "nobody answers at http://127.0.0.1:9" in nobody.end(2)
-    assert "is no evaluator that can be joined" in no_evaluator.end(2)
-    assert "not reached from here at http://127.0.0.1:9" in far_policy.end(2)
+    assert "cannot join" in said and f"→ {'f' * 8}\n" in said and "lock:" in said
+    assert "no response from http://127.0.0.1:9" in nobody.end(2)
+    assert "is not an evaluator that can be joined" in no_evaluator.end(2)
+    assert "from this machine at http://127.0.0.1:9" in far_policy.end(2)
     assert run.peek("SELECT DISTINCT worker FROM episodes WHERE worker IS NOT NULL") == [("worker-0",)]
 
 
@@ -289,7 +289,7 @@ def test_a_token_is_asked_for(policies, flags, tmp_path, stack):
             urllib.request.urlopen(f"{url}/v1/run", timeout=30)
         assert refused.value.code == 401
         machine = stack.enter_context(Machine(tmp_path / "two", url, "--token", "another-token"))
-        assert "wants another token" in machine.end(2)
+        assert "wrong token" in machine.end(2)
     open_to_all = [flag if flag != "127.0.0.1:0" else "0.0.0.0:0" for flag in flags]
     with LightEvaluation(tmp_path / "runs", "open", "--policy-url", policies[0].url, *open_to_all) as run:
         assert "no token protects it" in run.end(2)

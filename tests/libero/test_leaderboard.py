@@ -22,7 +22,7 @@ created = itertools.count(1)
 
 
 def run(root, name, good=lambda task, episode: True, trials=1, **changes):
-    """Writes a run whose time of making is later than those before it."""
+    """Write a run whose time of making is later than those before it."""
     _, store = make_run(root, name, good, trials, **changes)
     store.set_meta("created", float(next(created)))
     return store
@@ -44,7 +44,7 @@ def test_policies_stand_by_suites_with_intervals_and_a_mean_where_all_are_there(
     run(tmp_path, "c", trials=3, policy=OTHER)
     (table,) = tables(tmp_path)
     vla, other = table.lines
-    assert table.suites == ("libero_goal", "libero_spatial") and table.facts["max_steps"] == "the profile's"
+    assert table.suites == ("libero_goal", "libero_spatial") and table.settings["max_steps"] == "the profile's"
     assert (vla.policy["name"], table.mean(vla), table.mean(other)) == ("vla", 0.75, None)
     assert vla.cells["libero_goal"].rate.interval == wilson(10, 20)
     text = shown(tmp_path)
@@ -88,7 +88,7 @@ def test_a_profile_whose_step_limit_was_changed_is_not_taken_for_the_same(tmp_pa
     about = old.meta("about")
     old.set_meta("about", about | {"profile": about["profile"] | {"max_steps": 280}})
     run(tmp_path, "new", policy=OTHER)
-    assert sorted(table.facts["max_steps"] for table in tables(tmp_path)) == [280, 300]
+    assert sorted(table.settings["max_steps"] for table in tables(tmp_path)) == [280, 300]
 
 
 def test_runs_of_one_identity_count_together_and_a_start_counts_once_as_the_earliest_has_it(tmp_path):
@@ -107,8 +107,8 @@ def test_of_runs_that_differ_beside_one_stands_and_the_other_is_told(tmp_path, t
     board = leaderboard.read_board(tmp_path, ())
     assert board.tables[0].lines[0].cells["libero_goal"].runs == (chosen,)
     ((name, why),) = board.left_out
-    assert {name, chosen} == {"a", "b"} and why.startswith(f"{chosen} stands for this policy and suite")
-    assert why.endswith("they differ in code, lock") and f"  {name}: {chosen} stands" in shown(tmp_path)
+    assert {name, chosen} == {"a", "b"} and why.startswith(f"{chosen} counts for this policy and suite")
+    assert why.endswith("they differ in code, lock") and f"  {name}: {chosen} counts" in shown(tmp_path)
 
 
 def test_policies_of_one_name_are_told_apart_by_what_differs(tmp_path):
@@ -195,4 +195,4 @@ def test_without_runs_the_first_step_is_said(tmp_path, capsys):
 def test_runs_of_which_none_is_complete_are_all_told(tmp_path):
     run(tmp_path, "a", left=10)
     text = shown(tmp_path)
-    assert text.startswith("no complete run to show") and "a: not complete, 0 of 10" in text
+    assert text.startswith("no complete run found") and "a: not complete: 0 of 10" in text

@@ -83,7 +83,7 @@ def test_a_store_whose_content_makes_no_sense_is_named_and_the_others_are_listed
     db.close()
     text = listed(tmp_path)
     assert re.search(r"good .* complete", text) and re.search(r"bad .* damaged", text)
-    assert "bad: run store" in text and "damaged and was left as it is" in text
+    assert "bad: run store" in text and "damaged and was not changed" in text
     assert runs.main(["--run-dir", str(tmp_path), "list"]) == 0
     runs.main(["--run-dir", str(tmp_path), "report", "bad"])
     assert "Traceback" not in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_bytes_changed_anywhere_never_hide_the_other_runs(tmp_path, capsys):
 def test_a_damaged_run_is_not_resumed(tmp_path):
     with open_run(tmp_path) as run:
         run.store.db.execute("UPDATE meta SET value = '[1]' WHERE key = 'identity'")
-    with pytest.raises(rundir.StoreError, match="damaged and was left as it is"), open_run(tmp_path):
+    with pytest.raises(rundir.StoreError, match="damaged and was not changed"), open_run(tmp_path):
         pass
 
 
@@ -141,12 +141,12 @@ def test_a_policys_name_neither_steers_the_terminal_nor_forges_a_line(tmp_path, 
 def test_what_workers_say_is_shown_plainly():
     out = io.StringIO()
     with PlainProgress({0: "a", 3: "b"}, counts(0), out) as progress:
-        progress.say(f"worker-0: {EVIL}")
+        progress.print_line(f"worker-0: {EVIL}")
     assert not STEERING.search(out.getvalue())
     console = Console(file=io.StringIO(), width=200, height=40)
     with LiveProgress({0: "a", 3: "b"}, counts(0), console) as progress:
         progress.update(counts(1), {"worker-0": f"waiting for the policy ({EVIL})"})
-        progress.say(EVIL)
+        progress.print_line(EVIL)
     assert "owned" in console.file.getvalue() and not STEERING.search(console.file.getvalue())
 
 

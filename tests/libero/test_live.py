@@ -63,7 +63,7 @@ class Client:
         return httpx.Response(200, content=data[8 : 8 + head]).json(), data[8 + head :]
 
     def until(self, session: str, what, timeout_s: float = 120.0) -> dict:
-        """Returns the first news of which `what` holds."""
+        """Return the first news of which `what` holds."""
         news, end = {"number": 0}, time.monotonic() + timeout_s
         while time.monotonic() < end:
             news, self.pictures = self.look(session, news["number"])
@@ -123,7 +123,7 @@ def solved(client):
 
 
 def news_is_new(client: Client, session: str) -> bool:
-    """Returns whether the oracle was asked since: it is busy while the episode runs."""
+    """Return whether the oracle was asked since: it is busy while the episode runs."""
     before = busy(client)
     time.sleep(0.3)
     return busy(client) != before
@@ -189,7 +189,7 @@ def test_a_demonstration_is_kept_once_and_a_full_disk_is_said_and_passes(solved,
     session, _ = solved
     directory = volume / "demonstrations"
     again = client.http.post(f"/v1/sessions/{session}/keep", json={})
-    assert again.status_code == 400 and "kept already" in again.json()["detail"]
+    assert again.status_code == 400 and "already saved" in again.json()["detail"]
     client.do(session, "reset")
     client.until(session, lambda news: news["episode"] == 2 and news["state"] == "ended")
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)]
@@ -206,9 +206,9 @@ def test_nothing_is_kept_of_a_start_that_evaluates(solved, client):
     session, _ = solved
     assert client.do(session, "reset", start={"init": 0}).status_code == 200
     news = client.until(session, lambda news: news["start"] == {"init": 0} and news["state"] == "ended")
-    assert news["success"] and "start of the evaluation" in news["not_kept"]
+    assert news["success"] and "init state of the evaluation" in news["not_kept"]
     refused = client.http.post(f"/v1/sessions/{session}/keep", json={})
-    assert refused.status_code == 400 and "drawn start" in refused.json()["detail"]
+    assert refused.status_code == 400 and "random start" in refused.json()["detail"]
 
 
 # --- a person drives ----------------------------------------------------------------------------------------
@@ -301,10 +301,10 @@ def test_a_session_that_nobody_uses_or_that_takes_too_much_is_closed(solved, cli
     assert "GB of memory" in client.sessions.over(session)
     client.sessions.limits = limits
     session.driven -= 7200
-    assert "nothing was done in it for 30 minutes" in client.sessions.over(session)
+    assert "30 minutes without a command" in client.sessions.over(session)
     session.used -= 7200
     wait_for(lambda: session.is_over, "the session's end")
-    assert "nobody looked" in client.look(solved[0])[0]["reason"] and not session.rss_bytes()
+    assert "no page used it" in client.look(solved[0])[0]["reason"] and not session.rss_bytes()
 
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_the_token_is_asked_for_and_a_session_has_to_be_known(client):
     [
         ({"suite": "libero_goall"}, "did you mean 'libero_goal'"),
         ({"task": 10}, "0 to 9"),
-        ({"policy": "http://169.254.169.254"}, "none of this service's"),
+        ({"policy": "http://169.254.169.254"}, "this service has:"),
         ({"start": {"init": 50}}, "0 to 49"),
         ({"start": {"file": "/etc/passwd"}}, "expected {'init'"),
     ],
@@ -375,5 +375,5 @@ def test_policies_are_a_list_of_names_and_addresses():
 
 def test_a_new_start_is_drawn_where_none_is_named():
     first = messages.parse_request(BENCHMARK, {}, SHORT)
-    assert first.init is None and first.drawn != messages.parse_request(BENCHMARK, {}, SHORT).drawn
+    assert first.init is None and first.start_number != messages.parse_request(BENCHMARK, {}, SHORT).start_number
     assert first.with_start({"init": 3}).init == 3

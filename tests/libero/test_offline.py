@@ -70,7 +70,7 @@ class RecordedPolicy(Policy):
 
 @pytest.fixture
 def ask(volume, monkeypatch, capsys):
-    """Returns a function: policy, flags → what the program printed, its summary and the folder of its results."""
+    """Return a function: policy, flags → what the program printed, its summary and the folder of its results."""
     monkeypatch.setenv("VLALAB_VOLUME", str(volume))
 
     def run(policy, *flags, dataset="small"):
@@ -114,16 +114,18 @@ def test_a_policy_that_does_what_was_recorded_has_no_error_and_padding_is_not_sc
     assert summary["steps"] == sum(data_sets.LENGTHS)
     assert summary["overall"]["mse"] < 1e-12 and summary["overall"]["mae_normalised"] < 1e-6
     assert summary["swapped"]["mae"] == pytest.approx(0.5, abs=1e-6) == summary["moved_by_instruction"]["mae"]
-    assert summary["verdict"].startswith("it listens") and summary["moved_by_noise"]["mae"] == 0
+    assert summary["verdict"].startswith("the policy follows") and summary["moved_by_noise"]["mae"] == 0
     assert {one.step % CHUNK for one in policy.asked} == {0}
     states = {(one.session.split(".")[2], one.step): one.state for one in policy.asked}
     assert np.array_equal(states["1", 4], data_sets.numbers(9, 1)[libero.STATE][4])
-    assert "does it listen" in (directory / "report.html").read_text().lower() and not list(directory.glob("*.png"))
+    assert "effect of the instruction" in (directory / "report.html").read_text().lower() and not list(
+        directory.glob("*.png")
+    )
 
 
 def test_figures_by_dimension_key_and_episode_are_those_of_a_known_error(ask):
     out, summary, directory = ask(RecordedPolicy(off=0.1), "--plot", "--episodes", "0,2", "--execute", "3")
-    assert [one["episode"] for one in summary["episodes"]] == [0, 2] and "does not listen" in summary["verdict"]
+    assert [one["episode"] for one in summary["episodes"]] == [0, 2] and "ignores the instruction" in summary["verdict"]
     for row in (*summary["dimensions"], *summary["keys"], *summary["episodes"], summary["overall"]):
         assert row["mse"] == pytest.approx(0.01, rel=1e-5) and row["mae"] == pytest.approx(0.1, rel=1e-5)
     assert [row["key"] for row in summary["keys"]] == [part.name for part in SEVEN]
@@ -175,12 +177,12 @@ def test_one_row_is_shown_with_frames_chunk_and_what_was_done(ask):
 
 BAD = {
     "no such set": (RecordedPolicy, ("--dataset", "smal"), "did you mean 'small'"),
-    "no such film": (lambda: RecordedPolicy(cameras=("top",)), (), "--cameras top=FILM"),
-    "no such film as told": (RecordedPolicy, ("--cameras", "agentview=nonesuch"), "has no film 'nonesuch'"),
+    "no such film": (lambda: RecordedPolicy(cameras=("top",)), (), "--cameras top=VIDEO"),
+    "no such film as told": (RecordedPolicy, ("--cameras", "agentview=nonesuch"), "has no video 'nonesuch'"),
     "another robot": (lambda: RecordedPolicy(SEVEN[:2]), (), "7 numbers .* has 6: position delta"),
-    "the simulator's state": (lambda: RecordedPolicy(needs_privileged=True), (), "no data set has"),
-    "a row beyond": (RecordedPolicy, ("--index", "31"), "no row of small; it has 31"),
-    "an episode beyond": (RecordedPolicy, ("--episodes", "0,3"), "no episode 3; it has 3"),
+    "the simulator's state": (lambda: RecordedPolicy(needs_privileged=True), (), "needs the simulator's state"),
+    "a row beyond": (RecordedPolicy, ("--index", "31"), "not a row of small; expected 0 to 30"),
+    "an episode beyond": (RecordedPolicy, ("--episodes", "0,3"), "no episode 3; choose from 3"),
     "fewer actions": (lambda: RecordedPolicy(chunk=2), (), "--execute 2"),
 }
 

@@ -30,7 +30,7 @@ def task_named(suite: str, part: str):
 
 
 def start(env, suite: str, part: str, episode: int = 0) -> Scene:
-    """Returns the scene of an episode after the wait steps."""
+    """Return the scene of an episode after the wait steps."""
     task = task_named(suite, part)
     env.load_task(task, seed=0)
     env.reset(episode, init_states(task)[episode])
@@ -41,7 +41,7 @@ def start(env, suite: str, part: str, episode: int = 0) -> Scene:
 
 
 def drive(env, scene: Scene, skill, steps: int, disturb=lambda step, action: action) -> tuple[bool, Scene]:
-    """Runs a skill; returns whether the task's goal held before it or the steps ended, and the last scene."""
+    """Run a skill; returns whether the task's goal held before it or the steps ended, and the last scene."""
     script = skill(scene)
     action = next(script)
     for step in range(1, steps + 1):

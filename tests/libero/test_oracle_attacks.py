@@ -43,7 +43,7 @@ def played(env, suite: str, index: int) -> list[dict]:
 
 
 def attack(client, episodes: list[list[dict]], requests: int, seed: int) -> Counter:
-    """Sends an intact beginning and then a damaged state, again and again; returns how often each answer came."""
+    """Send an intact beginning and then a damaged state, again and again; returns how often each answer came."""
     random, answers = np.random.default_rng(seed), Counter()
     for number in range(requests):
         states = episodes[int(random.integers(len(episodes)))]
@@ -54,7 +54,7 @@ def attack(client, episodes: list[list[dict]], requests: int, seed: int) -> Coun
 
 
 def episode(client, session: str, states: list[dict]) -> str:
-    """Returns what came of the last state. A session that goes well is reset at its end, as an evaluator does it."""
+    """Return what came of the last state. A session that goes well is reset at its end, as an evaluator does it."""
     try:
         for step, state in enumerate(states):
             chunk = client.act(asked(session, step, state))

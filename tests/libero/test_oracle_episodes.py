@@ -28,7 +28,7 @@ def oracle(tmp_path_factory):
 
 @pytest.fixture
 def scene_at_rest(libero_env):
-    """Returns a task's problem after the wait steps of the profile, ready to be observed."""
+    """Return a task's problem after the wait steps of the profile, ready to be observed."""
 
     def make(suite: str, task: int, episode: int = 0):
         chosen = load_suite(suite).tasks[task]

@@ -21,7 +21,7 @@ def scene_of(state: dict) -> Scene:
 
 
 def with_box(state: dict, name: str, pos, half, quat_wxyz=(1.0, 0, 0, 0)) -> dict:
-    """Returns the state with one more movable box."""
+    """Return the state with one more movable box."""
     state = copy.deepcopy(state)
     static, geoms = state["static"], state["static"]["geoms"]
     body = len(static["bodies"])

@@ -16,7 +16,7 @@ ANGLES = np.linspace(-3, 3, 13)
 
 
 def yaw_of(rot: np.ndarray) -> float:
-    """Returns the yaw in (-pi, pi] of a hand that points down: `orientation(yaw_of(rot))` is `rot` made level."""
+    """Return the yaw in (-pi, pi] of a hand that points down: `orientation(yaw_of(rot))` is `rot` made level."""
     return float(np.arctan2(-rot[0, 0], rot[1, 0]))
 
 
@@ -27,7 +27,7 @@ def scene() -> Scene:
 
 
 def turned(vector: np.ndarray) -> np.ndarray:
-    """Returns the rotation matrix of a rotation vector [3] (Rodrigues)."""
+    """Return the rotation matrix of a rotation vector [3] (Rodrigues)."""
     angle = np.linalg.norm(vector)
     k = vector / angle
     cross = np.array([[0, -k[2], k[1]], [k[2], 0, -k[0]], [-k[1], k[0], 0]])
@@ -35,7 +35,7 @@ def turned(vector: np.ndarray) -> np.ndarray:
 
 
 def run(script, scene: Scene, limit: int = 200, reach: float = 1.0) -> tuple[Scene, list[np.ndarray]]:
-    """Plays a script against an arm that follows every command at once (`reach` of it); returns last scene, actions."""
+    """Play a script against an arm that follows every command at once (`reach` of it); returns last scene, actions."""
     actions = []
     try:
         action = next(script)

@@ -31,7 +31,7 @@ RECORDED = {(3, 7): 5, (4, 0): 2}  # (task, episode) -> steps
 
 @contextlib.contextmanager
 def served(log: Path, *arguments: str) -> Iterator[PolicyClient]:
-    """Starts `python -m services.libero.policies …` on a free port and yields a client of it."""
+    """Start `python -m services.libero.policies …` on a free port and yields a client of it."""
     command = [sys.executable, "-m", "services.libero.policies", *arguments, "--port", "0"]
     with open(log, "w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=ENVIRONMENT)
@@ -73,7 +73,7 @@ def run_directory(tmp_path_factory) -> Path:
 
 
 def state_at(step: int) -> dict:
-    """Returns the made-up scene's state with what goes over the wire at this step."""
+    """Return the made-up scene's state with what goes over the wire at this step."""
     state = example_state()
     if step:
         del state["static"]

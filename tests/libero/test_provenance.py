@@ -19,7 +19,7 @@ from vla_evaluation import imports, provenance
 from vla_evaluation.benchmark import Assets
 from vla_evaluation.config import EvalConfig, differences
 from vla_evaluation.plan import describe, identify, make_plan, specify
-from vla_evaluation.report.data import why_not_comparable
+from vla_evaluation.report.data import comparability_problem
 from vla_evaluation.spec import RunSpec
 
 ENTRIES = (provenance.WORKER, BENCHMARK.module)
@@ -140,7 +140,7 @@ PROGRAMS = {
 
 
 def install(directory, name: str, version: str):
-    """Makes a folder that says, first on PYTHONPATH, that another version of a package is installed."""
+    """Make a folder that says, first on PYTHONPATH, that another version of a package is installed."""
     about = directory / f"{name}-{version}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -198,9 +198,9 @@ def test_a_run_never_stands_beside_figures_that_were_measured_with_another_packa
     plan = make_plan(BENCHMARK, EvalConfig("libero_goal", profile="openpi"))
     assets = Assets("official", ROOT, "d")
     found = identify(plan, specify(plan, PolicyInfo("openpi", OSC_POSE)), assets)
-    assert why_not_comparable(found, describe(plan, assets), True, []) == ""
+    assert comparability_problem(found, describe(plan, assets), True, []) == ""
     found["versions"]["mujoco"] = "3.8.1"
-    assert why_not_comparable(found, describe(plan, assets), True, []) == "other packages (mujoco 3.8.1, not 3.2.3)"
+    assert comparability_problem(found, describe(plan, assets), True, []) == "other packages (mujoco 3.8.1, not 3.2.3)"
 
 
 def test_a_robot_model_is_part_of_a_run_that_names_one():

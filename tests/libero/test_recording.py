@@ -36,7 +36,7 @@ def task_of(suite, index):
 
 
 def starts_of(env, task):
-    """Returns one drawn start per seed, and where objects stand in states: slices of their positions."""
+    """Return one drawn start per seed, and where objects stand in states: slices of their positions."""
     starts = []
     for seed in SEEDS:
         env.load_task(task, seed)
@@ -166,11 +166,11 @@ def test_demonstrations_are_shared_among_tasks():
     [
         ({"suite": "libero_goall"}, "did you mean 'libero_goal'"),
         ({"episodes": 0}, "episodes is 0; expected 1"),
-        ({"episodes": 9}, "leaves tasks without a demonstration.*10 tasks"),
+        ({"episodes": 9}, "--episodes must be at least 10.*got 9"),
         ({"noise": 1.5}, "noise is 1.5; expected 0 to 1"),
         ({"noise": float("nan")}, "noise is nan; expected 0 to 1"),
-        ({"noise": 0.1, "execute": 8}, "--execute 8 does not"),
-        ({"name": "../x"}, "not a folder name"),
+        ({"noise": 0.1, "execute": 8}, "remove --execute 8"),
+        ({"name": "../x"}, "not a valid name"),
         ({"tasks": "12"}, "tasks 0-9"),
     ],
 )
@@ -184,30 +184,30 @@ def store_of(tmp_path):
 
 
 def run_all(store, good, wanted, attempts):
-    """Plays everything that is pending; `good` says which episodes succeed."""
+    """Play everything that is pending; `good` says which episodes succeed."""
     while lease := store.lease("w", 1, 0.0, 60.0):
         result = {"success": lease.episode in good, "steps": 1}
-        assert store.finish(lease, result, 1.0, wanted=None if result["success"] else (wanted, attempts))
+        assert store.finish(lease, result, 1.0, target=None if result["success"] else (wanted, attempts))
     return [(row.episode, row.success) for row in store.finished()]
 
 
 def test_a_failure_is_replaced_and_the_first_successes_are_kept_in_any_order(tmp_path):
     with store_of(tmp_path) as store:
-        store.want({0: 3}, attempts=5)
+        store.plan_successes({0: 3}, attempts=5)
         assert store.plan() == [(0, 0), (0, 1), (0, 2)]
         done = run_all(store, {1, 3, 4, 7, 9}, 3, 5)
         assert [episode for episode, _ in done] == [0, 1, 2, 3, 4]  # three successes, and no more than it takes
-        store.want({0: 5}, attempts=5)
+        store.plan_successes({0: 5}, attempts=5)
         assert [episode for episode, _ in run_all(store, {1, 3, 4, 7, 9}, 5, 5)] == list(range(10))
 
 
 def test_attempts_have_an_end_and_fewer_may_be_wanted(tmp_path):
     with store_of(tmp_path) as store:
-        store.want({0: 2}, attempts=2)
+        store.plan_successes({0: 2}, attempts=2)
         assert len(run_all(store, set(), 2, 2)) == 4
-        store.want({0: 2, 1: 4}, attempts=3)
+        store.plan_successes({0: 2, 1: 4}, attempts=3)
         assert len(store.plan()) == 6 + 4
-        store.want({0: 2, 1: 1}, attempts=2)
+        store.plan_successes({0: 2, 1: 1}, attempts=2)
         assert [unit for unit in store.plan() if unit[0] == 1] == [(1, 0)] and len(store.plan()) == 5
 
 
@@ -231,7 +231,7 @@ def recorded(flags, tmp_path_factory) -> Path:
     """A recording that nothing disturbed."""
     with Recording(tmp_path_factory.mktemp("recorded") / "all", "calm", *flags) as run:
         output = run.end()
-        assert f"calm: {KEPT} demonstrations kept of" in output
+        assert f"calm: {KEPT} demonstrations from of" in output
     return run.directory
 
 
@@ -306,7 +306,7 @@ def light(wave):
 def calm(light, tmp_path_factory) -> Path:
     """Such a recording that nothing disturbed."""
     with LightRecording(tmp_path_factory.mktemp("light") / "all", "calm", *light) as run:
-        assert f"calm: {KEPT} demonstrations kept of" in run.end()
+        assert f"calm: {KEPT} demonstrations from of" in run.end()
     assert len(content(run.directory)) == KEPT
     return run.directory
 
@@ -321,15 +321,15 @@ def test_killed_in_the_middle_it_goes_on_to_the_same(wave, light, calm, tmp_path
             run.wait_mid_episode(done=1)
             run.process.send_signal(signal.SIGINT)
             wave.hold(2)
-            assert "not complete, nothing lost; the same command goes on" in run.end(code=130)
+            assert "run the same command to continue" in run.end(code=130)
         with LightRecording(tmp_path, "hurt", *light) as run:
             run.wait_mid_episode(done=2)
             run.kill()
     with LightRecording(tmp_path, "hurt", *light) as run:
-        assert "(goes on)" in run.end()
+        assert "(resumed)" in run.end()
     assert_same(content(run.directory), content(calm))
     with LightRecording(tmp_path, "hurt", *light) as run:
-        assert f"{KEPT} demonstrations kept" in run.end()
+        assert f"{KEPT} demonstrations from" in run.end()
 
 
 def test_a_full_disk_is_told_and_loses_nothing(wave, light, calm, small_disk):  # noqa: F811
@@ -340,7 +340,7 @@ def test_a_full_disk_is_told_and_loses_nothing(wave, light, calm, small_disk):  
             while True:
                 file.write(b"x" * 4096)
         wave.release()
-        assert "free some" in (output := run.end(code=1)) and "the same command goes on" in output
+        assert "free some" in (output := run.end(code=1)) and "run the same command to continue" in output
     filler.unlink()
     with LightRecording(small_disk, "run", *light) as run:
         run.end()
@@ -361,9 +361,9 @@ def test_a_policy_that_solves_nothing_ends_with_words(light, tmp_path):
     with LightRecording(tmp_path, "wave", *light, *more) as run:
         output = run.end(code=1)
     with LightRecording(tmp_path, "kept", *light, *more, "--keep-failures") as kept:
-        assert f"{KEPT} demonstrations kept of {KEPT} attempts" in kept.end()
+        assert f"{KEPT} demonstrations from of {KEPT} attempts" in kept.end()
     assert f"0 demonstrations kept of {KEPT} attempts" in output
-    assert f"too few attempts went well (task 0: 0 of {KEPT}); --attempts allows more than 1 each" in output
+    assert f"too few attempts succeeded (task 0: 0 of {KEPT}); use --attempts above 1" in output
     with RunStore(run.directory / "run.sqlite", readonly=True) as store:
         assert len(store.finished()) == KEPT
     assert Demonstrations(run.directory).episodes == ()

@@ -68,7 +68,7 @@ def context():
 
 @pytest.fixture
 def stage_of(context):
-    """Returns a stage for one of the scenes, freed afterwards."""
+    """Return a stage for one of the scenes, freed afterwards."""
     import mujoco
 
     from services.libero.simulator.rendering.stage import Stage
@@ -87,7 +87,7 @@ def stage_of(context):
 
 
 def poses(count, seed=0):
-    """Returns poses float64 [count][8] of the mover (anywhere, also inside other things) and the drawer.
+    """Return poses float64 [count][8] of the mover (anywhere, also inside other things) and the drawer.
 
     The first few have faces in one plane with standing faces: the drawer stands where the block does.
     """
@@ -167,7 +167,7 @@ def test_a_mirror_is_drawn_anew_when_what_it_shows_has_changed(stage_of):
     model = stage.model
 
     def look(qpos):
-        """Returns whether the mirror was drawn anew, having compared the picture."""
+        """Return whether the mirror was drawn anew, having compared the picture."""
         stage.pose(camera, qpos)
         expected = stage.render(camera)
         assert np.array_equal(expected, compositor.render(camera))

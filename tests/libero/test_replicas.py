@@ -9,7 +9,7 @@ import pytest
 from tests.libero.harness import LightEvaluation, PolicyService, results
 from vla_contract import PolicyClient
 from vla_evaluation.config import EvalConfig
-from vla_evaluation.coordinator.join import JoinConfig, policies_from_here
+from vla_evaluation.coordinator.join import JoinConfig, local_policy_urls
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.replicas import AnotherPolicy, Replicas
 
@@ -32,7 +32,7 @@ def store(tmp_path):
 
 
 def under_way(run, episode):
-    """Waits until an episode is at mid-episode; returns which address it asks."""
+    """Wait until an episode is at mid-episode; returns which address it asks."""
     sql = (
         "SELECT json_extract(result, '$.policy') FROM episodes "
         f"WHERE status = 'leased' AND episode = {episode} AND steps >= 3"
@@ -81,7 +81,7 @@ def test_two_policies_are_refused_with_both_sides(policies, tmp_path):
         both = f"{policies[0].url},{third.url}"
         with LightEvaluation(tmp_path / "runs", "r", "--policy-url", both) as run:
             said = run.end(2)
-    assert f"at {policies[0].url} and {third.url} are two policies" in said
+    assert f"{policies[0].url} and {third.url} serve different policies" in said
     assert "name: wave → surf" in said and "horizon: 4 → 8" in said and "Traceback" not in said
 
 
@@ -128,16 +128,16 @@ def test_episodes_go_where_the_fewest_are_under_way_and_not_where_they_failed(st
 def test_addresses_that_make_no_sense():
     with pytest.raises(ValueError, match="names http://a:1 twice"):
         EvalConfig("libero_goal", policy_url="http://a:1,http://a:1/")
-    with pytest.raises(ValueError, match="an address that is empty"):
+    with pytest.raises(ValueError, match="an empty address"):
         EvalConfig("libero_goal", policy_url="http://a:1,")
 
     class Two:
         policies = (A, B)
 
-    assert policies_from_here(JoinConfig("http://x:1"), Two) == (A, B)
-    assert policies_from_here(JoinConfig("http://x:1", policy_url="http://c:1,http://d:1/"), Two) == (
+    assert local_policy_urls(JoinConfig("http://x:1"), Two) == (A, B)
+    assert local_policy_urls(JoinConfig("http://x:1", policy_url="http://c:1,http://d:1/"), Two) == (
         "http://c:1",
         "http://d:1",
     )
-    with pytest.raises(ValueError, match="not equally many; expected an address for each"):
-        policies_from_here(JoinConfig("http://x:1", policy_url="http://c:1"), Two)
+    with pytest.raises(ValueError, match="lists 1 of the run.s 2 addresses; expected one for each"):
+        local_policy_urls(JoinConfig("http://x:1", policy_url="http://c:1"), Two)

@@ -137,7 +137,7 @@ GROOT = {
 def test_a_run_under_groots_profile_stands_beside_groots_figure(tmp_path, changes, reason):
     directory, store = make_run(tmp_path, trials=5, **(GROOT | changes))
     summary = report.build(directory, store)
-    assert summary.comparable == (not reason) and reason in summary.why_not_comparable
+    assert summary.comparable == (not reason) and reason in summary.comparability_problem
     assert [row.percent for row in summary.published] == ([] if reason else [86.0])
 
 
@@ -398,7 +398,7 @@ def test_a_live_table_for_people():
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=30)
     with LiveProgress({0: "open the drawer", 3: "push the plate"}, counts(0), console) as progress:
         progress.update(counts(4), {"worker-0": "task 0 episode 3", "worker-1": "waiting for the policy (refused)"})
-        progress.say("worker-1 was killed by SIGKILL; starting another")
+        progress.print_line("worker-1 was killed by SIGKILL; starting another")
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
     assert "open the drawer" in text and "4/10" in text and "50 %" in text
     assert "1 × waiting for the policy (refused)" in text

@@ -41,7 +41,7 @@ def pages(tmp_path_factory):
 
 @pytest.fixture
 def open_page(pages, stack):
-    """Returns a function that opens a report in a browser of its own."""
+    """Return a function that opens a report in a browser of its own."""
 
     def make(name, width=1280, scheme="light"):
         shown = stack.enter_context(browser.Browser(width=width))
@@ -54,7 +54,7 @@ def open_page(pages, stack):
 
 
 def box(shown, selector):
-    """Returns an element's place: left, top, right, bottom."""
+    """Return an element's place: left, top, right, bottom."""
     place = f"document.querySelector({selector!r}).getBoundingClientRect()"
     return shown.js(f"(r => [r.left, r.top, r.right, r.bottom])({place})")
 

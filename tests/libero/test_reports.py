@@ -78,7 +78,7 @@ def plant(root: Path) -> None:
 
 @contextmanager
 def serving(volume: Path, *words: str, **variables: str):
-    """Starts the service on a free port; gives its address as soon as it is ready."""
+    """Start the service on a free port; gives its address as soon as it is ready."""
     (port,) = free_ports(1)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("VLALAB_")}
     path = os.pathsep.join(
@@ -110,7 +110,7 @@ def url(volume):
 
 
 def ask(url: str, path: str, method: str = "GET", **headers: str):
-    """Returns an answer's status, headers and body; the path goes out as it is, and no redirect is followed."""
+    """Return an answer's status, headers and body; the path goes out as it is, and no redirect is followed."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()

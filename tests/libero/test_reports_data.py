@@ -156,7 +156,7 @@ def test_images_in_rows_are_not_decoded_for_a_page(url, volume):
 
 
 def peak_mb(port):
-    """Returns the most memory that the service at a port has held so far."""
+    """Return the most memory that the service at a port has held so far."""
     ended = f"\0--port\0{port}\0".encode()
     process = next(path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if ended in path.read_bytes())
     return int(re.search(r"VmHWM:\s+(\d+)", (process / "status").read_text())[1]) / 1024

@@ -18,14 +18,14 @@ KINDS = [("libero_goal", 0), ("libero_object", 0)]  # an arm on its stand, and o
 
 
 def touching(env) -> list[str]:
-    """Returns what link 7 of the loaded scene touches."""
+    """Return what link 7 of the loaded scene touches."""
     model, contact = env.domain.sim.model, env._data.contact
     pairs = [[model.geom_id2name(one) for one in pair] for pair in zip(contact.geom1, contact.geom2, strict=True)]
     return [other for pair in pairs for other in pair if SHAPE in pair and other != SHAPE]
 
 
 def a_start_where_it_touches(env, task) -> np.ndarray:
-    """Returns an init state of the task with the arm where link 7 touches nothing of the arm's own."""
+    """Return an init state of the task with the arm where link 7 touches nothing of the arm's own."""
     start, draw = suites.init_states(task)[0].copy(), np.random.RandomState(0)
     low, high = env._model.jnt_range[:7].T
     for _ in range(1000):

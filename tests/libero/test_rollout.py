@@ -232,7 +232,8 @@ def test_what_is_forgiven_ends_the_episode_and_stands_in_its_record(error):
 def test_pictures_are_kept_only_where_they_are_asked_for():
     assert play(DiaryEnv(), constant(1), cameras=("agentview",)).frames == {}
     record = run_episode(
-        DiaryEnv(), 0, np.zeros(5), act=constant(1), spec=spec(cameras=("agentview",)), session="s", film="agentview",
+        DiaryEnv(), 0, np.zeros(5), act=constant(1), spec=spec(cameras=("agentview",)), session="s",
+        video_camera="agentview",
         keep_frame=lambda step: step % 2 == 0,
     )  # fmt: skip
     assert sorted(record.frames) == list(range(0, 20, 2))

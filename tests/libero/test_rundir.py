@@ -58,7 +58,7 @@ def evaluators(number=2):
 
 
 def together(processes, root, run_id, plan=PLAN) -> list[dict]:
-    """Returns what each process says of a run that all are told to open in the same moment."""
+    """Return what each process says of a run that all are told to open in the same moment."""
     order = {"at": time.time() + 0.02, "root": str(root), "run_id": run_id, "identity": IDENTITY, "plan": plan}
     for process in processes:
         process.stdin.write(json.dumps(order) + "\n")
@@ -81,7 +81,7 @@ def test_two_evaluators_of_one_id_do_every_episode_once(tmp_path):
             assert finished(tmp_path / f"run-{number}") == PLAN
             refusals += [one["refused"] for one in said if "refused" in one]
     for text in refusals:
-        assert "is working on run 'run-" in text and "choose another name" in text
+        assert "is already running 'run-" in text and "choose another name" in text
         assert "process " in text and "(started " in text
     assert not list(tmp_path.glob("*/.run.sqlite*")), "a draft was left behind"
 
@@ -112,7 +112,7 @@ def test_a_store_is_named_once(tmp_path):
     with RunStore.create(tmp_path / "run.sqlite", **facts) as store:
         invocation = store.begin_invocation(0.0)
         store.finish(store.lease("w", invocation, 0.0, 9.0), {"success": True, "steps": 1}, 1.0)
-    with pytest.raises(rundir.StoreError, match="exists already"):
+    with pytest.raises(rundir.StoreError, match="already exists"):
         RunStore.create(tmp_path / "run.sqlite", **facts)
     with RunStore(tmp_path / "run.sqlite") as store:
         assert len(store.finished()) == 1

@@ -13,7 +13,7 @@ from services.libero.simulator import runtime, suites
 from tests.libero.harness import ENVIRONMENT, ROOT
 from vla_common import gl
 from vla_common.gl import EglDevice, choose
-from vla_evaluation.workers.supervisor import one_thread_each
+from vla_evaluation.workers.supervisor import thread_environment
 
 EPISODE = """
 import json, socket, sys
@@ -35,7 +35,7 @@ print(json.dumps(result | {"torch": "torch" in sys.modules, "gl": configured.gl.
 
 
 def run_episode(assets, directory, render="cpu", before="", **environment):
-    """Runs `before` and one step in a fresh process: stdin closed, home, temporary and current folder empty."""
+    """Run `before` and one step in a fresh process: stdin closed, home, temporary and current folder empty."""
     for name in ("home", "tmp", "cwd"):
         (directory / name).mkdir()
     env = {
@@ -85,7 +85,7 @@ def test_osmesa_draws_the_same_where_egl_is_missing(libero_assets, tmp_path):
 
 @pytest.fixture
 def devices(monkeypatch):
-    """Sets what EGL shows."""
+    """Set what EGL shows."""
 
     def show(*found):
         monkeypatch.setattr(gl, "egl_devices", lambda: list(found))
@@ -116,8 +116,8 @@ def test_cuda_order_is_translated_to_egls(devices):
 
 def test_what_the_caller_says_about_threads_stays():
     told = {"OMP_NUM_THREADS": "3", "LP_NUM_THREADS": "2"}
-    assert one_thread_each({"OTHER": "x", **told}).items() >= {**told, "MKL_NUM_THREADS": "1", "OTHER": "x"}.items()
-    assert [one_thread_each({}, many)["LP_NUM_THREADS"] for many in (0, 1, 2, 9)] == ["0", "0", "2", "4"]
+    assert thread_environment({"OTHER": "x", **told}).items() >= {**told, "MKL_NUM_THREADS": "1", "OTHER": "x"}.items()
+    assert [thread_environment({}, many)["LP_NUM_THREADS"] for many in (0, 1, 2, 9)] == ["0", "0", "2", "4"]
 
 
 @pytest.mark.parametrize("none", ["", "-1"])
@@ -218,7 +218,7 @@ print(drawn(LiberoEnv(sys.argv[1])))
 
 
 def drawn(env) -> str:
-    """Returns a hash over what both cameras see of three steps."""
+    """Return a hash over what both cameras see of three steps."""
     task, digest = suites.load_suite("libero_goal").tasks[1], hashlib.sha256()
     env.load_task(task)
     env.reset(0, suites.init_states(task)[0])

@@ -187,7 +187,7 @@ def test_places_follow_the_order_of_finishing_per_task_and_outcome(store):
     leases = [store.lease("a", invocation, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
     for lease, success, at in zip(leases, (True, False, True, True), (3.0, 4.0, 1.0, 3.0), strict=True):
         store.finish(lease, result(success), at)
-    assert [store.place(lease) for lease in leases] == [1, 0, 0, 2]
+    assert [store.outcome_rank(lease) for lease in leases] == [1, 0, 0, 2]
 
 
 def test_a_video_falls_to_one_worker_of_a_later_invocation(store):
@@ -200,17 +200,17 @@ def test_a_video_falls_to_one_worker_of_a_later_invocation(store):
     def first_of_each(success, place):
         return place == 0
 
-    def undrawn(invocation, wanted=lambda success, place: True):
-        return [lease.episode for lease in store.undrawn(invocation, wanted)]
+    def missing_videos(invocation, wanted=lambda success, place: True):
+        return [lease.episode for lease in store.missing_videos(invocation, wanted)]
 
-    assert undrawn(invocation) == [], "its own invocation draws them as they come"
+    assert missing_videos(invocation) == [], "its own invocation draws them as they come"
     later = store.begin_invocation(5.0)
-    assert undrawn(later) == [0, 2, 3] and undrawn(later, first_of_each) == [2, 3]
+    assert missing_videos(later) == [0, 2, 3] and missing_videos(later, first_of_each) == [2, 3]
     assert store.claim_video(leases[2], later) and not store.claim_video(leases[2], later)
-    assert undrawn(later) == [0, 3], "whoever has it draws it, or nobody does in this invocation"
-    assert undrawn(store.begin_invocation(6.0)) == [0, 2, 3]
+    assert missing_videos(later) == [0, 3], "whoever has it draws it, or nobody does in this invocation"
+    assert missing_videos(store.begin_invocation(6.0)) == [0, 2, 3]
     store.add_to_result(leases[2], {"video": "v.mp4"})
-    assert undrawn(store.begin_invocation(7.0)) == [0, 3]
+    assert missing_videos(store.begin_invocation(7.0)) == [0, 3]
     assert [f.success for f in store.finished()] == [True, False, True, False]
 
 
@@ -265,7 +265,7 @@ def test_full_disk_is_a_clear_error_and_nothing_is_lost(store):
     pages = store.db.execute("PRAGMA page_count").fetchone()[0]
     store.db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then reports SQLITE_FULL as a full disk does
     lease = store.lease("a", invocation, 1.0, LEASE_S)
-    with pytest.raises(StoreError, match="disk is full: free some space, then resume"):
+    with pytest.raises(StoreError, match="disk is full; free some space, then resume"):
         store.finish(lease, result(note="x" * 100_000), 2.0)
     store.db.execute("PRAGMA max_page_count = 1000000")
     assert len(store.finished()) == 1
@@ -285,7 +285,7 @@ def test_a_damaged_store_is_refused_and_left_alone(tmp_path, damage):
     else:
         del data[len(data) // 2 :]
     path.write_bytes(data)
-    with pytest.raises(StoreError, match="damaged and was left as it is"):
+    with pytest.raises(StoreError, match="damaged and was not changed"):
         RunStore(path)
     assert path.read_bytes() == bytes(data)
 
@@ -313,5 +313,5 @@ def test_a_store_is_never_half_created(tmp_path):
         make_store(tmp_path, plan=[(0, 0), (0, 0)])
     assert os.listdir(tmp_path) == []
     make_store(tmp_path).close()
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(StoreError, match="already exists"):
         make_store(tmp_path)

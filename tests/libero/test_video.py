@@ -25,7 +25,7 @@ from vla_evaluation.pictures import video
     ],
 )
 def test_which_episodes_get_a_video(mode, success, shown, expected):
-    assert video.wanted(mode, success, shown) is expected
+    assert video.should_render(mode, success, shown) is expected
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7, 8])
@@ -36,7 +36,7 @@ def test_every_second_state_and_always_the_last(steps):
 
 
 class PaintingEnv:
-    """Draws the state as a grey level, with a white bottom row as MuJoCo's first row."""
+    """Sample the state as a grey level, with a white bottom row as MuJoCo's first row."""
 
     def __init__(self):
         self.drawn = 0
@@ -54,7 +54,7 @@ class PaintingEnv:
 def test_frames_are_upright_and_pictures_of_the_episode_are_used_again():
     env, states = PaintingEnv(), np.arange(9.0)[:, None] * 10
     already = np.full((64, 64, 3), 77, np.uint8)
-    frames = list(video.draw(env, "any", states, {4: already}, 2))
+    frames = list(video.render_frames(env, "any", states, {4: already}, 2))
     assert [int(frame[0, 0, 0]) for frame in frames] == [0, 20, 77, 60, 80]
     assert (frames[0][-8:] == 255).all()
     assert env.drawn == 4

@@ -156,7 +156,7 @@ def test_experts_refuse_what_is_no_state_of_meta_world():
 
 
 def test_random_actions_of_an_unknown_range_are_refused():
-    with pytest.raises(ValueError, match=r"the range of position \[3\] .* is not known.*give it low and high"):
+    with pytest.raises(ValueError, match=r"position \[3\] .*; set its low and high"):
         RandomPolicy("random", STATE)
 
 

@@ -109,8 +109,8 @@ def test_a_film_has_the_benchmarks_rate(lab, said):
 def test_one_toy_demonstrates_on_the_other(lab, said):
     """By the benchmark's own policy, which answers in another convention than is executed; drawn as it was seen."""
     told = lab("record", "reach", "--episodes", "3", "--name", "toy-demos", "--workers", "2")
-    assert "policy seeker" in told and "toy-demos: 3 demonstrations kept of 3 attempts" in told
-    assert "toy-demos: 3 demonstrations kept of 3" in lab("record", "reach", "--episodes", "3", "--name", "toy-demos")
+    assert "policy seeker" in told and "toy-demos: 3 demonstrations from 3 attempts" in told
+    assert "toy-demos: 3 demonstrations from 3" in lab("record", "reach", "--episodes", "3", "--name", "toy-demos")
     assert "noise: 0.0 → 0.5" in lab("record", "reach", "--name", "toy-demos", "--noise", "0.5", code=2)
     assert "toy-demos" in (listed := lab("runs")) and "kept" in listed
     show = (

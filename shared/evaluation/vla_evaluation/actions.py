@@ -1,4 +1,4 @@
-"""From a policy's actions to the benchmark's: part by part, as they are or converted from another convention."""
+"""Convert a policy's actions to the benchmark's convention, part by part, and check that they are plausible."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import numpy as np
 from vla_contract import ActionChunk
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, Part, total
 
-OVERSHOOT = 10.0  # controllers clip at a delta's range; ten times that is an action that was not un-normalised
-CHOICE_OVERSHOOT = 1.5  # of a part without a unit, which selects one of two things
+# Controllers clip at a delta's range; ten times that is an action that was not un-normalised.
+OVERSHOOT = 10.0
+# The same for a part without a unit, which selects one of two states, such as a gripper.
+CHOICE_OVERSHOOT = 1.5
 
 
 class PolicyFault(Exception):
-    """The policy answered something that must not be executed; asking again would give the same."""
+    """The policy returned an action that must not be executed; a retry would return the same."""
 
 
 def _convert_gripper(opens: np.ndarray) -> np.ndarray:
@@ -25,7 +27,7 @@ def _convert_gripper(opens: np.ndarray) -> np.ndarray:
 
 
 def _meaning(part: Part) -> tuple:
-    return part.name, part.size, part.unit, part.convention  # without its range: nobody clips to it
+    return part.name, part.size, part.unit, part.convention  # without its range, to which no code clips
 
 
 # (the policy's part, the benchmark's) → the conversion of numbers, float32 [T, size]
@@ -34,12 +36,12 @@ CONVERSIONS: dict[tuple, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def differing(theirs: Sequence[Part], ours: Sequence[Part], convert: bool = True) -> tuple | None:
-    """Return the first pair of parts that does not fit, with None for a missing part; None where all fit.
+def differing(policy_parts: Sequence[Part], benchmark_parts: Sequence[Part], convert: bool = True) -> tuple | None:
+    """Return the first pair of parts that does not fit, with None for a missing part; None if all fit.
 
     Parts fit if they mean the same, or (`convert`) if the policy's can be converted to the benchmark's.
     """
-    for pair in zip_longest(theirs, ours):
+    for pair in zip_longest(policy_parts, benchmark_parts):
         if None in pair:
             return pair
         meanings = _meaning(pair[0]), _meaning(pair[1])
@@ -49,7 +51,7 @@ def differing(theirs: Sequence[Part], ours: Sequence[Part], convert: bool = True
 
 
 class Actions:
-    """Reads a policy's chunks as actions of `executed`. The parts must fit each other: see `differing`."""
+    """Converts a policy's chunks to actions of `executed`. The parts must fit each other: see `differing`."""
 
     def __init__(self, name: str, answered: Sequence[Part], executed: Sequence[Part]):
         self.name, self.answered, self.executed = name, tuple(answered), tuple(executed)
@@ -68,38 +70,38 @@ class Actions:
         actions = np.asarray(chunk.actions, dtype=np.float32)
         if actions.ndim != 2 or actions.shape[1] != self.size or len(actions) == 0:
             expected = f"expected [T, {self.size}] with T ≥ 1"
-            message = f"policy {self.name!r} answered actions of shape {actions.shape}; {expected}"
+            message = f"policy {self.name!r} returned actions of shape {actions.shape}; {expected}"
             return np.empty((0, self.size), np.float32), PolicyFault(message)
         fault, actions = None, actions[skip:count]
-        bad = np.argwhere(~(np.abs(actions) <= self.limits))  # so that NaN is bad, too
+        bad = np.argwhere(~(np.abs(actions) <= self.limits))  # not >, so NaN is bad too
         if len(bad):
             step, dimension = bad[0]
             fault, actions = self._fault(actions[step, dimension], skip + step, dimension), actions[:step]
         begin = 0
-        for theirs, ours in zip(self.answered, self.executed, strict=True):
-            convert = CONVERSIONS.get((_meaning(theirs), _meaning(ours)))
+        for source, target in zip(self.answered, self.executed, strict=True):
+            convert = CONVERSIONS.get((_meaning(source), _meaning(target)))
             if convert is not None:
                 actions = actions.copy()
-                actions[:, begin : begin + ours.size] = convert(actions[:, begin : begin + ours.size])
-            begin += ours.size
+                actions[:, begin : begin + target.size] = convert(actions[:, begin : begin + target.size])
+            begin += target.size
         return actions, fault
 
     def _fault(self, value: float, step: int, dimension: int) -> PolicyFault:
-        message = f"policy {self.name!r} answered {value:.3g} in action {step}, dimension {dimension}"
+        message = f"policy {self.name!r} returned {value:.3g} in action {step}, dimension {dimension}"
         if not np.isfinite(value):
             return PolicyFault(message)
         part = [part for part in self.answered for _ in range(part.size)][dimension]
         unit = "" if part.unit == "1" else f", 1.0 is {part.unit}"
         return PolicyFault(
-            f"{message}; at most {self.limits[dimension]:g} makes sense ({part.name}{unit}): are the actions "
-            "un-normalised with the right key?"
+            f"{message}; expected at most {self.limits[dimension]:g} ({part.name}{unit}). Check that the actions are "
+            "un-normalised with the right key (--unnorm-key)"
         )
 
 
-def _limit(part: Part, ours: Part) -> float:
+def _limit(part: Part, target: Part) -> float:
     """Return the largest plausible magnitude of a part's numbers: any finite one where no range is known, and where
     the conversion takes the sign, which clips.
     """
-    if part.low is None or part.high is None or (_meaning(part), _meaning(ours)) in CONVERSIONS:
+    if part.low is None or part.high is None or (_meaning(part), _meaning(target)) in CONVERSIONS:
         return float(np.finfo(np.float32).max)
     return (CHOICE_OVERSHOOT if part.unit == "1" else OVERSHOOT) * max(abs(part.low), abs(part.high))

@@ -1,13 +1,13 @@
-"""What the evaluator knows of a benchmark: the members of `Benchmark`, and of the `Environment` that one makes.
+"""The interface between evaluator and benchmark: `Benchmark`, and the `Environment` that it makes.
 
 A benchmark is a directory under services/. Its benchmark.py has an object with the members of `Benchmark`,
 called BENCHMARK; its __main__.py is the job that compose.yaml runs:
 
     endings.run(main, BENCHMARK, sys.argv[1:])  # main of vla_evaluation.cli
 
-The evaluator's own process uses the data alone. Every worker process imports the benchmark's module by its name and
-calls `make_env` once, so settings that precede the import of a simulator belong there, and the module
-itself may import no simulator.
+The evaluator's own process reads only the data. Every worker process imports the benchmark's module by name and calls
+`make_env` once. Settings that must precede the import of a simulator belong there; the module itself must not import
+one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Task(Protocol):
 class Assets:
     """The files that scenes are built from: what they are, where, and a digest that changes with their content.
 
-    `unlike` is the reason why results on them are not comparable with published figures, empty where they are;
-    `notice` is at the top of the report, and `advice` is printed before and after a run.
+    unlike  why results on them are not comparable with published figures; empty if they are
+    notice  shown at the top of the report
+    advice  printed before and after a run
     """
 
     kind: str
@@ -56,8 +57,8 @@ class Environment(Protocol):
     """One simulated scene after another, in the process that made it. States and images must follow from the task,
     the seed, the episode and the actions alone, whichever episodes this process ran before: workers share a run.
 
-    Optional: `sense(camera, picture)` returns the policy's version of an image that `render` drew in this step, for
-    a task with a disturbed sensor; videos and people get the rendered one.
+    Optional: `sense(camera, image)` returns the policy's version of an image that `render` drew in this step, for
+    a task with a disturbed sensor; videos show the rendered one.
     """
 
     instruction: str  # of the loaded task
@@ -80,7 +81,7 @@ class Environment(Protocol):
         """Execute one action, float32 [n] as in `Benchmark.action`; return whether the task is solved now."""
 
     def render(self, camera: str) -> np.ndarray:
-        """Return a camera's image: uint8 [camera_size, camera_size, 3], bottom row first, as OpenGL draws."""
+        """Return a camera's image: uint8 [camera_size, camera_size, 3], bottom row first, as OpenGL renders."""
 
     def state(self) -> np.ndarray:
         """Return the robot's state for a policy: float32 [n] as in `Benchmark.state`."""
@@ -92,13 +93,13 @@ class Environment(Protocol):
         """Pose the scene as it was at `sim_state` of the episode that was reset last, to render it afterwards."""
 
     def view(self) -> np.ndarray:
-        """Return what images show now, cameras aside: float64, of one length within a task."""
+        """Return the state that images depend on, cameras aside: float64, of one length within a task."""
 
     def show(self, view: np.ndarray) -> None:
-        """Pose the scene of the episode that was reset last for `render` to draw what it drew at `view`."""
+        """Pose the scene of the episode that was reset last so that `render` returns the image of `view`."""
 
     def fixture_poses(self) -> dict[str, np.ndarray]:
-        """Return by name the poses that `reset` set and `sim_state` does not have; empty where there are none."""
+        """Return by name the poses that `reset` set and `sim_state` does not have; empty if there are none."""
 
     def privileged(self, first: bool) -> dict[str, Any]:
         """Return the true state for policies that request it, as a plain tree; `first`: with what never changes."""
@@ -133,14 +134,14 @@ class Benchmark(Protocol):
     def init_states(self, task: Any) -> np.ndarray:
         """Return the task's start states [episodes, n]; episode k starts from row k."""
 
-    def assets(self, asked: str | None, volume: Path) -> Assets:
+    def assets(self, requested: str | None, volume: Path) -> Assets:
         """Return the assets of --assets, else the first on the volume or elsewhere.
 
-        ValueError, with what to do, where there are none or `asked` is invalid.
+        ValueError, with what to do, if there are none or `requested` is invalid.
         """
 
     def renderer(self, render: str) -> str:
-        """Return the renderer of `render` (auto, cpu, gpu), with its version; ValueError where there is none."""
+        """Return the renderer of `render` (auto, cpu, gpu), with its version; ValueError if there is none."""
 
     def worker_variables(self, number: int) -> dict[str, str]:
         """Return environment variables for worker `number` (from 0), such as the GPU of its turn."""
@@ -157,17 +158,17 @@ class Benchmark(Protocol):
 
 
 def base_of(benchmark: Benchmark, suite: str) -> str:
-    """Return the suite that `suite` is derived from, itself where it is not."""
+    """Return the suite that `suite` is derived from, itself if it is not."""
     return getattr(benchmark, "bases", {}).get(suite, suite)
 
 
 def kind_of(task: Task) -> str:
-    """Return the kind of a task; empty where its benchmark has none."""
+    """Return the kind of a task; empty if its benchmark has none."""
     return getattr(task, "kind", "")
 
 
 def level_of(task: Task) -> int:
-    """Return the difficulty of a task; 0 where its benchmark has none, or not for this one."""
+    """Return the difficulty of a task; 0 if its benchmark has none, or not for this one."""
     return getattr(task, "level", 0)
 
 
@@ -183,9 +184,9 @@ def sensed(env: Environment, camera: str, image: np.ndarray) -> np.ndarray:
 
 
 def require_assets(benchmark: Benchmark, tasks: Sequence[Task], assets: Assets) -> None:
-    """Raise ValueError, with what to do, where a task cannot be built from these assets."""
-    lacking = getattr(benchmark, "lacking", None)
-    if reason := lacking(tasks, assets) if lacking else "":
+    """Raise ValueError, with what to do, if a task cannot be built from these assets."""
+    find_missing = getattr(benchmark, "lacking", None)
+    if reason := find_missing(tasks, assets) if find_missing else "":
         raise ValueError(reason)
 
 

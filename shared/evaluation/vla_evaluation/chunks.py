@@ -1,7 +1,7 @@
-"""How action chunks are executed: so many actions of each, several averaged, or while the world moves on.
+"""Execution of action chunks: a number of actions of each, an ensemble of several, or in real time.
 
-A policy that is asked at step t answers what to do at steps t, t + 1, … `Chunking` says when it is asked and which of
-its answers counts; `Timeline` stores the answers of one episode and returns the action of every step.
+A policy that is queried at step t returns actions for steps t, t + 1, … `Chunking` defines when it is queried and how
+its actions are combined; `Timeline` stores the chunks of one episode and returns the action of every step.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ACT_WEIGHT = 0.01  # ACT's imitate_episodes.py
 
 @dataclass(frozen=True)
 class Chunking:
-    """How chunks are executed; every field is part of a run's identity. Raises ValueError for invalid combinations.
+    """Execution of chunks; every field is part of a run's identity. Raises ValueError for invalid combinations.
 
     execute   steps between two requests; None: as many as the chunk has actions, with `ensemble` one
     ensemble  the action of a step that is in several chunks: the newest chunk's, the mean, or the mean with weights
               w_i = exp(-m · i), i = 0 for the oldest chunk (ACT, T. Z. Zhao et al., RSS 2023, and its
               imitate_episodes.py); None: a chunk ends where the next begins
     weight    m: above 0 older chunks count more, below 0 newer ones; None: ACT's 0.01 with "exponential"
-    realtime  steps per second of a world that moves on during inference; None: it waits
+    realtime  steps per second of a simulation that continues during inference; None: it waits
     """
 
     execute: int | None = None
@@ -45,13 +45,13 @@ class Chunking:
             raise ValueError(f"invalid --ensemble {self.ensemble}; expected {', '.join(MODES)}")
         if self.weight is not None and self.ensemble != "exponential":
             raise ValueError(
-                f"--ensemble-weight {self.weight:g} weighs chunks of --ensemble exponential; "
-                f"{self.ensemble or 'without it'} has no use for it: leave it out"
+                f"--ensemble-weight {self.weight:g} requires --ensemble exponential, got {self.ensemble or 'none'}; "
+                "remove it"
             )
         if self.weight is not None and not math.isfinite(self.weight):
-            raise ValueError(f"invalid --ensemble-weight {self.weight}; expected a finite number, as 0.01")
+            raise ValueError(f"invalid --ensemble-weight {self.weight}; expected a finite number, for example 0.01")
         if self.realtime is not None and not 0 < self.realtime < math.inf:
-            raise ValueError(f"invalid --realtime {self.realtime}; expected steps per second above 0, as 20")
+            raise ValueError(f"invalid --realtime {self.realtime}; expected steps per second above 0, for example 20")
         if self.ensemble is not None and self.execute is None:
             object.__setattr__(self, "execute", 1)
         if self.ensemble == "exponential" and self.weight is None:
@@ -63,12 +63,12 @@ class Chunking:
         return cls(*(identity.get(name) for name in ("execute", "ensemble", "ensemble_weight", "realtime")))
 
     def check(self, info: PolicyInfo) -> None:
-        """Raise ValueError where a policy's chunks are too short to overlap."""
+        """Raise ValueError if a policy's chunks are too short to overlap."""
         if self.ensemble is not None and info.horizon <= self.execute:
             raise ValueError(
-                f"--ensemble {self.ensemble} needs chunks that overlap; policy {info.name!r} answers at most "
-                f"{info.horizon} actions and is asked every {self.execute}: "
-                + ("leave it out" if info.horizon == 1 else f"give --execute below {info.horizon}")
+                f"--ensemble {self.ensemble} requires overlapping chunks; policy {info.name!r} returns at most "
+                f"{info.horizon} actions and is queried every {self.execute}; "
+                + ("remove --ensemble" if info.horizon == 1 else f"use --execute below {info.horizon}")
             )
 
     @property
@@ -77,12 +77,12 @@ class Chunking:
         return self.ensemble is None and self.realtime is None
 
     @property
-    def words(self) -> str:
-        """The settings for people; different settings have different words."""
+    def description(self) -> str:
+        """The settings as text; different settings have different texts."""
         if self.is_plain:
             return f"{self.execute} of each" if self.execute else "all of each"
         every = "every step" if self.execute == 1 else f"every {self.execute} steps"
-        parts = [f"asked {every if self.execute else 'when one is used up'}"]
+        parts = [f"queried {every if self.execute else 'when a chunk is used up'}"]
         if self.ensemble:
             parts.append(f"ensemble {self.ensemble}" + ("" if self.weight is None else f" (m = {self.weight:g})"))
         if self.realtime:
@@ -93,7 +93,7 @@ class Chunking:
 @dataclass(frozen=True)
 class Chunk:
     """The rest of an answer: `actions` float32 [T, n] for the steps from `begin` on, and the fault of the action after
-    them, None where there is none.
+    them, None if there is none.
     """
 
     begin: int
@@ -111,19 +111,19 @@ class Delays:
     """The cost of inference for an episode in real time.
 
     latencies_s  from each observation to its answer
-    held         steps without an action, in which the robot stood still
+    held_steps     steps without an action, in which the robot holds still
     overtaken    actions whose step had passed when they arrived
     """
 
     latencies_s: list[float]
-    held: int = 0
+    held_steps: int = 0
     overtaken: int = 0
 
     def summary(self) -> dict[str, float | int]:
         """Return it as JSON types."""
         ms = [1e3 * latency for latency in self.latencies_s]
         return {
-            "held_steps": self.held,
+            "held_steps": self.held_steps,
             "overtaken_actions": self.overtaken,
             "latency_ms_mean": round(sum(ms) / len(ms), 3) if ms else 0.0,
             "latency_ms_max": round(max(ms, default=0.0), 3),
@@ -131,7 +131,7 @@ class Delays:
 
 
 class Hold:
-    """The action of a robot that stands still: zero where a part is a delta, elsewhere the last executed number.
+    """The action of a robot that holds still: zero where a part is a delta, elsewhere the last executed number.
 
     A part is a delta if its name ends so ("position delta"). Before the first action it is `at_rest`, the benchmark's
     wait action, float32 [n]; where it has none, zeros.
@@ -150,36 +150,41 @@ class Hold:
 
 
 class Timeline:
-    """The chunks of one episode: `due` says when to ask, `answered` takes an answer, `action` returns what to execute.
+    """The chunks of one episode: `due` tells when to query the policy, `answered` adds a chunk, `action` returns the
+    action of a step.
 
-    In real time the answer to the observation of step t arrives round(latency × rate) steps later. Until then earlier
-    chunks are executed, else `hold`; of the new one only actions from its arrival on count. There is one request at a
-    time: the next follows `execute` steps after the last, or its answer if that is later; earlier where nothing is
-    left to execute.
+    In real time, the chunk for the observation of step t arrives round(latency × rate) steps later. Until then earlier
+    chunks are executed, else `hold`; of the new chunk only actions from its arrival on count. There is one request at a
+    time: the next follows `execute` steps after the last, or on its response if that is later; earlier if no action is
+    left.
     """
 
-    def __init__(self, how: Chunking, hold: Hold):
-        self.how, self.hold = how, hold
-        self.delays = None if how.realtime is None else Delays([])
+    def __init__(self, chunking: Chunking, hold: Hold):
+        self.chunking, self.hold = chunking, hold
+        self.delays = None if chunking.realtime is None else Delays([])
         self._chunks: list[Chunk] = []  # in the order of their requests
-        self._asked = self._arrived = 0  # steps of the last request and of its answer
+        self._requested_at = self._arrived = 0  # steps of the last request and of its answer
 
     def due(self, step: int) -> bool:
-        """Return whether the policy is to be asked at this step."""
+        """Return whether to query the policy at this step."""
         self._chunks = [chunk for chunk in self._chunks if step < chunk.end]
         if step < self._arrived:
             return False
         if not self._covering(step):
             return True
-        return not self.how.is_plain and self.how.execute is not None and step - self._asked >= self.how.execute
+        return (
+            not self.chunking.is_plain
+            and self.chunking.execute is not None
+            and step - self._requested_at >= self.chunking.execute
+        )
 
     def wants(self, left: int) -> int:
-        """Return how many of a chunk's actions may be executed, at most, where `left` steps are left."""
-        return min(self.how.execute or left, left) if self.how.is_plain else left
+        """Return the maximum number of a chunk's actions to execute when `left` steps remain."""
+        return min(self.chunking.execute or left, left) if self.chunking.is_plain else left
 
     def delay(self, latency_s: float) -> int:
-        """Return how many steps the world moved on during that latency."""
-        return 0 if self.how.realtime is None else round(latency_s * self.how.realtime)
+        """Return the number of steps that the simulation advanced during that latency."""
+        return 0 if self.chunking.realtime is None else round(latency_s * self.chunking.realtime)
 
     def answered(
         self, step: int, latency_s: float, length: int, actions: np.ndarray, fault: PolicyFault | None
@@ -191,23 +196,23 @@ class Timeline:
         if self.delays is not None:
             self.delays.latencies_s.append(latency_s)
             self.delays.overtaken += min(delay, length)
-        self._asked, self._arrived = step, step + delay
+        self._requested_at, self._arrived = step, step + delay
         self._chunks.append(Chunk(step + delay, actions, fault))
 
     def action(self, step: int) -> tuple[np.ndarray, PolicyFault | None]:
         """Return the action of this step, float32 [n], and the fault for which it must not be executed, if any."""
         chunks = self._covering(step)
         if not chunks:
-            self.delays.held += 1
+            self.delays.held_steps += 1
             return self.hold.action(), None
-        if self.how.ensemble in (None, "newest"):
+        if self.chunking.ensemble in (None, "newest"):
             chunks = chunks[-1:]
         faults = [chunk.fault for chunk in chunks if step == chunk.begin + len(chunk.actions)]
         if faults:
             return self.hold.action(), faults[0]
         if len(chunks) == 1:
             return chunks[0].actions[step - chunks[0].begin], None
-        powers = -(self.how.weight or 0.0) * np.arange(len(chunks))
+        powers = -(self.chunking.weight or 0.0) * np.arange(len(chunks))
         weights = np.exp(powers - powers.max())  # so that none is infinite
         actions = np.asarray([chunk.actions[step - chunk.begin] for chunk in chunks], np.float64)
         return np.average(actions, axis=0, weights=weights).astype(np.float32), None

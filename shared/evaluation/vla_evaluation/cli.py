@@ -1,7 +1,7 @@
 """`python -m services.BENCHMARK SUITE --policy-url URL`: the program of every benchmark.
 
-The words `record` and `join` come first: `record SUITE …` records demonstrations, `join URL` works on a run that
-another machine's evaluator serves.
+Two subcommands: `record SUITE …` records demonstrations, `join URL` works on a run that another machine's evaluator
+serves.
 """
 
 from vla_evaluation.benchmark import Benchmark

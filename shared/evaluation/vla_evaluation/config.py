@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 Kind = TypeVar("Kind")
-SHOWN_DIGITS = 8  # of a digest or a revision
+DIGEST_CHARS = 8  # of a digest or a revision
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,20 @@ class RunConfig(Options):
     )
     token: str | None = option(
         None,
-        "bearer token of the policy service; rather set $VLALAB_TOKEN. It is never stored",
+        "bearer token of the policy service; prefer $VLALAB_TOKEN. It is never stored",
         group="internal",
     )
     run_dir: Path | None = option(
-        None, "folder of all such runs", default_help="theirs on the shared volume", group="internal"
+        None, "directory of all runs", default_help="the one on the shared volume", group="internal"
     )
     tasks: str | None = option(
         None, "which tasks: numbers, ranges, names or instructions", default_help="all", kind="tasks"
     )
     workers: int | None = option(
         None,
-        "simulator processes; 0, with --listen: only those that join",
+        "simulator processes; 0 with --listen: only joining machines work",
         "[0, inf)",
-        default_help="one per core, more beside a slow policy",
+        default_help="one per core, more if the policy is slow",
     )
     profile: str | None = option(
         None, "protocol", default_help="the policy's own, else the benchmark's first", kind="profile"
@@ -59,9 +59,9 @@ class RunConfig(Options):
     )
     execute: int | None = option(
         None,
-        "steps from one question to the policy to the next",
+        "steps between two policy queries",
         "[1, inf)",
-        default_help="the profile's, else as many as a chunk has",
+        default_help="the profile's, else the whole chunk",
         group="advanced",
     )
     max_steps: int | None = option(
@@ -70,44 +70,42 @@ class RunConfig(Options):
     render: Literal["auto", "cpu", "gpu"] = option("auto", "cpu, gpu or auto", group="advanced")
     assets: str | None = option(
         None,
-        "asset folder, official or kit",
-        default_help="the best there is",
+        "asset directory, official or kit",
+        default_help="the best available",
         kind="path",
         keywords=("official", "kit"),
         group="advanced",
     )
-    retries: int = option(
-        2, "further tries for an episode that an infrastructure error ended", "[0, inf)", group="advanced"
-    )
+    retries: int = option(2, "retries of an episode that an infrastructure error ended", "[0, inf)", group="advanced")
     policy_timeout_s: float = option(
         600.0,
-        "how long to wait for the policy to get ready, at the start and when it goes away",
+        "how long to wait until the policy is ready, at the start and after it becomes unreachable",
         "[0, inf)",
         metavar="SECONDS",
         group="advanced",
     )
     act_timeout_s: float = option(
-        120.0, "how long one answer of the policy may take", "[0.1, inf)", metavar="SECONDS", group="advanced"
+        120.0, "timeout of one policy query", "[0.1, inf)", metavar="SECONDS", group="advanced"
     )
     lease_s: float = option(
         30.0,
-        "silence in an episode after which a worker is taken for stuck and its episode given to another",
+        "seconds without a heartbeat until a worker counts as stuck and its episode goes to another",
         "[1, inf)",
         group="internal",
     )
     start_timeout_s: float = option(
-        300.0, "how long a simulator process may take to start", "[1, inf)", metavar="SECONDS", group="advanced"
+        300.0, "timeout for the start of a simulator process", "[1, inf)", metavar="SECONDS", group="advanced"
     )
     scene_timeout_s: float = option(
-        300.0, "how long it may take to build a task's scene", "[1, inf)", metavar="SECONDS", group="advanced"
+        300.0, "timeout for building a task's scene", "[1, inf)", metavar="SECONDS", group="advanced"
     )
     allow_other_suite: bool = option(False, "evaluate a checkpoint on a suite it was not made for", group="advanced")
-    allow_drift: bool = option(False, "go on with a run although something it depends on changed", group="advanced")
+    allow_drift: bool = option(False, "resume a run although something it depends on has changed", group="advanced")
 
     def __post_init__(self) -> None:
         self.check_options()
         if self.workers == 0 and not getattr(self, "listen", None):
-            raise ValueError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
+            raise ValueError("--workers 0 requires --listen, since only joining machines work then; expected 1 or more")
         read_addresses("--policy-url", self.policy_url)
 
     @property
@@ -117,7 +115,7 @@ class RunConfig(Options):
 
     @property
     def chunking(self) -> Chunking:
-        """How chunks are executed, as far as flags say it. Raises ValueError for invalid combinations."""
+        """The flags' chunk settings. Raises ValueError for invalid combinations."""
         from vla_evaluation.chunks import Chunking  # with numpy, which `./lab` does not have
 
         return Chunking(self.execute)
@@ -131,14 +129,14 @@ class EvalConfig(RunConfig):
     episodes: str | None = option(None, "which init states, instead of --trials", kind="episodes")
     video: Literal["sample", "all", "failures", "none"] = option("sample", "all, failures, sample or none")
     resume: str | None = option(
-        None, "go on with a run; without a name: the latest one like this", kind="run", optional_value=True
+        None, "resume a run; without a name: the latest one with these settings", kind="run", optional_value=True
     )
     run_id: str | None = option(
         None, "name of the run", default_help="made of suite, policy and a number", kind="run id"
     )
     ensemble: Literal["newest", "mean", "exponential"] | None = option(
         None,
-        "of chunks that overlap: newest, mean or exponential; asks every step, or as often as --execute says",
+        "combine overlapping chunks: newest, mean or exponential; queries every step, or as --execute sets",
         default_help="a chunk ends where the next begins",
         group="advanced",
     )
@@ -151,17 +149,21 @@ class EvalConfig(RunConfig):
     )
     realtime: float | None = option(
         None,
-        "steps per second of a world that moves on while the policy thinks",
+        "steps per second of a simulation that continues during inference",
         "(0, inf)",
         default_help="it waits",
         metavar="RATE",
         group="advanced",
     )
     cameras: str = option(
-        "", "cameras to send beside those the policy asks for", default_help="none", kind="cameras", group="advanced"
+        "",
+        "cameras to send in addition to those that the policy requests",
+        default_help="none",
+        kind="cameras",
+        group="advanced",
     )
     policy_errors: Literal["stop", "fail"] = option(
-        "stop", "what an answer that cannot be executed does: stop, or fail its episode", group="advanced"
+        "stop", "on an invalid action: stop the run, or fail the episode", group="advanced"
     )
     listen: str | None = option(
         None, "let other machines join this run at that address", kind="address", group="advanced"
@@ -171,9 +173,9 @@ class EvalConfig(RunConfig):
         super().__post_init__()
         _ = self.chunking  # raises for invalid combinations
         if self.trials is not None and self.episodes is not None:
-            raise ValueError("--trials and --episodes both choose episodes; give one of them")
+            raise ValueError("--trials and --episodes both choose episodes; use one of them")
         if self.run_id is not None and self.resume is not None:
-            raise ValueError("--run-id and --resume both name a run; give one of them")
+            raise ValueError("--run-id and --resume both name a run; use one of them")
         if self.run_id == LATEST:
             raise ValueError(f"--run-id {LATEST} means the latest run and cannot name one; choose another id")
         for name in (self.run_id, self.resume):
@@ -192,11 +194,11 @@ class EvalConfig(RunConfig):
         return tuple(name.strip() for name in self.cameras.split(",") if name.strip())
 
     def episode_list(self, default_trials: int, available: int) -> list[int]:
-        """Return the episodes to run; ValueError where a task has fewer init states (`available`)."""
+        """Return the episodes to run; ValueError if a task has fewer init states (`available`)."""
         episodes = parse_ranges(self.episodes or f"0-{(self.trials or default_trials) - 1}")
         if episodes[-1] >= available:
             flag = "--episodes" if self.episodes else "--trials"
-            raise ValueError(f"{flag} asks for episode {episodes[-1]}, but a task has init states 0-{available - 1}")
+            raise ValueError(f"{flag} requests episode {episodes[-1]}, but a task has init states 0-{available - 1}")
         return episodes
 
 
@@ -207,50 +209,48 @@ class RecordConfig(RunConfig):
     episodes: int = option(100, "demonstrations to keep, over all tasks", "[1, inf)")
     name: str | None = option(
         None,
-        "name of the recording; one that is there goes on",
+        "name of the recording; an existing one is continued",
         default_help="SUITE-POLICY",
         kind="recording",
     )
     noise: float = option(
         0.0,
-        "noise on the movements that are executed, as a share of their range; kept is what the policy answers to it",
+        "noise on executed movements, as a fraction of their range; the policy's own actions are stored",
         "[0, 1]",
         metavar="SHARE",
     )
-    drop_noops: bool = option(False, "leave out steps that do nothing")
-    keep_failures: bool = option(False, "keep every attempt, also where the task was not solved")
-    attempts: int = option(5, "attempts for each demonstration of a task, at most", "[1, inf)")
-    seed: int | None = option(None, "seed of the starts that are drawn", default_help="0", group="common")
+    drop_noops: bool = option(False, "drop steps that do nothing")
+    keep_failures: bool = option(False, "also keep failed attempts")
+    attempts: int = option(5, "maximum attempts per demonstration of a task", "[1, inf)")
+    seed: int | None = option(None, "seed of the sampled start states", default_help="0", group="common")
     workers: int | None = option(None, "simulator processes", "[1, inf)")
 
-    video: ClassVar[str] = "none"  # films of a recording come from its data set
-    policy_errors: ClassVar[str] = "fail"  # an attempt that the policy gives up is one that failed
+    video: ClassVar[str] = "none"  # videos of a recording come from its data set
+    policy_errors: ClassVar[str] = "fail"  # an invalid action makes the attempt a failed one
     extra_cameras: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise and (self.execute or 1) > 1:
-            raise ValueError(
-                f"--noise asks the policy after every step; --execute {self.execute} does not: leave it out"
-            )
+            raise ValueError(f"--noise queries the policy after every step; remove --execute {self.execute}")
         if self.name is not None:
             require_directory_name("name", self.name)
 
 
 def read_addresses(flag: str, text: str) -> tuple[str, ...]:
     """Return the addresses of a text like "http://a:1,http://b:1". ValueError for an empty or repeated one."""
-    addresses = [one.strip().rstrip("/") for one in text.split(",")]
+    addresses = [part.strip().rstrip("/") for part in text.split(",")]
     if not all(addresses):
-        raise ValueError(f"{flag} {text!r} has an address that is empty; expected URL or URL,URL")
+        raise ValueError(f"{flag} {text!r} has an empty address; expected URL or URL,URL")
     if twice := sorted({address for address in addresses if addresses.count(address) > 1}):
-        raise ValueError(f"{flag} names {twice[0]} twice; expected another address for each of the same policy")
+        raise ValueError(f"{flag} names {twice[0]} twice; expected different addresses")
     return tuple(addresses)
 
 
-def require_directory_name(what: str, name: str) -> None:
+def require_directory_name(label: str, name: str) -> None:
     """Raise ValueError for an invalid directory name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"{what} {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")
+        raise ValueError(f"{label} {name!r} is not a valid name; use letters, digits, '.', '_' and '-'")
 
 
 def parse_ranges(text: str) -> list[int]:
@@ -332,15 +332,15 @@ def differences(old: Mapping, new: Mapping) -> list[str]:
 
 
 def fact(flat: Mapping, key: str) -> str:
-    """Return the value of a flat identity, for people."""
+    """Return a value of a flat identity as text."""
     if key not in flat:
         return "not recorded"
     return "the whole chunk" if key == "execute" and flat[key] is None else in_words(flat[key])
 
 
 def in_words(value: object) -> str:
-    """Return a JSON value for people: no null, no quotes, and of a digest its beginning."""
+    """Return a JSON value as readable text: no null, no quotes, digests cut short."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text[:SHOWN_DIGITS] if re.fullmatch("[0-9a-f]{16,}", text) else text
+    return text[:DIGEST_CHARS] if re.fullmatch("[0-9a-f]{16,}", text) else text

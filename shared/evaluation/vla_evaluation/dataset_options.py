@@ -12,34 +12,34 @@ from vla_evaluation.config import require_directory_name
 
 @dataclass(frozen=True)
 class DatasetOptions(Options):
-    """What to make a data set of, and how. A benchmark says its CAMERAS, and which are drawn by default."""
+    """Options of a conversion to a data set. A benchmark sets CAMERAS, and which of them are rendered by default."""
 
     CAMERAS: ClassVar[tuple[str, ...]] = ()
 
     source: str = option(
-        help="a recording, a run or a data set: its name on the volume, or its folder", group="internal"
+        help="a recording, a run or a data set: its name on the volume, or its directory", group="internal"
     )
     format: Literal["lerobot", "lerobot-v3.0", "hdf5"] | None = option(None)  # help: the benchmark's
-    name: str | None = option(None, "of the data set that is made", default_help="the source's", kind="directory name")
-    size: int = option(256, "pixels of a picture's side, for example 128", "[32, 1024]")
-    cameras: str = option("", "which to draw", default_help="those that policies are trained on", kind="cameras")
-    workers: int | None = option(None, "processes that draw", "[1, inf)", default_help="one per core")
-    keep_failures: bool = option(False, "take episodes that failed, too")
+    name: str | None = option(None, "name of the data set", default_help="the source's", kind="directory name")
+    size: int = option(256, "image size in pixels, for example 128", "[32, 1024]")
+    cameras: str = option("", "cameras to render", default_help="those that policies are trained on", kind="cameras")
+    workers: int | None = option(None, "rendering processes", "[1, inf)", default_help="one per core")
+    keep_failures: bool = option(False, "include failed episodes")
     render: Literal["cpu", "gpu", "auto"] = option("auto", "cpu, gpu or auto")
-    check: bool = option(False, "read it back whole, and name every fault with its file and row")
-    show: bool = option(False, "make a page of it: films, curves, statistics")
+    check: bool = option(False, "read it back and report every fault with its file and row")
+    show: bool = option(False, "create a page of it: videos, curves, statistics")
 
     def __post_init__(self) -> None:
         self.check_options()
         if self.name is not None:
             require_directory_name("name", self.name)
         if self.size % 2:
-            raise ValueError(f"--size {self.size} makes no film; expected an even number")
+            raise ValueError(f"--size must be an even number, since videos need one; got {self.size}")
         for camera in self.camera_names:
             if camera not in self.CAMERAS:
                 raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, self.CAMERAS)}")
         if not self.camera_names:
-            raise ValueError(f"--cameras names none; expected at least one, for example {self.CAMERAS[0]}")
+            raise ValueError(f"--cameras is empty; expected at least one, for example {self.CAMERAS[0]}")
 
     @property
     def camera_names(self) -> tuple[str, ...]:
@@ -52,22 +52,22 @@ class OfflineOptions(Options):
     """Score a policy on a recorded data set, over HTTP."""
 
     dataset: str = option(help="a name under datasets/ on the volume, or a path", kind="dataset")
-    policy_url: str = option("http://127.0.0.1:8001", "where the policy service listens", group="internal")
-    index: int | None = option(None, "which row of the data set", "[0, inf)", default_help="0")
-    plot: bool = option(False, "draw each episode's curves")
-    episodes: str = option("", "which ones", default_help="the first ten", kind="ranges")
-    steps: int | None = option(None, "at most so many of an episode", "[1, inf)", default_help="to its end")
-    execute: int | None = option(None, "ask again after so many steps", "[1, inf)", default_help="the whole chunk")
+    policy_url: str = option("http://127.0.0.1:8001", "address of the policy service", group="internal")
+    index: int | None = option(None, "row of the data set", "[0, inf)", default_help="0")
+    plot: bool = option(False, "plot each episode's curves")
+    episodes: str = option("", "episodes to score", default_help="the first ten", kind="ranges")
+    steps: int | None = option(None, "maximum steps of an episode", "[1, inf)", default_help="to its end")
+    execute: int | None = option(None, "steps between two policy queries", "[1, inf)", default_help="the whole chunk")
     swap: str = option(
-        "", "what the policy is told instead of the recorded instruction", default_help="another one of the data set"
+        "", "instruction to send instead of the recorded one", default_help="another one of the data set"
     )
-    seed: int = option(0, "of the noise that a policy's actions start from", "[0, inf)")
-    cameras: str = option("", "the policy's cameras in the data set, where names do not tell", metavar="CAMERA=FILM,…")
-    unnorm_key: str | None = option(None, "statistics the policy un-normalises with, where it has several")
+    seed: int = option(0, "seed of the noise that a policy's actions start from", "[0, inf)")
+    cameras: str = option("", "video of each of the policy's cameras, where names differ", metavar="CAMERA=VIDEO,…")
+    unnorm_key: str | None = option(None, "statistics to un-normalise with, if the policy has several")
     name: str = option(
         "",
-        "folder of the results under logs/offline on the volume",
-        default_help="made of both names",
+        "directory of the results under logs/offline on the volume",
+        default_help="data set and policy",
         kind="directory name",
     )
 

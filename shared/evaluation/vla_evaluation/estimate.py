@@ -1,4 +1,4 @@
-"""How long a run will take, from the pace of an earlier similar run on this machine."""
+"""Estimate a run's duration from the pace of an earlier similar run on this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EarlierRun:
     episode_s: float
 
     def seconds(self, episodes: int, workers: int) -> float:
-        """Return how long that many workers would take for that many episodes."""
+        """Return the time that `workers` workers would take for `episodes` episodes, s."""
         return self.episode_s * episodes / workers
 
     def announcement(self, episodes: int, workers: int) -> str | None:
@@ -64,8 +64,8 @@ def _episode_s(store: RunStore) -> float | None:
         and invocation["notes"].get("machine") == machine
         and not invocation["notes"].get("hosts")
     ]
-    episodes = sum(done.get(one["id"], 0) for one in ended)
+    episodes = sum(done.get(row["id"], 0) for row in ended)
     if episodes < MIN_EPISODES:
         return None
-    seconds: float = sum((one["ended"] - one["started"]) * one["notes"]["workers"] for one in ended)
+    seconds: float = sum((row["ended"] - row["started"]) * row["notes"]["workers"] for row in ended)
     return seconds / episodes

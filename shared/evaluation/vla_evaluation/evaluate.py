@@ -1,6 +1,6 @@
 """Run a suite and write a report: the evaluation, and the parts of it that a recording has too.
 
-Exit codes: 0 complete, 1 stopped by an error (resumable), 2 refused before it started, 130 stopped by Ctrl-C.
+Exit codes: 0 complete, 1 stopped by an error (resumable), 2 invalid before it started, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, Su
 if TYPE_CHECKING:
     from vla_evaluation.coordinator.app import Coordinator  # a web server, which few runs need
 
-POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
+POLL_S = 0.5  # often enough for a display, rare enough to leave the cores to the workers
 EPISODE_BYTES = 500_000  # states and actions, with some video
 
 
@@ -59,12 +59,12 @@ def reach_policy(config: RunConfig) -> PolicyInfo:
 
     ContractError if that takes too long, ValueError if different policies answer.
     """
-    first, *others = config.policies
+    first, *replicas = config.policies
     info = wait_for_policy(config, first)
-    for other in others:
+    for other in replicas:
         if lines := differences(info.to_dict(), wait_for_policy(config, other).to_dict()):
             raise ValueError(
-                f"at {first} and {other} are two policies, and one run is of one ({first} → {other}):\n"
+                f"{first} and {other} serve different policies; a run has one policy ({first} → {other}):\n"
                 + "\n".join(f"  {line}" for line in lines)
             )
     return info
@@ -73,7 +73,7 @@ def reach_policy(config: RunConfig) -> PolicyInfo:
 def wait_for_policy(config: RunConfig, url: str) -> PolicyInfo:
     """Return the description of the policy at that address once it is ready.
 
-    On a terminal the wait is one line that is updated; elsewhere each new reason is a line.
+    On a terminal one line is updated; elsewhere each new reason is printed as a line.
     """
     console, reasons = endings.console(), set()
     status = console.status("")
@@ -99,7 +99,7 @@ def wait_for_policy(config: RunConfig, url: str) -> PolicyInfo:
 
 
 def choose_workers(requested: int | None, episodes: int, worker_gb: float) -> int:
-    """Return the number of workers: as requested, else one per core that its memory suffices for."""
+    """Return the number of workers: as requested, else one per core, fewer if memory is short."""
     if requested is not None:
         return min(requested, max(1, episodes))
     fitting = int(provenance.free_memory_gb() // worker_gb)
@@ -107,15 +107,15 @@ def choose_workers(requested: int | None, episodes: int, worker_gb: float) -> in
 
 
 def workers_for(config: RunConfig, episodes: int, worker_gb: float) -> int:
-    """Return a run's number of workers; in real time one, since waiting for others is not a policy's latency."""
+    """Return a run's number of workers; in real time one, since concurrent requests would add to the latency."""
     requested = 1 if config.workers is None and config.chunking.realtime else config.workers
     return choose_workers(requested, episodes, worker_gb)
 
 
 def memory_notice(requested: int | None, episodes: int, workers: int, worker_gb: float) -> str:
-    """Return how memory limits the workers, "" where it does not. A requested number is not changed.
+    """Return a message if memory limits the workers, else "". A requested number is not changed.
 
-    worker_gb: the most that one worker takes.
+    worker_gb: peak memory of one worker, GB.
     """
     free_gb, cores = provenance.free_memory_gb(), provenance.cores()
     fitting = int(free_gb // worker_gb)
@@ -123,14 +123,14 @@ def memory_notice(requested: int | None, episodes: int, workers: int, worker_gb:
     if requested is None and workers == max(1, fitting) < min(cores, episodes):
         return f"{plural(workers, 'worker')} on {cores} cores: {memory}"
     if requested is not None and fitting < workers:
-        return f"--workers {requested}: {memory}; where the kernel has to end one, the run goes on with fewer"
+        return f"--workers {requested}: {memory}; if the kernel kills one, the run continues with fewer"
     return ""
 
 
 def announce(run: Run, plan: Plan, left: int, workers: int) -> float | None:
-    """Print how memory limits the workers, and the drift that is allowed.
+    """Print memory limits, allowed drift, and the expected duration if it is long.
 
-    Return the seconds that the run takes at the pace of an earlier one, printed where they are many; None without one.
+    Return the expected duration in s, from the pace of an earlier run; None without such a run.
     """
     if line := memory_notice(plan.config.workers, left, workers, plan.benchmark.worker_gb):
         say(line)
@@ -147,7 +147,7 @@ def announce(run: Run, plan: Plan, left: int, workers: int) -> float | None:
 def try_to_work(
     run: Run, plan: Plan, info: PolicyInfo, workers: int, expected_s: float | None, worker: str = provenance.WORKER
 ) -> int:
-    """Run what is left of a run, with all finished episodes stored; return the exit code, its reason printed."""
+    """Run the remaining episodes; print an error that ends them; return the exit code."""
     code = 0
     try:
         work(run, plan, workers, expected_s, worker)
@@ -156,7 +156,7 @@ def try_to_work(
     except (RunFailed, StoreError, OSError) as error:
         code = 1
         say(f"error: {one_line(error_message(error, run.directory))}")
-    if info.stateful:  # workers that were killed or stopped could not end their sessions
+    if info.stateful:  # killed or stopped workers could not end their sessions
         for url in plan.config.policies:
             with suppress(ContractError), PolicyClient(url, token_of(plan.config), 5.0, 5.0, retries=0) as client:
                 client.reset_all(f"{run.directory.name}.")
@@ -181,7 +181,7 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
         clock,
         worker_names(workers),
         StallPolicy(config.retries, config.lease_s, config.start_timeout_s),
-        partial(video.wanted, config.video),
+        partial(video.should_render, config.video),
         token_of(config),
         plan.benchmark.worker_variables,
         worker,
@@ -192,7 +192,7 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
     try:
         with joinable(run, plan, clock, invocation) as coordinator:
             names = {task.index: task.instruction for task in plan.tasks}
-            look_after(supervisor, names, coordinator, expected_s=expected_s)
+            supervise(supervisor, names, coordinator, expected_s=expected_s)
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
@@ -202,16 +202,16 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
             run.store.end_invocation(invocation, clock.now(), outcome)
 
 
-def look_after(
+def supervise(
     supervisor: Supervisor,
     names: Mapping[int, str],
     coordinator: Coordinator | None = None,
     poll_s: float = POLL_S,
     expected_s: float | None = None,
 ) -> None:
-    """Supervise the workers until all is done, also by a coordinator's other machines, and show the progress.
+    """Supervise the workers until no work is left on any machine, and display the progress.
 
-    RunFailed or Interrupted end it early, the workers with it.
+    Raises RunFailed or Interrupted, after the workers have ended.
     """
     store = supervisor.store
     try:
@@ -219,13 +219,13 @@ def look_after(
             supervisor.start()
             while not supervisor.finished() or (coordinator and coordinator.active_hosts()):
                 for message in supervisor.step():
-                    progress.say(message)
+                    progress.print_line(message)
                 machines = hosts.line(coordinator.shares(store)) if coordinator else ""
                 progress.update(supervisor.counts, store.workers(), machines)
                 time.sleep(poll_s)
             progress.update(supervisor.counts, {})
     except Interrupted:
-        say("stopping: saving what is finished (Ctrl-C again ends at once)")
+        say("stopping: saving finished episodes (Ctrl-C again stops at once)")
         raise
     finally:
         signal.signal(signal.SIGINT, lambda *_: supervisor.kill())
@@ -235,7 +235,7 @@ def look_after(
 @contextmanager
 def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> Iterator[Coordinator | None]:
     """Let other machines join where --listen is set; yield their coordinator."""
-    listen_at = getattr(plan.config, "listen", None)  # a recording cannot be joined
+    listen_at = getattr(plan.config, "listen", None)  # recordings have no --listen
     if listen_at is None:
         yield None
         return
@@ -253,13 +253,11 @@ def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> I
     }
     coordinator = Coordinator(ActiveRun(run.directory, job, clock, invocation), description)
     with coordinating(listen_at, token_of(plan.config), coordinator):
-        say(f"other machines join by: ./lab eval --join {coordinator.url}")
+        say(f"to join from another machine: ./lab eval --join {coordinator.url}")
         try:
             yield coordinator
         finally:
-            coordinator.end(
-                "the run was stopped or is complete; if episodes are left, join it again once it is resumed"
-            )
+            coordinator.end("the run was stopped or is complete; if episodes are left, join again after it is resumed")
 
 
 # --- the evaluation -------------------------------------------------------------------------------------------
@@ -267,7 +265,7 @@ def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> I
 
 def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
     """Run an evaluation to its report; return the exit code."""
-    if config.listen:  # refused before the wait for a policy
+    if config.listen:  # checked before the wait for a policy
         from vla_evaluation.coordinator.app import read_address
 
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
@@ -293,13 +291,13 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         run.store.set_meta("about", describe(plan, assets))
         run.store.set_meta("job", make_job(plan, spec, assets).to_json())
         left = unfinished(run.store.counts())
-        videos = len(run.store.undrawn(NEXT_SESSION, partial(video.wanted, config.video)))
+        videos = len(run.store.missing_videos(NEXT_SESSION, partial(video.should_render, config.video)))
         require_space(run.directory, left * EPISODE_BYTES)
         workers = workers_for(config, left + videos, benchmark.worker_gb)
         workers = max(workers, min(videos, 1))  # machines that join render no videos of earlier invocations
         expected_s = print_header(run, plan, info, assets, left, workers)
         if videos:
-            say(f"{plural(videos, 'video')} of earlier invocations to draw")
+            say(f"{plural(videos, 'video')} of earlier invocations to render")
         code = try_to_work(run, plan, info, workers, expected_s) if left or videos else 0
         return conclude(run, code, benchmark.suites)
 
@@ -314,7 +312,7 @@ def conclude(run: Run, code: int, suites: Sequence[str]) -> int:
         return code or 1
     print_result(run, summary)
     if code and summary.done < summary.planned:
-        say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, nothing lost; go on with")
+        say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, all of them stored; resume with")
         say(f"  {resume_command(run, suites)}")
     return code
 
@@ -326,7 +324,7 @@ def resume_command(run: Run, suites: Sequence[str]) -> str:
         spec = sys.modules["__main__"].__spec__
         typed = shlex.join(["python", *(["-m", spec.parent] if spec else sys.argv[:1]), *sys.argv[1:]])
     replaced = ("--resume", "--run-id", "--token")
-    words, previous = [], ""
+    tokens, previous = [], ""
     for word in shlex.split(typed):
         # --resume can stand alone, before a suite
         is_value = not word.startswith("-") and not (previous == "--resume" and word in suites)
@@ -335,12 +333,12 @@ def resume_command(run: Run, suites: Sequence[str]) -> str:
             continue
         previous = word
         if word.split("=")[0] not in replaced:
-            words.append(word)
-    return shlex.join([*words, "--resume", run.id])
+            tokens.append(word)
+    return shlex.join([*tokens, "--resume", run.id])
 
 
 def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> float | None:
-    """Print what the run is; return what `announce` does."""
+    """Print the run's settings; return the expected duration, as `announce`."""
     count = len(plan.config.policies)
     addresses = f" at {count} addresses" if count > 1 else ""
     say(f"run {run.id} in {shown(run.directory)}{' (resumed)' if run.resumed else ''}")
@@ -352,22 +350,22 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
     if assets.advice:
         say(assets.advice)
     if plan.config.chunking != Chunking():
-        say(f"chunks: {Chunking.of(run.store.meta('identity')).words}")
+        say(f"chunks: {Chunking.of(run.store.meta('identity')).description}")
     return announce(run, plan, left, workers)
 
 
 def print_result(run: Run, summary: Summary) -> None:
-    """Print the report's path and, as the last line, the result, for people and scripts."""
+    """Print the report's path and, as the last line, the result."""
     say(f"\nreport: {shown(run.directory / 'report.html')}")
     for row in summary.published:
         say(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
     if summary.policy_errors:
         count = len(summary.policy_errors)
-        say(f"policy errors: {count} of {plural(summary.done, 'episode')}, counted as not successful; see the report")
+        say(f"policy errors: {count} of {plural(summary.done, 'episode')}, counted as failures; see the report")
     if summary.advice:
         say(summary.advice)
     elif not summary.comparable:
-        say(f"not comparable with published figures: {summary.why_not_comparable}")
+        say(f"not comparable with published figures: {summary.comparability_problem}")
     for kind, rate in summary.kinds.items():
         say(f"{kind}: {rate}")
     for level, rate in summary.levels.items():
@@ -383,7 +381,7 @@ def error_message(error: Exception, path: Path) -> str:
 
 
 def guarded(job: Callable[[], int]) -> int:
-    """Return a job's exit code; signals and refusals end it with a message."""
+    """Run a job and return its exit code; print a message if an error or a signal ends it."""
 
     def interrupt(*_) -> None:
         raise Interrupted
@@ -395,7 +393,7 @@ def guarded(job: Callable[[], int]) -> int:
         say(f"error: {error_message(error, Path())}", file=sys.stderr)
         return 2
     except Interrupted:
-        say("stopped; a run that had started can be resumed", file=sys.stderr)
+        say("stopped; a started run can be resumed", file=sys.stderr)
         return 130
     finally:
         for number, handler in previous.items():

@@ -8,8 +8,8 @@ from typing import Any
 
 from vla_common.counts import plural
 
-OWN = "evaluator"
-MAX_SHOWN = 4  # machines on a line of progress
+EVALUATOR = "evaluator"
+MAX_LISTED = 4  # machines on a line of progress
 
 
 @dataclass
@@ -32,38 +32,38 @@ class Share:
         return {**vars(self), "seconds": round(self.seconds, 3), "steps_per_s": round(self.steps_per_s, 2)}
 
 
-def host_of(worker: str, own_names: Mapping[str, str]) -> str:
-    """Return a worker's machine. own_names: the machines' own names by their names in the run."""
+def host_of(worker: str, hostnames: Mapping[str, str]) -> str:
+    """Return a worker's machine. hostnames: the machines' host names by their names in the run."""
     name = worker.rpartition(".")[0]
-    return own_names.get(name, name) or OWN
+    return hostnames.get(name, name) or EVALUATOR
 
 
-def own_names(invocations: Iterable[Mapping]) -> dict[str, str]:
-    """Return the machines' own names by their names in the run, of which a machine that joined twice has two."""
+def hostnames(invocations: Iterable[Mapping]) -> dict[str, str]:
+    """Return the machines' host names by their names in the run; a machine that joined twice has two."""
     hosts = [(name, host) for row in invocations for name, host in row["notes"].get("hosts", {}).items()]
     return {name: host.get("host", name) for name, host in hosts}
 
 
-def shares(rows: Iterable[Mapping], own_names: Mapping[str, str]) -> list[Share]:
+def shares(rows: Iterable[Mapping], hostnames: Mapping[str, str]) -> list[Share]:
     """Return each machine's share, from the rows of `StoreReader.by_worker`; the evaluator's own is first."""
     by_host: dict[str, Share] = {}
     for row in rows:
-        host = host_of(row["worker"], own_names)
+        host = host_of(row["worker"], hostnames)
         share = by_host.setdefault(host, Share(host))
         share.workers += 1
         share.episodes += row["episodes"]
         share.steps += row["steps"]
         share.seconds += (row["ms"] or 0.0) / 1e3
         share.faults += row["faults"]
-    return sorted(by_host.values(), key=lambda share: (share.host != OWN, share.host))
+    return sorted(by_host.values(), key=lambda share: (share.host != EVALUATOR, share.host))
 
 
 def line(shares: list[Share]) -> str:
-    """Return the shares for a line of progress; nothing where the evaluator's machine works alone."""
-    if all(share.host == OWN for share in shares):
+    """Return the shares for a line of progress; empty if the evaluator's machine works alone."""
+    if all(share.host == EVALUATOR for share in shares):
         return ""
     faults = sum(share.faults for share in shares)
     tail = f" ({plural(faults, 'fault')})" if faults else ""
-    if len(shares) > MAX_SHOWN:
+    if len(shares) > MAX_LISTED:
         return f"{len(shares)} machines{tail}"
     return " + ".join(f"{share.host} {share.episodes} at {share.steps_per_s:.0f} steps/s" for share in shares) + tail

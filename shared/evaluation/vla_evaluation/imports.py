@@ -32,14 +32,14 @@ def closure(entries: Iterable[str], without: Sequence[str] = ()) -> set[str]:
     Imports inside functions count, those under `if TYPE_CHECKING` do not. A name taken from a package that loads it
     on demand, as vla_contract does, counts as the module that it comes from.
     """
-    found, waiting = set(), [*entries]
+    modules, waiting = set(), [*entries]
     excluded = tuple(f"{name}." for name in without)
     while waiting:
         module = waiting.pop()
-        if module not in found and source_of(module) is not None and not f"{module}.".startswith(excluded):
-            found.add(module)
+        if module not in modules and source_of(module) is not None and not f"{module}.".startswith(excluded):
+            modules.add(module)
             waiting += [module.rpartition(".")[0], *_imported(module)]
-    return found
+    return modules
 
 
 def source_of(module: str) -> Path | None:

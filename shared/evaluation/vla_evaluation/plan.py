@@ -1,4 +1,4 @@
-"""What to run: which tasks and episodes under which protocol, and everything that their outcome depends on."""
+"""The plan of a run: tasks, episodes, protocol, and everything that their outcome depends on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vla_evaluation.workers.job import Job
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, before anything is started."""
+    """The tasks and episodes of a run, and its settings."""
 
     benchmark: Benchmark
     config: RunConfig
@@ -42,18 +42,18 @@ def make_plan(benchmark: Benchmark, config: EvalConfig, profile: str | None = No
     for camera in config.extra_cameras:
         if camera not in benchmark.cameras:
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, benchmark.cameras)}")
-    chosen, tasks = choose_tasks(benchmark, config, profile)
+    selected_profile, tasks = choose_tasks(benchmark, config, profile)
     available = min(len(benchmark.init_states(task)) for task in tasks)
-    episodes = config.episode_list(trials_of(benchmark, config.suite, chosen), available)
-    return Plan(benchmark, config, chosen, tasks, episodes)
+    episodes = config.episode_list(trials_of(benchmark, config.suite, selected_profile), available)
+    return Plan(benchmark, config, selected_profile, tasks, episodes)
 
 
 def choose_tasks(benchmark: Benchmark, config: RunConfig, profile: str | None) -> tuple[Profile, tuple[Task, ...]]:
     """Return the profile and the tasks; ValueError for an unknown suite, profile or task."""
     if config.suite not in benchmark.suites:
         raise ValueError(f"suite {config.suite!r} not found{did_you_mean(config.suite, benchmark.suites)}")
-    chosen = choose(benchmark.profiles, config.profile or profile or next(iter(benchmark.profiles)))
-    return chosen, select_tasks(config.suite, benchmark.tasks(config.suite), config.tasks)
+    selected_profile = choose(benchmark.profiles, config.profile or profile or next(iter(benchmark.profiles)))
+    return selected_profile, select_tasks(config.suite, benchmark.tasks(config.suite), config.tasks)
 
 
 def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None) -> tuple[Task, ...]:
@@ -71,22 +71,24 @@ def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None
         if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
             first, last = int(match[1]), int(match[2] or match[1])
             if first > last or last >= len(tasks):
-                raise ValueError(f"tasks {part!r}: {suite} has tasks 0-{len(tasks) - 1}, lower end first")
+                raise ValueError(
+                    f"invalid range {part!r} in --tasks; {suite} has tasks 0-{len(tasks) - 1}, lower end first"
+                )
             indices.update(range(first, last + 1))
         elif (text := part.lower().rstrip(".")) in texts:
             indices.add(texts.index(text) % len(tasks))
         else:
-            known = [task.name for task in tasks] + [task.instruction for task in tasks]
+            names = [task.name for task in tasks] + [task.instruction for task in tasks]
             raise ValueError(
-                f"task {part!r} not found in {suite}{nearest(part, known)} "
-                "Give indices ('0'), ranges ('0,2-4'), names or instructions."
+                f"task {part!r} not found in {suite}{nearest(part, names)} "
+                "Use indices ('0'), ranges ('0,2-4'), names or instructions."
             )
     return tuple(task for task in tasks if task.index in indices)
 
 
 def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
-    """Return what all episodes share; ValueError where the policy lacks the requested statistics, or its chunks are
-    too short for the requested chunking.
+    """Return the settings that all episodes share. ValueError if the policy lacks the requested statistics, or its
+    chunks are too short for the requested chunking.
     """
     benchmark, config, profile = plan.benchmark, plan.config, plan.profile
     chunking = config.chunking
@@ -120,11 +122,13 @@ def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance
         **spec.to_json(),
         "tasks": [task.index for task in plan.tasks],
         "episodes": show_ranges(plan.episodes),
-        **of_machine(plan.benchmark, spec, assets, worker),
+        **machine_identity(plan.benchmark, spec, assets, worker),
     }
 
 
-def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict[str, Any]:
+def machine_identity(
+    benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER
+) -> dict[str, Any]:
     """Return the part of an identity that depends on the machine."""
     return {
         "assets": {"kind": assets.kind, "digest": assets.digest},
@@ -138,7 +142,7 @@ def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str 
 
 
 def describe(plan: Plan, assets: Assets) -> dict[str, Any]:
-    """Return what report, comparison and tables read besides the identity, so that they do not need the benchmark."""
+    """Return the data besides the identity that reports read, so they do not need the benchmark."""
     suite = plan.config.suite
     classes = {"kind": kind_of, "level": level_of}
     return {
@@ -152,7 +156,13 @@ def describe(plan: Plan, assets: Assets) -> dict[str, Any]:
     }
 
 
-def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **facts: object) -> Job:
-    """Return the workers' job: `facts`, and every other field of `kind` from the configuration."""
-    ours = {"spec": spec, "benchmark": plan.benchmark.module, "assets": str(assets.path), "policies_at": (), **facts}
-    return kind(**ours, **{name: getattr(plan.config, name) for name in kind.__dataclass_fields__.keys() - ours})
+def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **overrides: object) -> Job:
+    """Return the workers' job: `overrides`, and every other field of `kind` from the configuration."""
+    values = {
+        "spec": spec,
+        "benchmark": plan.benchmark.module,
+        "assets": str(assets.path),
+        "policies_at": (),
+        **overrides,
+    }
+    return kind(**values, **{name: getattr(plan.config, name) for name in kind.__dataclass_fields__.keys() - values})

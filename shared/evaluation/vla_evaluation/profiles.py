@@ -1,6 +1,6 @@
 """Evaluation protocols as data: every constant that two runs must share to be comparable.
 
-A benchmark names its own. Published figures are shown with a run only under the profile that they were measured with.
+A benchmark defines its own. A report shows published figures only under the profile that they were measured with.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeProtocol:
-    """What an episode does besides the policy's actions, and how its images are prepared for the policy.
+    """An episode's settings besides the policy's actions, and the preparation of its images.
 
     `wait_steps` steps of `wait_action`, in the benchmark's action, in which objects fall to rest. Images are rendered
     at `camera_size`², turned by 180° or (`upright`) flipped vertically, put through JPEG at `jpeg_quality` (4:2:0;
@@ -51,18 +51,18 @@ class EpisodeProtocol:
     seed_each: bool = False
     extra_resets: int = 0
 
-    def scene(self, drawn: bool = False) -> dict[str, object]:
+    def scene(self, sampled_start: bool = False) -> dict[str, object]:
         """Return the settings of `Environment.load_task`: none for the benchmark's own robot, seeded once.
 
-        `drawn`: for an episode whose start is sampled by a seed of its own.
+        sampled_start: the episode's start is sampled with a seed of its own.
         """
         robot = {"robot": self.robot} if self.robot else {}
-        each = self.seed_each and not drawn
+        each = self.seed_each and not sampled_start
         return {**robot, "seed_each": True, "extra_resets": self.extra_resets} if each else robot
 
     @property
     def sends(self) -> str:
-        """The images' size for people."""
+        """The size of the images that the policy receives, "224×224"."""
         return f"{self.image_size}×{self.image_size}"
 
 
@@ -93,7 +93,7 @@ class Profile(EpisodeProtocol):
 
     def protocol(self) -> EpisodeProtocol:
         """Return the episode's part, which is in a run's identity."""
-        return EpisodeProtocol(**{one.name: getattr(self, one.name) for one in fields(EpisodeProtocol)})
+        return EpisodeProtocol(**{setting.name: getattr(self, setting.name) for setting in fields(EpisodeProtocol)})
 
     def unnorm_keys_for(self, suite: str) -> tuple[str, ...]:
         """Return the keys of a checkpoint's statistics for `suite`, the best first."""
@@ -112,7 +112,7 @@ class Profile(EpisodeProtocol):
         return tuple(row for row in self.published if suite in row.success_percent)
 
     def as_json(self, suite: str, base: str | None = None) -> dict[str, object]:
-        """Return what a run under this profile is compared with, as JSON types, with the suite's figures alone.
+        """Return the protocol's reference values for a suite as JSON types, with the suite's published figures.
 
         Step limit and statistics are those of `base`, the suite that it is derived from.
         """

@@ -20,7 +20,7 @@ from vla_evaluation.terminal import one_line, plain, say
 from vla_evaluation.workers.heartbeat import RENDERING
 
 PLAIN_EVERY_S = 10.0
-LONG_S = 600.0  # a longer run prints its duration once, so that it can be read before it scrolls by
+LONG_S = 600.0  # a longer run prints its expected duration once
 MIN_EPISODES = 4  # of this invocation, until their pace is used for an estimate
 INSTRUCTION_CHARS = 12, 52  # at least and at most, beside a bar
 BAR_CHARS = 6, 24
@@ -74,7 +74,7 @@ class Pace:
         if totals.left_s <= LONG_S:
             return None
         left = show_seconds(totals.left_s)
-        return f"this will take about {left} more; Ctrl-C keeps what is finished, --resume goes on"
+        return f"about {left} remaining; Ctrl-C keeps finished episodes, --resume continues"
 
     def totals(
         self,
@@ -91,20 +91,20 @@ class Pace:
         left = None
         if new_done and pace and done < planned:
             left = max(0.0, total(counts, "steps_of_done") / done * planned - steps) / pace
-        elif self.expected_s and done < planned:  # episodes that have not begun take their share of it, however late
+        elif self.expected_s and done < planned:  # pending episodes take their share of it, however late
             waiting = total(counts, "pending") / (planned - self.done_before)
             left = self.expected_s * max(waiting, 1 - (now - self.start) / self.expected_s) or None
         policy_errors = sum(row.get("policy_errors", 0) for row in counts.values())
         phase = ""
         if done == planned and workers:
-            phase = RENDERING if RENDERING in workers.values() else "ending the workers"
+            phase = RENDERING if RENDERING in workers.values() else "stopping the workers"
         elif done < planned and pace is None:
             phase = next((one_line(status) for status in workers.values() if not status.startswith("task ")), "")
         return Totals(planned, done, total(counts, "successes"), pace, left, policy_errors, machines, phase)
 
 
 class PlainProgress:
-    """One line now and then, for logs and pipes."""
+    """A line every PLAIN_EVERY_S seconds, for logs and pipes."""
 
     def __init__(self, names: Mapping[int, str], counts, out=sys.stdout, expected_s: float | None = None):
         self.out, self.pace = out, Pace(counts, time.monotonic(), expected_s)
@@ -116,23 +116,23 @@ class PlainProgress:
     def __exit__(self, *_) -> None:
         pass
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         say(line, self.out)
 
     def update(self, counts, workers: Mapping[str, str], machines: str = "") -> None:
         now = time.monotonic()
         totals = self.pace.totals(counts, now, machines, workers)
         if line := self.pace.announcement(totals):
-            self.say(line)
+            self.print_line(line)
         state = totals.done, totals.phase, total(counts, "steps")
         is_early = now - self.last_at < PLAIN_EVERY_S and totals.done < totals.planned
         if state != self.last and not is_early:
             self.last_at, self.last = now, state
-            self.say(totals.line)
+            self.print_line(totals.line)
 
 
 class LiveProgress:
-    """A table that stays in place: a bar per task, each worker's status, and the totals."""
+    """A table that is updated in place: a bar per task, each worker's status, and the totals."""
 
     def __init__(
         self, names: Mapping[int, str], counts, console: Console | None = None, expected_s: float | None = None
@@ -149,13 +149,13 @@ class LiveProgress:
     def __exit__(self, *exc) -> None:
         self.live.__exit__(*exc)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self.console.print(plain(line), highlight=False, markup=False)
 
     def update(self, counts, workers: Mapping[str, str], machines: str = "") -> None:
         totals = self.pace.totals(counts, time.monotonic(), machines, workers)
         if line := self.pace.announcement(totals):
-            self.say(line)
+            self.print_line(line)
         self.live.update(self.table(counts, workers, totals), refresh=True)
 
     def table(self, counts, workers: Mapping[str, str], totals: Totals) -> Group:

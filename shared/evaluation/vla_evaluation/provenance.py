@@ -1,4 +1,4 @@
-"""What a result depends on besides its configuration: versions, code, commit, machine."""
+"""The provenance of a result besides its configuration: versions, code, commit, machine."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def off_lock(lock: Path = LOCK) -> list[str]:
     # From the directories' names: reading the metadata takes 0.1 s each.
     parts = (path.name.removesuffix(".dist-info").rpartition("-") for path in SITE.glob("*.dist-info"))
     installed = {normalize(name): version for name, _, version in parts}
-    wrong = (name for name in sorted(pins.keys() & installed.keys()) if installed[name] not in pins[name])
-    return [f"{name} {installed[name]} (lock: {' or '.join(pins[name])})" for name in wrong]
+    mismatched = (name for name in sorted(pins.keys() & installed.keys()) if installed[name] not in pins[name])
+    return [f"{name} {installed[name]} (lock: {' or '.join(pins[name])})" for name in mismatched]
 
 
 def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None:
-    """Compare the benchmark's installed packages with its lock, and call `warn` with what differs and what to run.
+    """Compare the benchmark's installed packages with its lock; pass differences and the fixing command to `warn`.
 
     Raises ValueError for versions that its code cannot run with: those that its `requires` excludes.
     """
@@ -68,10 +68,12 @@ def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None
         command = shlex.join([sys.executable, "-m", "pip", "install", *packages])
     if unusable:
         raise ValueError(f"{'; '.join(unusable)}; run: {command}")
-    shown = ", ".join(f"{name} {installed.get(name, 'not installed')} (lock: {pin})" for name, pin in different.items())
+    listing = ", ".join(
+        f"{name} {installed.get(name, 'not installed')} (lock: {pin})" for name, pin in different.items()
+    )
     warn(
-        f"warning: other packages than the lock's: {shown}. Physics and images may differ: results compare neither "
-        f"with published figures nor with runs under the lock. To get the lock's: {command}"
+        f"warning: other packages than the lock's: {listing}. Physics and images may differ: results are comparable "
+        f"neither with published figures nor with runs under the lock. To install the lock's packages: {command}"
     )
 
 
@@ -99,7 +101,7 @@ def machine() -> dict[str, object]:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

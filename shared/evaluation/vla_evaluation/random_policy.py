@@ -1,4 +1,4 @@
-"""Random actions: the floor that every policy has to beat, and a load for benchmarks."""
+"""Random actions: a baseline, and a load for benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def episode_of(session: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class RandomPolicy(Policy):
-    """Uniform numbers within the ranges of an action's parts, which have to be known.
+    """Uniform numbers within the ranges of an action's parts. ValueError for a part without a range.
 
     Stateless: the action follows from seed, instruction, episode and step alone, so a run can be repeated exactly.
     """
@@ -37,9 +37,7 @@ class RandomPolicy(Policy):
     def __post_init__(self):
         unknown = [part for part in self.parts if part.low is None or part.high is None]
         if unknown:
-            raise ValueError(
-                f"the range of {unknown[0]} is not known, and random actions need it; give it low and high"
-            )
+            raise ValueError(f"random actions need a range, and {unknown[0]} has none; set its low and high")
 
     def info(self) -> PolicyInfo:
         """Return the description; the images that it requests are not used."""
@@ -54,7 +52,7 @@ class RandomPolicy(Policy):
         )
 
     def details(self) -> dict[str, str]:
-        """Return what its actions depend on."""
+        """Return the settings that its actions depend on."""
         return {"seed": str(self.seed)}
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:

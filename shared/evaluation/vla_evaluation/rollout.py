@@ -1,6 +1,6 @@
-"""One episode: observe, ask the policy, execute its actions, check whether the task is done.
+"""One episode: observe, query the policy, execute its actions, check for success.
 
-No process, file or database in here; the policy and the supervision of the worker are passed in as functions.
+No processes, files or databases: the policy and the worker's callbacks are passed in as functions.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Record:
 
     actions  float32 [T, n] as executed, in the environment's convention
     states   float64 [T + 1, n]: simulator state before each action, and after the last
-    frames   images of the video's camera that were rendered and kept, by step: uint8 [H, W, 3], bottom row first
-    policy_error  why the policy's own answer ended the episode, empty where it did not
-    delays   the cost of inference in real time, None where the world waited
+    frames   images of the video's camera that were rendered and stored, by step: uint8 [H, W, 3], bottom row first
+    policy_error  why the policy's own answer ended the episode; empty if it did not
+    delays   the cost of inference in real time; None if the simulation waited
     """
 
     success: bool
@@ -94,7 +94,7 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def observe(env: Environment, spec: RunSpec, session: str, step: int, timings: Timings) -> tuple[Observation, dict]:
-    """Return the policy's observation, and the raw images by camera, only of those that it requests."""
+    """Return the policy's observation, and the raw images of the cameras that it requests."""
     rendered: dict[str, np.ndarray] = {}
     for camera in spec.cameras:
         with timings.stage("render"):
@@ -140,7 +140,7 @@ def run_episode(
     act: Callable[[Observation], ActionChunk],
     spec: RunSpec,
     session: str,
-    film: str | None = None,
+    video_camera: str | None = None,
     tick: Callable[[int], None] = lambda steps: None,
     keep_frame: Callable[[int], bool] = lambda step: False,
     forgive: Callable[[Exception], bool] = lambda error: False,
@@ -149,12 +149,12 @@ def run_episode(
 ) -> Record:
     """Return the record of `episode` of the task that `env` has loaded.
 
-    `film` is the camera whose images `keep_frame` chooses from. `tick(steps)` is called before every simulator step;
-    what it raises ends the episode. Nothing is rendered in the wait steps (objects fall into place) or between the
+    `keep_frame(step)` selects images of `video_camera`. `tick(steps)` is called before every simulator step; its
+    exceptions end the episode. Nothing is rendered in the wait steps (objects fall into place) or between the
     actions of a chunk. Success ends the episode at once, but does not count during the wait, as in the reference loop.
-    `spec.chunking` says which actions of a chunk are executed; only these are checked. The policy's answers are timed
-    by `clock` (s). Where the policy's answer (PolicyFault) or its absence (ContractError) ends the episode, it is part
-    of the record if `forgive` returns True; else it is raised. `alter` returns the action to execute for one of the
+    `spec.chunking` says which actions of a chunk are executed; only these are checked. `clock` (s) times the
+    policy's answers. A fault of the policy (PolicyFault, ContractError) ends the episode; it becomes part of the record
+    if `forgive` returns True, and is raised otherwise. `alter` returns the action to execute for one of the
     policy's.
     """
     timings, start = Timings(), time.perf_counter()
@@ -179,8 +179,8 @@ def run_episode(
         if timeline.due(step):
             tick(step)
             observation, rendered = observe(env, spec, session, step, timings)
-            if film in rendered and keep_frame(step):
-                frames[step] = rendered[film]
+            if video_camera in rendered and keep_frame(step):
+                frames[step] = rendered[video_camera]
             try:
                 chunk, took_s = ask(act, observation, timings, clock)
             except ContractError as error:

@@ -1,4 +1,4 @@
-"""Routes of evaluation's own services: JSON in and out, and the sender's mistakes as 400."""
+"""Routes of evaluation's own services: JSON in and out; invalid requests are 400."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def bad_request(request: Request, error: Exception) -> Response:
     raise Problem("bad-request", str(error)) from error
 
 
-def told(value: Mapping[str, Any], status: int = 200) -> Response:
+def json_response(value: Mapping[str, Any], status: int = 200) -> Response:
     """Return a mapping as a JSON answer."""
     return Response(json.dumps(value, ensure_ascii=False), status, media_type=JSON)
 

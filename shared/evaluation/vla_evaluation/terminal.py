@@ -1,4 +1,4 @@
-"""Text for a terminal: what a policy, a log or a damaged file says can neither steer it nor forge a line."""
+"""Text for a terminal: control characters in a policy's name, a log or a damaged file have no effect."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["one_line", "plain", "say"]
 
 
 def say(text: object = "", file: TextIO | None = None) -> None:
-    """Prints a text at once, plainly."""
+    """Print a text without control characters, and flush."""
     file = file or sys.stdout
     print(folded(plain(text), file), file=file, flush=True)

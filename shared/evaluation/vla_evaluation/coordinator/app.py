@@ -29,7 +29,7 @@ from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation import hosts
 from vla_evaluation.coordinator import VERSION, calls
 from vla_evaluation.coordinator.batched_store import BatchedStore
-from vla_evaluation.routed import JSON, bad_request, told
+from vla_evaluation.routed import JSON, bad_request, json_response
 from vla_evaluation.runs.directories import explain_os_error
 from vla_evaluation.store.records import StoreError, total
 from vla_evaluation.store.runstore import STORE, RunStore
@@ -37,7 +37,7 @@ from vla_evaluation.store.runstore import STORE, RunStore
 BINARY = "application/octet-stream"
 CALL_BYTES = 256 * 2**10
 FILE_BYTES = 64 * 2**20
-GONE = "session-lost"  # the problem that ends a machine's part in the run
+GONE = "session-lost"  # problem type that tells a machine to leave the run
 STATES = ("planned", "done", "successes", "policy_errors", "leased", "pending", "broken")
 MACHINE_GAUGES = {
     "workers": "Workers that have had an episode of this invocation",
@@ -55,7 +55,7 @@ class Coordinator:
 
     def __init__(self, run: calls.ActiveRun, description: Mapping[str, Any]):
         self.run, self.description = run, description
-        self.end_reason = ""  # why every call is refused
+        self.end_reason = ""  # why every call is rejected
         self.url = ""
         self.metrics = Metrics()
         registry = self.metrics.registry
@@ -72,18 +72,18 @@ class Coordinator:
         return [host.name for host in list(self.run.hosts.values()) if host.heard > silent]
 
     def shares(self, store: RunStore) -> list[hosts.Share]:
-        """Return what each machine did in this invocation."""
-        own_names = {host.name: host.own_name for host in list(self.run.hosts.values())}
-        return hosts.shares(store.by_worker(self.run.invocation), own_names) if own_names else []
+        """Return each machine's share of this invocation."""
+        hostnames = {host.name: host.hostname for host in list(self.run.hosts.values())}
+        return hosts.shares(store.by_worker(self.run.invocation), hostnames) if hostnames else []
 
     def end(self, reason: str) -> None:
-        """Refuse every call from now on, for this reason."""
+        """Reject all further calls with this reason."""
         self.end_reason = reason
 
     # --- routes -------------------------------------------------------------------------------------------
 
     async def describe(self, request: Request) -> Response:
-        return told({**self.description, "version": VERSION, "invocation": self.run.invocation})
+        return json_response({**self.description, "version": VERSION, "invocation": self.run.invocation})
 
     async def call(self, request: Request) -> Response:
         """Carry out a call of `calls.CALLS`."""
@@ -96,17 +96,17 @@ class Coordinator:
         except ValidationError as error:
             raise Problem("bad-request", calls.explain(error)) from error
         self._require_current(arguments.invocation, arguments.key)
-        return told({"value": await self.store.call(name, arguments)})
+        return json_response({"value": await self.store.call(name, arguments)})
 
     async def file(self, request: Request) -> Response:
-        """Store an episode's file until the call that publishes it; {"held": false} where the lease has ended."""
+        """Store an episode's file until the call that publishes it; {"held": false} if the lease has ended."""
         query = request.query_params
         token, kind, digest, invocation = (query.get(name, "") for name in ("token", "kind", "sha256", "invocation"))
         self._require_current(int(invocation) if invocation.isdecimal() else None, query.get("key"))
         body = await read_body(request, (BINARY,))
         if not re.fullmatch(r"[0-9a-f]{64}", digest) or hashlib.sha256(body).hexdigest() != digest:
-            raise ValueError(f"the file's SHA-256 is not {digest[:70]!r}, as was announced; send it again")
-        return told({"held": await asyncio.to_thread(self._save_draft, token, kind, body)})
+            raise ValueError(f"the file's SHA-256 is not {digest[:70]!r}; send it again")
+        return json_response({"held": await asyncio.to_thread(self._save_draft, token, kind, body)})
 
     def _save_draft(self, token: str, kind: str, body: bytes) -> bool:
         with RunStore(self.run.directory / STORE, readonly=True, check=False) as store:
@@ -127,7 +127,7 @@ class Coordinator:
     def _require_current(self, invocation: int | None, key: str | None) -> None:
         """Raise Problem (409) for another invocation than the sender joined; note that the sender is alive."""
         if self.end_reason or invocation != self.run.invocation:
-            raise Problem(GONE, self.end_reason or "the run was started again since; join it again")
+            raise Problem(GONE, self.end_reason or "the run was restarted; join it again")
         host = self.run.hosts.get(key)
         if host and host.heard > -math.inf:
             host.heard = self.run.now()
@@ -148,7 +148,7 @@ class Coordinator:
         return self.metrics.page()
 
     async def ready(self, request: Request) -> Response:
-        return told({"status": "ready", "hosts": self.active_hosts()})
+        return json_response({"status": "ready", "hosts": self.active_hosts()})
 
 
 def create_app(coordinator: Coordinator, check: TokenCheck) -> Starlette:
@@ -182,8 +182,8 @@ def create_app(coordinator: Coordinator, check: TokenCheck) -> Starlette:
 def coordinating(listen_at: str, token: str | None, coordinator: Coordinator) -> Iterator[Coordinator]:
     """Serve a run from a thread of its own.
 
-    listen_at: "host:port"; port 0: any. Raises ValueError where the network would reach it without a token, OSError
-    where the address cannot be bound.
+    listen_at: "host:port"; port 0: any. Raises ValueError if the network could reach it without a token, OSError
+    if the address cannot be bound.
     """
     host, port = read_address(listen_at)
     require_token_beyond_loopback(host, token)

@@ -1,4 +1,4 @@
-"""The store behind the calls: those that are pending together are one transaction, and reach the disk once."""
+"""The store behind the calls: all pending calls are one transaction, with one write to disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BatchedStore:
 
     def __init__(self, path: Path, run: ActiveRun):
         self.store, self.run = RunStore(path, check=False), run
-        self.thread = ThreadPoolExecutor(1, "coordinator's store")  # not behind files that are being written
+        self.thread = ThreadPoolExecutor(1, "coordinator's store")  # separate from threads that write files
         self.pending: list[tuple[str, Call, asyncio.Future[Any]]] = []
         self.work: asyncio.Task[None] | None = None
 
@@ -60,7 +60,7 @@ class BatchedStore:
                         done.append((CALLS[name][1](self.store, self.run, arguments), None))
                         if name in CHANGE_COUNTS:
                             self.run.cached_counts = NO_COUNTS
-                    except Exception as error:  # its own: the store undoes each write by itself
+                    except Exception as error:  # of this call only: the store undoes each write alone
                         done.append((None, error))
         except Exception as error:
             done = [(None, error) for _ in calls]

@@ -1,12 +1,12 @@
-"""The calls of a run's store over HTTP. Every call may be repeated when its answer was not heard.
+"""The calls of a run's store over HTTP. Every call may be repeated if its response was lost.
 
 A call is `POST /v1/calls/NAME` with its arguments as a JSON object, `invocation` and `key` among them; it answers
 {"value": …}. A function here gets the store, the run and the arguments, which pydantic has validated by the function's
 annotations, and returns a JSON value.
 
-The store adds up the numbers and keeps the rest as JSON, so a value that SQLite or a report cannot read would end the
-run for good: NaN, a number as text, half a surrogate pair. Pydantic's JSON parser refuses such text, `allow_inf_nan`
-such numbers; unknown fields are refused too.
+The store sums the numbers and stores the rest as JSON. A value that SQLite or a report cannot read would break the run
+for good: NaN, a number as text, half a surrogate pair. Pydantic's JSON parser rejects such text and `allow_inf_nan`
+such numbers; unknown fields are rejected too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Schema(BaseModel):
 
 
 class Call(Schema):
-    """What every call has: the invocation that the sender joined, and its own random key."""
+    """Fields of every call: the invocation that the sender joined, and its own random key."""
 
     invocation: Count
     key: Name
@@ -95,7 +95,7 @@ class Result(Schema):
 
 
 class VideoResult(Schema):
-    """What a finished episode's video adds to its result."""
+    """The fields that a finished episode's video adds to its result."""
 
     video: VideoFile = ""
     still: VideoFile = ""
@@ -112,7 +112,7 @@ def explain(error: ValidationError) -> str:
 
 
 class NotSent(ValueError):
-    """A file that should have been sent before this call."""
+    """The file of this call was not sent before it."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Host:
     """A machine that has joined."""
 
     name: str  # unique in the run
-    own_name: str
+    hostname: str
     workers: int
     machine: Mapping[str, object]
     heard: float  # on the run's clock, s; -inf once it has left
@@ -136,7 +136,7 @@ class ActiveRun:
     invocation: int
     hosts: dict[str, Host] = field(default_factory=dict)
     worker_names: set[str] = field(default_factory=set)  # of machines that joined
-    cached_counts: tuple[float, list] = NO_COUNTS  # time of the query, and its rows
+    cached_counts: tuple[float, list] = NO_COUNTS  # time of the query, rows
 
     def now(self) -> float:
         """Return the time, s since the epoch; no other clock counts."""
@@ -149,18 +149,18 @@ class ActiveRun:
         return self.directory / KINDS[kind].format(lease.stem)
 
     def draft(self, lease: Lease, kind: str) -> Path:
-        """Return the path of a file that was sent and not published, which is removed after a kill."""
+        """Return the path of a file that was sent and is not yet published; leftovers are removed on resume."""
         path = self.final(lease, kind)
         return path.with_name(f".{path.name}.{lease.token}.partial")
 
     def publish(self, lease: Lease, kind: str) -> None:
         draft = self.draft(lease, kind)
         if not draft.exists():
-            raise NotSent(f"the {kind} of task {lease.task} episode {lease.episode} was not sent before it was named")
+            raise NotSent(f"the {kind} of task {lease.task} episode {lease.episode} was not sent before this call")
         files.publish(draft, self.final(lease, kind))
 
     def add_worker(self, name: str) -> None:
-        """Raise ValueError for one more worker than the store takes rows of."""
+        """Count a worker. ValueError beyond MAX_WORKERS."""
         if name not in self.worker_names and len(self.worker_names) >= MAX_WORKERS:
             raise ValueError(f"{MAX_WORKERS} workers have joined already; no more can join until --resume")
         self.worker_names.add(name)
@@ -200,7 +200,7 @@ def join(
     workers: Annotated[int, Field(ge=1, le=1024)],
     machine: Annotated[dict[MachineName, MachineFact], Field(max_length=20)],
 ) -> dict[str, Any]:
-    """Add a machine. `name` is requested; the answer has the name that no other machine has."""
+    """Add a machine under a unique name, which starts with the requested `name`."""
     host = run.hosts.get(key)
     if host is None:
         if len(run.hosts) >= MAX_MACHINES:
@@ -215,7 +215,7 @@ def join(
 
 @call
 def leave(store: RunStore, run: ActiveRun, key: Name) -> None:
-    """Record that a machine has given back or finished its episodes, so that the run does not wait for it."""
+    """Record that a machine has no more episodes, so the run does not wait for it."""
     if host := run.hosts.get(key):
         host.heard = -math.inf
 
@@ -254,7 +254,7 @@ def fail(store: RunStore, run: ActiveRun, lease: LeaseArgument, error: Text, by_
 
 @call
 def finish(store: RunStore, run: ActiveRun, lease: LeaseArgument, result: Result) -> bool:
-    """Store the episode's result and its file, which was sent before: both or neither."""
+    """Store the episode's result and its file, which was sent before; both or neither."""
     values = result.model_dump(exclude_unset=True)
     done = store.finish(lease, values, run.now(), lambda: run.publish(lease, "episode"))
     return done or store.ended_as(lease, "done")
@@ -285,7 +285,7 @@ def take_back(store: RunStore, run: ActiveRun, worker: Name, reason: Text) -> li
 @call
 def say(store: RunStore, run: ActiveRun, worker: Name, status: Text) -> None:
     run.add_worker(worker)
-    store.say(worker, run.invocation, status, run.now())
+    store.set_status(worker, run.invocation, status, run.now())
 
 
 @call
@@ -315,7 +315,7 @@ def is_last_try_of_policy(store: RunStore, run: ActiveRun, lease: LeaseArgument)
 
 @call
 def place(store: RunStore, run: ActiveRun, lease: LeaseArgument) -> int | None:
-    return store.place(lease)
+    return store.outcome_rank(lease)
 
 
 @call
@@ -325,5 +325,5 @@ def faults(store: RunStore, run: ActiveRun) -> list[dict[str, Any]]:
 
 @call
 def workers(store: RunStore, run: ActiveRun, prefix: Prefix) -> dict[str, str]:
-    """Return the status of the workers whose names begin with `prefix`: not of all, for each of a thousand."""
+    """Return the status of the workers whose names begin with `prefix`."""
     return store.workers(prefix)

@@ -1,6 +1,6 @@
 """`python -m services.BENCHMARK join URL`: work on a run that another machine's evaluator serves.
 
-Exit codes: 0 the run has no work left, 1 stopped by an error, 2 refused before it started, 130 stopped by Ctrl-C.
+Exit codes: 0 the run has no work left, 1 stopped by an error, 2 invalid before it started, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark, require_assets
 from vla_evaluation.config import differences, read_addresses, require_directory_name
 from vla_evaluation.coordinator import VERSION
-from vla_evaluation.evaluate import choose_workers, guarded, look_after, memory_notice
+from vla_evaluation.evaluate import choose_workers, guarded, memory_notice, supervise
 from vla_evaluation.pictures import video
-from vla_evaluation.plan import of_machine
+from vla_evaluation.plan import machine_identity
 from vla_evaluation.runs.directories import DIRECTORIES
 from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.store.remote import Joined, RemoteStore
@@ -49,25 +49,25 @@ class JoinConfig:
     url: tyro.conf.Positional[str]
     """The evaluator's address, which eval --listen prints."""
     token: str | None = None
-    """Bearer token of evaluator and policy; rather set $VLALAB_TOKEN. It is never stored."""
+    """Bearer token of evaluator and policy; prefer $VLALAB_TOKEN. It is never stored."""
     policy_url: str | None = None
-    """The policy's address as reached from here, several in the run's order; default: the evaluator's."""
+    """The policy's address from this machine, several in the run's order; default: the evaluator's."""
     workers: int | None = None
     """Simulator processes; default: one per core, fewer if memory is short."""
     assets: str | None = None
-    """Asset folder, or a keyword of the benchmark; default: the first source there is."""
+    """Asset directory, or a keyword of the benchmark; default: the first available source."""
     name: str | None = None
     """This machine's name in the run; default: its host name."""
     patience_s: float = 60.0
-    """How long to repeat requests that the evaluator does not answer."""
+    """Seconds to retry requests that the evaluator does not answer."""
     start_timeout_s: float = 300.0
-    """How long a worker may take to start."""
+    """Timeout for the start of a worker, s."""
 
     def __post_init__(self):
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"invalid --workers {self.workers}; expected 1 or more")
         if self.patience_s <= 0:
-            raise ValueError(f"invalid patience of {self.patience_s:g} s; expected more than 0")
+            raise ValueError(f"invalid --patience-s {self.patience_s:g}; expected more than 0")
         if self.name is not None:
             require_directory_name("name", self.name)
 
@@ -78,38 +78,40 @@ class JoinConfig:
 
 
 def fetch_description(config: JoinConfig) -> dict[str, Any]:
-    """Return the evaluator's description of its run. ValueError where nothing answers, or another program."""
+    """Return the evaluator's description of its run. ValueError if there is no response, or one of another program."""
     headers = {"Authorization": f"Bearer {config.secret}"} if config.secret else {}
     try:
         response = Transport(config.url).request("GET", "/v1/run", REQUEST_TIMEOUT_S, headers)
     except FAULTS as error:
         raise ValueError(
-            f"nobody answers at {config.url} ({one_line(error)}); is that run going on (eval --listen)?"
+            f"no response from {config.url} ({one_line(error)}); check that the run is active (eval --listen)"
         ) from error
     if response.status == 401:
-        raise ValueError(f"the evaluator at {config.url} wants another token: set VLALAB_TOKEN to that machine's")
+        raise ValueError(f"wrong token for the evaluator at {config.url}; set VLALAB_TOKEN to that machine's token")
     try:
         run = json.loads(response.body)
     except ValueError:
         run = None
     if not isinstance(run, dict) or not {"run", "identity", "job", "invocation"} <= run.keys():
         raise ValueError(
-            f"{config.url} answers, but is no evaluator that can be joined; expected the address of eval --listen"
+            f"{config.url} is not an evaluator that can be joined; expected the address that eval --listen prints"
         )
     if (version := run.get("version")) != VERSION:
-        raise ValueError(f"the evaluator at {config.url} speaks version {version}, this {VERSION}; use one commit")
+        raise ValueError(
+            f"the evaluator at {config.url} has protocol version {version}, this machine {VERSION}; use the same commit"
+        )
     return run
 
 
-def policies_from_here(config: JoinConfig, job: Job) -> tuple[str, ...]:
-    """Return the addresses of the run's policies as reached from here. ValueError for fewer or more."""
+def local_policy_urls(config: JoinConfig, job: Job) -> tuple[str, ...]:
+    """Return the addresses of the run's policies from this machine. ValueError for fewer or more."""
     if config.policy_url is None:
         return job.policies
     urls = read_addresses("--policy", config.policy_url)
     if len(urls) != len(job.policies):
         raise ValueError(
-            f"--policy {config.policy_url} and the run's {', '.join(job.policies)} are not equally many; "
-            "expected an address for each, in that order"
+            f"--policy {config.policy_url} lists {len(urls)} of the run's {len(job.policies)} addresses; expected one "
+            f"for each of {', '.join(job.policies)}, in that order"
         )
     return urls
 
@@ -125,14 +127,16 @@ def require_policy(config: JoinConfig, job: Job) -> None:
             missing.append(f"{url} ({one_line(error)})")
             continue
         if json.loads(json.dumps(info)) != job.spec.to_json()["policy"]:
-            raise ValueError(f"at {url} is another policy than the run's; give the address of the run's: --policy")
+            raise ValueError(
+                f"{url} serves another policy than the run's; set the address of the run's policy with --policy"
+            )
     if len(missing) == len(job.policies_at):
         raise ValueError(
-            f"the run's policy is not reached from here at {', '.join(missing)}; give its address: --policy "
+            f"cannot reach the run's policy from this machine at {', '.join(missing)}; set its address: --policy "
             + ",".join(["http://host:port"] * len(missing))
         )
     for policy in missing:
-        say(f"not reached from here, and not used until it is: {policy}")
+        say(f"not reachable from this machine, and not used until it is: {policy}")
 
 
 def join(benchmark: Benchmark, config: JoinConfig) -> int:
@@ -143,17 +147,17 @@ def join(benchmark: Benchmark, config: JoinConfig) -> int:
     require_directory_name("run id", run["run"])
     job = Job.from_json(run["job"])
     if job.benchmark != benchmark.module:
-        raise ValueError(f"the run at {config.url} is of {job.benchmark}; this is {benchmark.module}")
+        raise ValueError(f"the run at {config.url} belongs to {job.benchmark}, not to {benchmark.module}")
     assets = benchmark.assets(config.assets, Volume().root)
-    ours = of_machine(benchmark, job.spec, assets)
-    if lines := differences({name: identity.get(name) for name in ours}, ours):
+    local_identity = machine_identity(benchmark, job.spec, assets)
+    if lines := differences({name: identity.get(name) for name in local_identity}, local_identity):
         raise ValueError(
-            "this machine must not join: what an episode's outcome depends on differs (there → here):\n"
+            "this machine cannot join: settings that results depend on differ (evaluator → this machine):\n"
             + "\n".join(f"  {line}" for line in lines)
-            + "\nBring both to the same commit, environment and assets, and join again."
+            + "\nUse the same commit, environment and assets on both, and join again."
         )
     require_assets(benchmark, [benchmark.tasks(job.spec.suite)[index] for index in identity["tasks"]], assets)
-    job = replace(job, assets=str(assets.path), policies_at=policies_from_here(config, job))
+    job = replace(job, assets=str(assets.path), policies_at=local_policy_urls(config, job))
     require_policy(config, job)
     name = config.name or re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-") or "host"
     joined = Joined(
@@ -187,21 +191,21 @@ def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, dir
         InvocationClock.start(),
         worker_names(workers, name),
         StallPolicy(job.retries, job.lease_s, config.start_timeout_s),
-        partial(video.wanted, job.video),
+        partial(video.should_render, job.video),
         config.secret,
         benchmark.worker_variables,
         provenance.WORKER,
     )
     instructions = {task.index: task.instruction for task in benchmark.tasks(job.spec.suite)}
     try:
-        look_after(supervisor, instructions, poll_s=min(POLL_S, job.lease_s / 6))
+        supervise(supervisor, instructions, poll_s=min(POLL_S, job.lease_s / 6))
     except (RunFailed, StoreError) as error:
         say(f"error: {one_line(error)}")
         return 1
     finally:
         with suppress(StoreError):  # an evaluator that does not answer has been reported
             store.leave()
-    say(f"run {directory.name} has no work left; its report is on the machine where it started")
+    say(f"run {directory.name} has no work left; its report is on the evaluator's machine")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""How people steer a running episode, and how its loop waits for them: pause, speed, driver, instruction.
+"""A user's controls of a running episode: pause, speed, driver, instruction.
 
-One thread calls `tell` with a command, the simulator's thread the rest.
+One thread calls `apply` with a command, the simulator's thread all other methods.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import numpy as np
 from vla_contract.protocol.parts import Part, total
 from vla_evaluation.recording.trajectory import movement_mask
 
-HOLD_S = 0.5  # a person's action holds this long: with a lost connection, the arm stops
-SETTLE_STEPS = 10  # what a person releases falls; then time stands still until the next action
-POLL_S = 0.05  # between two checks of what no command announces: that a person's action is over
+# A person's action lasts this long, so the arm stops when the connection is lost.
+HOLD_S = 0.5
+# Steps after a person's action in which a released object falls; then the simulation waits for the next action.
+SETTLE_STEPS = 10
+# Between two checks for the end of a person's action, which no command announces.
+POLL_S = 0.05
 
 
 class EpisodeLeft(Exception):
-    """The running episode is to be left: `do` names the command (reset, finish or close)."""
+    """The running episode was stopped by the command `do` (reset, finish or close)."""
 
     def __init__(self, do: str):
         super().__init__(do)
@@ -35,7 +38,7 @@ class Controls:
 
     driver      "policy" or "person"
     speed       times real time; 0: as fast as possible
-    is_watched  somebody waits for an image
+    is_watched  a page waits for an image
     start       of the next episode, as `SessionRequest.with_start` takes it
     jobs        videos and demonstrations that were requested of an ended episode
     """
@@ -52,7 +55,7 @@ class Controls:
         self._size = total(parts)
         self.begin()
 
-    def tell(self, command: Mapping[str, Any]) -> None:
+    def apply(self, command: Mapping[str, Any]) -> None:
         """Take a command that `check_command` has accepted."""
         with self._changed:
             match command["do"]:
@@ -70,7 +73,7 @@ class Controls:
                     self.instruction = command["instruction"].strip()
                 case "act":
                     self._action = np.clip(np.asarray(command["action"], float), self.low, self.high)
-                    self._held_until, self._settle_steps = time.monotonic() + HOLD_S, SETTLE_STEPS
+                    self._action_expires, self._settle_steps = time.monotonic() + HOLD_S, SETTLE_STEPS
                 case "look":
                     self.is_watched = True
                 case "film" | "keep":
@@ -81,14 +84,14 @@ class Controls:
             self._changed.notify_all()
 
     def begin(self) -> None:
-        """Forget what belonged to the previous episode."""
+        """Reset the state of the previous episode."""
         with self._changed:
-            self._leave, self._single_steps, self._settle_steps, self._held_until = "", 0, 0, 0.0
+            self._leave, self._single_steps, self._settle_steps, self._action_expires = "", 0, 0, 0.0
             self._action = np.zeros(self._size)
             self.jobs.clear()
 
     def require_not_left(self) -> None:
-        """Raise EpisodeLeft where the episode is to be left."""
+        """Raise EpisodeLeft if the episode was stopped."""
         if self._leave:
             raise EpisodeLeft(self._leave)
 
@@ -104,16 +107,16 @@ class Controls:
                 self._changed.wait(min(POLL_S, until - now))
 
     def take_step(self) -> bool:
-        """Return whether the next step may be executed, and count it where it was requested alone."""
+        """Return whether to execute the next step, and count it if it is a requested single step."""
         if self._single_steps:
             self._single_steps -= 1
             return True
-        is_moving = time.monotonic() < self._held_until or self._settle_steps > 0
+        is_moving = time.monotonic() < self._action_expires or self._settle_steps > 0
         return self.playing and (self.driver == "policy" or is_moving)
 
     def action(self) -> np.ndarray:
         """Return the person's action for this step, float32 [m]; movements end after HOLD_S."""
-        if time.monotonic() < self._held_until:
+        if time.monotonic() < self._action_expires:
             return self._action.astype(np.float32)
         self._settle_steps = max(0, self._settle_steps - 1)
         return np.where(self.is_movement, 0.0, self._action).astype(np.float32)

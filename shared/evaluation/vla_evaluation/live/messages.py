@@ -1,4 +1,4 @@
-"""What pages, the service and a session's process send each other: session requests, commands, and their framing.
+"""Messages between pages, the service and a session's process: session requests, commands, and their framing.
 
 Numbers and names are checked here, once.
 """
@@ -16,8 +16,8 @@ from vla_contract.protocol.errors import did_you_mean, shorten
 from vla_contract.protocol.parts import Part, total
 from vla_evaluation.benchmark import Benchmark
 
-PERSON_STEPS = 2000  # of an episode without a policy: people need several times as long as a protocol allows
-MAX_DRAWN = 2**31  # start states can be requested by a number below this
+PERSON_STEPS = 2000  # of an episode without a policy: a person needs several times a protocol's limit
+MAX_START_NUMBER = 2**31  # start states can be requested by a number below this
 INSTRUCTION_CHARS = 500
 MAX_SPEED = 100.0
 LENGTHS = struct.Struct("<II")  # bytes of the JSON head, bytes of what follows; browsers read the same form
@@ -27,17 +27,17 @@ PLAIN_COMMANDS = ("play", "pause", "step", "finish", "close")
 
 @dataclass(frozen=True)
 class SessionRequest:
-    """What a session shows.
+    """The task, start and policy of a session.
 
-    init      index of an init state of the evaluation; None: the start is drawn as recordings draw theirs
-    drawn     number that a drawn start depends on
+    init      index of an init state of the evaluation; None: the start is sampled as in recordings
+    start_number  number that a sampled start depends on
     policy    one of the service's policies by name, at `policy_url`; empty: a person drives
     """
 
     suite: str
     task: int
     init: int | None = None
-    drawn: int = 0
+    start_number: int = 0
     policy: str = ""
     policy_url: str = ""
 
@@ -48,17 +48,17 @@ class SessionRequest:
     @property
     def start(self) -> dict[str, int]:
         """The start state as commands name it."""
-        return {"drawn": self.drawn} if self.init is None else {"init": self.init}
+        return {"drawn": self.start_number} if self.init is None else {"init": self.init}
 
     def with_start(self, start: Any) -> SessionRequest:
-        """Return it with another start: {"init": k}, {"drawn": n}, or None for a new drawn one. ValueError else."""
+        """Return it with another start: {"init": k}, {"drawn": n}, or None for a new sampled one; else ValueError."""
         if start is None:
-            return replace(self, init=None, drawn=secrets.randbelow(MAX_DRAWN))
+            return replace(self, init=None, start_number=secrets.randbelow(MAX_START_NUMBER))
         if not isinstance(start, Mapping) or len(start) != 1 or next(iter(start)) not in ("init", "drawn"):
             raise ValueError(f"start is {shorten(start, 100)}; expected {{'init': k}}, {{'drawn': n}} or null")
         if "init" in start:
             return replace(self, init=require_index("start.init", start["init"], 10_000))
-        return replace(self, init=None, drawn=require_index("start.drawn", start["drawn"], MAX_DRAWN))
+        return replace(self, init=None, start_number=require_index("start.drawn", start["drawn"], MAX_START_NUMBER))
 
     def require_init_state(self, benchmark: Benchmark) -> SessionRequest:
         """Return it. ValueError for an init state that its task does not have."""
@@ -71,25 +71,25 @@ class SessionRequest:
 def require_index(name: str, value: Any, below: int) -> int:
     """Return an integer in [0, below). ValueError for anything else."""
     if type(value) is not int or not 0 <= value < below:
-        raise ValueError(f"{name} is {shorten(value, 40)}; expected a whole number from 0 to {below - 1}")
+        raise ValueError(f"{name} is {shorten(value, 40)}; expected an integer from 0 to {below - 1}")
     return value
 
 
 def parse_request(benchmark: Benchmark, policies: Mapping[str, str], body: Mapping[str, Any]) -> SessionRequest:
-    """Return the session that a body requests. ValueError, with what exists, for what does not."""
+    """Return the session that a body requests. ValueError for an unknown suite, task, policy or start."""
     suite, policy = body.get("suite"), body.get("policy") or ""
     if not isinstance(suite, str) or suite not in benchmark.suites:
         raise ValueError(f"suite {shorten(suite)} not found{did_you_mean(shorten(suite), benchmark.suites)}")
     task = require_index("task", body.get("task", 0), len(benchmark.tasks(suite)))
     if policy and (not isinstance(policy, str) or policy not in policies):
-        known = ", ".join(policies) or "none"
-        raise ValueError(f"policy {shorten(policy)} is none of this service's; it has: {known}")
+        names = ", ".join(policies) or "none"
+        raise ValueError(f"policy {shorten(policy)} not found; this service has: {names}")
     request = SessionRequest(suite, task, policy=policy, policy_url=policies.get(policy, ""))
     return request.with_start(body.get("start")).require_init_state(benchmark)
 
 
 def check_command(command: Mapping[str, Any], parts: Sequence[Part], has_policy: bool) -> dict[str, Any]:
-    """Return a command with the keys that it may have. ValueError, with what was expected, for any other."""
+    """Return a command with the keys that it may have. ValueError for an invalid one."""
     do = command.get("do")
     if do in PLAIN_COMMANDS:
         return {"do": do}
@@ -97,7 +97,7 @@ def check_command(command: Mapping[str, Any], parts: Sequence[Part], has_policy:
         return {"do": do, "speed": _number("speed", command.get("speed"), 0.0, MAX_SPEED)}
     if do == "drive" and (driver := command.get("driver")) in ("policy", "person"):
         if driver == "policy" and not has_policy:
-            raise ValueError("this session has no policy that could drive; open one with a policy")
+            raise ValueError("this session has no policy; open one with a policy")
         return {"do": do, "driver": driver}
     if do == "instruct" and isinstance(text := command.get("instruction"), str):
         if len(text) > INSTRUCTION_CHARS:
@@ -110,8 +110,8 @@ def check_command(command: Mapping[str, Any], parts: Sequence[Part], has_policy:
         return {"do": do, "action": [_number("action", value, -1e6, 1e6) for value in action]}
     if do == "reset":
         return {"do": do, "start": command.get("start")}  # `SessionRequest.with_start` checks it
-    known = ", ".join((*PLAIN_COMMANDS, "speed", "drive", "instruct", "act", "reset"))
-    raise ValueError(f"command {shorten(command, 120)} is not known, or lacks what it needs; known: {known}")
+    commands = ", ".join((*PLAIN_COMMANDS, "speed", "drive", "instruct", "act", "reset"))
+    raise ValueError(f"invalid command {shorten(command, 120)}; expected one of {commands}, with its arguments")
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float:
@@ -127,7 +127,7 @@ def pack(head: Mapping[str, Any], *blobs: bytes) -> bytes:
 
 
 def receive(stream: BinaryIO) -> dict[str, Any] | None:
-    """Return the next message's head, None where the other end has gone; what follows the head is dropped."""
+    """Return the next message's head, None if the connection is closed; bytes after the head are dropped."""
     try:
         lengths = stream.read(LENGTHS.size)
         if len(lengths) < LENGTHS.size:

@@ -1,4 +1,4 @@
-"""What a session's episode can be saved as: a video, or a demonstration as `./lab record` stores them."""
+"""Save a session's episode: as a video, or as a demonstration like those of `./lab record`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class SolvedEpisode:
 
 
 def render_video(env: Environment, benchmark: Benchmark, states: np.ndarray, work: Path) -> bytes:
-    """Return an mp4 of the episode that `env` has just run, two cameras next to each other."""
+    """Return an mp4 of the episode that `env` has just run, two cameras side by side."""
     every = video.stride(benchmark.control_hz)
-    views = [video.draw(env, camera, states, {}, every) for camera in benchmark.cameras[:2]]
+    views = [video.render_frames(env, camera, states, {}, every) for camera in benchmark.cameras[:2]]
     with tempfile.TemporaryDirectory(dir=work) as directory:
         path = Path(directory) / "film.mp4"
         frames = (np.concatenate(pair, axis=1) for pair in zip(*views, strict=True))
@@ -58,8 +58,8 @@ def save_demonstration(
 ) -> str:
     """Add the episode to a recording, whole or not at all; return the recording's name.
 
-    Recordings are by driver: SUITE-person, SUITE-POLICY-live, SUITE-POLICY-and-person; one that another version of the
-    lab made is left alone, and another one started. A person's steps that do nothing are left out, as with
+    Each driver has a recording: SUITE-person, SUITE-POLICY-live, SUITE-POLICY-and-person. A recording of another
+    version of the lab stays unchanged, and a new one is started. A person's steps that do nothing are dropped, as with
     `record --drop-noops`.
     """
     steps = len(episode.trajectory.steps["actions"])
@@ -74,13 +74,13 @@ def save_demonstration(
     spec = replace(spec, seed=0, policy=replace(info, name=driver))
     with ExitStack() as stack:
         run = _open(stack, root, name, record.identify_recording(plan, spec, assets))
-        about = describe(plan, assets)
-        run.store.set_meta("about", {**about, "recording": record.describe_recording(benchmark)})
-        wanted = {count: counts["successes"] for count, counts in run.store.counts().items()}
-        wanted[task] = wanted.get(task, 0) + 1
-        run.store.want({task: wanted[task]}, 1)
-        facts = {"wanted": {str(one): count for one, count in wanted.items()}}
-        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **facts).to_json())
+        description = describe(plan, assets)
+        run.store.set_meta("about", {**description, "recording": record.describe_recording(benchmark)})
+        targets = {count: counts["successes"] for count, counts in run.store.counts().items()}
+        targets[task] = targets.get(task, 0) + 1
+        run.store.plan_successes({task: targets[task]}, 1)
+        job_fields = {"wanted": {str(index): count for index, count in targets.items()}}
+        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **job_fields).to_json())
         clock = InvocationClock.start()
         invocation = run.store.begin_invocation(clock.now(), {"workers": 1})
         lease = run.store.lease("live", invocation, clock.now(), LEASE_S, task)
@@ -103,7 +103,7 @@ def _open(stack: ExitStack, root: Path, stem: str, identity: dict) -> Run:
                 break
         number += 1
         name = f"{stem}-{number}"
-    record.refuse_foreign(root / name)
+    record.require_recording_directory(root / name)
     while True:
         try:
             return stack.enter_context(open_run(root, identity, [], run_id=name, resume=None, label=name))

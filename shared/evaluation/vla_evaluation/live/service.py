@@ -1,7 +1,7 @@
-"""The service over HTTP: JSON for what people do, and one request per image.
+"""The service over HTTP: JSON for commands, and one request per image.
 
-A page requests what is newer than it has, and is answered as soon as there is something: nothing is queued, and a slow
-page gets fewer images, none of them old. Each benchmark has a module that calls `main` with it.
+A page requests news after its last number and gets a response as soon as there is any. Nothing is queued: a slow page
+gets fewer images, none of them old. Each benchmark has a module that calls `main` with it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.live import messages
 from vla_evaluation.live.session import Session
-from vla_evaluation.routed import JSON, bad_request, read, told
+from vla_evaluation.routed import JSON, bad_request, json_response, read
 
 BINARY, VIDEO = "application/octet-stream", "video/mp4"
 BODY_BYTES = 16 * 2**10
 NEWS_TIMEOUT_S = 10.0  # of a request for an image
-CHECK_INTERVAL_S = 1.0  # between two checks of what sessions take
+CHECK_INTERVAL_S = 1.0  # between two checks of sessions' resources
 POLICY_TIMEOUT_S = 1.0  # for a policy to answer its info
 MAX_ENDED = 64  # ended sessions whose last news can still be read
 
@@ -50,11 +50,11 @@ log = logging.getLogger("vla_evaluation.live")
 
 @dataclass(frozen=True)
 class Limits:
-    """What sessions may take."""
+    """Limits of sessions."""
 
     sessions: int = 8  # at once
     idle_s: float = 120.0  # without a request, until a session is closed
-    undriven_s: float = 1800.0  # looked at, but with nothing done, until it is closed
+    undriven_s: float = 1800.0  # without a command, until a session is closed
     memory_gb: float = 4.0  # of one session's process
 
     def __post_init__(self):
@@ -64,23 +64,24 @@ class Limits:
 
     def to_dict(self) -> dict[str, float]:
         """Return the limits by name."""
-        return {one.name: getattr(self, one.name) for one in fields(Limits)}
+        return {limit.name: getattr(self, limit.name) for limit in fields(Limits)}
 
 
 @dataclass(frozen=True)
 class Server(Serving, Limits):
-    """A simulator to look at and to drive, over HTTP: a process for each session.
+    """An interactive simulator over HTTP: a process for each session.
 
-    $VLALAB_TOKEN, when set, is asked for and sent to policies; it must be set where the network reaches the service.
+    $VLALAB_TOKEN, if set, is required from clients and sent to policies; it must be set if the network can reach the
+    service.
     """
 
     port: int = 8006  # 0: any free one, named in the log
-    policies: str = ""  # name=URL, with commas between them: the only policies that sessions may ask
+    policies: str = ""  # name=URL, with commas between them: the only policies that sessions may use
 
 
 @dataclass(eq=False)
 class Sessions:
-    """All sessions, by id; the ones that ended last stay until others take their place."""
+    """All sessions, by id; the last MAX_ENDED ended ones stay readable."""
 
     benchmark: Benchmark
     work: Path
@@ -91,14 +92,16 @@ class Sessions:
     opened: int = 0
 
     def live(self) -> list[Session]:
-        """Return those whose process runs."""
-        return [one for one in self.all.values() if not one.is_over]
+        """Return the sessions whose process runs."""
+        return [session for session in self.all.values() if not session.is_over]
 
     async def open(self, body: Mapping[str, Any]) -> Session:
-        """Return a new session. ValueError for what does not exist, Problem (503) without room for one more."""
+        """Return a new session. ValueError for an invalid request, Problem (503) if no session or memory is free."""
         request = await asyncio.to_thread(messages.parse_request, self.benchmark, self.policies, body)
         if (count := len(self.live())) >= self.limits.sessions:
-            raise Problem.retry_after("busy", f"{count} sessions run already; close one, or try again later", 10.0)
+            raise Problem.retry_after(
+                "busy", f"{count} sessions are already running; close one, or try again later", 10.0
+            )
         if (free := provenance.free_memory_gb()) < (needed := self.benchmark.worker_gb):
             raise Problem.retry_after("busy", f"a session needs {needed:g} GB of memory, {free:.1f} GB are free", 10.0)
         session = Session(request)
@@ -110,20 +113,20 @@ class Sessions:
         except BaseException:
             del self.all[session.id]
             raise
-        for ended in [one for one in self.all.values() if one.is_over][:-MAX_ENDED]:
+        for ended in [existing for existing in self.all.values() if existing.is_over][:-MAX_ENDED]:
             del self.all[ended.id]
         return session
 
     def find(self, name: str) -> Session:
-        """Return a session. Problem (404) for none."""
+        """Return a session. Problem (404) if there is none."""
         if name not in self.all:
-            raise Problem("not-found", "this session is not known here (any more); open a new one")
+            raise Problem("not-found", "session not found, or already closed; open a new one")
         session = self.all[name]
         session.used = time.monotonic()
         return session
 
     async def watch(self) -> None:
-        """End, for as long as it runs, sessions that nobody uses and those that take too much."""
+        """End unused sessions and those beyond their limits, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             for session in self.live():
@@ -131,37 +134,37 @@ class Sessions:
                     await session.end(reason)
 
     def over(self, session: Session) -> str:
-        """Return why a session has to end; empty where it may continue."""
+        """Return the reason to end a session; empty if it may continue."""
         now, limits = time.monotonic(), self.limits
         if session.process is None:  # it is being started
             return ""
         if now - session.used > limits.idle_s:
-            return f"closed, since nobody looked at it for {limits.idle_s:g} s; start anew"
+            return f"closed, since no page used it for {limits.idle_s:g} s; open a new session"
         if now - session.driven > limits.undriven_s:
-            return f"closed, since nothing was done in it for {limits.undriven_s / 60:g} minutes; start anew"
+            return f"closed after {limits.undriven_s / 60:g} minutes without a command; open a new session"
         if session.rss_bytes() > limits.memory_gb * 1e9:
-            return f"closed, since it took more than {limits.memory_gb:g} GB of memory; start anew"
+            return f"closed, since it used more than {limits.memory_gb:g} GB of memory; open a new session"
         return ""
 
     async def close(self) -> None:
-        """End all."""
-        await asyncio.gather(*(one.end("the service was stopped") for one in self.live()))
+        """End all sessions."""
+        await asyncio.gather(*(session.end("the service was stopped") for session in self.live()))
 
 
 class Handlers:
-    """What the routes do."""
+    """The handlers of the routes."""
 
     def __init__(self, sessions: Sessions):
         self.sessions, self.benchmark = sessions, sessions.benchmark
 
-    async def about(self, request: Request) -> Response:
-        """Answer with what can be opened here."""
+    async def describe(self, request: Request) -> Response:
+        """Respond with the benchmark, its tasks, the policies and the limits."""
         of, sessions = self.benchmark, self.sessions
 
         def list_tasks() -> dict[str, list[str]]:
             return {suite: [task.instruction for task in of.tasks(suite)] for suite in of.suites}
 
-        about = {
+        description = {
             "benchmark": of.name,
             "suites": await asyncio.to_thread(list_tasks),
             "action": [asdict(part) for part in of.action],
@@ -170,10 +173,10 @@ class Handlers:
             "sessions": len(sessions.live()),
             "limits": sessions.limits.to_dict(),
         }
-        return told(about)
+        return json_response(description)
 
     async def policies(self, request: Request) -> Response:
-        """Answer with the policies, and which of them are up now."""
+        """Respond with the policies, and whether each is ready now."""
 
         def is_ready(url: str) -> bool:
             try:
@@ -185,20 +188,22 @@ class Handlers:
 
         urls = self.sessions.policies
         ready = await asyncio.gather(*(asyncio.to_thread(is_ready, url) for url in urls.values()))
-        return told({"policies": [{"name": name, "ready": one} for name, one in zip(urls, ready, strict=True)]})
+        return json_response(
+            {"policies": [{"name": name, "ready": is_up} for name, is_up in zip(urls, ready, strict=True)]}
+        )
 
     async def open(self, request: Request) -> Response:
         session = await self.sessions.open(await read(request))
-        return told({"id": session.id}, 201)
+        return json_response({"id": session.id}, 201)
 
     async def frame(self, request: Request) -> Response:
-        """Answer with what is newer than number `after`, within NEWS_TIMEOUT_S, else with the latest."""
+        """Respond with news after number `after`; after NEWS_TIMEOUT_S with the latest."""
         session = self.sessions.find(request.path_params["id"])
         numbers = []
         for name in ("after", "episode", "have"):
             text = request.query_params.get(name, "0")
             if not text.isdecimal() or len(text) > 12:
-                raise ValueError(f"{name} is {text[:40]!r}; expected a whole number from 0")
+                raise ValueError(f"{name} is {text[:40]!r}; expected an integer of at least 0")
             numbers.append(int(text))
         after, episode, have = numbers
         await session.wait_for_news(after, NEWS_TIMEOUT_S)
@@ -210,7 +215,7 @@ class Handlers:
         command = messages.check_command(await read(request), self.benchmark.action, bool(session.request.policy))
         if command["do"] == "close":
             await session.end("closed")
-            return told({"done": "close"})
+            return json_response({"done": "close"})
         if command["do"] == "reset" and command["start"] is not None:
             start = session.request.with_start(command["start"])
             await asyncio.to_thread(start.require_init_state, self.benchmark)
@@ -218,21 +223,21 @@ class Handlers:
         if session.is_over:
             raise ValueError(f"this session is over: {session.state['reason']}")
         session.driven = time.monotonic()
-        session.tell(command)
-        return told({"done": command["do"]})
+        session.send_command(command)
+        return json_response({"done": command["do"]})
 
-    async def film(self, request: Request) -> Response:
+    async def render_video(self, request: Request) -> Response:
         _, blob = await self.sessions.find(request.path_params["id"]).run_job("film")
         return Response(blob, media_type=VIDEO)
 
-    async def keep(self, request: Request) -> Response:
+    async def save_demonstration(self, request: Request) -> Response:
         session = self.sessions.find(request.path_params["id"])
-        await read_body(request, (JSON,))  # another type is what a form of another site's page can send
+        await read_body(request, (JSON,))  # a form of another site can only send other types
         answer, _ = await session.run_job("keep")
-        return told({"kept": answer["kept"]})
+        return json_response({"kept": answer["kept"]})
 
     async def ready(self, request: Request) -> Response:
-        return told({"status": "ready", "sessions": len(self.sessions.live())})
+        return json_response({"status": "ready", "sessions": len(self.sessions.live())})
 
 
 def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
@@ -241,19 +246,19 @@ def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette):
-        watching = asyncio.create_task(sessions.watch())
+        watcher = asyncio.create_task(sessions.watch())
         yield
-        watching.cancel()
+        watcher.cancel()
         await sessions.close()
 
     routes = [
-        Route("/v1/simulator", handlers.about),
+        Route("/v1/simulator", handlers.describe),
         Route("/v1/policies", handlers.policies),
         Route("/v1/sessions", handlers.open, methods=["POST"]),
         Route("/v1/sessions/{id}/frame", handlers.frame),
         Route("/v1/sessions/{id}/do", handlers.do, methods=["POST"]),
-        Route("/v1/sessions/{id}/film", handlers.film),
-        Route("/v1/sessions/{id}/keep", handlers.keep, methods=["POST"]),
+        Route("/v1/sessions/{id}/film", handlers.render_video),
+        Route("/v1/sessions/{id}/keep", handlers.save_demonstration, methods=["POST"]),
         Route("/livez", handlers.ready),
         Route("/readyz", handlers.ready),
     ]

@@ -1,4 +1,4 @@
-"""A session as the service sees it: a process, its last message, and the requests that wait for the next."""
+"""The service's handle of a session: its process, its last message, and the requests that wait for the next."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ JOB_TIMEOUT_S = 120.0  # a video of two thousand steps, rendered on a CPU
 
 
 class Session:
-    """`id` cannot be guessed: it is the right to look and to drive.
+    """`id` is a secret: whoever has it may watch and drive.
 
-    used, driven: time.monotonic() of the last request, and of the last one that a person's command made.
+    used, driven: time.monotonic() of the last request, and of the last command.
     """
 
     def __init__(self, request: SessionRequest):
@@ -40,15 +40,15 @@ class Session:
 
     async def start(self, module: str, work: Path, variables: Mapping[str, str]) -> None:
         """Start the process; its failures arrive as its other messages do."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            arguments = [module, self.request.to_json(), str(work), str(theirs.fileno()), str(os.getpid())]
+        service_socket, process_socket = socket.socketpair()
+        with process_socket:
+            arguments = [module, self.request.to_json(), str(work), str(process_socket.fileno()), str(os.getpid())]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **variables}
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", SIMULATION, *arguments,
-                pass_fds=[theirs.fileno()], env=environment, stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[process_socket.fileno()], env=environment, stdin=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reader, self._writer = await asyncio.open_connection(sock=service_socket)
         self._listening = asyncio.create_task(self._listen())
 
     @property
@@ -56,8 +56,8 @@ class Session:
         """Whether its process has ended, or is about to."""
         return self.state["state"] in ("failed", "gone")
 
-    def tell(self, command: Mapping[str, Any]) -> None:
-        """Pass a command on; one that comes too late is dropped."""
+    def send_command(self, command: Mapping[str, Any]) -> None:
+        """Send a command to the process; drop it if the session is over."""
         if not self.is_over:
             self._writer.write(messages.pack(command))
 
@@ -67,11 +67,13 @@ class Session:
             raise ValueError("the episode has not ended; finish it first")
         number = next(self._job_numbers)
         self._jobs[number] = future = asyncio.get_running_loop().create_future()
-        self.tell({"do": do, "id": number})
+        self.send_command({"do": do, "id": number})
         try:
             answer, blob = await asyncio.wait_for(future, JOB_TIMEOUT_S)
         except asyncio.TimeoutError as error:
-            raise ValueError(f"the {do} was not done in {JOB_TIMEOUT_S:g} s; try again, or start anew") from error
+            raise ValueError(
+                f"the {do} did not finish within {JOB_TIMEOUT_S:g} s; try again, or open a new session"
+            ) from error
         finally:
             self._jobs.pop(number, None)
         if "error" in answer:
@@ -82,7 +84,7 @@ class Session:
         """Wait for something newer than number `after`."""
         if self.number <= after and not self.is_over:
             event = self._news
-            self.tell({"do": "look"})
+            self.send_command({"do": "look"})
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(event.wait(), timeout_s)
 
@@ -100,7 +102,7 @@ class Session:
             return 0
 
     async def end(self, reason: str) -> None:
-        """End the process; `reason` is shown to whoever still looks."""
+        """End the process; pages that are still open display `reason`."""
         self._end_reason = reason
         with suppress(ProcessLookupError):
             self.process.kill()
@@ -121,7 +123,7 @@ class Session:
         self._writer.close()
         for future in self._jobs.values():
             if not future.done():
-                future.set_exception(ValueError("the simulator's process ended meanwhile; start anew"))
+                future.set_exception(ValueError("the simulator's process has ended; open a new session"))
         if self.state["state"] != "failed":
             self._publish({"state": "gone", "reason": self._end_reason or _describe_exit(code)})
 
@@ -146,8 +148,8 @@ class Session:
 
 
 def _describe_exit(code: int) -> str:
-    """Say how a process ended that the service did not end."""
+    """Return a message about a process that ended by itself."""
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-        return f"the simulator's process was killed ({name}; out of memory?); start anew"
-    return f"the simulator's process ended (exit code {code}); the service's log says more. Start anew"
+        return f"the simulator's process was killed ({name}; out of memory?); open a new session"
+    return f"the simulator's process ended with exit code {code}, see the service's log; open a new session"

@@ -1,7 +1,7 @@
 """A session's process: `python -m vla_evaluation.live.simulation MODULE REQUEST WORK SOCKET PARENT_PID`.
 
-Episodes run as an evaluation's do, by `vla_evaluation.rollout`; here is what stands between its steps and people. An
-image is rendered only while somebody waits for one: without a viewer it costs nothing, and a slow one delays nobody.
+Episodes run as in an evaluation, by `vla_evaluation.rollout`; this module connects its steps with the user. An image is
+rendered only while a page waits for one: without a viewer there is no cost, and a slow viewer delays nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from vla_evaluation.rollout import Record, run_episode
 from vla_evaluation.terminal import one_line
 from vla_evaluation.workers.worker import die_with_parent
 
-SHOWN_CAMERAS = 2  # the benchmark's first ones
+MAX_CAMERAS = 2  # the benchmark's first ones
 FRAMES_PER_S = 10.0
 POLICY_TIMEOUT_S = 60.0
 JPEG_QUALITY = 90
@@ -101,7 +101,7 @@ class Simulation:
     # --- the life of a session ----------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Ask the policy for its info, build the environment, and run episodes until the session is closed."""
+        """Fetch the policy's info, build the environment, and run episodes until the session is closed."""
         request, of, token = self.request, self.benchmark, os.environ.get("VLALAB_TOKEN") or None
         self.info = PolicyInfo(name="person", action=of.action)
         if request.policy:
@@ -124,13 +124,13 @@ class Simulation:
             do = self.run_episode() or self.run_jobs()
 
     def run_episode(self) -> str:
-        """Run an episode; return the command that it was left for, empty where it has ended."""
+        """Run an episode; return the command that stopped it, empty if it ended by itself."""
         self.episode += 1
-        self._forget_episode("the scene is built")
+        self._forget_episode("building the scene")
         self.send_news()
         if self.request.init is None:
-            self.seed, number = seed_of(0, self.task.index, self.request.drawn), 0
-            self.env.load_task(self.task, self.seed, **self.spec.protocol.scene(drawn=True))
+            self.seed, number = seed_of(0, self.task.index, self.request.start_number), 0
+            self.env.load_task(self.task, self.seed, **self.spec.protocol.scene(sampled_start=True))
             start = self.env.start(0)
         else:
             self.seed, number = self.spec.seed, self.request.init
@@ -144,7 +144,7 @@ class Simulation:
             self.success = self.record.success
             reason = "solved" if self.success else f"not solved within {self.spec.max_steps} steps"
         except PolicyFault as error:
-            reason = f"the policy answered no action that can be executed: {one_line(error)}"
+            reason = f"the policy returned an invalid action: {one_line(error)}"
         except EpisodeLeft as left:
             if left.do != "finish":
                 self.end_policy_session()
@@ -156,7 +156,7 @@ class Simulation:
         return ""
 
     def run_jobs(self) -> str:
-        """Do the jobs that are requested of an ended episode; return the command that it is left for."""
+        """Run the requested jobs of an ended episode; return the command that ends the waiting."""
         while True:
             try:
                 self.controls.wait(lambda: bool(self.controls.jobs), self.send_news)
@@ -169,7 +169,7 @@ class Simulation:
                 self.controls.begin()
 
     def run_job(self, do: str) -> tuple[dict, bytes]:
-        """Return a job's result, or the reason for none: the session continues."""
+        """Return a job's result, or its error: the session continues."""
         try:
             if do == "film":
                 blob = saving.render_video(self.env, self.benchmark, self.states, self.work)
@@ -184,21 +184,23 @@ class Simulation:
                 self.benchmark, self.request.suite, self.info, self.spec, self.assets, episode
             )
             return {"kept": self.saved_in}, b""
-        except Exception as error:  # a full disk, a damaged store: shown on the page
+        except Exception as error:  # a full disk, a damaged store: displayed on the page
             if not isinstance(error, ValueError):
                 logging.exception("%s failed", do)
-            ending = endings.ending(error, (Exception,))
-            return {"error": one_line(ending.text if ending else error)}, b""
+            cause = endings.ending(error, (Exception,))
+            return {"error": one_line(cause.text if cause else error)}, b""
 
     def refusal(self) -> str:
-        """Return why this episode is no demonstration; empty where it is one."""
+        """Return the reason why this episode cannot be a demonstration; empty if it can."""
         if self.state != "ended" or not self.success:
-            return "only an episode that was solved is kept, as `./lab record` does"
+            return "only a solved episode can be saved as a demonstration, as with `./lab record`"
         if self.request.init is not None:
-            return "it began at a start of the evaluation, from which nothing may be learned; take a drawn start"
+            return (
+                "it started at an init state of the evaluation, which must not be in training data; use a random start"
+            )
         if self.reworded:
-            return "its instruction was another than the task's; start again with the task's own words"
-        return f"it is kept already, in {self.saved_in}" if self.saved_in else ""
+            return "its instruction was changed; restart with the task's own instruction"
+        return f"already saved in {self.saved_in}" if self.saved_in else ""
 
     # --- between the steps --------------------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class Simulation:
         self._passed_step = steps
 
     def alter(self, action: np.ndarray) -> np.ndarray:
-        """Return the action to execute: the policy's, or the person's who has taken over."""
+        """Return the action to execute: the policy's, or that of a person who has taken over."""
         if self.controls.driver == "person":
             self.person_steps += 1
             action = self.controls.action()
@@ -227,9 +229,9 @@ class Simulation:
         return self.trajectory(action)
 
     def act(self, observation: Observation) -> ActionChunk:
-        """Return the policy's answer; while a person drives, one that `alter` replaces.
+        """Return the policy's chunk; while a person drives, a dummy that `alter` replaces.
 
-        Where the policy fails, wait for a person to continue or to take over.
+        If the policy fails, wait until a person resumes or takes over.
         """
         while self.controls.driver == "policy":
             try:
@@ -242,7 +244,7 @@ class Simulation:
         return ActionChunk(np.zeros((1, self.info.action_size), np.float32))
 
     def ask_policy(self, observation: Observation) -> ActionChunk:
-        """Ask the policy. For one that takes over now, this is the first step of an episode."""
+        """Query the policy. After a takeover by the policy, this is the first step of an episode."""
         if not self._policy_session:
             self._policy_session, self._first_step = f"live-{uuid.uuid4().hex}", observation.step
         privileged = observation.privileged
@@ -255,7 +257,7 @@ class Simulation:
         return chunk
 
     def end_policy_session(self) -> None:
-        """Tell a policy that stores sessions that this one has ended."""
+        """End the session at a stateful policy."""
         if self._policy_session and self.info.stateful:
             try:
                 self.client.reset(self._policy_session)
@@ -263,10 +265,10 @@ class Simulation:
                 logging.warning("session %s could not be ended: %s", self._policy_session, one_line(error))
         self._policy_session = ""
 
-    # --- what people see ----------------------------------------------------------------------------------
+    # --- display -----------------------------------------------------------------------------------------
 
     def head(self) -> dict[str, Any]:
-        """Return the news but for images, new actions and times."""
+        """Return the session's state without images, new actions and times."""
         controls = self.controls
         is_paused = self.state == "running" and not controls.playing
         return {
@@ -290,7 +292,7 @@ class Simulation:
         }
 
     def send_news(self) -> None:
-        """Send what is new, with images, where somebody waits for it."""
+        """Send changes of the state, with images, if a page waits for them."""
         if not self.controls.is_watched or (head := self.head()) == self._last_head:
             return
         moves = self.state == "running" and self._last_head is not None and head["state"] == self._last_head["state"]
@@ -302,7 +304,7 @@ class Simulation:
             from simplejpeg import encode_jpeg
 
             self.robot = head["robot"] = [round(float(number), 4) for number in self.env.state()]
-            for name in self.benchmark.cameras[:SHOWN_CAMERAS]:
+            for name in self.benchmark.cameras[:MAX_CAMERAS]:
                 frame = upright(self.env.render(name))
                 images[name] = encode_jpeg(frame, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="444")
         self._rendered_at, self._last_head = time.monotonic(), head
@@ -316,11 +318,11 @@ class Simulation:
 
 
 def listen(simulation: Simulation) -> None:
-    """Take commands until the service closes the session."""
+    """Apply commands until the service closes the session."""
     with simulation.connection.makefile("rb") as stream:
         while (command := messages.receive(stream)) is not None:
-            simulation.controls.tell(command)
-    simulation.controls.tell({"do": "close"})
+            simulation.controls.apply(command)
+    simulation.controls.apply({"do": "close"})
 
 
 def main(arguments: list[str]) -> int:
@@ -339,8 +341,8 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         if not isinstance(error, (ContractError, ValueError, OSError)):
             logging.exception("the session failed")
-        ending = endings.ending(error, (ContractError, ValueError))
-        text = ending.text if ending else f"{type(error).__name__}: {error}"
+        cause = endings.ending(error, (ContractError, ValueError))
+        text = cause.text if cause else f"{type(error).__name__}: {error}"
         simulation.send({"state": "failed", "reason": one_line(text)[:1000], "episode": simulation.episode})
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""A data set as one policy sees it: its cameras, its state, and the recorded actions in the policy's order."""
+"""A data set in a policy's terms: its cameras, its state, and the recorded actions in the policy's order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vla_datasets.metadata import ACTION, STATE
 from vla_evaluation.pictures import images, transforms
 from vla_evaluation.profiles import Profile
 
-COLUMNS = {"state": STATE, "action": ACTION}  # where no modality.json names others
+COLUMNS = {"state": STATE, "action": ACTION}  # unless modality.json names others
 GRIPPER_TOLERANCE = 1e-3  # how far beyond a gripper's range a recorded one may be, by rounding
 READ_AHEAD = 8  # observations whose frames are in memory
 
@@ -35,10 +35,10 @@ class PolicyView:
     """Made with `view_as`.
 
     videos          the policy's camera -> the data set's video
-    action, state   where each part of the policy's action and state is; no state where it takes none
+    action, state   column and range of each part of the policy's action and state; no state if it takes none
     flipped         dimensions of the action whose gripper is converted to the policy's convention, with the part
     profile         prepares the frames of `rotated_videos`, which are stored turned by 180°
-    notes           what was done to make the two fit
+    notes           the conversions between the two
     """
 
     dataset: LeRobotDataset
@@ -57,7 +57,7 @@ class PolicyView:
         return self._flip(_read(self.dataset.columns(episode), self.action))
 
     def recorded_states(self, episode: int) -> np.ndarray:
-        """Return the robot's state, float32 [T, m]; m is 0 where the policy takes none."""
+        """Return the robot's state, float32 [T, m]; m is 0 if the policy takes none."""
         columns = self.dataset.columns(episode)
         if not self.state:
             return np.zeros((len(columns[self.action[0].column]), 0), np.float32)
@@ -67,11 +67,11 @@ class PolicyView:
         """Return the smallest and largest number of each action dimension in the whole data set, float64 [2, n]."""
         statistics = self.dataset.statistics()
         ends = [{key: statistic[name][None] for key, statistic in statistics.items()} for name in ("min", "max")]
-        both = self._flip(np.concatenate([_read(end, self.action) for end in ends]))
-        return np.sort(both, axis=0)
+        limits = self._flip(np.concatenate([_read(end, self.action) for end in ends]))
+        return np.sort(limits, axis=0)
 
     def observations(self, episode: int, steps: Sequence[int], instruction: str, session: str) -> Iterator[Observation]:
-        """Yield what the policy is sent at each of those steps, frames as the evaluator would send them."""
+        """Yield the observation of each step, with frames as the evaluator would send them."""
         states = self.recorded_states(episode)
         remaining = iter(steps)
         while batch := list(islice(remaining, READ_AHEAD)):
@@ -88,7 +88,7 @@ class PolicyView:
         return actions
 
     def _prepare(self, frame: np.ndarray, camera: str) -> np.ndarray:
-        """A profile starts from frames as they are rendered: a frame that is stored turned is turned back."""
+        """Prepare a frame as the profile does; a frame that is stored turned by 180° is turned back first."""
         size = self.info.image_hw
         if self.videos[camera] in self.rotated_videos:
             frame = images.prepare(frame[::-1, ::-1], self.profile)
@@ -97,7 +97,7 @@ class PolicyView:
         if size[0] != size[1]:
             raise DatasetError(
                 f"camera {camera} is {frame.shape[0]}x{frame.shape[1]}, policy {self.info.name!r} takes "
-                f"{size[0]}x{size[1]}; only square images are resized: make the data set with that size"
+                f"{size[0]}x{size[1]}; only square images are resized; create the data set with that size"
             )
         return transforms.resize_lanczos3(frame, size[0])
 
@@ -110,55 +110,60 @@ def view_as(
     cameras: Mapping[str, str],
     unnorm_key: str | None = None,
 ) -> PolicyView:
-    """Return the data set as a policy sees it.
+    """Return the data set in a policy's terms.
 
     Args:
-        profiles: the benchmark's; the first one is taken where the policy names none
+        profiles: the benchmark's; the first one is used if the policy names none
         usual_cameras: the benchmark's camera -> its video in the benchmark's own data sets, stored turned by 180°
-        cameras: the policy's camera -> the data set's video, where names do not tell
+        cameras: the policy's camera -> the data set's video, where names differ
     Raises:
-        DatasetError for what the data set lacks, ValueError for a policy that needs a simulator.
+        DatasetError if the data set has no suitable video or column, ValueError if the policy needs a simulator.
     """
     if info.needs_privileged:
-        raise ValueError(f"policy {info.name!r} works from the simulator's state, which no data set has; ask another")
+        raise ValueError(
+            f"policy {info.name!r} needs the simulator's state, which data sets do not have; use another policy"
+        )
     videos = {camera: _find_video(dataset, info, camera, usual_cameras, cameras.get(camera)) for camera in info.cameras}
     action, state = (_find_columns(dataset, kind, getattr(info, kind), info.name) for kind in ("action", "state"))
     if isinstance(dataset, LeRobotDataset):
-        dataset.require_current_statistics({one.column for one in action})
+        dataset.require_current_statistics({source.column for source in action})
     flipped = _flipped_grippers(dataset, info.action, action)
-    notes = [f"{camera} is shown {key}" for camera, key in videos.items()]
-    notes += [f"the set's gripper is turned round to the policy's: {part.convention}" for part in flipped.values()]
+    notes = [f"{camera}: video {key}" for camera, key in videos.items()]
+    notes += [f"gripper converted to the policy's convention: {part.convention}" for part in flipped.values()]
     profile = profiles.get(info.profile or "") or next(iter(profiles.values()))
     rotated = frozenset(usual_cameras.values())
     return PolicyView(dataset, info, videos, action, state, flipped, profile, rotated, unnorm_key, tuple(notes))
 
 
 def _find_video(
-    dataset: LeRobotDataset, info: PolicyInfo, camera: str, usual_cameras: Mapping[str, str], chosen: str | None
+    dataset: LeRobotDataset, info: PolicyInfo, camera: str, usual_cameras: Mapping[str, str], requested: str | None
 ) -> str:
-    """Return a camera's video: the chosen one; by the policy's own name for it; by the benchmark's; the only one."""
+    """Return a camera's video: the requested one; by the policy's name for it; by the benchmark's; the only one."""
     named = (dataset.modality or {}).get("video", {})
     pairs = (pair.split(" = video.") for pair in info.details.get("cameras", "").split(", "))
-    own_name = dict(pair for pair in pairs if len(pair) == 2).get(camera, camera)
-    for name in (chosen,) if chosen else (own_name, camera, usual_cameras.get(camera, camera)):
+    policy_name = dict(pair for pair in pairs if len(pair) == 2).get(camera, camera)
+    for name in (requested,) if requested else (policy_name, camera, usual_cameras.get(camera, camera)):
         for key in (name, named.get(name, {}).get("original_key"), f"observation.images.{name}"):
             if key in dataset.video_keys:
                 return key
-    if len(dataset.video_keys) == len(info.cameras) == 1 and not chosen:
+    if len(dataset.video_keys) == len(info.cameras) == 1 and not requested:
         return dataset.video_keys[0]
     raise DatasetError(
-        f"{dataset.name} has no film {chosen or camera!r} (it has {', '.join(dataset.video_keys) or 'none'}); say "
-        f"which one policy {info.name!r} is to see: --cameras {camera}=FILM"
+        f"{dataset.name} has no video {requested or camera!r} (it has {', '.join(dataset.video_keys) or 'none'}); "
+        f"choose one for policy {info.name!r}: --cameras {camera}=VIDEO"
     )
 
 
 def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], policy: str) -> tuple[Slice, ...]:
-    """Return where a policy's parts are: by their names in modality.json, else one after the other in the column."""
+    """Return the columns of a policy's parts: by their names in modality.json, else consecutive in one column."""
     if not parts:
         return ()
     named = (dataset.modality or {}).get(kind, {})
     entries = [named.get(part.name) for part in parts]
-    if all(one and one["end"] - one["start"] == part.size for one, part in zip(entries, parts, strict=True)):
+    if all(
+        location and location["end"] - location["start"] == part.size
+        for location, part in zip(entries, parts, strict=True)
+    ):
         return tuple(
             Slice(entry.get("original_key") or COLUMNS[kind], entry["start"], entry["end"]) for entry in entries
         )
@@ -173,7 +178,7 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
 
 
 def _flipped_grippers(dataset: LeRobotDataset, parts: Sequence[Part], slices: Sequence[Slice]) -> dict[int, Part]:
-    """Return the dimensions where data set and policy disagree: [0, 1] with 1 open against [-1, 1] with 1 closed."""
+    """Return the dimensions with different conventions: [0, 1] with 1 open against [-1, 1] with 1 closed."""
     statistics = dataset.statistics()
     smallest = _read({key: statistic["min"][None] for key, statistic in statistics.items()}, slices)[0]
     flipped, dimension = {}, 0
@@ -188,9 +193,9 @@ def _flipped_grippers(dataset: LeRobotDataset, parts: Sequence[Part], slices: Se
 def _read(columns: Mapping[str, np.ndarray], slices: Sequence[Slice]) -> np.ndarray:
     """Return float64 [T, n] of columns' rows."""
     values = []
-    for one in slices:
-        if one.column not in columns:
-            raise DatasetError(f"the data set has no column {one.column!r}; it has {', '.join(columns)}")
-        rows = np.asarray(columns[one.column], np.float64)
-        values.append(rows.reshape(len(rows), -1)[:, one.start : one.end])
+    for source in slices:
+        if source.column not in columns:
+            raise DatasetError(f"the data set has no column {source.column!r}; it has {', '.join(columns)}")
+        rows = np.asarray(columns[source.column], np.float64)
+        values.append(rows.reshape(len(rows), -1)[:, source.start : source.end])
     return np.concatenate(values, axis=1)

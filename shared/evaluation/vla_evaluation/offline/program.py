@@ -1,4 +1,4 @@
-"""Score a policy on a data set without a simulator, or ask it about one row.
+"""Score a policy on a data set without a simulator, or query it for one row.
 
 A benchmark's module calls `main` with its profiles and the names of its data sets' cameras.
 """
@@ -31,7 +31,7 @@ TABLE_COLUMNS = 4  # dimensions in one table of a terminal
 
 
 def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[str], prog: str) -> int:
-    """Score, or ask once; return the exit code. cameras: `usual_cameras` of `view_as`."""
+    """Score episodes, or query one row; return the exit code. cameras: `usual_cameras` of `view_as`."""
     options = tyro.cli(OfflineOptions, prog=prog, args=list(arguments))
     dataset = open_dataset(find(options.dataset))
     config = EvalConfig("", policy_url=options.policy_url)
@@ -46,7 +46,7 @@ def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[s
 
 
 def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptions) -> None:
-    """Score the chosen episodes and write summary.json, report.html and, with --plot, a PNG for each."""
+    """Score the selected episodes and write summary.json, report.html and, with --plot, a PNG for each."""
     info, dataset = view.info, view.dataset
     every = min(options.execute or info.horizon, info.horizon)
     episodes = _choose_episodes(view, options.episodes)
@@ -55,23 +55,23 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
     scored, plots = [], []
     for episode in episodes:
         swapped = options.swap or scores.swap_instruction(dataset.episodes, episode)
-        one = scores.score_episode(client, view, episode, swapped, options.seed, every, options.steps)
-        scored.append(one)
-        mean = scores.average(scores.errors(one.own, one.recorded, high - low))
-        say(f"episode {one.index}: {len(one.recorded)} steps, MSE {mean['mse']:.4g}, "
-            f"normalised {mean['mse_normalised']:.4g} · {one_line(one.instruction)}")  # fmt: skip
+        result = scores.score_episode(client, view, episode, swapped, options.seed, every, options.steps)
+        scored.append(result)
+        mean = scores.average(scores.errors(result.predicted, result.recorded, high - low))
+        say(f"episode {result.index}: {len(result.recorded)} steps, MSE {mean['mse']:.4g}, "
+            f"normalised {mean['mse_normalised']:.4g} · {one_line(result.instruction)}")  # fmt: skip
         if options.plot:
-            path, title = directory / f"episode_{one.index:06d}.png", f"episode {one.index}: {one.instruction}"
-            state = view.recorded_states(one.index)[: len(one.recorded)]
-            plots.append(report.plot_curves(path, title, names, one.recorded, one.own, every, state))
+            path, title = directory / f"episode_{result.index:06d}.png", f"episode {result.index}: {result.instruction}"
+            state = view.recorded_states(result.index)[: len(result.recorded)]
+            plots.append(report.plot_curves(path, title, names, result.recorded, result.predicted, every, state))
     figures = scores.summarize(scored, info.action, high - low)
     verdict = scores.describe_listening(figures)
     numbers = ", ".join(str(episode.index) for episode in episodes)
-    settings = {"episodes": numbers, "asked every": f"{every} steps", "seed": options.seed}
-    facts = report.list_facts(info, view.notes, settings)
+    settings = {"episodes": numbers, "queried every": f"{every} steps", "seed": options.seed}
+    provenance = report.list_provenance(info, view.notes, settings)
     subtitle = f"{len(scored)} episodes, {figures['steps']} steps, no simulator"
-    html = report.render(info.name, dataset.name, subtitle, facts, figures=figures, verdict=verdict, plots=plots)
-    _write(directory, html, {**figures, "verdict": verdict, "facts": facts})
+    html = report.render(info.name, dataset.name, subtitle, provenance, figures=figures, verdict=verdict, plots=plots)
+    _write(directory, html, {**figures, "verdict": verdict, "facts": provenance})
     titles = (metric.replace("_", ", ").upper().replace("NORMALISED", "normalised") for metric in scores.METRICS)
     table = Table("key", *titles)
     for row in (*figures["keys"], {"key": "all", **figures["overall"]}):
@@ -82,7 +82,7 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
 
 
 def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, index: int) -> None:
-    """Ask about one row of the data set; print the chunk next to what was recorded, and write the page."""
+    """Query one row of the data set; print the chunk next to the recorded actions, and write the page."""
     info, dataset = view.info, view.dataset
     episode, step = _find_row(view, index)
     instruction = options.swap or (episode.tasks[0] if episode.tasks else "")
@@ -92,30 +92,34 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     recorded = view.recorded_actions(episode.index)[step : step + len(chunk)]
     predicted = chunk[: len(recorded)].astype(float)
     names = scores.dimension_names(info.action)
-    where = f"row {index}: episode {episode.index}, step {step} of {episode.length}"
-    say(f"{info.name} on {dataset.name}, {where}\ninstruction: {one_line(instruction)}")
+    row_title = f"row {index}: episode {episode.index}, step {step} of {episode.length}"
+    say(f"{info.name} on {dataset.name}, {row_title}\ninstruction: {one_line(instruction)}")
     for note in view.notes:
         say(f"  {note}")
     say("the policy's action / what was recorded")
     for start in range(0, len(names), TABLE_COLUMNS):
         columns = slice(start, start + TABLE_COLUMNS)
         table = Table("step", *names[columns])
-        for number, (ours, theirs) in enumerate(zip(predicted[:, columns], recorded[:, columns], strict=True)):
-            table.add_row(str(number), *(f"{a:.3f} / {b:.3f}" for a, b in zip(ours, theirs, strict=True)))
+        for number, (predicted_row, recorded_row) in enumerate(
+            zip(predicted[:, columns], recorded[:, columns], strict=True)
+        ):
+            table.add_row(
+                str(number), *(f"{a:.3f} / {b:.3f}" for a, b in zip(predicted_row, recorded_row, strict=True))
+            )
         endings.console().print(table)
     if len(recorded) < len(chunk):
-        say(f"the episode ends after {len(recorded)} of the chunk's {len(chunk)} actions; the others are not shown")
+        say(f"the episode ends after {len(recorded)} of the chunk's {len(chunk)} actions; the rest is not displayed")
     low, high = view.ranges()
     figures = scores.tables(scores.errors(predicted, recorded, high - low), info.action)
     figures |= {"steps": len(recorded), "episodes": [], "swapped": None}
     directory = _make_directory(view, options)
-    _, plot = report.plot_curves(directory / "chunk.png", where, names, recorded, predicted, len(recorded))
-    facts = report.list_facts(info, view.notes, {"row": index, "seed": options.seed})
+    _, plot = report.plot_curves(directory / "chunk.png", row_title, names, recorded, predicted, len(recorded))
+    provenance = report.list_provenance(info, view.notes, {"row": index, "seed": options.seed})
     frames = [(name, report.frame_uri(frame)) for name, frame in observation.images.items()]
-    html = report.render(info.name, dataset.name, where, facts, figures=figures, instruction=instruction,
+    html = report.render(info.name, dataset.name, row_title, provenance, figures=figures, instruction=instruction,
                          frames=frames, plots=[("The chunk", plot)])  # fmt: skip
     answer = {"predicted": predicted.tolist(), "recorded": recorded.tolist(), "names": names}
-    _write(directory, html, {**figures, **answer, "instruction": instruction, "facts": facts})
+    _write(directory, html, {**figures, **answer, "instruction": instruction, "facts": provenance})
     say(f"MSE {figures['overall']['mse']:.4g}, normalised {figures['overall']['mse_normalised']:.4g}")
     say(f"page: {shown(directory / 'report.html')}")
 
@@ -123,12 +127,14 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
 def _choose_episodes(view: PolicyView, ranges: str) -> list[Episode]:
     episodes = {episode.index: episode for episode in view.dataset.episodes if episode.length}
     if empty := [str(episode.index) for episode in view.dataset.episodes if not episode.length]:
-        say(f"episodes without rows are left out: {', '.join(empty)}")
+        say(f"skipped episodes without rows: {', '.join(empty)}")
     numbers = parse_ranges(ranges) if ranges else list(episodes)[:DEFAULT_EPISODES]
     if unknown := [number for number in numbers if number not in episodes]:
-        raise ValueError(f"{view.dataset.name} has no episode {unknown[0]}; it has {len(episodes)}, from 0 on")
+        raise ValueError(
+            f"{view.dataset.name} has no episode {unknown[0]}; choose from {len(episodes)} episodes, numbered from 0"
+        )
     if len(numbers) < len(episodes) and not ranges:
-        say(f"the first {len(numbers)} of {len(episodes)} episodes (--episodes chooses)")
+        say(f"the first {len(numbers)} of {len(episodes)} episodes (--episodes selects others)")
     return [episodes[number] for number in numbers]
 
 
@@ -138,11 +144,11 @@ def _find_row(view: PolicyView, index: int) -> tuple[Episode, int]:
         if 0 <= step < episode.length:
             return episode, step
         step -= episode.length
-    raise ValueError(f"--index {index} is no row of {view.dataset.name}; it has {len(view.dataset)}, from 0 on")
+    raise ValueError(f"--index {index} is not a row of {view.dataset.name}; expected 0 to {len(view.dataset) - 1}")
 
 
 def _make_directory(view: PolicyView, options: OfflineOptions) -> Path:
-    """Return where the results go; those of an earlier call under the same name are replaced."""
+    """Return the directory of the results; results of an earlier call under the same name are replaced."""
     row = f"-row{options.index}" if options.index is not None else ""
     directory = Volume().logs / "offline" / (options.name or f"{view.dataset.name}-{view.info.name}{row}")
     directory.mkdir(parents=True, exist_ok=True)
@@ -160,5 +166,5 @@ def _parse_cameras(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(",") if part]
     for camera, equals, video in pairs:
         if not (camera and equals and video):
-            raise ValueError(f"--cameras {camera!r} names no film; expected CAMERA=FILM,…")
+            raise ValueError(f"invalid --cameras {camera!r}; expected CAMERA=VIDEO,…")
     return {camera: video for camera, _, video in pairs}

@@ -1,4 +1,4 @@
-"""The page of a scored data set or of one answer: one file, without network; and the curves of an episode as PNG."""
+"""The self-contained page of a scored data set or of one row, and the curves of an episode as PNG."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PLOT_COLUMNS = 4
 COLOURS = {"recorded": "#3b7ddd", "policy": "#c9701a", "state": "#9aa3ad"}
 
 
-def render(policy: str, dataset: str, subtitle: str, facts: Sequence[tuple[str, str]], **parts: Any) -> str:
+def render(policy: str, dataset: str, subtitle: str, provenance: Sequence[tuple[str, str]], **parts: Any) -> str:
     """Return the page as HTML. parts: figures, verdict, frames, instruction, plots, as the template names them."""
     environment = templates(Path(__file__).parent, DIRECTORY)
     environment.filters["number"] = lambda value: f"{value:.4g}"
     empty = {"figures": None, "verdict": "", "frames": [], "instruction": "", "plots": []}
-    names = {"policy": policy, "dataset": dataset, "subtitle": subtitle, "facts": facts, "kinds": METRICS}
+    names = {"policy": policy, "dataset": dataset, "subtitle": subtitle, "provenance": provenance, "kinds": METRICS}
     return environment.get_template("report.html.j2").render(**names, **{**empty, **parts})
 
 
-def list_facts(info: PolicyInfo, notes: Sequence[str], settings: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return what the answers depend on, by name."""
+def list_provenance(info: PolicyInfo, notes: Sequence[str], settings: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the settings that the actions depend on, as (name, value)."""
     rows = [("policy", info.name), ("device", info.device), ("numbers", info.quantization)]
     if info.checkpoint:
         rows.append(("checkpoint", " ".join(str(var) for var in vars(info.checkpoint).values() if var)))
@@ -64,8 +64,8 @@ def plot_curves(
             axes.plot(state[:, i], color=COLOURS["state"], lw=0.8, label="state")
         axes.plot(recorded[:, i], color=COLOURS["recorded"], lw=1.2, label="recorded")
         axes.plot(predicted[:, i], color=COLOURS["policy"], lw=1.2, ls="--", label="policy")
-        asked = np.arange(0, len(predicted), every)
-        axes.plot(asked, predicted[asked, i], ".", color=COLOURS["policy"], ms=5, label="asked here")
+        request_steps = np.arange(0, len(predicted), every)
+        axes.plot(request_steps, predicted[request_steps, i], ".", color=COLOURS["policy"], ms=5, label="query")
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=8)
     for axes in subplots[len(names) :]:

@@ -1,4 +1,4 @@
-"""How far a policy's actions are from recorded ones: per dimension, part and episode, as they are and normalised."""
+"""Errors of a policy's actions against recorded ones: per dimension, part and episode, raw and normalised."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from vla_datasets.metadata import Episode
 from vla_evaluation.offline.policy_view import PolicyView
 
 METRICS = ("mse", "mae", "mse_normalised", "mae_normalised")
-MAX_CONCURRENT = 8  # requests to a stateless policy, which answers them together where it can
-UNRELATED_INSTRUCTION = "stay where you are and do nothing"  # where all episodes of a set have one task
+MAX_CONCURRENT = 8  # requests to a stateless policy, which may batch them
+UNRELATED_INSTRUCTION = "stay where you are and do nothing"  # if all episodes of a set have one task
 
 
 @dataclass(frozen=True)
 class ScoredEpisode:
     """One episode: recorded and predicted actions, float64 [T, n].
 
-    own    predicted with the recorded instruction
-    other  predicted with the instruction `swapped`
-    again  predicted with the recorded instruction and the next seed
+    predicted     with the recorded instruction
+    with_swapped  with the instruction `swapped`
+    reseeded      with the recorded instruction and the next seed
     """
 
     index: int
     instruction: str
     swapped: str
     recorded: np.ndarray
-    own: np.ndarray
-    other: np.ndarray
-    again: np.ndarray
+    predicted: np.ndarray
+    with_swapped: np.ndarray
+    reseeded: np.ndarray
 
 
 def score_episode(
     client: PolicyClient, view: PolicyView, episode: Episode, swapped: str, seed: int, every: int, steps: int | None
 ) -> ScoredEpisode:
-    """Score an episode over its first `steps` steps, all by default; the policy is asked every `every` steps."""
-    own = episode.tasks[0] if episode.tasks else ""
+    """Score an episode over its first `steps` steps, all by default; the policy is queried every `every` steps."""
+    instruction = episode.tasks[0] if episode.tasks else ""
     recorded = view.recorded_actions(episode.index)[:steps]
-    requests = ((own, seed), (swapped, seed), (own, seed + 1))
+    requests = ((instruction, seed), (swapped, seed), (instruction, seed + 1))
     predicted = (predict(client, view, episode.index, len(recorded), text, number, every) for text, number in requests)
-    return ScoredEpisode(episode.index, own, swapped, recorded, *predicted)
+    return ScoredEpisode(episode.index, instruction, swapped, recorded, *predicted)
 
 
 def swap_instruction(episodes: Sequence[Episode], episode: Episode) -> str:
     """Return another instruction than the episode's: the data set's next one in alphabetical order."""
-    own = episode.tasks[0] if episode.tasks else ""
-    texts = sorted({text for episode in episodes for text in episode.tasks} - {own})
-    return next((text for text in texts if text > own), texts[0] if texts else UNRELATED_INSTRUCTION)
+    instruction = episode.tasks[0] if episode.tasks else ""
+    texts = sorted({text for episode in episodes for text in episode.tasks} - {instruction})
+    return next((text for text in texts if text > instruction), texts[0] if texts else UNRELATED_INSTRUCTION)
 
 
 def predict(
     client: PolicyClient, view: PolicyView, episode: int, length: int, instruction: str, seed: int, every: int
 ) -> np.ndarray:
-    """Return what the policy would have done in an episode's first `length` steps, float64 [length, n].
+    """Return the policy's actions for an episode's first `length` steps, float64 [length, n].
 
-    It is asked at every `every`-th step and its actions are taken until the next one. Raises ValueError where it
-    answers fewer.
+    It is queried at every `every`-th step, and its actions are used until the next one. Raises ValueError if a chunk is
+    shorter.
     """
     steps = range(0, length, every)
     at_once = 1 if view.info.stateful else view.info.max_batch
@@ -71,14 +71,13 @@ def predict(
     for step, chunk in zip(steps, chunks, strict=True):
         if len(chunk) < min(every, length - step):
             raise ValueError(
-                f"the policy answered {len(chunk)} actions at step {step} and is asked every {every}; "
-                f"ask at least every {len(chunk)}: --execute {len(chunk)}"
+                f"the policy returned {len(chunk)} actions at step {step}, expected {every}; use --execute {len(chunk)}"
             )
     return np.concatenate(chunks)[:length].astype(np.float64)
 
 
 def session_name(seed: int, episode: int) -> str:
-    """Return a session name of an evaluator's form: a policy that samples noise takes it from seed and episode."""
+    """Return a session name in the evaluator's form; a policy that samples noise derives it from seed and episode."""
     return f"offline.{seed}.{episode}.0.x"
 
 
@@ -123,30 +122,35 @@ def tables(by_dimension: dict[str, np.ndarray], parts: Sequence[Part]) -> dict[s
 
 
 def summarize(episodes: Sequence[ScoredEpisode], parts: Sequence[Part], width: np.ndarray) -> dict[str, Any]:
-    """Return all figures as JSON holds them; every step counts once."""
+    """Return all figures as JSON types; every step counts once."""
     joined = {
-        name: np.concatenate([getattr(episode, name) for episode in episodes]) for name in ("own", "other", "again")
+        name: np.concatenate([getattr(episode, name) for episode in episodes])
+        for name in ("predicted", "with_swapped", "reseeded")
     }
     recorded = np.concatenate([episode.recorded for episode in episodes])
     rows = []
-    for one in episodes:
-        swapped = {"instruction": one.swapped, **average(errors(one.other, one.recorded, width))}
-        row = {"episode": one.index, "steps": len(one.recorded), "instruction": one.instruction}
-        rows.append({**row, **average(errors(one.own, one.recorded, width)), "swapped": swapped})
+    for result in episodes:
+        swapped = {"instruction": result.swapped, **average(errors(result.with_swapped, result.recorded, width))}
+        row = {"episode": result.index, "steps": len(result.recorded), "instruction": result.instruction}
+        rows.append({**row, **average(errors(result.predicted, result.recorded, width)), "swapped": swapped})
     return {
         "steps": len(recorded),
-        **tables(errors(joined["own"], recorded, width), parts),
+        **tables(errors(joined["predicted"], recorded, width), parts),
         "episodes": rows,
-        "swapped": average(errors(joined["other"], recorded, width)),
-        "moved_by_instruction": average(errors(joined["other"], joined["own"], width)),
-        "moved_by_noise": average(errors(joined["again"], joined["own"], width)),
+        "swapped": average(errors(joined["with_swapped"], recorded, width)),
+        "moved_by_instruction": average(errors(joined["with_swapped"], joined["predicted"], width)),
+        "moved_by_noise": average(errors(joined["reseeded"], joined["predicted"], width)),
     }
 
 
 def describe_listening(figures: dict[str, Any]) -> str:
-    """Say whether the instruction moves the actions by more than noise does."""
+    """Return whether the instruction changes the actions by more than noise does, as text."""
     instruction, noise = (figures[name]["mae_normalised"] for name in ("moved_by_instruction", "moved_by_noise"))
-    numbers = f"another instruction moves an action by {instruction:.3g} of [-1, 1], other noise by {noise:.3g}"
+    numbers = f"another instruction changes an action by {instruction:.3g} of [-1, 1], other noise by {noise:.3g}"
     if instruction == 0:
-        return f"it does not listen: {numbers}"
-    return f"it listens: {numbers}" if instruction > 1.5 * noise else f"not distinguishable from noise: {numbers}"
+        return f"the policy ignores the instruction: {numbers}"
+    return (
+        f"the policy follows the instruction: {numbers}"
+        if instruction > 1.5 * noise
+        else f"not distinguishable from noise: {numbers}"
+    )

@@ -1,1 +1,1 @@
-"""Pictures for policies and films for people."""
+"""Images for policies, and videos."""

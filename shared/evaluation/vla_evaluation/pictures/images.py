@@ -1,4 +1,4 @@
-"""From a drawn frame to the picture that a policy of a profile sees."""
+"""Prepare a rendered frame for a policy, as its profile defines."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ RESIZE = {"lanczos3": transforms.resize_lanczos3, "bilinear-pad": transforms.res
 
 
 def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
-    """Returns the picture to send: uint8 [image_size, image_size, 3].
+    """Return the image to send: uint8 [image_size, image_size, 3].
 
-    `image_hwc` is a frame as an environment draws it (bottom row first). The steps are the protocol's, in the order
+    `image_hwc` is a frame as an environment renders it (bottom row first). The steps are the protocol's, in the order
     of the reference: turn, JPEG, resize, crop. Raises ValueError unless it is uint8 [H, W, 3].
     """
     image = transforms.check_image(image_hwc)
@@ -28,5 +28,5 @@ def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
 
 
 def upright(image_hwc: np.ndarray) -> np.ndarray:
-    """Returns a drawn frame as a person expects it, for videos: top row first, left and right as the camera sees."""
+    """Return a rendered frame with its top row first, for videos."""
     return np.ascontiguousarray(image_hwc[::-1])

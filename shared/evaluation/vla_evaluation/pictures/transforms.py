@@ -1,8 +1,8 @@
-"""OpenVLA's picture pipeline in numpy, level by level as the reference (TensorFlow) computes it; and openpi's resize.
+"""OpenVLA's image pipeline in numpy, level by level as the reference (TensorFlow) computes it; and openpi's resize.
 
-Every step takes and gives uint8 [H, W, 3] (RGB, first row on top) and is deterministic: the evaluator runs it before
-sending, the web page for pictures that a person uploads. It imports nothing else of
-the evaluation and needs numpy alone, `resize_with_pad` Pillow and `jpeg_round_trip` simplejpeg, too.
+Every step takes and returns uint8 [H, W, 3] (RGB, top row first) and is deterministic. The evaluator runs it before
+sending, the web page for uploaded images. It imports nothing else of the evaluation; it needs only numpy,
+`resize_with_pad` also Pillow, and `jpeg_round_trip` simplejpeg.
 """
 
 import io
@@ -15,7 +15,7 @@ _PI = np.float32(3.14159265359)
 
 
 def check_image(image: np.ndarray) -> np.ndarray:
-    """Returns `image` itself. Raises ValueError unless it is uint8 [H, W, 3] with pixels in it."""
+    """Return `image` itself. Raises ValueError unless it is uint8 [H, W, 3] with pixels in it."""
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
         raise ValueError(f"image is {image.dtype} {list(image.shape)}; expected uint8 [H, W, 3]")
@@ -23,12 +23,12 @@ def check_image(image: np.ndarray) -> np.ndarray:
 
 
 def rotate_180(image: np.ndarray) -> np.ndarray:
-    """Returns the picture turned by 180°: a profile asks for it where training data was recorded so."""
+    """Return the image turned by 180°, for profiles whose training data was recorded so."""
     return np.ascontiguousarray(image[::-1, ::-1])
 
 
 def jpeg_round_trip(image: np.ndarray, quality: int = 95) -> np.ndarray:
-    """Returns the picture after JPEG: training pictures were stored so. 4:2:0; decoded with the fast integer DCT.
+    """Return the image after JPEG, as training images were stored: 4:2:0, decoded with the fast integer DCT.
 
     Pillow's encoder and simplejpeg's fast decoder give TensorFlow's bits (`encode_jpeg`, `decode_image`).
     """
@@ -41,7 +41,7 @@ def jpeg_round_trip(image: np.ndarray, quality: int = 95) -> np.ndarray:
 
 
 def _lanczos3(x: np.ndarray) -> np.ndarray:
-    """Returns the kernel at |x|, float32; TensorFlow takes 1 below 1e-3."""
+    """Return the kernel at |x|, float32; TensorFlow takes 1 below 1e-3."""
     x = np.abs(x)
     safe = np.where(x <= np.float32(1e-3), np.float32(1), x)
     value = (
@@ -52,9 +52,9 @@ def _lanczos3(x: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def lanczos3_taps(size_in: int, size_out: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (first source index int [size_out], weights float32 [size_out, taps]) of an antialiased resize.
+    """Return (first source index int [size_out], weights float32 [size_out, taps]) of an antialiased resize.
 
-    Each row of weights sums to 1; taps beyond the picture's edge weigh 0 (TensorFlow's ScaleAndTranslate).
+    Each row of weights sums to 1; taps beyond the image's edge have weight 0 (TensorFlow's ScaleAndTranslate).
     """
     inverse = np.float32(size_in / size_out)
     widen = max(inverse, np.float32(1))  # antialias: the kernel grows with the shrinking
@@ -70,7 +70,7 @@ def lanczos3_taps(size_in: int, size_out: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=16)
 def _lanczos3_blocks(size_in: int, size_out: int, block: int = 32) -> list[tuple[slice, slice, np.ndarray]]:
-    """Returns the resize as small matrices (rows out, rows in, float32 [out, in]): the whole matrix is mostly zeros."""
+    """Return the resize as small matrices (rows out, rows in, float32 [out, in]): the whole matrix is mostly zeros."""
     first, weights = lanczos3_taps(size_in, size_out)
     taps = weights.shape[1]
     blocks = []
@@ -85,7 +85,7 @@ def _lanczos3_blocks(size_in: int, size_out: int, block: int = 32) -> list[tuple
 
 
 def _resize_rows(rows: np.ndarray, size: int) -> np.ndarray:
-    """Returns float32 [n, m] resized along its first axis to [size, m]."""
+    """Return float32 [n, m] resized along its first axis to [size, m]."""
     resized = np.empty((size, rows.shape[1]), np.float32)
     for out, source, matrix in _lanczos3_blocks(rows.shape[0], size):
         np.matmul(matrix, rows[source], out=resized[out])
@@ -93,12 +93,12 @@ def _resize_rows(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def _swap_sides(rows: np.ndarray, height: int) -> np.ndarray:
-    """Returns a picture kept as [height, width * 3] as one of [width, height * 3], and so back again."""
+    """Transpose an image from [height, width * 3] to [width, height * 3], or back."""
     return rows.reshape(height, -1, 3).transpose(1, 0, 2).reshape(-1, height * 3)
 
 
 def resize_lanczos3(image: np.ndarray, size: int) -> np.ndarray:
-    """Returns the picture at size × size, antialiased, rounded half to even.
+    """Return the image at size × size, antialiased, rounded half to even.
 
     Rows first, then columns, in float32; TensorFlow's sums run in another order, so up to a few values in 150,528
     differ by one level.
@@ -113,7 +113,7 @@ def resize_lanczos3(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
-    """Returns the picture at size × size, its longer side filling one, the rest black: Pillow's antialiased bilinear.
+    """Return the image at size × size, its longer side filling one, the rest black: Pillow's antialiased bilinear.
 
     openpi@15a9616a packages/openpi-client/src/openpi_client/image_tools.py, whose sides are cut, not rounded.
     """
@@ -131,17 +131,17 @@ def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _crop_taps(size: int, area: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns (lower index, upper index, weight of the upper float32) of the crop along one side of `size` pixels."""
+    """Return (lower index, upper index, weight of the upper float32) of the crop along one side of `size` pixels."""
     side = np.sqrt(np.float32(area))
     start = (np.float32(1) - side) / np.float32(2)
     scale = ((start + side) - start) * np.float32(size - 1) / np.float32(max(size - 1, 1))
-    place = start * np.float32(size - 1) + np.arange(size, dtype=np.float32) * scale
-    low = np.floor(place)
-    return low.astype(np.int64), np.ceil(place).astype(np.int64), place - low
+    position = start * np.float32(size - 1) + np.arange(size, dtype=np.float32) * scale
+    low = np.floor(position)
+    return low.astype(np.int64), np.ceil(position).astype(np.int64), position - low
 
 
 def centre_crop(image: np.ndarray, area: float = 0.9) -> np.ndarray:
-    """Returns the middle `area` (0 to 1] of the picture, stretched back to its size: bilinear, corners aligned.
+    """Return the middle `area` (0 to 1] of the image, stretched back to its size: bilinear, corners aligned.
 
     Values are cut to the level below after `x * 255.5`, as TensorFlow's `convert_image_dtype` does.
     """
@@ -157,7 +157,7 @@ def centre_crop(image: np.ndarray, area: float = 0.9) -> np.ndarray:
 
 
 def _interpolate(rows: np.ndarray, area: float) -> np.ndarray:
-    """Returns float32 [n, m] cropped and stretched back along its first axis."""
+    """Return float32 [n, m] cropped and stretched back along its first axis."""
     low, high, weight = _crop_taps(rows.shape[0], area)
     start, between = rows[low], rows[high]
     between -= start

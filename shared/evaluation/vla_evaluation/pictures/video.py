@@ -1,6 +1,6 @@
 """Videos of episodes, rendered after the episode from its recorded simulator states.
 
-An episode without a video costs no image, and the loop that the policy is in is never slowed down.
+Episodes without a video render no image for it, and rendering never slows down the policy's loop.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from PIL import Image
 from vla_evaluation.benchmark import Environment
 from vla_evaluation.pictures.images import upright
 
-FRAMES_PER_S = 10  # smooth enough, and less to draw than every state
-HOLD_S = 0.7  # the last frame stays, so that one sees how it ended
-SAMPLE = {True: 1, False: 3}  # how many successes and failures of a task the mode "sample" shows
+FRAMES_PER_S = 10  # fewer frames to render than states
+HOLD_S = 0.7  # the last frame stays visible
+SAMPLE = {True: 1, False: 3}  # videos per task of successes and failures in the mode "sample"
 
 
-def wanted(mode: str, success: bool, place: int) -> bool:
-    """Return whether an episode gets a video; `place` of its task and outcome were finished before it."""
+def should_render(mode: str, success: bool, rank: int) -> bool:
+    """Return whether to render an episode; `rank`: the number of earlier episodes of its task and outcome."""
     if mode == "sample":
-        return place < SAMPLE[success]
+        return rank < SAMPLE[success]
     return mode == "all" or (mode == "failures" and not success)
 
 
@@ -35,26 +35,26 @@ def possible(mode: str, successes: int, failures: int) -> bool:
 
 
 def stride(control_hz: float) -> int:
-    """Return how many steps lie between two frames of a film."""
+    """Return the number of steps between two frames of a video."""
     return max(1, round(control_hz / FRAMES_PER_S))
 
 
 def frame_steps(steps: int, every: int) -> list[int]:
-    """Return which states to draw of `steps` + 1: every `every`-th and always the last."""
-    chosen = list(range(0, steps + 1, every))
-    return chosen if chosen[-1] == steps else [*chosen, steps]
+    """Return the indices of the states to render of `steps` + 1: every `every`-th and always the last."""
+    selected = list(range(0, steps + 1, every))
+    return selected if selected[-1] == steps else [*selected, steps]
 
 
-def draw(
-    env: Environment, camera: str, states: np.ndarray, drawn: dict[int, np.ndarray], every: int
+def render_frames(
+    env: Environment, camera: str, states: np.ndarray, rendered: dict[int, np.ndarray], every: int
 ) -> Iterator[np.ndarray]:
     """Yield uint8 [H, W, 3] frames, upright, of the episode that `env` has just run.
 
-    `drawn` holds pictures that the episode itself needed, by step; they are not drawn again.
+    `rendered`: images of the episode by step, which are not rendered again.
     """
     for step in frame_steps(len(states) - 1, every):
-        if step in drawn:
-            image = drawn[step]
+        if step in rendered:
+            image = rendered[step]
         else:
             env.restore(states[step])
             image = env.render(camera)
@@ -66,7 +66,7 @@ def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], rate
 
     Both appear under their names only when they are complete. Returns the number of frames.
     """
-    import av  # here: evaluators write no video, and many workers none
+    import av  # imported late: the evaluator and many workers write no video
 
     partial = video_path.with_name(f".{video_path.name}.partial")
     partial_still = still_path.with_name(f".{still_path.name}.partial")

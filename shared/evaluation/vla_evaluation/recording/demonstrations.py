@@ -28,7 +28,7 @@ from vla_evaluation.store.runstore import RunStore
 
 @dataclass(frozen=True)
 class Source:
-    """What images of a recording are rendered with: its directory, the benchmark's module, assets; auto, cpu or gpu."""
+    """The settings to render a recording: directory, benchmark module, assets; render is auto, cpu or gpu."""
 
     directory: Path
     module: str
@@ -43,7 +43,7 @@ class Demonstration:
     index    its number in the recording, from 0
     suite    of its task
     task     index of its task in the suite
-    episode  its number among the task's attempts: with `seed`, what its start was drawn from
+    episode  its number among the task's attempts; with `seed`, its start was sampled from it
     """
 
     index: int
@@ -61,11 +61,11 @@ class Demonstration:
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that was recorded, by name, `fixture_…` being poses; ValueError where the file is damaged."""
+        """All recorded arrays by name, `fixture_…` being poses. ValueError if the file is damaged."""
         return self.read_file(dict.fromkeys(("actions", "executed", "states", "views"), self.steps))
 
     def read_file(self, lengths: dict[str, int]) -> dict[str, np.ndarray]:
-        """Return the file's arrays, some of which have these lengths."""
+        """Return the file's arrays. ValueError if one does not have its length of `lengths`."""
         try:
             with np.load(self.path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
@@ -78,17 +78,17 @@ class Demonstration:
 
     @property
     def actions(self) -> np.ndarray:
-        """The policy's action at each step, float32 [T, m] as the benchmark executes it: what is to be learned."""
+        """The policy's action at each step, float32 [T, m] as the benchmark executes it: the training target."""
         return self.arrays["actions"]
 
     @property
     def executed(self) -> np.ndarray:
-        """The executed actions, float32 [T, m]: with noise not those of the policy."""
+        """The executed actions, float32 [T, m]: the policy's with noise."""
         return self.arrays["executed"]
 
     @property
     def states(self) -> np.ndarray:
-        """The proprioception that a policy would have been sent before each action: float32 [T, n]."""
+        """The proprioception before each action, as a policy would receive it: float32 [T, n]."""
         return self.arrays["states"]
 
     @property
@@ -98,15 +98,15 @@ class Demonstration:
 
     @property
     def views(self) -> np.ndarray:
-        """What images before each action show: float64 [T, v]; see `Environment.view`."""
+        """The views before each action: float64 [T, v]; see `Environment.view`."""
         return self.arrays["views"]
 
     def frames(self, camera: str, size: int) -> np.ndarray:
-        """Return the images that a policy would have been sent before each action, rendered now.
+        """Render the images before each action, as a policy would receive them.
 
         uint8 [T, size, size, 3], bottom row first as the environment renders them (`[:, ::-1]` is upright,
-        `[:, ::-1, ::-1]` turned by 180°). ValueError for an unknown camera, or where they cannot be rendered as they
-        were.
+        `[:, ::-1, ::-1]` turned by 180°). ValueError for an unknown camera, or if the scene cannot be restored
+        exactly.
         """
         rendering = renderer(self.source, size)
         if camera not in rendering.benchmark.cameras:
@@ -120,13 +120,13 @@ class Demonstration:
         return images
 
     def reset_scene(self, rendering: Renderer) -> None:
-        """Bring the episode's scene back. ValueError where its fixtures are at other positions than then."""
+        """Restore the episode's scene. ValueError if a fixture is at another position than in the recording."""
         tasks = rendering.benchmark.tasks(self.suite)
         self.load_scene(rendering, next(task for task in tasks if task.index == self.task))
         recorded = self.fixture_poses
         for name, pose in rendering.env.fixture_poses().items():
             if not np.array_equal(recorded[name], pose):
-                raise ValueError(f"{self.path}: {name} stood elsewhere when it was recorded; {self.ADVICE}")
+                raise ValueError(f"{self.path}: {name!r} is at another position than in the recording; {self.ADVICE}")
 
     def load_scene(self, rendering: Renderer, task: Task) -> None:
         """Load the task and reset the scene to the episode's start."""
@@ -141,42 +141,42 @@ class Demonstration:
 
 
 class Demonstrations:
-    """A directory that `./lab record` made. One that is still being recorded has the episodes that are finished.
+    """A directory that `./lab record` made. A recording in progress has its finished episodes.
 
     name, suite, policy  the recording's, the suite's and the policy's name
     benchmark            the benchmark's name
     rate_hz              steps per second
     cameras              those that can be rendered
     action, state        the parts of `Demonstration.actions` and `.states`
-    noise                the standard deviation of what was added to the executed actions, 0 for none
+    noise                the standard deviation of the noise on the executed actions, 0 for none
     tasks                instructions by the task's index
     episodes             the demonstrations, by task and episode
     """
 
     def __init__(self, directory: Path | str, render: str = "auto"):
-        """Read the store; ValueError where the directory holds no recording, or a damaged one."""
+        """Read the store. ValueError if the directory holds no recording, or a damaged one."""
         self.directory = Path(directory).absolute()
         store = self.directory / STORE
         if not store.is_file():
-            raise ValueError(f"{directory} holds no recording (no {STORE}); `./lab record` makes one")
+            raise ValueError(f"{directory} is not a recording (no {STORE}); create one with ./lab record")
         try:
             with as_damage(store), RunStore(store, readonly=True) as opened:
-                about, self.identity, job = opened.described(), opened.meta("identity"), opened.meta("job")
+                description, self.identity, job = opened.described(), opened.meta("identity"), opened.meta("job")
                 rows = [row for row in opened.finished() if "recording" in row.result]
                 self.suite = opened.suite
         except StoreError as error:
             raise ValueError(str(error)) from error
-        if "recording" not in about:
+        if "recording" not in description:
             raise ValueError(
-                f"{self.directory} is a run of an evaluation, which nothing may be learned from; record one"
+                f"{self.directory} is an evaluation run, which must not be in training data; use ./lab record"
             )
-        facts, identity = about["recording"], self.identity
+        recording, identity = description["recording"], self.identity
         self.name, self.policy = self.directory.name, identity["policy"]["name"]
         self.benchmark, self.rate_hz = identity["benchmark"], float(identity["control_hz"])
-        self.cameras, self.noise = tuple(facts["cameras"]), float(identity["recording"]["noise"])
+        self.cameras, self.noise = tuple(recording["cameras"]), float(identity["recording"]["noise"])
         self.action = tuple(Part(**part) for part in identity["action"])
-        self.state = tuple(Part(**part) for part in facts["state"])
-        self.tasks = {index: task["instruction"] for index, task in enumerate(about["tasks"])}
+        self.state = tuple(Part(**part) for part in recording["state"])
+        self.tasks = {index: task["instruction"] for index, task in enumerate(description["tasks"])}
         assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
         source = Source(self.directory, job["benchmark"], assets, render)
         self.episodes = tuple(
@@ -189,7 +189,7 @@ class Demonstrations:
 
 
 class Renderer:
-    """Renders the episodes of one source at one size. ValueError where its assets are missing."""
+    """Renders the episodes of one source at one size. ValueError if its assets are missing."""
 
     def __init__(self, source: Source, size: int):
         if size < 1:
@@ -208,7 +208,7 @@ _renderer: Renderer | None = None  # of this process: an environment takes a gig
 
 
 def renderer(source: Source, size: int | None = None) -> Renderer:
-    """Return this process's renderer, a new one where the last was of another source or size; None: of any size."""
+    """Return this process's renderer, a new one if the last had another source or size; None: any size."""
     global _renderer
     if _renderer is None or _renderer.source != source or size not in (None, _renderer.size):
         if _renderer is not None:
@@ -218,12 +218,12 @@ def renderer(source: Source, size: int | None = None) -> Renderer:
 
 
 def _find_assets(of: Benchmark, recorded: Assets) -> Assets:
-    """Return the assets that a recording was made with; ValueError where they are missing."""
+    """Return the assets that a recording was made with; ValueError if they are missing."""
     for name in (recorded.kind, str(recorded.path)):
         with suppress(ValueError):
             if (assets := of.assets(name, Volume().root)).digest == recorded.digest:
                 return assets
     raise ValueError(
-        f"the assets of the recording ({recorded.kind}, {recorded.digest[:12]}) are neither here nor at "
-        f"{recorded.path}, and on others pictures would show other things; bring them there, or record again"
+        f"the recording's assets ({recorded.kind}, {recorded.digest[:12]}) are neither on this volume nor at "
+        f"{recorded.path}; images on other assets would differ. Copy them there, or record again"
     )

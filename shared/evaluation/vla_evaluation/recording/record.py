@@ -1,6 +1,6 @@
 """`python -m services.BENCHMARK record SUITE --policy-url URL` records demonstrations of a policy.
 
-The plan grows: each task has as many attempts to do as successes are missing. Exit codes are an evaluation's.
+The plan grows: each task gets as many attempts as successes are missing. Exit codes are those of an evaluation.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ DEMONSTRATION_BYTES = 500_000  # states and actions of some hundred steps
 
 def make_plan(benchmark: Benchmark, config: RecordConfig, profile: str | None = None) -> Plan:
     """Return the plan, without episodes; ValueError for an unknown suite, profile or task, and too few episodes."""
-    chosen, tasks = choose_tasks(benchmark, config, profile)
+    selected_profile, tasks = choose_tasks(benchmark, config, profile)
     if config.episodes < len(tasks):
         raise ValueError(
-            f"--episodes {config.episodes} leaves tasks without a demonstration; {config.suite} has "
-            f"{plural(len(tasks), 'task')} here: give that many or more, or choose with --tasks"
+            f"--episodes must be at least {len(tasks)}, one per task of {config.suite}, got {config.episodes}; "
+            "or select fewer tasks with --tasks"
         )
-    return Plan(benchmark, config, chosen, tasks, [])
+    return Plan(benchmark, config, selected_profile, tasks, [])
 
 
 def share(episodes: int, tasks: Sequence[int]) -> dict[int, int]:
-    """Return how many demonstrations each task gives: as many as the others, the first ones one more."""
+    """Return the number of demonstrations per task: equal, with the remainder on the first tasks."""
     each, more = divmod(episodes, len(tasks))
-    return {task: each + (place < more) for place, task in enumerate(tasks)}
+    return {task: each + (index < more) for index, task in enumerate(tasks)}
 
 
 def record(benchmark: Benchmark, config: RecordConfig) -> int:
@@ -54,21 +54,21 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
     assets = benchmark.assets(config.assets, Volume().root)
     require_assets(benchmark, plan.tasks, assets)
     spec = specify(plan, info)
-    # With noise, every answer but the next one is an answer to something else.
+    # With noise, only the first action of a chunk belongs to the current state.
     spec = replace(spec, seed=config.seed or 0, execute=1 if config.noise else spec.execute)
     root, name = (config.run_dir or Volume().demonstrations).resolve(), config.name or f"{config.suite}-{info.name}"
-    refuse_foreign(root / name)
+    require_recording_directory(root / name)
     identity = identify_recording(plan, spec, assets)
     with open_run(root, identity, [], run_id=name, resume=None, label=name, allow_drift=config.allow_drift) as run:
-        wanted = share(config.episodes, [task.index for task in plan.tasks])
-        run.store.want(wanted, config.attempts)
+        targets = share(config.episodes, [task.index for task in plan.tasks])
+        run.store.plan_successes(targets, config.attempts)
         run.store.set_meta("about", {**describe(plan, assets), "recording": describe_recording(benchmark)})
-        facts = {"wanted": {str(task): count for task, count in wanted.items()}}
-        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **facts).to_json())
+        job_fields = {"wanted": {str(task): count for task, count in targets.items()}}
+        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **job_fields).to_json())
         left = sum(row["pending"] + row["leased"] + row["broken"] for row in run.store.counts().values())
         require_space(run.directory, left * DEMONSTRATION_BYTES)
         workers = evaluate.choose_workers(config.workers, left, benchmark.worker_gb)
-        say(f"recording {run.id} in {shown(run.directory)}{' (goes on)' if run.resumed else ''}")
+        say(f"recording {run.id} in {shown(run.directory)}{' (resumed)' if run.resumed else ''}")
         noise = f", noise {config.noise:g}" if config.noise else ""
         say(
             f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} "
@@ -76,11 +76,11 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
         )
         expected_s = evaluate.announce(run, plan, left, workers)
         code = evaluate.try_to_work(run, plan, info, workers, expected_s, worker.MODULE) if left else 0
-        return report_result(run.store, run.directory, config, wanted, code)
+        return report_result(run.store, run.directory, config, targets, code)
 
 
 def identify_recording(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
-    """Return everything that a demonstration depends on; not how many are wanted, which may grow."""
+    """Return everything that a demonstration depends on, without their number, which may grow."""
     names = ("noise", "drop_noops", "keep_failures")
     return {
         **identify(plan, spec, assets, worker.MODULE),
@@ -90,35 +90,35 @@ def identify_recording(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
 
 
 def describe_recording(benchmark: Benchmark) -> dict:
-    """Return what readers have to know of the files besides the identity."""
+    """Return the data besides the identity that readers of the files need."""
     return {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
 
 
-def refuse_foreign(directory: Path) -> None:
-    """Raise RunRefused for a directory that something else is in."""
-    known = {*DIRECTORIES, STORE, "run.lock", "config.json"}
-    others = [name for name in (os.listdir(directory) if directory.is_dir() else ()) if not name.startswith(".")]
-    if STORE not in others and (strange := sorted(set(others) - known)):
-        raise RunRefused(f"{directory} is no recording (it holds {strange[0]}); choose another --name")
+def require_recording_directory(directory: Path) -> None:
+    """Raise RunRefused if the directory holds anything but a recording."""
+    expected = {*DIRECTORIES, STORE, "run.lock", "config.json"}
+    names = [name for name in (os.listdir(directory) if directory.is_dir() else ()) if not name.startswith(".")]
+    if STORE not in names and (strange := sorted(set(names) - expected)):
+        raise RunRefused(f"{directory} is not a recording (it contains {strange[0]}); choose another --name")
 
 
-def report_result(store: RunStore, directory: Path, config: RecordConfig, wanted: dict[int, int], code: int) -> int:
-    """Print what there is now, and which tasks gave less than requested; return the exit code."""
+def report_result(store: RunStore, directory: Path, config: RecordConfig, targets: dict[int, int], code: int) -> int:
+    """Print the result, and the tasks with fewer demonstrations than requested; return the exit code."""
     counts = store.counts()
-    kept_of = {task: row["done" if config.keep_failures else "successes"] for task, row in counts.items()}
-    kept, attempts = sum(kept_of.values()), sum(row["done"] for row in counts.values())
+    stored_of = {task: row["done" if config.keep_failures else "successes"] for task, row in counts.items()}
+    stored, attempts = sum(stored_of.values()), sum(row["done"] for row in counts.values())
     say(
-        f"\n{directory.name}: {plural(kept, 'demonstration')} kept of {plural(attempts, 'attempt')} in "
+        f"\n{directory.name}: {plural(stored, 'demonstration')} from {plural(attempts, 'attempt')} in "
         f"{shown(directory)}"
     )
     if code:
-        if kept < config.episodes:
-            say("not complete, nothing lost; the same command goes on")
+        if stored < config.episodes:
+            say("not complete, all finished attempts are stored; run the same command to continue")
         return code
-    short = [f"task {task}: {kept_of[task]} of {count}" for task, count in wanted.items() if kept_of[task] < count]
+    short = [f"task {task}: {stored_of[task]} of {count}" for task, count in targets.items() if stored_of[task] < count]
     if short:
-        cause = f"too few attempts went well ({', '.join(short)})"
-        say(f"error: {cause}; --attempts allows more than {config.attempts} each")
+        cause = f"too few attempts succeeded ({', '.join(short)})"
+        say(f"error: {cause}; use --attempts above {config.attempts}")
     return 1 if short else 0
 
 

@@ -1,8 +1,8 @@
-"""What a data set is made of: recorded demonstrations, or the episodes of an evaluation run, behind one interface.
+"""Sources of data sets: recorded demonstrations, or the episodes of an evaluation run, behind one interface.
 
-An evaluation stores an episode's actions and simulator states and no images. So it is replayed: the same start, the
-same actions, and after every step the same state to the bit, or the episode is refused. What a policy saw then is
-seen again.
+An evaluation stores an episode's actions and simulator states, but no images. So the episode is replayed: the same
+start and the same actions must give every stored state to the bit, or the episode is rejected. The images are then
+those that the policy received.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class ReplayedEpisode(Demonstration):
 
     @cached_property
     def stored(self) -> dict[str, np.ndarray]:
-        """What the run stored: actions, simulator states and fixtures' poses."""
+        """The run's stored arrays: actions, simulator states and fixtures' poses."""
         return self.read_file({"actions": self.steps, "states": self.steps + 1})
 
     @property
     def fixture_poses(self) -> dict[str, np.ndarray]:
         prefix = "fixture_"
-        return {name.removeprefix(prefix): one for name, one in self.stored.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): array for name, array in self.stored.items() if name.startswith(prefix)}
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return actions, states, sim_states and views; ValueError where a state differs from the run's."""
+        """Return actions, states, sim_states and views; ValueError if a state differs from the run's."""
         rendering, actions, expected = renderer(self.source), self.stored["actions"], self.stored["states"]
         self.reset_scene(rendering)
         env = rendering.env
@@ -59,8 +59,8 @@ class ReplayedEpisode(Demonstration):
             sim_state = env.sim_state()
             if not np.array_equal(sim_state, expected[step]):
                 raise ValueError(
-                    f"{self.path}: played again, step {step} has another state than in the run; it was made with "
-                    f"another version or on another kind of processor: {self.ADVICE}"
+                    f"{self.path}: the replay differs from the run at step {step}; it was made with another "
+                    f"version or on another kind of processor: {self.ADVICE}"
                 )
             steps.append((env.state(), env.view(), sim_state))
             env.step(action)
@@ -75,7 +75,7 @@ class ReplayedEpisode(Demonstration):
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes of a recording or a run, and what a data set states of their origin."""
+    """The episodes of a recording or a run, and their origin as a data set states it (`facts`)."""
 
     name: str
     kind: str  # "recording" or "run"
@@ -84,7 +84,7 @@ class Episodes:
 
 
 def find(name: str, volume: Volume, render: str) -> Episodes:
-    """Return the recording or the run of that name or directory. Raises ValueError where there is neither."""
+    """Return the recording or the run of that name or directory. Raises ValueError if there is neither."""
     for directory in (volume.path("demonstrations") / name, Path(name).expanduser()):
         if (store := directory / STORE).is_file():
             with as_damage(store), RunStore(store, readonly=True) as opened:
@@ -99,29 +99,31 @@ def find(name: str, volume: Volume, render: str) -> Episodes:
 
 def _recording(directory: Path, render: str) -> Episodes:
     recording = Demonstrations(directory, render)
-    facts = _facts(recording.identity, recording.action, recording.state)
-    facts |= {"recording": recording.name, "starts": "drawn", "noise": recording.noise}
-    return Episodes(recording.name, "recording", recording.episodes, facts)
+    origin = _facts(recording.identity, recording.action, recording.state)
+    origin |= {"recording": recording.name, "starts": "drawn", "noise": recording.noise}
+    return Episodes(recording.name, "recording", recording.episodes, origin)
 
 
 def _run(directory: Path, render: str) -> Episodes:
     with as_damage(directory / STORE), RunStore(directory / STORE, readonly=True) as store:
-        identity, job, about = store.meta("identity"), store.meta("job"), store.described()
+        identity, job, description = store.meta("identity"), store.meta("job"), store.described()
         rows = [row for row in store.finished() if "recording" in row.result]
     assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
     source = Source(directory, job["benchmark"], assets, render)
     protocol = RunSpec.from_json(identity).protocol
     episodes = tuple(
         ReplayedEpisode(
-            index, identity["suite"], row.task, row.episode, about["tasks"][row.task]["instruction"], row.success,
+            index, identity["suite"], row.task, row.episode, description["tasks"][row.task]["instruction"], row.success,
             identity["seed"], row.steps, directory / row.result["recording"], source, protocol.wait_steps,
             protocol.wait_action, protocol.scene(),
         )
         for index, row in enumerate(rows)
     )  # fmt: skip
-    facts = _facts(identity, tuple(Part(**part) for part in identity["action"]), benchmark.load(job["benchmark"]).state)
-    facts |= {"run": directory.name, "starts": "evaluation", "noise": 0.0}
-    return Episodes(directory.name, "run", episodes, facts)
+    origin = _facts(
+        identity, tuple(Part(**part) for part in identity["action"]), benchmark.load(job["benchmark"]).state
+    )
+    origin |= {"run": directory.name, "starts": "evaluation", "noise": 0.0}
+    return Episodes(directory.name, "run", episodes, origin)
 
 
 def _facts(identity: dict, action: tuple[Part, ...], state: tuple[Part, ...]) -> dict[str, Any]:
@@ -137,10 +139,10 @@ def _facts(identity: dict, action: tuple[Part, ...], state: tuple[Part, ...]) ->
 
 
 def choose(episodes: Episodes, keep_failures: bool) -> tuple[Demonstration, ...]:
-    """Return the episodes to take, renumbered. Raises ValueError where there are none."""
-    kept = [one for one in episodes.all if (one.success or keep_failures) and one.steps]
-    if not kept:
+    """Return the episodes to take, renumbered. Raises ValueError if there are none."""
+    selected = [episode for episode in episodes.all if (episode.success or keep_failures) and episode.steps]
+    if not selected:
         count = len(episodes.all)
-        reason = f"{count} episodes are there, and none succeeded" if count else "it has no episodes yet"
-        raise ValueError(f"{episodes.kind} {episodes.name}: {reason}; nothing can be learned from it")
-    return tuple(replace(one, index=index) for index, one in enumerate(kept))
+        reason = f"none of its {count} episodes succeeded" if count else "it has no episodes yet"
+        raise ValueError(f"{episodes.kind} {episodes.name}: {reason}, so there is no data to convert")
+    return tuple(replace(episode, index=index) for index, episode in enumerate(selected))

@@ -10,24 +10,24 @@ from vla_contract.protocol.parts import Part
 from vla_evaluation.benchmark import Environment
 
 FIRST_SEED = 2**31  # of recorded episodes; evaluation's profiles have small ones
-NOOP = 1e-4  # OpenVLA's bound on a movement that is none, where it makes its data sets anew
-CORRELATION = 0.8  # with the last step's noise: white noise averages out before the arm has moved
+NOOP = 1e-4  # OpenVLA's bound of a no-op when it regenerates its data sets
+CORRELATION = 0.8  # with the last step's noise; white noise averages out before the arm moves
 
 
 def seed_of(seed: int, task: int, episode: int) -> int:
-    """Return the seed that an episode's start is drawn from: it depends on these three, and on no other episode."""
+    """Return the seed of an episode's start, which depends on these three numbers only."""
     return int(np.random.SeedSequence((seed, task, episode)).generate_state(1)[0]) | FIRST_SEED
 
 
 def movement_mask(parts: Sequence[Part]) -> np.ndarray:
-    """Return which numbers of an action are movements, bool [m]; a part without a unit says one of two things."""
+    """Return a mask of the movements in an action, bool [m]; a part without a unit selects a state instead."""
     return np.array([part.unit != "1" for part in parts for _ in range(part.size)])
 
 
 class Noise:
     """Noise of one episode on the movements of its actions: normal, `scale` of each part's range, correlated in time.
 
-    x(t) = 0.8 x(t − 1) + 0.6 n(t), with n of deviation `scale`: so is x, once it has begun.
+    x(t) = 0.8 x(t − 1) + 0.6 n(t), where n, and so x after some steps, has the deviation `scale`.
     """
 
     def __init__(self, parts: Sequence[Part], scale: float, seed: int):
@@ -37,7 +37,7 @@ class Noise:
         self.rng, self.now = np.random.default_rng(seed), np.zeros(len(low))
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
-        """Return the action with noise, within its range; as it is where there is none."""
+        """Return the action with noise, clipped to its range; unchanged without noise."""
         if not self.scale.any():
             return action
         fresh = self.rng.normal(size=len(self.now)) * self.scale
@@ -47,7 +47,7 @@ class Noise:
 
 
 class TrajectoryRecorder:
-    """Stores, of every step, what a policy would have seen and its action; called with each action in turn."""
+    """Stores the observation and the action of every step; called with each action in turn."""
 
     def __init__(self, env: Environment, parts: Sequence[Part], noise: Noise):
         self.env, self.parts, self.noise = env, parts, noise
@@ -63,22 +63,22 @@ class TrajectoryRecorder:
         return executed
 
     def arrays(self, drop_noops: bool = False) -> dict[str, np.ndarray]:
-        """Return what was stored, by name: [T, …]; without the steps that do nothing where `drop_noops`."""
+        """Return the stored arrays by name, [T, …]; without no-op steps if `drop_noops`."""
         arrays = {name: np.asarray(values) for name, values in self.steps.items()}
         if not drop_noops:
             return arrays
-        kept = effective_steps(arrays["actions"], movement_mask(self.parts))
-        return {name: values[kept] for name, values in arrays.items()}
+        mask = effective_steps(arrays["actions"], movement_mask(self.parts))
+        return {name: values[mask] for name, values in arrays.items()}
 
 
 def effective_steps(actions: np.ndarray, moving: np.ndarray) -> np.ndarray:
-    """Return which of the actions [T, m] OpenVLA's rule keeps, bool [T]: those that move, and those that say to the
-    gripper what the last one that was kept did not.
+    """Return a mask of the actions [T, m] that OpenVLA's rule keeps, bool [T]: those that move, and those whose gripper
+    command differs from the last one in the mask.
     """
-    kept, last = np.zeros(len(actions), bool), None
+    mask, last = np.zeros(len(actions), bool), None
     for step, action in enumerate(actions):
         still = np.linalg.norm(action[moving]) < NOOP
         same = last is None or np.array_equal(action[~moving], last[~moving])
         if not (still and same):
-            kept[step], last = True, action
-    return kept
+            mask[step], last = True, action
+    return mask

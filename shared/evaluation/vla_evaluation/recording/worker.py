@@ -1,4 +1,4 @@
-"""A worker that records: an evaluation's, but that episodes start elsewhere and more of each is kept.
+"""A worker that records: like an evaluation's, with sampled starts and stored trajectories.
 
 `python -m vla_evaluation.recording.worker`, with the arguments of `vla_evaluation.workers.worker`.
 """
@@ -23,7 +23,7 @@ MODULE = "vla_evaluation.recording.worker"
 
 @dataclass(frozen=True)
 class RecordingJob(Job):
-    """What a worker that records has to know besides. `wanted`: how many demonstrations, by task index as text."""
+    """The settings of a recording. `wanted`: the number of demonstrations by task index as text."""
 
     wanted: Mapping[str, int] = field(default_factory=dict)
     attempts: int = 1
@@ -33,31 +33,31 @@ class RecordingJob(Job):
 
 
 class RecordingWorker(Worker):
-    """Starts episodes where the benchmark draws them, and stores what a policy could learn from."""
+    """Starts episodes at sampled states, and stores trajectories for training."""
 
     job_type = RecordingJob
     job: RecordingJob
     trajectory: TrajectoryRecorder
     seed: int
 
-    def place(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
-        """Draws the episode's start by a seed of its own, which it is the first episode of."""
+    def load_episode(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
+        """Load the task and sample the episode's start with a seed of its own; return number 0 and the start."""
         parts = self.job.spec.action
         self.seed = seed_of(self.job.spec.seed, task.index, episode)
         self.trajectory = TrajectoryRecorder(env, parts, Noise(parts, self.job.noise, self.seed))
-        env.load_task(task, self.seed, **self.job.spec.protocol.scene(drawn=True))
+        env.load_task(task, self.seed, **self.job.spec.protocol.scene(sampled_start=True))
         return 0, env.start(0)
 
     def alter(self, action: np.ndarray) -> np.ndarray:
-        """Keeps the step; returns the action with the noise that was asked for."""
+        """Store the step; return the action with the requested noise."""
         return self.trajectory(action)
 
     def save(self, lease: Lease, record: Record, fixtures: dict[str, np.ndarray]) -> bool:
-        """Stores the result, and the demonstration where it is one; another attempt is planned where it is none."""
+        """Store the result; a success with its demonstration, else plan another attempt."""
         result = {**record.summary(), "seed": self.seed}
         if not (record.success or self.job.keep_failures):
-            wanted = self.job.wanted[str(lease.task)], self.job.attempts
-            return self.store.finish(lease, result, self.clock.now(), wanted=wanted)
+            target = self.job.wanted[str(lease.task)], self.job.attempts
+            return self.store.finish(lease, result, self.clock.now(), target=target)
         arrays = self.trajectory.arrays(self.job.drop_noops)
         poses = {f"fixture_{name}": pose for name, pose in fixtures.items()}
         result["kept_steps"] = len(arrays["actions"])

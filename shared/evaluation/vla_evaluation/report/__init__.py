@@ -1,4 +1,4 @@
-"""A run's report: report.html for people, summary.json and episodes.jsonl for programs. All come from the run store."""
+"""A run's report: report.html, summary.json and episodes.jsonl, all from the run store."""
 
 from __future__ import annotations
 

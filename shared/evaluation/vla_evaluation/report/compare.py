@@ -1,4 +1,4 @@
-"""Two runs against each other, paired by episode: both had the same scenes, so the difference is the policies'."""
+"""Compare two runs, paired by episode: both ran the same scenes, so the difference is due to the policies."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Comparison:
     tasks: dict[int, tuple[Rate, Rate]]
     left_out: int  # episodes that only one of the runs has
     policy_errors: tuple[int, int]  # of the failures in the pairs
-    beside: list[str]  # what else the runs differ in, "name: A → B"
-    warnings: list[str]  # why the runs are not comparable, where the comparison was forced
+    beside: list[str]  # other differences of the runs, "name: A → B"
+    warnings: list[str]  # why the runs are not comparable, if the comparison was forced
 
     @property
     def pairs(self) -> int:
@@ -47,13 +47,13 @@ class Comparison:
 
 
 def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
-    """Return the comparison of two runs. Raises Unpaired, naming what differs, where they cannot be paired.
+    """Return the comparison of two runs.
 
-    Runs that can be paired and are not comparable are Unpaired too, unless the caller forces it.
+    Raises Unpaired, with the differences, if they cannot be paired; without `force` also if they are not comparable.
     """
     identities = a.meta("identity"), b.meta("identity")
     check_protocol(*identities)
-    warnings = why_not_comparable(a, b)
+    warnings = comparability_warnings(a, b)
     if warnings and not force:
         raise Unpaired(f"these runs are not comparable: {'; '.join(warnings)}; add --force to compare them anyway")
     rows_a, rows_b = ({(e.task, e.episode): e for e in store.finished()} for store in (a, b))
@@ -64,8 +64,8 @@ def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
     for x, y in pairs:
         if x.result.get("start_hash") != y.result.get("start_hash"):
             raise Unpaired(
-                f"task {x.task} episode {x.episode} began from different states in the two runs ("
-                f"{x.result.get('start_hash')} and {y.result.get('start_hash')}); made with different versions?"
+                f"task {x.task} episode {x.episode} started from different states in the two runs ("
+                f"{x.result.get('start_hash')} and {y.result.get('start_hash')}); different versions?"
             )
     rate_a, rate_b = rates(pairs)
     only_a = sum(x.success and not y.success for x, y in pairs)
@@ -82,7 +82,9 @@ def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
         tasks={task: rates(pair for pair in pairs if pair[0].task == task) for task in sorted({t for t, _ in common})},
         left_out=len(rows_a.keys() ^ rows_b.keys()),
         policy_errors=tuple(sum("policy_error" in e.result for e in side) for side in zip(*pairs, strict=True)),
-        beside=differences(*({k: v for k, v in flatten(identity).items() if is_beside(k)} for identity in identities)),
+        beside=differences(
+            *({k: v for k, v in flatten(identity).items() if is_other_setting(k)} for identity in identities)
+        ),
         warnings=warnings,
     )
 
@@ -92,20 +94,20 @@ def rates(pairs: Iterable[Pair]) -> tuple[Rate, Rate]:
     return Rate(sum(sides[0]), len(sides[0])), Rate(sum(sides[1]), len(sides[1]))
 
 
-def is_beside(key: str) -> bool:
-    """Return whether a fact of a run's identity is neither the plan nor the policy."""
+def is_other_setting(key: str) -> bool:
+    """Return whether an entry of a run's identity belongs to neither the plan nor the policy."""
     return key not in PLAN and not key.startswith("policy.")
 
 
-def why_not_comparable(a: RunStore, b: RunStore) -> list[str]:
-    """Return why a comparison of two runs that can be paired would mislead; empty if it would not."""
+def comparability_warnings(a: RunStore, b: RunStore) -> list[str]:
+    """Return the reasons why a comparison of two paired runs would mislead; empty if it would not."""
     if os.path.samefile(a.path, b.path):
         return ["A and B are the same run"]
     reasons = []
     for store in (a, b):
         done, planned = len(store.outcomes()), len(store.plan())
         if done < planned:
-            reasons.append(f"run {store.path.parent.name} is not complete, {done} of {planned} episodes are done")
+            reasons.append(f"run {store.path.parent.name} is not complete: {done} of {planned} episodes are done")
     left, right = (_flatten(store.meta("identity")) for store in (a, b))
     changed = [key for key in ROBOT if key in left and key in right and left[key] != right[key]]
     return reasons + [f"they differ in {key}: {fact(left, key)} and {fact(right, key)}" for key in changed]
@@ -120,8 +122,7 @@ def _flatten(identity: Mapping[str, Any]) -> dict[str, object]:
 def check_protocol(a: dict[str, Any], b: dict[str, Any]) -> None:
     """Raise Unpaired, with the difference, unless both runs follow one protocol on the same assets.
 
-    A fact that only the newer run recorded is no reason; it is among the other differences. So is the robot, about
-    which the caller decides.
+    Entries that only the newer run has, and the robot, are not compared here: they are among the other differences.
     """
     left, right = _flatten(a), _flatten(b)
     later = (key for key in left if key.split(".")[0] in RECORDED_LATER and key in right and key not in ROBOT)

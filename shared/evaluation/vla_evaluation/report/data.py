@@ -17,15 +17,15 @@ from vla_evaluation.store.records import Fault, Finished
 from vla_evaluation.store.runstore import RunStore
 
 STAGES = (  # parts of an episode's time that do not overlap: key in the store, name, explanation
-    ("reset", "reset", "putting the scene into its init state, once per episode"),
+    ("reset", "reset", "setting the init state, once per episode"),
     ("sim", "simulation", "physics and success check"),
-    ("render", "rendering", "drawing the cameras that the policy asks for"),
+    ("render", "rendering", "rendering the cameras that the policy requests"),
     ("preprocess", "preprocessing", "JPEG, resize, crop; reading the state"),
     ("wire", "wire", "encoding, HTTP and decoding"),
     ("server_decode", "server: decode", "the policy service reads the request"),
-    ("server_queue", "server: queue", "waiting for a place in a batch"),
+    ("server_queue", "server: queue", "waiting for a batch"),
     ("server_infer", "server: inference", "the policy itself"),
-    ("server_encode", "server: encode", "the policy service writes the answer"),
+    ("server_encode", "server: encode", "the policy service writes the response"),
 )
 
 
@@ -74,17 +74,17 @@ class Summary:
     steps: int
     requests: int
     faults: list[Fault]
-    hosts: list[hosts.Share]  # what each machine did
-    policies: list[dict[str, Any]]  # what was done with each of the policy's addresses
+    hosts: list[hosts.Share]  # each machine's share
+    policies: list[dict[str, Any]]  # counts for each of the policy's addresses
     invocations: list[dict[str, Any]]
     published: list[PublishedFigure]
-    notice: str  # about the assets, where a reader must know; else empty
-    advice: str  # what to do about the assets; else empty
-    why_not_comparable: str  # empty: comparable
+    notice: str  # about the assets, empty if there is none
+    advice: str  # next step about the assets, empty if there is none
+    comparability_problem: str  # why it is not comparable with published figures; empty if it is
 
     @property
     def comparable(self) -> bool:
-        return not self.why_not_comparable
+        return not self.comparability_problem
 
     @property
     def done(self) -> int:
@@ -100,7 +100,7 @@ class Summary:
 
     @property
     def policy_errors(self) -> list[tuple[int, Finished]]:
-        """Task and episode where the policy's own answer ended it (--policy-errors fail); each counts as a failure."""
+        """(task, episode) where the policy's own answer ended it (--policy-errors fail); they count as failures."""
         return [(episode.task, episode) for episode in self.episodes if "policy_error" in episode.result]
 
     @property
@@ -117,13 +117,13 @@ class Summary:
 
     @property
     def chunks(self) -> str:
-        """How chunks were executed."""
-        return Chunking.of(self.identity).words
+        """The chunk settings as text."""
+        return Chunking.of(self.identity).description
 
     @cached_property
     def delays(self) -> dict[str, float] | None:
-        """The cost of inference in real time, over all episodes: steps held, actions overtaken, latency in ms; None
-        where the world waited, or nothing is done yet.
+        """The cost of inference in real time, over all episodes: steps held, actions overtaken, latency in ms. None
+        if the simulation waited, or no episode is done.
         """
         results = [e.result for e in self.episodes if "realtime" in e.result]
         delays = [result["realtime"] for result in results]
@@ -146,14 +146,14 @@ class Summary:
     def stages(self) -> list[tuple[str, str, float, float]]:
         """Return (name, explanation, ms per policy step, share of the whole) of every stage that took time."""
         parts = [(name, text, self.timings_ms.get(key, 0.0)) for key, name, text in STAGES]
-        known = sum(ms for _, _, ms in parts)
-        total = max(self.timings_ms.get("total", 0.0), known, 1e-9)
-        parts.append(("other", "recording and bookkeeping", total - known))
+        accounted = sum(ms for _, _, ms in parts)
+        total = max(self.timings_ms.get("total", 0.0), accounted, 1e-9)
+        parts.append(("other", "recording and bookkeeping", total - accounted))
         return [(name, text, ms / max(self.steps, 1), ms / total) for name, text, ms in parts if ms > 0]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one JSON-able row per finished episode."""
-        names = hosts.own_names(self.invocations)
+        names = hosts.hostnames(self.invocations)
         return [
             {
                 "suite": self.suite,
@@ -186,9 +186,13 @@ class Summary:
             "wilson_95": [round(end, 6) for end in self.rate.interval],
             "assets": self.identity["assets"]["kind"],
             "comparable_with_published": self.comparable,
-            "why_not_comparable": self.why_not_comparable,
+            "why_not_comparable": self.comparability_problem,
             "published": [vars(row) for row in self.published],
-            **{name: {one: rate_json(rate) for one, rate in rates.items()} for name, rates in classes.items() if rates},
+            **{
+                name: {label: rate_json(rate) for label, rate in rates.items()}
+                for name, rates in classes.items()
+                if rates
+            },
             "tasks": [
                 {
                     "task": task.index,
@@ -229,8 +233,8 @@ def rate_json(rate: Rate) -> dict[str, Any]:
 
 
 def load(directory: Path, store: RunStore) -> Summary:
-    """Return the summary of the run in `folder`, whether it is complete or not."""
-    identity, about = store.meta("identity"), store.described()
+    """Return the summary of the run in `directory`, complete or not."""
+    identity, description = store.meta("identity"), store.described()
     finished, plan, invocations = store.finished(), store.plan(), store.invocations()
     planned = Counter(task for task, _ in plan)
     timings: Counter[str] = Counter()
@@ -238,7 +242,7 @@ def load(directory: Path, store: RunStore) -> Summary:
     for index in sorted(planned):
         episodes = [e for e in finished if e.task == index]
         lengths = [e.steps for e in episodes if e.success]
-        task = about["tasks"][index]
+        task = description["tasks"][index]
         tasks.append(
             TaskSummary(
                 index=index,
@@ -253,7 +257,7 @@ def load(directory: Path, store: RunStore) -> Summary:
         )
     for episode in finished:
         timings.update(episode.result.get("timings_ms", {}))
-    reason = why_not_comparable(identity, about, len(finished) == len(plan), invocations)
+    reason = comparability_problem(identity, description, len(finished) == len(plan), invocations)
     return Summary(
         run_id=directory.name,
         suite=identity["suite"],
@@ -265,18 +269,18 @@ def load(directory: Path, store: RunStore) -> Summary:
         steps=sum(e.steps for e in finished),
         requests=sum(e.result.get("requests", 0) for e in finished),
         faults=store.faults(),
-        hosts=hosts.shares(store.by_worker(), hosts.own_names(invocations)),
+        hosts=hosts.shares(store.by_worker(), hosts.hostnames(invocations)),
         policies=store.by_policy(),
         invocations=invocations,
-        notice=about["assets"].get("notice", ""),
-        advice=about["assets"]["advice"],
-        published=[] if reason else published(about["profile"]),
-        why_not_comparable=reason,
+        notice=description["assets"].get("notice", ""),
+        advice=description["assets"]["advice"],
+        published=[] if reason else published(description["profile"]),
+        comparability_problem=reason,
     )
 
 
 def published(profile: Mapping[str, Any]) -> list[PublishedFigure]:
-    """Return the published figures that were measured under this very protocol."""
+    """Return the published figures that were measured under the same protocol."""
     return [
         PublishedFigure(row["model"], row["success_percent"], row["episodes"], row["source"])
         for row in profile["published"]
@@ -284,15 +288,15 @@ def published(profile: Mapping[str, Any]) -> list[PublishedFigure]:
     ]
 
 
-def why_not_comparable(
-    identity: Mapping[str, Any], about: Mapping[str, Any], complete: bool, invocations: list[dict[str, Any]]
+def comparability_problem(
+    identity: Mapping[str, Any], description: Mapping[str, Any], complete: bool, invocations: list[dict[str, Any]]
 ) -> str:
-    """Return why this run must not stand next to published figures; empty if it may."""
-    profile = about["profile"]
+    """Return why this run is not comparable with published figures; empty if it is."""
+    profile = description["profile"]
     if not published(profile):
         return f"nothing was published for {identity['suite']} under profile {identity['profile']}"
-    if about["assets"]["unlike"]:
-        return about["assets"]["unlike"]
+    if description["assets"]["unlike"]:
+        return description["assets"]["unlike"]
     trials, versions, policy = profile["trials"], identity["versions"], identity["policy"]
     suites, key, details = policy.get("suites") or [], identity["unnorm_key"], policy.get("details") or {}
     pinned = profile["simulator"].items()
@@ -304,7 +308,7 @@ def why_not_comparable(
         if details.get(name, expected) != expected
     )
     changed = {
-        "not all tasks": identity["tasks"] != list(range(len(about["tasks"]))),
+        "not all tasks": identity["tasks"] != list(range(len(description["tasks"]))),
         f"not the first {trials} init states": parse_ranges(identity["episodes"]) != list(range(trials)),
         "another step limit": identity["max_steps"] != profile["max_steps"],
         "another seed": identity["seed"] != profile["env_seed"],

@@ -1,7 +1,7 @@
-"""Policies × suites over many runs: which rates are comparable, which runs count together, and which are left out.
+"""Policies × suites over many runs: comparable rates, runs that are pooled, and runs that are left out.
 
-Rates are in one table only where all facts in its heading are the same. The terminal, files and the lab's pages all
-show one `Board`.
+Rates share a table only if all settings in its heading are equal. The terminal, files and the lab's pages all display
+the same `Board`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.chunks import Chunking
-from vla_evaluation.config import SHOWN_DIGITS, config_hash, differences, flatten, in_words, show_ranges
+from vla_evaluation.config import DIGEST_CHARS, config_hash, differences, flatten, in_words, show_ranges
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.runstore import RunStore
 
-NOT_RECORDED = "not recorded"  # by a run that is older than the fact
-PROFILES_OWN = "the profile's"
+NOT_RECORDED = "not recorded"  # by an older run
+PROFILE_LIMIT = "the profile's"
 COLUMNS = (
     "table", "benchmark", "profile", "assets", "assets_digest", "max_steps", "chunks", "seed", "tasks", "versions",
     "policy", "checkpoint", "revision", "policy_differs_in", "privileged", "suite", "kind", "episodes", "successes",
@@ -32,32 +32,32 @@ LeftOut = list[tuple[str, str]]  # run, reason
 
 @dataclass(frozen=True)
 class Entry:
-    """One run as the leaderboard reads it. `why_not`: why it cannot count, empty where it does."""
+    """One run as the leaderboard reads it. exclusion_reason: empty if the run counts."""
 
     name: str
     created: float
     identity: Mapping[str, Any]
-    about: Mapping[str, Any]
+    description: Mapping[str, Any]
     outcomes: Outcomes
-    why_not: str = ""
+    exclusion_reason: str = ""
 
     @property
     def suite(self) -> str:
         return self.identity["suite"]
 
     @property
-    def has_profiles_limit(self) -> bool:
-        return self.identity["max_steps"] == self.about["profile"].get("max_steps")
+    def has_profile_limit(self) -> bool:
+        return self.identity["max_steps"] == self.description["profile"].get("max_steps")
 
     @property
     def comparable_identity(self) -> dict[str, Any]:
-        """The identity without its episodes: runs in which it is the same count together."""
+        """The identity without its episodes: runs that share it are pooled."""
         return {name: value for name, value in self.identity.items() if name != "episodes"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One policy on one suite. Each start counts once, however many of `runs` had it; `repeated` counts the others.
+    """One policy on one suite. Each start counts once; `repeated` counts its repetitions in `runs`.
 
     `kinds` has the cells of the suite's kinds of task, where it has kinds.
     """
@@ -89,7 +89,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy of a table. `differs` tells it from another policy of the same name, as in "device cuda"."""
+    """One policy of a table. `differs` distinguishes it from another of the same name, for example "device cuda"."""
 
     policy: Mapping[str, Any]
     differs: str
@@ -97,12 +97,12 @@ class Line:
 
     @property
     def mean(self) -> float:
-        """The mean of its suites' rates, each weighing the same."""
+        """The unweighted mean of its suites' rates."""
         return sum(cell.rate.value for cell in self.cells.values()) / len(self.cells)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """Name, checkpoint (repository and revision, empty where it has none) and use of privileged state."""
+    def columns(self) -> dict[str, Any]:
+        """Name, checkpoint (repository and revision, empty if it has none) and use of privileged state."""
         checkpoint = self.policy.get("checkpoint") or {}
         return {
             "policy": self.policy["name"],
@@ -113,23 +113,23 @@ class Line:
 
     @property
     def label(self) -> str:
-        facts = self.facts
-        revision = f"@{facts['revision'][:SHOWN_DIGITS]}" if facts["revision"] else ""
-        privileged = "privileged state" if facts["privileged"] else ""
-        parts = [str(facts["policy"]), f"{facts['checkpoint']}{revision}", self.differs, privileged]
+        columns = self.columns
+        revision = f"@{columns['revision'][:DIGEST_CHARS]}" if columns["revision"] else ""
+        privileged = "privileged state" if columns["privileged"] else ""
+        parts = [str(columns["policy"]), f"{columns['checkpoint']}{revision}", self.differs, privileged]
         return " · ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Lines whose figures are comparable; `facts` are the same for all of them, as JSON types."""
+    """Lines with comparable figures; `settings` are equal for all of them, as JSON types."""
 
-    facts: Mapping[str, Any]
+    settings: Mapping[str, Any]
     suites: tuple[str, ...]
     lines: tuple[Line, ...]
 
     def mean(self, line: Line) -> float | None:
-        """Return a line's mean where it has every suite of several, else None."""
+        """Return a line's mean if it has every suite of several, else None."""
         return line.mean if len(self.suites) > 1 and len(line.cells) == len(self.suites) else None
 
     def kinds(self) -> dict[str, tuple[str, ...]]:
@@ -139,20 +139,20 @@ class Table:
 
     @property
     def words(self) -> dict[str, str]:
-        """The facts by name, for people: no two tables have the same."""
-        facts, assets = self.facts, self.facts["assets"]
-        protocol = facts["protocol"]
+        """The settings by name as text; no two tables have the same."""
+        settings, assets = self.settings, self.settings["assets"]
+        protocol = settings["protocol"]
         return {
-            "profile": str(facts["profile"]),
-            "assets": f"{assets['kind']} {str(assets['digest'])[:SHOWN_DIGITS]}",
-            "step limits": str(facts["max_steps"]),
-            "chunks": facts["chunks"],
-            "seed": str(facts["seed"]),
-            "tasks": facts["tasks"],
-            "benchmark": str(facts["benchmark"]),
-            "steps/s": str(facts["control_hz"]),
-            "wait and pictures": config_hash(protocol)[:SHOWN_DIGITS] if isinstance(protocol, Mapping) else protocol,
-            "versions": format_versions(facts["versions"]),
+            "profile": str(settings["profile"]),
+            "assets": f"{assets['kind']} {str(assets['digest'])[:DIGEST_CHARS]}",
+            "step limits": str(settings["max_steps"]),
+            "chunks": settings["chunks"],
+            "seed": str(settings["seed"]),
+            "tasks": settings["tasks"],
+            "benchmark": str(settings["benchmark"]),
+            "steps/s": str(settings["control_hz"]),
+            "wait and images": config_hash(protocol)[:DIGEST_CHARS] if isinstance(protocol, Mapping) else protocol,
+            "versions": format_versions(settings["versions"]),
         }
 
     @property
@@ -162,13 +162,15 @@ class Table:
 
     def rows(self, number: int) -> list[dict[str, Any]]:
         """Return a row of `COLUMNS` per figure, those of a suite's kinds below it."""
-        shared = {name: self.facts[name] for name in ("benchmark", "profile", "max_steps", "chunks", "seed", "tasks")}
-        shared |= {"assets": self.facts["assets"]["kind"], "assets_digest": self.facts["assets"]["digest"]}
-        shared |= {"table": number, "versions": format_versions(self.facts["versions"])}
+        shared = {
+            name: self.settings[name] for name in ("benchmark", "profile", "max_steps", "chunks", "seed", "tasks")
+        }
+        shared |= {"assets": self.settings["assets"]["kind"], "assets_digest": self.settings["assets"]["digest"]}
+        shared |= {"table": number, "versions": format_versions(self.settings["versions"])}
         return [
             {
                 **shared,
-                **line.facts,
+                **line.columns,
                 "policy_differs_in": line.differs,
                 "suite": suite,
                 "kind": kind,
@@ -181,15 +183,15 @@ class Table:
                 "runs": " ".join(cell.runs),
             }
             for line in self.lines
-            for suite, whole in line.cells.items()
-            for kind, cell in (("", whole), *whole.kinds.items())
+            for suite, suite_cell in line.cells.items()
+            for kind, cell in (("", suite_cell), *suite_cell.kinds.items())
         ]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
         lines = [
             {
-                **line.facts,
+                **line.columns,
                 "label": line.label,
                 "differs": line.differs,
                 "mean": self.mean(line),
@@ -197,12 +199,12 @@ class Table:
             }
             for line in self.lines
         ]
-        return {"facts": dict(self.facts), "words": self.words, "suites": list(self.suites), "lines": lines}
+        return {"facts": dict(self.settings), "words": self.words, "suites": list(self.suites), "lines": lines}
 
 
 @dataclass(frozen=True)
 class Board:
-    """All tables, those with most figures first, and the runs that are in none, each with the reason."""
+    """All tables, those with most figures first, and the excluded runs with their reasons."""
 
     tables: tuple[Table, ...]
     left_out: tuple[tuple[str, str], ...]
@@ -215,7 +217,7 @@ class Board:
         """Return it as JSON types, with the rows of its spreadsheet."""
         return {
             "tables": [table.to_json() for table in self.tables],
-            "left_out": [{"run": name, "why": why} for name, why in self.left_out],
+            "left_out": [{"run": name, "why": reason} for name, reason in self.left_out],
             "columns": list(COLUMNS),
             "rows": self.rows(),
         }
@@ -229,17 +231,22 @@ def format_versions(versions: Mapping[str, str]) -> str:
 
 
 def read(name: str, store: RunStore) -> Entry:
-    """Return a run's entry. StoreError where it cannot be read."""
-    identity, about, outcomes, planned = store.meta("identity"), store.described(), store.outcomes(), len(store.plan())
-    why = ""
+    """Return a run's entry. StoreError if it cannot be read."""
+    identity, description, outcomes, planned = (
+        store.meta("identity"),
+        store.described(),
+        store.outcomes(),
+        len(store.plan()),
+    )
+    reason = ""
     if len(outcomes) < planned:
-        why = f"not complete, {len(outcomes)} of {planned} episodes are done"
+        reason = f"not complete: {len(outcomes)} of {planned} episodes are done"
     elif not planned:
-        why = "it has no episodes"
+        reason = "it has no episodes"
     elif any(invocation["notes"].get("drift") for invocation in store.invocations()):
-        why = "its configuration changed between invocations (--allow-drift)"
-    entry = Entry(name, float(store.meta("created", 0.0)), identity, about, outcomes, why)
-    common_facts(entry)  # so that damage is reported with this run's name
+        reason = "its configuration changed between invocations (--allow-drift)"
+    entry = Entry(name, float(store.meta("created", 0.0)), identity, description, outcomes, reason)
+    shared_settings(entry)  # here, so damage is reported with this run's name
     return entry
 
 
@@ -247,28 +254,28 @@ def board(entries: Iterable[Entry], unread: Mapping[str, str], suites: Sequence[
     """Return the board of these runs, of those suites alone if some are named. `unread`: runs that could not be read,
     with the reason.
 
-    Raises ValueError for a suite that no run has, with the nearest.
+    Raises ValueError, with the nearest name, for a suite without runs.
     """
     entries = sorted(entries, key=lambda entry: (entry.created, entry.name))
-    known = {entry.suite for entry in entries}
+    available = {entry.suite for entry in entries}
     for suite in suites:
-        if suite not in known:
-            raise ValueError(f"no run is of suite {suite!r}{did_you_mean(suite, sorted(known))}")
+        if suite not in available:
+            raise ValueError(f"no run of suite {suite!r} found{did_you_mean(suite, sorted(available))}")
     entries = [entry for entry in entries if not suites or entry.suite in suites]
-    left_out = [*unread.items(), *((entry.name, entry.why_not) for entry in entries if entry.why_not)]
+    left_out = [*unread.items(), *((entry.name, entry.exclusion_reason) for entry in entries if entry.exclusion_reason)]
     tables = []
-    for facts, members in group_by_facts([entry for entry in entries if not entry.why_not]):
-        table, others = make_table(facts, members)
+    for settings, members in group_by_settings([entry for entry in entries if not entry.exclusion_reason]):
+        table, excluded = make_table(settings, members)
         tables.append(table)
-        left_out += others
+        left_out += excluded
     tables.sort(key=lambda table: (-sum(len(line.cells) for line in table.lines), table.title))
     return Board(tuple(tables), tuple(left_out))
 
 
-def common_facts(entry: Entry) -> dict[str, Any]:
-    """Return what two runs must share, without the step limit, which every suite has its own of."""
+def shared_settings(entry: Entry) -> dict[str, Any]:
+    """Return the settings that comparable runs share, without the step limit, which depends on the suite."""
     identity = entry.identity
-    all_tasks = identity["tasks"] == list(range(len(entry.about["tasks"])))
+    all_tasks = identity["tasks"] == list(range(len(entry.description["tasks"])))
     return {
         "benchmark": identity.get("benchmark", NOT_RECORDED),
         "versions": identity["versions"],
@@ -277,86 +284,93 @@ def common_facts(entry: Entry) -> dict[str, Any]:
         "control_hz": identity.get("control_hz", NOT_RECORDED),
         "assets": {name: identity["assets"].get(name) for name in ("kind", "digest")},
         "seed": identity["seed"],
-        "chunks": Chunking.of(identity).words,
+        "chunks": Chunking.of(identity).description,
         "tasks": "all" if all_tasks else f"{show_ranges(identity['tasks'])} of {entry.suite}",
     }
 
 
-def group_by_facts(entries: Sequence[Entry]) -> list[tuple[dict[str, Any], list[Entry]]]:
-    """Return groups of comparable runs, with the facts that they share."""
+def group_by_settings(entries: Sequence[Entry]) -> list[tuple[dict[str, Any], list[Entry]]]:
+    """Return groups of comparable runs, with the settings that they share."""
     limits: dict[tuple[str, str], set[int]] = defaultdict(set)  # a profile's table may have changed between two runs
     for entry in entries:
-        if entry.has_profiles_limit:
-            limits[entry.suite, config_hash(common_facts(entry))].add(entry.identity["max_steps"])
+        if entry.has_profile_limit:
+            limits[entry.suite, config_hash(shared_settings(entry))].add(entry.identity["max_steps"])
     groups: dict[str, tuple[dict[str, Any], list[Entry]]] = {}
     for entry in entries:
-        facts = common_facts(entry)
-        is_profiles = entry.has_profiles_limit and len(limits[entry.suite, config_hash(facts)]) == 1
-        facts["max_steps"] = PROFILES_OWN if is_profiles else entry.identity["max_steps"]
-        groups.setdefault(config_hash(facts), (facts, []))[1].append(entry)
+        settings = shared_settings(entry)
+        is_profiles = entry.has_profile_limit and len(limits[entry.suite, config_hash(settings)]) == 1
+        settings["max_steps"] = PROFILE_LIMIT if is_profiles else entry.identity["max_steps"]
+        groups.setdefault(config_hash(settings), (settings, []))[1].append(entry)
     return list(groups.values())
 
 
-def make_table(facts: dict[str, Any], entries: Sequence[Entry]) -> tuple[Table, LeftOut]:
-    """Return the table of runs that share these facts, and the runs that are not in it, with the reason."""
+def make_table(settings: dict[str, Any], entries: Sequence[Entry]) -> tuple[Table, LeftOut]:
+    """Return the table of runs that share these settings, and the excluded runs with their reasons."""
     by_policy: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         by_policy[json.dumps(entry.identity["policy"], sort_keys=True)].append(entry)
     policies = [json.loads(text) for text in by_policy]
     lines, left_out = [], []
-    for policy, differs, mine in zip(policies, differing(policies), by_policy.values(), strict=True):
+    for policy, differs, policy_entries in zip(
+        policies, describe_differences(policies), by_policy.values(), strict=True
+    ):
         cells = {}
-        for suite in sorted({entry.suite for entry in mine}):
-            cells[suite], others = count_together([entry for entry in mine if entry.suite == suite])
-            left_out += others
+        for suite in sorted({entry.suite for entry in policy_entries}):
+            cells[suite], excluded = pool_runs([entry for entry in policy_entries if entry.suite == suite])
+            left_out += excluded
         lines.append(Line(policy, differs, cells))
     suites = tuple(sorted({suite for line in lines for suite in line.cells}))
     lines.sort(key=lambda line: (-len(line.cells), -line.mean, line.label))
-    return Table(facts, suites, tuple(lines)), left_out
+    return Table(settings, suites, tuple(lines)), left_out
 
 
-def differing(policies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how each policy differs from others of its name and checkpoint; empty for the only one."""
+def describe_differences(policies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each policy its differences from others of its name and checkpoint; empty if there are none."""
     flat = [flatten(policy) for policy in policies]
     keys = [json.dumps([policy["name"], policy.get("checkpoint")], sort_keys=True) for policy in policies]
     texts = []
-    for own, key in zip(flat, keys, strict=True):
-        others = [other for other, other_key in zip(flat, keys, strict=True) if other_key == key]
-        names = sorted({name for other in others for name in {*own, *other} if own.get(name) != other.get(name)})
-        texts.append(", ".join(f"{name} {in_words(own.get(name))}" for name in names))
+    for flat_policy, key in zip(flat, keys, strict=True):
+        peers = [other for other, other_key in zip(flat, keys, strict=True) if other_key == key]
+        names = sorted(
+            {name for other in peers for name in {*flat_policy, *other} if flat_policy.get(name) != other.get(name)}
+        )
+        texts.append(", ".join(f"{name} {in_words(flat_policy.get(name))}" for name in names))
     return texts
 
 
-def count_together(entries: Sequence[Entry]) -> tuple[Cell, LeftOut]:
-    """Return one policy's figure on one suite, and the runs that are not in it.
+def pool_runs(entries: Sequence[Entry]) -> tuple[Cell, LeftOut]:
+    """Return one policy's figure on one suite, and the excluded runs with their reasons.
 
-    Runs count together where their identities are the same but for the starts. A start of several runs counts once, as
-    the earliest has it: repeating a run until it succeeds changes nothing. Of runs that differ, those with most starts
-    count, then the latest.
+    Runs are pooled if their identities differ only in the starts. A start in several runs counts once, with its
+    earliest outcome, so repeating a run until it succeeds has no effect. Of runs that differ, those with the most
+    starts count, then the latest.
     """
     same: dict[str, list[Entry]] = defaultdict(list)
-    for entry in sorted(entries, key=lambda one: (one.created, one.name)):
+    for entry in sorted(entries, key=lambda run: (run.created, run.name)):
         same[config_hash(entry.comparable_identity)].append(entry)
-    chosen = max(same.values(), key=lambda runs: (len(merged(runs)), runs[-1].created, runs[-1].name))
-    starts, latest = merged(chosen), chosen[-1]
+    selected = max(same.values(), key=lambda runs: (len(merged(runs)), runs[-1].created, runs[-1].name))
+    starts, latest = merged(selected), selected[-1]
     left_out = []
-    for entry in (entry for runs in same.values() if runs is not chosen for entry in runs):
+    for entry in (entry for runs in same.values() if runs is not selected for entry in runs):
         names = [line.partition(":")[0] for line in differences(entry.comparable_identity, latest.comparable_identity)]
         more = "has more episodes" if len(starts) > len(entry.outcomes) else "is later"
-        reason = f"{latest.name} stands for this policy and suite, since it {more}; they differ in {', '.join(names)}"
+        reason = f"{latest.name} counts for this policy and suite, since it {more}; they differ in {', '.join(names)}"
         left_out.append((entry.name, reason))
-    names, kinds = tuple(entry.name for entry in chosen), [task.get("kind", "") for task in latest.about["tasks"]]
+    names, kinds = (
+        tuple(entry.name for entry in selected),
+        [task.get("kind", "") for task in latest.description["tasks"]],
+    )
     by_kind = {
         kind: Cell.of({at: outcome for at, outcome in starts.items() if kinds[at[0]] == kind}, names)
         for kind in dict.fromkeys(kinds[task] for task, _ in sorted(starts))
         if kind
     }
-    repeated = sum(len(entry.outcomes) for entry in chosen) - len(starts)
+    repeated = sum(len(entry.outcomes) for entry in selected) - len(starts)
     return replace(Cell.of(starts, names), repeated=repeated, kinds=by_kind), left_out
 
 
 def merged(entries: Sequence[Entry]) -> Outcomes:
-    """Return the outcomes of all starts, of repeated ones the earliest."""
+    """Return the outcome of every start, the earliest of repeated ones."""
     outcomes: dict[tuple[int, int], tuple[bool, bool]] = {}
     for entry in entries:
         outcomes = {**entry.outcomes, **outcomes}

@@ -21,8 +21,8 @@ from vla_evaluation.store.records import Finished
 from vla_evaluation.terminal import plain
 
 DIRECTORY = Path(__file__).parent  # of the templates
-EMBED_BYTES = 24_000_000  # videos and stills beyond this are linked, so that a browser opens the page at once
-COLOURS = {  # of a stage, in every report; each stands out from a white card and from a dark one by 3 : 1
+EMBED_BYTES = 24_000_000  # further videos and stills are linked, so the page opens quickly
+COLOURS = {  # of the stages; each has a contrast of 3 : 1 against a white and a dark card
     "reset": "#7c8aa5", "simulation": "#3b7ddd", "rendering": "#12908f", "preprocessing": "#8a63d2", "wire": "#c9701a",
     "server: decode": "#a3832b", "server: queue": "#8d7b6c", "server: inference": "#c2479b",
     "server: encode": "#7a8f2e", "other": "#808792",
@@ -31,7 +31,7 @@ COLOURS = {  # of a stage, in every report; each stands out from a white card an
 
 @dataclass(frozen=True)
 class Clip:
-    """One episode of the gallery; `video` and `still` are data URIs or relative links, None where there is none."""
+    """One episode of the gallery; `video` and `still` are data URIs or relative links, None if there is none."""
 
     task: int
     instruction: str
@@ -67,16 +67,16 @@ def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[Clip]:
 
 
 def interval_bar(rate: Rate, finished: bool = True, height: int = 18, published: float | None = None) -> dict[str, Any]:
-    """Return the positions, in percent of its width, of a bar with its Wilson interval, and its text."""
+    """Return the positions, in percent of the width, of a bar with its Wilson interval, and its text."""
     low, high = (round(100 * end, 2) for end in rate.interval)
-    words = f"{rate.percent}, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
+    label = f"{rate.percent}, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
     return {
         "height": height,
         "finished": finished,
         "value": round(100 * rate.value, 2),
         "low": low,
         "high": high,
-        "words": words,
+        "words": label,
         "known": rate.trials > 0,
         "published": published,
     }
@@ -87,17 +87,17 @@ def verdict(episode: Finished) -> str:
 
 
 def timing_split(summary: Summary) -> list[dict[str, Any]]:
-    """Return the stages for the stacked bar: name, ms per step, share, and where in 0…100 each begins."""
+    """Return the stages of the stacked bar: name, ms per step, share and start in percent."""
     parts, begin = [], 0.0
-    for words, what, ms, share in summary.stages():
-        part = {"words": words, "what": what, "ms": ms, "colour": COLOURS[words]}
+    for name, explanation, ms, share in summary.stages():
+        part = {"words": name, "what": explanation, "ms": ms, "colour": COLOURS[name]}
         parts.append(part | {"share": 100 * share, "begin": begin})
         begin += 100 * share
     return parts
 
 
 def provenance_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Return name and value of everything that the run depends on."""
+    """Return (name, value) of everything that the run depends on."""
     notes = summary.invocations[-1]["notes"] if summary.invocations else {}
     last = {name: notes[name] for name in ("commit", "machine") if name in notes}
     rows = [*flatten(summary.identity).items(), *flatten(last).items()]
@@ -112,7 +112,7 @@ def _format(value: object) -> str:
 
 @lru_cache
 def templates(*directories: Path) -> jinja2.Environment:
-    """Return the templates of those directories: every text is escaped, and can neither add a line nor reverse one."""
+    """Return the templates of those directories; every text is escaped and stripped of control characters."""
     loader = jinja2.FileSystemLoader(directories)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.undefined = jinja2.StrictUndefined

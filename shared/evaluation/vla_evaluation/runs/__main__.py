@@ -35,7 +35,7 @@ def list_runs(root: Path, console: Console) -> None:
 
 
 def list_recordings_and_models(volume: Volume, console: Console) -> None:
-    """Print tables of the volume's recorded demonstrations and trained models, as far as there are any."""
+    """Print tables of the volume's recorded demonstrations and trained models, if there are any."""
     if directories := find_runs(volume.path("demonstrations")):
         say(file=console.file)
         print_directories(listing.RECORDINGS, directories, listing.recording_row, console)
@@ -111,14 +111,14 @@ def print_comparison(
         say(f"A and B also differ in {one_line(line)}", console.file)
     if any(result.policy_errors):
         say("policy errors among the failures: A {}, B {}".format(*result.policy_errors), console.file)
-    test = "of one pair: no test"
+    test = "one pair is too few for a test"
     if result.pairs > 1:
         low, high = (f"{100 * end:+.1f}" for end in result.interval)
         test = f"95 % {low} … {high}; exact McNemar p = {result.p_value:.3g}"
     console.print(
         f"only A succeeded in {result.only_a}, only B in {result.only_b} of {pairs}\n"
         f"B − A = {100 * result.difference:+.1f} points, {test}"
-        + (f"\n{plural(result.left_out, 'episode')} that only one run has left out" if result.left_out else ""),
+        + (f"\nleft out: {plural(result.left_out, 'episode')} that only one run has" if result.left_out else ""),
         highlight=False,
         soft_wrap=True,
     )
@@ -137,9 +137,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, help="directory of all runs; default: runs on the shared volume")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="a table of all runs, recordings and trained models")
-    one = commands.add_parser("report", help="write a run's report again")
-    one.add_argument("run", help="name, the beginning of one, or 'latest'")
-    for name, text in (("size", "print their sizes on disk"), ("remove", "delete them, without asking")):
+    report_parser = commands.add_parser("report", help="write a run's report again")
+    report_parser.add_argument("run", help="name, the beginning of a name, or 'latest'")
+    for name, text in (("size", "print their sizes on disk"), ("remove", "delete them without confirmation")):
         commands.add_parser(name, help=text).add_argument("names", nargs="+", help="names, or beginnings of them")
     table = commands.add_parser("table", help="rates of runs of several suites, and their mean")
     table.add_argument("names", nargs="+", help="names of runs")
@@ -150,7 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
     pair = commands.add_parser("compare", help="test two runs against each other, paired by episode")
     pair.add_argument("a")
     pair.add_argument("b")
-    pair.add_argument("--force", action="store_true", help="also where they are not comparable")
+    pair.add_argument("--force", action="store_true", help="compare them even if they are not comparable")
     return parser
 
 

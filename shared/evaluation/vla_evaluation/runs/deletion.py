@@ -1,4 +1,4 @@
-"""Deletion of runs, recordings and trained models; `show` gives what they are and their sizes before that."""
+"""Delete runs, recordings and trained models; `show` prints them and their sizes before."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ class Item:
 def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[Item]:
     """Return the items of names, of beginnings of names, or of "latest". RunRefused for one that matches nothing."""
     demonstrations = volume.path("demonstrations")
-    known = {model.name: (f"trained {model.lab}", model.directory, model.curves) for model in find_models(volume)}
-    known |= {directory.name: ("recording", demonstrations / directory.name) for directory in find_runs(demonstrations)}
-    known |= {directory.name: ("run", root / directory.name) for directory in find_runs(root)}
+    available = {model.name: (f"trained {model.lab}", model.directory, model.curves) for model in find_models(volume)}
+    available |= {
+        directory.name: ("recording", demonstrations / directory.name) for directory in find_runs(demonstrations)
+    }
+    available |= {directory.name: ("run", root / directory.name) for directory in find_runs(root)}
     items = []
     for name in dict.fromkeys(names):
         try:
-            match = find_run(root, name).name if name == "latest" else by_beginning(name, list(known))
+            match = find_run(root, name).name if name == "latest" else by_beginning(name, list(available))
         except ValueError as error:
             raise RunRefused(f"{name!r} {error}") from error
-        kind, *directories = known[match]
+        kind, *directories = available[match]
         items.append(Item(match, kind, tuple(directories)))
     return items
 
@@ -64,4 +66,4 @@ def delete(items: Sequence[Item]) -> None:
             with lock(directory) if item.kind in ("run", "recording") else nullcontext():
                 deleted = directory.rename(directory.with_name(DELETED.format(directory.name)))
             shutil.rmtree(deleted)
-        say(f"deleted {item.kind} {one_line(item.name)}: {size} are free")
+        say(f"deleted {item.kind} {one_line(item.name)}: {size} freed")

@@ -1,4 +1,4 @@
-"""Run directories: creating one, finding the one to resume, refusing one whose configuration has changed."""
+"""Run directories: create one, find the one to resume, reject one whose configuration has changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vla_evaluation.store.runstore import RunStore, read_run
 
 DIRECTORIES = ("episodes", "videos", "logs", "work")
 PLANNED = ("suite", "tasks", "episodes")  # the store's rows were made from these: they allow no drift
-PARTIAL_FILES = (  # of a killed process, under names that nothing reads
+PARTIAL_FILES = (  # left by a killed process; nothing reads these names
     "videos/.*.partial",
     "episodes/.*.npz.*",
     ".run.sqlite.*",  # a store that was never named, and its journal
@@ -35,7 +35,7 @@ PARTIAL_FILES = (  # of a killed process, under names that nothing reads
 
 
 class RunRefused(Exception):
-    """The requested run cannot be used; the message gives the reason and what to do."""
+    """The requested run cannot be used; the message has the reason and the next step."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def find_runs(root: Path) -> list[Path]:
 def find_run(root: Path, name: str) -> Path:
     """Return the directory of a run: by name, by the unique beginning of a name, by path, or as "latest".
 
-    RunRefused, with the runs that it could mean, for any other text.
+    RunRefused, with similar names, for any other text.
     """
     if name == LATEST and (runs := find_runs(root)):
         return runs[-1]
@@ -82,14 +82,14 @@ def find_run(root: Path, name: str) -> Path:
         raise RunRefused(f"run {name!r} {error} (in {root})") from error
 
 
-def by_beginning(name: str, known: Sequence[str]) -> str:
-    """Return the name itself if it is known, or the only one that begins with it. ValueError for none or several."""
-    matches = [name] if name in known else [one for one in known if one.startswith(name)]
+def by_beginning(name: str, names: Sequence[str]) -> str:
+    """Return the name itself if it exists, else the only one that begins with it. ValueError for none or several."""
+    matches = [name] if name in names else [candidate for candidate in names if candidate.startswith(name)]
     if not matches:
-        raise ValueError(f"not found{did_you_mean(name, known)}")
+        raise ValueError(f"not found{did_you_mean(name, names)}")
     if len(matches) > 1:
         more = f" and {len(matches) - 5} more" if matches[5:] else ""
-        raise ValueError(f"could be {', '.join(matches[:5])}{more}; type some more of it")
+        raise ValueError(f"matches {', '.join(matches[:5])}{more}; type more of the name")
     return matches[0]
 
 
@@ -107,8 +107,8 @@ def open_run(
     """Yield the run to work on, locked for this process: the named one (resumed or created), the latest that matches,
     or a new one.
 
-    RunRefused where another process has it, a named run has another configuration (with the difference), or none
-    can be resumed. The lock is taken first: of two processes that name the same new run one creates it.
+    RunRefused if another process has locked it, if a named run has another configuration (with the difference), or if
+    there is none to resume. The lock is taken first: of two processes with the same new name one creates the run.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -135,19 +135,19 @@ def open_run(
 
 
 def explain_os_error(error: OSError, path: Path) -> str:
-    """Return an error of the file system with what to do; an error with its own message is left as it is."""
+    """Return the message of a file system error with the next step; an error's own message stays unchanged."""
     if error.filename is None and error.errno and error.strerror != os.strerror(error.errno):
         return str(error.strerror)
     at = error.filename or path
     if error.errno == errno.ENOSPC:
-        return f"no space left at {at}: free some and resume; finished episodes are safe"
+        return f"no space left at {at}; free some and resume. Finished episodes are stored"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{at} cannot be written ({error.strerror}): make it writable or choose another volume (VLALAB_VOLUME)"
-    return f"{at}: {error.strerror or error}; choose another volume (VLALAB_VOLUME) or repair it"
+        return f"{at} is not writable ({error.strerror}); make it writable or choose another volume (VLALAB_VOLUME)"
+    return f"{at}: {error.strerror or error}; repair it or choose another volume (VLALAB_VOLUME)"
 
 
 def _make_new_directory(root: Path, label: str) -> Path:
-    """Create a directory of a new name, made of label and number: short enough to be typed."""
+    """Create a directory named LABEL-NUMBER, with the next free number."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
     pattern = re.compile(rf"{re.escape(stem)}-(\d+)")
     taken = (int(match[1]) for path in root.iterdir() if (match := pattern.fullmatch(path.name)))
@@ -182,9 +182,9 @@ def _resume(directory: Path, identity: dict[str, Any], allow_drift: bool) -> Run
         store.close()
         mix = "" if other_plan else ", or add --allow-drift to mix the two"
         raise RunRefused(
-            f"run {directory.name!r} was made with another configuration; the difference:\n"
+            f"run {directory.name!r} has another configuration; the difference:\n"
             + "\n".join(f"  {line}" for line in drift)
-            + f"\nGive it the old configuration or start a new run under another name{mix}."
+            + f"\nUse the old configuration, or start a new run under another name{mix}."
         )
     for name in DIRECTORIES:
         (directory / name).mkdir(exist_ok=True)
@@ -202,11 +202,11 @@ def _latest_match(root: Path, identity: dict[str, Any]) -> Path:
         except StoreError:
             continue  # a damaged run is no candidate; `runs list` shows it
     if nearest is None:
-        raise RunRefused(f"there is no run to resume in {root}; leave --resume out to start one")
+        raise RunRefused(f"no run to resume in {root}; remove --resume to start a new one")
     lines = "\n".join(f"  {line}" for line in nearest[1])
     raise RunRefused(
         f"no run in {root} has this configuration; the latest, {nearest[0].name!r}, differs in:\n{lines}\n"
-        "Leave --resume out to start a new run."
+        "Remove --resume to start a new run."
     )
 
 
@@ -218,7 +218,7 @@ def lock(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunRefused(
-                f"{_lock_owner(file)} is working on run {directory.name!r}; wait, stop it, or choose another name"
+                f"{_lock_owner(file)} is already running {directory.name!r}; wait, stop it, or choose another name"
             ) from None
         except OSError as error:
             # On a file system without locks, leases still make every episode count once.
@@ -231,7 +231,7 @@ def lock(directory: Path) -> Iterator[None]:
 
 
 def _lock_owner(file: TextIO) -> str:
-    """Return the owner of a run's lock, who writes this a moment after taking the lock."""
+    """Return the owner of a run's lock as text, which is written a moment after the lock is taken."""
     for _ in range(20):
         time.sleep(0.05)
         file.seek(0)

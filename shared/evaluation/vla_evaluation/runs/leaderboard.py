@@ -22,7 +22,7 @@ from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import read_run
 from vla_evaluation.terminal import one_line, plain, say
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings of a text that a spreadsheet would calculate
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 LONG = (
     Column("policy"),
     Column("suite"),
@@ -33,14 +33,14 @@ LONG = (
 
 
 def read_board(root: Path, suites: Sequence[str]) -> Board:
-    """Return the board of the runs under `root`. ValueError for a suite that none of them is of."""
+    """Return the board of the runs under `root`. ValueError for a suite without runs."""
     entries, unread = [], {}
     for directory in find_runs(root):
         try:
             with read_run(directory) as store:
                 entries.append(leaderboard.read(directory.name, store))
         except (StoreError, OSError) as error:
-            unread[directory.name] = f"it cannot be read: {one_line(error)}"
+            unread[directory.name] = f"cannot be read: {one_line(error)}"
     return leaderboard.board(entries, unread, suites)
 
 
@@ -59,7 +59,7 @@ def show(root: Path, suites: Sequence[str], files: Mapping[str, Path], console: 
 
 
 def print_board(board: Board, console: Console) -> None:
-    """Print every table under its lines' common facts, and the runs that are in none."""
+    """Print every table under its settings, and the excluded runs."""
     for table in board.tables:
         for line in heading(table):
             console.print(Text(one_line(line), style="dim"), soft_wrap=True)
@@ -75,24 +75,24 @@ def print_board(board: Board, console: Console) -> None:
             print_table((LONG[0], Column("kind"), *LONG[2:]), rows, console)
         say(file=console.file)
     if not board.tables:
-        say("no complete run to show", console.file)
+        say("no complete run found", console.file)
     if board.left_out:
         say(f"left out: {plural(len(board.left_out), 'run')}", console.file)
-    for name, why in board.left_out:
-        say(f"  {name}: {one_line(why)}", console.file)
+    for name, reason in board.left_out:
+        say(f"  {name}: {one_line(reason)}", console.file)
 
 
 def heading(table: Table) -> list[str]:
-    """Return the facts that all lines of a table share, in two lines."""
-    words = table.words
-    first = [f"profile {words['profile']}", f"assets {words['assets']}", f"chunks: {words['chunks']}"]
-    first += [f"step limits: {words['step limits']}", f"tasks: {words['tasks']}", f"seed {words['seed']}"]
-    second = [f"{name} {words[name]}" for name in ("benchmark", "steps/s", "wait and pictures")]
-    return [", ".join(first), ", ".join(filter(None, (*second, words["versions"])))]
+    """Return a table's settings in two lines."""
+    labels = table.words
+    first = [f"profile {labels['profile']}", f"assets {labels['assets']}", f"chunks: {labels['chunks']}"]
+    first += [f"step limits: {labels['step limits']}", f"tasks: {labels['tasks']}", f"seed {labels['seed']}"]
+    second = [f"{name} {labels[name]}" for name in ("benchmark", "steps/s", "wait and images")]
+    return [", ".join(first), ", ".join(filter(None, (*second, labels["versions"])))]
 
 
 def print_suites(table: Table, console: Console) -> None:
-    """Print a line per policy and a column per suite; where that is too wide, a line per policy and suite."""
+    """Print a line per policy and a column per suite; on a narrow terminal a line per policy and suite."""
     means = ["" if (mean := table.mean(line)) is None else f"{100 * mean:.1f} %" for line in table.lines]
     names = [*table.suites, *(["mean"] if any(means) else [])]
     rows = [

@@ -1,4 +1,4 @@
-"""Tables of the runs, recordings and models on the volume: a narrow terminal gets fewer columns, all of them whole."""
+"""Tables of the runs, recordings and models on the volume; a narrow terminal gets fewer columns."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def size_of(directory: Path) -> int:
 
 
 def show_size(size: int) -> str:
-    """Return a size for people: "12.0 MB", "3.4 GB"."""
+    """Return a size as text: "12.0 MB", "3.4 GB"."""
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
@@ -109,11 +109,11 @@ def run_row(directory: Path) -> dict[str, str]:
 def recording_row(directory: Path) -> dict[str, str]:
     """Return the cells of one recording of demonstrations. StoreError if its store cannot be read."""
     with read_run(directory) as store:
-        kept = sum("recording" in row.result for row in store.finished())
+        stored = sum("recording" in row.result for row in store.finished())
         cells = _run_cells(directory.name, store)
     attempts = cells["episodes"].partition("/")[0]
     size = show_size(size_of(directory))
-    return {**cells, "recording": directory.name, "kept": str(kept), "attempts": attempts, "size": size}
+    return {**cells, "recording": directory.name, "kept": str(stored), "attempts": attempts, "size": size}
 
 
 def rate_of(store: RunStore) -> Rate:

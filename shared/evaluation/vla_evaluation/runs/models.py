@@ -1,4 +1,4 @@
-"""The course's models that were trained on this volume, from their files' names alone: there is no PyTorch here."""
+"""The course's models that were trained on this volume, from their file names: PyTorch is not installed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Model:
 
 
 def find_models(volume: Volume) -> list[Model]:
-    """Return the models that have weights, the one trained last at the end."""
+    """Return the models that have weights, the last trained one last."""
     models = []
     for lab, prefix in PREFIXES.items():
         pattern = re.compile(rf"{prefix}_(\d+)(_\d+)?\.pt")  # tmodel_04.pt is the state after epoch 4, from 0 on

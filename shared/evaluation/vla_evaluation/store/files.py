@@ -1,4 +1,4 @@
-"""Files that are complete or absent, also after a power cut."""
+"""Files that are complete or absent, even after a power cut."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def name_once(draft: Path, final: Path) -> None:
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        if final.exists():  # a file system without links: the run's lock keeps others away between here and there
+        if final.exists():  # a file system without links; the run's lock prevents a race
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from error
         os.rename(draft, final)
     sync(final.parent)

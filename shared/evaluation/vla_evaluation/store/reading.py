@@ -1,4 +1,4 @@
-"""What can be read from a run's store."""
+"""Reading of a run's store."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from vla_evaluation.store.records import (
     from_json,
 )
 
-BUSY_TIMEOUT_S = 60.0  # how long one process waits while others write
+BUSY_TIMEOUT_S = 60.0  # wait for other processes that write
 NEXT_SESSION = 2**62  # later than any session
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
-POLICY = "json_extract(result, '$.policy')"  # the address that an attempt asked
+POLICY = "json_extract(result, '$.policy')"  # the address that an attempt used
 LEASE = f"config_hash, suite, task, episode, attempt, token, expires_at, COALESCE({POLICY}, '')"
 FINISHED = ", ".join(field.name for field in fields(Finished))  # its columns
 # The session that tried to render the video, or should have.
@@ -46,13 +46,13 @@ class StoreReader:
         """
         self.path = Path(path)
         if not self.path.is_file():
-            raise StoreError(f"run store {path} does not exist; `runs list` shows the runs there are")
+            raise StoreError(f"run store {path} not found; list the runs with ./lab runs")
         self._connect(readonly, check)
         version = self.scalar("PRAGMA user_version")
         if version != SCHEMA_VERSION:
             raise StoreError(
                 f"run store {path} has schema version {version}, this program writes {SCHEMA_VERSION}; "
-                "read it with the version that made it or start a new run"
+                "read it with the version that wrote it, or start a new run"
             )
         self.config_hash = self.meta("config_hash")
         self.suite = self.meta("suite")
@@ -60,7 +60,7 @@ class StoreReader:
     def _connect(self, readonly: bool, check: bool) -> None:
         mode = "mode=ro" if readonly else "mode=rw"
         if readonly and not os.access(self.path.parent, os.W_OK):
-            mode += "&immutable=1"  # nobody writes here, and SQLite could not make its shared-memory file either
+            mode += "&immutable=1"  # no process writes, and SQLite cannot create its shared-memory file
         address = f"{self.path.absolute().as_uri()}?{mode}"
         with self._errors():
             self.db = sqlite3.connect(
@@ -94,7 +94,7 @@ class StoreReader:
             raise self._explain(error) from error
 
     def _explain(self, error: sqlite3.Error | json.JSONDecodeError) -> StoreError:
-        """As `explain`; a result that is not valid JSON is named, with the command that discards it."""
+        """As `explain`; for a result that is not valid JSON with the command that discards it."""
         if isinstance(error, json.JSONDecodeError) or "malformed JSON" in str(error):
             invalid = "result IS NOT NULL AND NOT json_valid(result)"
             with suppress(sqlite3.Error):
@@ -121,19 +121,19 @@ class StoreReader:
     # --- the run ------------------------------------------------------------------------------------------
 
     def meta(self, key: str, default=None):
-        """Return the recorded fact `key` (JSON types)."""
+        """Return the stored value of `key`, as JSON types."""
         value = self.scalar("SELECT value FROM meta WHERE key = ?", key)
         with self._errors():
             return default if value is None else from_json(value)
 
     def described(self) -> dict[str, Any]:
         """Return the run's description of its tasks, profile and assets, so that no reader needs the benchmark."""
-        if (about := self.meta("about")) is None:
+        if (description := self.meta("about")) is None:
             raise StoreError(
-                f"run store {self.path} was made before runs told their tasks' names: its report.html is as it was; "
-                "read it with the version that made it, or go on with the run (--allow-drift), which adds them"
+                f"run store {self.path} is of an older version without task names; its report.html is unchanged. "
+                "Read it with the version that wrote it, or resume the run with --allow-drift, which adds them"
             )
-        return about
+        return description
 
     def invocations(self) -> list[dict[str, Any]]:
         with self._errors():
@@ -157,12 +157,12 @@ class StoreReader:
         return {worker: Lease(*lease) for worker, *lease in self.rows(sql, {"prefix": prefix})}
 
     def by_token(self, token: str) -> Lease | None:
-        """Return the lease with that token whose episode is leased or done, None if there is none (any more)."""
+        """Return the lease with that token whose episode is leased or done, None if there is none."""
         sql = f"SELECT {LEASE} FROM episodes WHERE token = ? AND status IN ('leased', 'done')"
         return next((Lease(*row) for row in self.rows(sql, (token,))), None)
 
     def ended_as(self, lease: Lease, status: str) -> bool:
-        """Return whether this very lease has ended with `status`: its holder repeats a call it heard no answer to."""
+        """Return whether this lease has ended with `status`, so a repeated call gets the same answer."""
         attempt = f"{EPISODE_KEY} AND attempt = :attempt AND token = :token"
         sql = f"SELECT 1 FROM episodes WHERE {attempt} AND status = :status"
         return bool(self.scalar(sql, {**lease.__dict__, "status": status}))
@@ -193,12 +193,12 @@ class StoreReader:
         return {row.pop("task"): row for row in rows}
 
     def done_by_invocation(self) -> dict[int, int]:
-        """Return how many episodes each invocation finished."""
+        """Return the number of episodes that each invocation finished."""
         sql = "SELECT session, COUNT(*) FROM episodes WHERE status = 'done' GROUP BY session"
         return dict(tuple(row) for row in self.rows(sql))
 
     def by_worker(self, invocation: int | None = None) -> list[dict[str, Any]]:
-        """Return what each worker did, in one invocation or in each: episodes finished, their steps and ms, faults."""
+        """Return per worker, in one invocation or in each: episodes finished, their steps and ms, faults."""
         sql = f"""SELECT worker, SUM(status = 'done') AS episodes, SUM(CASE status WHEN 'done' THEN steps ELSE 0 END)
                   AS steps, SUM(CASE status WHEN 'done' THEN json_extract(result, '$.timings_ms.total') END) AS ms,
                   SUM(status IN ('error', 'lost')) AS faults FROM episodes WHERE worker IS NOT NULL
@@ -206,7 +206,7 @@ class StoreReader:
         return [dict(row) for row in self.rows(sql, {"session": invocation})]
 
     def by_policy(self) -> list[dict[str, Any]]:
-        """Return what was done with each of the policy's addresses, like `by_worker`."""
+        """Return counts per policy address, like `by_worker`."""
         sql = f"""SELECT {POLICY} AS policy, SUM(status = 'done') AS episodes,
                   SUM(CASE status WHEN 'done' THEN steps ELSE 0 END) AS steps,
                   SUM(status IN ('error', 'lost')) AS faults
@@ -243,8 +243,8 @@ class StoreReader:
                  ORDER BY session, ended_at"""
         return [Fault(*row) for row in self.rows(sql, {"session": invocation})]
 
-    def place(self, lease: Lease) -> int:
-        """Return how many episodes of the same task and outcome were finished before this one."""
+    def outcome_rank(self, lease: Lease) -> int:
+        """Return the number of episodes of the same task and outcome that finished before this one."""
         return self.scalar(
             """SELECT COUNT(*) FROM episodes AS other, episodes AS own
                 WHERE own.config_hash = :config_hash AND own.suite = :suite AND own.task = :task
@@ -254,14 +254,14 @@ class StoreReader:
             lease.__dict__,
         )
 
-    def undrawn(self, invocation: int, wanted: Callable[[bool, int], bool]) -> list[Lease]:
+    def missing_videos(self, invocation: int, wants_video: Callable[[bool, int], bool]) -> list[Lease]:
         """Return episodes of earlier invocations that should have a video, by outcome and place, and have none."""
         sql = f"""SELECT success, place, {LEASE} FROM
                   (SELECT *, ROW_NUMBER() OVER (PARTITION BY task, success ORDER BY session, ended_at, episode) - 1
                    AS place FROM episodes WHERE status = 'done')
                   WHERE json_extract(result, '$.video') IS NULL AND {VIDEO_SESSION} < ? ORDER BY task, episode"""
         rows = self.rows(sql, (invocation,))
-        return [Lease(*lease) for success, place, *lease in rows if wanted(bool(success), place)]
+        return [Lease(*lease) for success, rank, *lease in rows if wants_video(bool(success), rank)]
 
     def workers(self, prefix: str = "") -> dict[str, str]:
         """Return each worker's status, of those whose names begin with `prefix`."""

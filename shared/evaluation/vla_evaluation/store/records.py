@@ -26,34 +26,34 @@ CREATE UNIQUE INDEX counted_once ON episodes (config_hash, suite, task, episode)
 CREATE UNIQUE INDEX open_once ON episodes (config_hash, suite, task, episode) WHERE status IN ('pending', 'leased');
 CREATE INDEX by_status ON episodes (status, task);
 """
-HINTS = (  # of errors: parts of SQLite's text, and what to do
-    (("full",), "the disk is full: free some space, then resume this run; finished episodes are safe"),
+HINTS = (  # of errors: parts of SQLite's text, and the next step
+    (("full",), "the disk is full; free some space, then resume this run. Finished episodes are stored"),
     (
         ("readonly", "read-only"),
-        "the volume is read-only: make it writable or choose another volume (VLALAB_VOLUME)",
+        "the volume is read-only; make it writable or choose another volume (VLALAB_VOLUME)",
     ),
     (
         ("malformed", "decode", "not a database"),
-        "the file is damaged and was left as it is: restore it from a backup, or move its run folder away "
-        "and start a new run; `sqlite3 {name} .recover` may save its rows",
+        "the file is damaged and was not changed; restore it from a backup, or move its run directory away "
+        "and start a new run. `sqlite3 {name} .recover` may save its rows",
     ),
-    (("locked",), "another process holds it; is a second evaluator or a database browser open?"),
+    (("locked",), "another process has locked it; close other evaluators and database browsers"),
     (
         ("disk I/O", "unable to open"),
-        "check that the folder exists, is writable and its disk is healthy",
+        "check that the directory exists and is writable, and that its disk is healthy",
     ),
-    (("",), "unexpected; the file was left as it is"),
+    (("",), "unexpected; the file was not changed"),
 )
 Counts = dict[int, dict[str, int]]  # by task; see `StoreReader.counts`
 
 
 class StoreError(Exception):
-    """The store cannot be read or written; the message gives the reason and what to do."""
+    """The store cannot be read or written; the message has the reason and the next step."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to run one attempt at one episode until `expires_at` (s since the epoch), asking one policy address."""
+    """The right to run one attempt at one episode until `expires_at` (s since the epoch), at one policy address."""
 
     config_hash: str
     suite: str
@@ -103,7 +103,7 @@ def total(counts: Mapping[int, Mapping[str, int]], key: str) -> int:
 
 
 def unfinished(counts: Mapping[int, Mapping[str, int]]) -> int:
-    """Return how many planned episodes are not done."""
+    """Return the number of planned episodes that are not done."""
     return total(counts, "planned") - total(counts, "done")
 
 
@@ -115,10 +115,10 @@ def to_json(value: object) -> str:
 def from_json(text: str) -> Any:
     """Return the value of stored JSON, with '?' for half a surrogate pair. JSONDecodeError for NaN and infinity."""
 
-    def refuse(constant: str) -> None:
+    def reject(constant: str) -> None:
         raise json.JSONDecodeError(f"{constant} is not JSON", text, text.find(constant))
 
-    value = json.loads(text, parse_constant=refuse)
+    value = json.loads(text, parse_constant=reject)
     if "\\ud" in text:
         value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     return value
@@ -126,7 +126,7 @@ def from_json(text: str) -> Any:
 
 @contextmanager
 def as_damage(path: Path) -> Iterator[None]:
-    """Raise StoreError, naming the store, for values in it that SQLite could read and the code inside cannot use."""
+    """Raise StoreError, naming the store, if the code inside cannot use values that SQLite could read."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -134,7 +134,7 @@ def as_damage(path: Path) -> Iterator[None]:
 
 
 def explain(error: sqlite3.Error | json.JSONDecodeError, path: Path) -> StoreError:
-    """Return a read or write error with what to do about it."""
+    """Return a read or write error with the next step."""
     text = f"malformed: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
     hint = next(hint for parts, hint in HINTS if any(part in text for part in parts))
     return StoreError(f"run store {path}: {text}; {hint.format(name=path.name)}")

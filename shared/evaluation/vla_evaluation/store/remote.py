@@ -1,4 +1,4 @@
-"""A run's store on another machine, and the functions that work on either kind."""
+"""A run's store on another machine, and functions for both kinds of stores."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Joined:
 class RemoteStore:
     """The part of `RunStore` that workers and their supervisor use, over HTTP; see `coordinator.calls`.
 
-    Times passed to it are not sent: the evaluator's clock is the only one. Raises StoreError where the evaluator
-    refuses a call or has not answered for `patience_s`.
+    Times passed to it are not sent: the evaluator's clock is the only one. Raises StoreError if the evaluator
+    rejects a call or has not answered for `patience_s`.
     """
 
     def __init__(self, directory: Path, joined: Joined, token: str | None):
@@ -59,7 +59,7 @@ class RemoteStore:
         self.headers = {"Authorization": f"Bearer {check_token('the token (VLALAB_TOKEN)', token)}"} if token else {}
 
     def meta(self, key: str) -> Any:
-        """Return the job, the one recorded fact that a worker needs."""
+        """Return the job, the only metadata that a worker needs."""
         return {"job": self.joined.job}[key]
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class RemoteStore:
     def take_back(self, worker: str, now: float, retries: int, reason: str) -> list[Fault]:
         return [Fault(**fault) for fault in self.call("take_back", worker=worker, reason=reason)]
 
-    def say(self, worker: str, invocation: int, status: str, now: float) -> None:
+    def set_status(self, worker: str, invocation: int, status: str, now: float) -> None:
         self.call("say", worker=worker, status=status)
 
     def open(self) -> bool:
@@ -123,7 +123,7 @@ class RemoteStore:
     def is_last_try_of_policy(self, lease: Lease, retries: int) -> bool:
         return self.call("is_last_try_of_policy", lease=asdict(lease))
 
-    def place(self, lease: Lease) -> int:
+    def outcome_rank(self, lease: Lease) -> int:
         return self.call("place", lease=asdict(lease))
 
     def faults(self, invocation: int) -> list[Fault]:
@@ -134,7 +134,7 @@ class RemoteStore:
         return self.call("workers", prefix=f"{self.joined.name}.")
 
     def leave(self) -> None:
-        """Report that this machine is done; an evaluator that does not hear it will miss this machine soon."""
+        """Report that this machine is done; otherwise the evaluator waits until its lease time has passed."""
         self.joined = replace(self.joined, patience_s=LEAVE_TIMEOUT_S)
         self.call("leave")
 
@@ -144,7 +144,7 @@ class RemoteStore:
         """Return nothing: leases run out by the evaluator's clock."""
         return []
 
-    def undrawn(self, invocation: int, wanted: Callable[[bool, int], bool]) -> list[Lease]:
+    def missing_videos(self, invocation: int, wants_video: Callable[[bool, int], bool]) -> list[Lease]:
         """Return nothing: videos of earlier invocations are rendered where their episodes are stored."""
         return []
 
@@ -156,10 +156,10 @@ class RemoteStore:
         return self._post(f"/v1/calls/{name}", "application/json", body)["value"]
 
     def _send(self, lease: Lease, kind: str, path: Path) -> bool:
-        """Send a file; False where the lease has ended."""
+        """Send a file; False if the lease has ended."""
         body = path.read_bytes()
-        about = {"kind": kind, "token": lease.token, "sha256": hashlib.sha256(body).hexdigest()}
-        query = urlencode({**about, "invocation": self.joined.invocation, "key": self.joined.key})
+        file_query = {"kind": kind, "token": lease.token, "sha256": hashlib.sha256(body).hexdigest()}
+        query = urlencode({**file_query, "invocation": self.joined.invocation, "key": self.joined.key})
         return self._post(f"/v1/files?{query}", "application/octet-stream", body)["held"]
 
     def _post(self, route: str, media_type: str, body: bytes) -> dict[str, Any]:
@@ -176,8 +176,8 @@ class RemoteStore:
                 reason = str(error) or type(error).__name__
             if deadline.left_s() <= 0:
                 raise StoreError(
-                    f"the evaluator at {self.joined.url} has not answered for {deadline.seconds:g} s ({reason}); what "
-                    "was finished is safe: once it is up again (--resume), join it again"
+                    f"the evaluator at {self.joined.url} has not responded for {deadline.seconds:g} s ({reason}); "
+                    "finished episodes are stored. Join it again after it is resumed (--resume)"
                 )
             time.sleep(min(rule.wait_s(attempt, None), max(0.05, deadline.left_s())))
             attempt += 1
@@ -189,7 +189,7 @@ class RemoteStore:
             value = None
         if response.status != 200 or not isinstance(value, dict):
             detail = value.get("detail") if isinstance(value, dict) else None
-            reason = detail or f"HTTP {response.status}, and no answer of an evaluator"
+            reason = detail or f"HTTP {response.status}, not a response of an evaluator"
             raise StoreError(f"the evaluator at {self.joined.url}: {reason}")
         return value
 

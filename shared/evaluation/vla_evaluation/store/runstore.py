@@ -3,11 +3,11 @@
 An episode is a unit of work. Each try at it is one row, keyed (config_hash, suite, task, episode, attempt):
 
     pending → leased → done                       it counts, exactly once
-                     → error | lost → pending     the same episode, next attempt: nobody's failure
+                     → error | lost → pending     the same episode, next attempt; not a failure
 
-A worker holds a lease, which is renewed while the episode moves on. A result is accepted only with the lease's
-token, so a late report of a worker that was given up changes nothing. Two unique indexes say the same in the schema:
-at most one row `done` and at most one row pending or leased per episode.
+A worker holds a lease, which is renewed while the episode advances. A result is accepted only with the lease's token,
+so a late report of a replaced worker has no effect. Two unique indexes enforce it: at most one row `done` and at most
+one row pending or leased per episode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunStore(StoreReader):
         """Create the store with one pending attempt per planned (task, episode), all or nothing.
 
         It is built under a draft name and linked when complete: a store that exists is complete, and of two concurrent
-        calls one is refused.
+        calls one fails.
         """
         path = Path(path)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a process id is unique on one machine only
@@ -58,7 +58,7 @@ class RunStore(StoreReader):
         except sqlite3.Error as error:
             raise explain(error, path) from error
         except FileExistsError as error:
-            raise StoreError(f"run store {path} exists already; resume it or choose another run id") from error
+            raise StoreError(f"run store {path} already exists; resume it or choose another run id") from error
         finally:
             draft.unlink(missing_ok=True)
         return cls(path)
@@ -80,7 +80,7 @@ class RunStore(StoreReader):
                 yield
                 self.db.execute(commit)
             except BaseException:
-                if self.db.in_transaction:  # a full disk has ended it already
+                if self.db.in_transaction:  # a full disk has already ended it
                     self.db.execute("ROLLBACK TO write" if nested else "ROLLBACK")
                     if nested:
                         self.db.execute(commit)
@@ -93,10 +93,9 @@ class RunStore(StoreReader):
     # --- invocations: one per start of the evaluator ------------------------------------------------------
 
     def begin_invocation(self, now: float, notes: dict[str, Any] | None = None) -> int:
-        """Start an invocation: take back every lease and give every unfinished episode a new set of tries.
+        """Start an invocation: take back every lease and give every unfinished episode new retries.
 
-        An invocation that was cut off is recorded as ended at its last result. Only the holder of the run's lock may
-        call this.
+        An interrupted invocation is recorded as ended at its last result. Call this only with the run's lock held.
         """
         with self._writing():
             self.db.execute(
@@ -127,12 +126,14 @@ class RunStore(StoreReader):
 
     # --- a plan that grows until enough episodes succeeded (recordings) -------------------------------------
 
-    def want(self, wanted: Mapping[int, int], attempts: int) -> None:
-        """Plan for each task as many episodes as give `wanted` successes if all further ones succeed, at most
-        `attempts` times as many in all. Episodes planned before, not done and no longer wanted are removed.
+    def plan_successes(self, targets: Mapping[int, int], attempts: int) -> None:
+        """Plan the episodes that bring each task to `targets[task]` successes if all of them succeed.
+
+        A task gets at most `attempts` episodes per target success. Planned episodes that are neither done nor still
+        needed are removed.
         """
         with self._writing():
-            for task, count in wanted.items():
+            for task, count in targets.items():
                 needed = self._plan(task, count, attempts)
                 self.db.execute(
                     """DELETE FROM episodes WHERE task = ? AND episode >= ? AND episode NOT IN
@@ -140,10 +141,10 @@ class RunStore(StoreReader):
                     (task, needed),
                 )
 
-    def _plan(self, task: int, wanted: int, attempts: int) -> int:
+    def _plan(self, task: int, target: int, attempts: int) -> int:
         """Plan the missing episodes of a task, from 0 on; return how many episodes it needs."""
         failed = self.scalar("SELECT COUNT(*) FROM episodes WHERE task = ? AND status = 'done' AND NOT success", task)
-        needed = min(wanted + failed, wanted * attempts)
+        needed = min(target + failed, target * attempts)
         planned = {row[0] for row in self.db.execute("SELECT episode FROM episodes WHERE task = ?", (task,))}
         missing = [(self.config_hash, self.suite, task, episode) for episode in sorted(set(range(needed)) - planned)]
         self.db.executemany(f"{INSERT} VALUES (?, ?, ?, ?, 1, 'pending')", missing)
@@ -179,7 +180,7 @@ class RunStore(StoreReader):
             ).fetchone()
             lease = Lease(
                 row["config_hash"], row["suite"], row["task"], row["episode"], row["attempt"], token, now + lease_s,
-                self._least_busy(policies, dict(row)),
+                self._select_policy(policies, dict(row)),
             )  # fmt: skip
             self.db.execute(
                 f"""UPDATE episodes SET status = 'leased', session = :session, worker = :worker, token = :token,
@@ -190,21 +191,21 @@ class RunStore(StoreReader):
             )
         return lease
 
-    def _least_busy(self, policies: Sequence[str], episode: dict[str, Any]) -> str:
-        """Return the address with the fewest leased episodes, of those at which this one failed the least often."""
+    def _select_policy(self, policies: Sequence[str], episode: dict[str, Any]) -> str:
+        """Return the address with the fewest leased episodes, of those with the fewest faults of this episode."""
         if len(policies) < 2:
             return "".join(policies)
 
-        def count(where: str) -> dict[str, int]:
-            rows = self.rows(f"SELECT {POLICY}, COUNT(*) FROM episodes WHERE {where} GROUP BY 1", episode)
+        def count(condition: str) -> dict[str, int]:
+            rows = self.rows(f"SELECT {POLICY}, COUNT(*) FROM episodes WHERE {condition} GROUP BY 1", episode)
             return dict(tuple(row) for row in rows)
 
         leased, failed = count("status = 'leased'"), count(f"{EPISODE_KEY} AND {FAULT_OF_INVOCATION}")
         return min(policies, key=lambda url: (failed.get(url, 0), leased.get(url, 0)))
 
     def _next_task(self, prefer_task: int | None) -> int | None:
-        own = "SELECT task FROM episodes WHERE status = 'pending' AND task = ? LIMIT 1"
-        task = None if prefer_task is None else self.scalar(own, prefer_task)
+        query = "SELECT task FROM episodes WHERE status = 'pending' AND task = ? LIMIT 1"
+        task = None if prefer_task is None else self.scalar(query, prefer_task)
         if task is not None:
             return task
         return self.scalar(
@@ -224,14 +225,14 @@ class RunStore(StoreReader):
         result: dict[str, Any],
         now: float,
         publish: Callable[[], None] | None = None,
-        wanted: tuple[int, int] | None = None,
+        target: tuple[int, int] | None = None,
     ) -> bool:
         """Record the episode's result; False, and nothing happens, if the lease is no longer held.
 
         `result` needs `success` and `steps`, and `policy_error` where the policy's answer ended it; ValueError for a
         NaN or an infinity, which SQLite cannot read. `publish` renames the episode's files; it runs inside the
-        transaction, after the lease was checked and before the commit. `wanted`: the task's successes and attempts as
-        in `want`; another episode replaces one that failed.
+        transaction, after the lease was checked and before the commit. `target`: the task's successes and attempts as
+        in `plan_successes`; another episode replaces one that failed.
         """
         values = {
             "success": int(result["success"]),
@@ -244,8 +245,8 @@ class RunStore(StoreReader):
             leased = self._update(lease, f"status = 'done', {assignments}, result = {WITH_POLICY}", new=new, **values)
             if leased and publish is not None:
                 publish()
-            if leased and wanted is not None:
-                self._plan(lease.task, *wanted)
+            if leased and target is not None:
+                self._plan(lease.task, *target)
         return leased
 
     def finish_with(
@@ -295,9 +296,9 @@ class RunStore(StoreReader):
             return self._give_up(overdue, {}, now, "the worker's heartbeat stopped", retries)
 
     def _give_up(
-        self, where: str, values: dict[str, Any], now: float, reason: str, retries: int | None = None
+        self, condition: str, values: dict[str, Any], now: float, reason: str, retries: int | None = None
     ) -> list[Fault]:
-        rows = self.db.execute(f"SELECT * FROM episodes WHERE {where}", {**values, "now": now}).fetchall()
+        rows = self.db.execute(f"SELECT * FROM episodes WHERE {condition}", {**values, "now": now}).fetchall()
         for row in rows:
             self.db.execute(
                 f"UPDATE episodes SET status = 'lost', error = :reason, ended_at = :now WHERE {ATTEMPT}",
@@ -308,14 +309,14 @@ class RunStore(StoreReader):
         return [Fault(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason) for r in rows]
 
     def _retry(self, key: dict[str, Any], retries: int) -> None:
-        """Add the next attempt unless this invocation has used up its tries."""
+        """Add the next attempt unless this invocation has no retries left."""
         faults = f"SELECT COUNT(*) FROM episodes WHERE {EPISODE_KEY} AND {FAULT_OF_INVOCATION}"
         if self.scalar(faults, key) <= retries:
             values = "(:config_hash, :suite, :task, :episode, :attempt + 1, 'pending')"
             self.db.execute(f"{INSERT} VALUES {values}", key)
 
     def claim_video(self, lease: Lease, invocation: int) -> bool:
-        """Claim the rendering of a finished episode's video in this invocation; False if another worker has it."""
+        """Claim the rendering of a finished episode's video in this invocation; False if it is already claimed."""
         with self._writing():
             cursor = self.db.execute(
                 f"""UPDATE episodes SET result = json_set(result, '$.video_session', :session)
@@ -324,15 +325,15 @@ class RunStore(StoreReader):
             )
         return cursor.rowcount == 1
 
-    # --- what workers report beside results -----------------------------------------------------------------
+    # --- other reports of workers -----------------------------------------------------------------------------
 
-    def say(self, worker: str, invocation: int, status: str, now: float) -> None:
+    def set_status(self, worker: str, invocation: int, status: str, now: float) -> None:
         """Record a worker's status, for the progress display."""
         with self._writing():
             self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, invocation, status, now))
 
     def add_to_result(self, lease: Lease, more: dict[str, Any]) -> None:
-        """Add to the result what came after the episode was finished, such as its video."""
+        """Add to the result values that follow later, such as the video's."""
         with self._writing():
             self.db.execute(
                 f"""UPDATE episodes SET result = json_patch(result, :more)

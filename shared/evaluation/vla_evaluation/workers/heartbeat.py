@@ -1,8 +1,8 @@
 """A worker's phase and its deadline, in memory shared with the supervisor.
 
-So a hang shows wherever it happens, in an import, a driver, an encoder or an exit, by the main thread's own progress.
-Only where that rightly waits for another program, a second thread's heartbeat tells a waiting process from a dead one.
-Nothing is sent: a supervisor that was held up itself reads the present state and not a backlog.
+A missed deadline reveals a hang anywhere: in an import, a driver, an encoder or at exit. While the main thread waits
+for another program, a second thread's heartbeat distinguishes a waiting process from a stuck one. Shared memory has no
+backlog: a supervisor that was delayed itself reads the current state.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ RENDERING = "rendering videos"  # a worker's status in the run store
 
 
 class Phase(Enum):
-    """What a worker is doing; the value completes "worker-0 … within 30 s"."""
+    """A worker's activity; the value completes "worker-0 … within 30 s"."""
 
     STARTING = "did not finish starting"
     IDLE = "did not look for work"
     SCENE = "did not finish building a scene"
     EPISODE = "showed no heartbeat in its episode"
-    ANSWER = "did not give up an unanswered request"
-    WAITING = "did not look whether the policy is back"
+    ANSWER = "did not time out an unanswered request"
+    WAITING = "did not check for the policy"
     SAVING = "did not finish saving"
-    VIDEO = "did not draw the next frame of a video"
-    ENDING = "did not finish ending"
+    VIDEO = "did not render the next frame of a video"
+    EXITING = "did not exit"
 
 
 PHASES = tuple(Phase)
@@ -51,7 +51,7 @@ class WorkerHeartbeat:
     def enter(self, phase: Phase, within_s: float, steps: int = 0) -> None:
         """Enter a phase; it counts as a hang unless the next call follows within `within_s` seconds."""
         numbers = self.numbers
-        numbers[0] = time.monotonic() + within_s  # first, so that no phase is ever read with an earlier deadline
+        numbers[0] = time.monotonic() + within_s  # first: no phase is read with an earlier deadline
         numbers[1] = PHASES.index(phase)
         numbers[2] = within_s
         numbers[3] = steps
@@ -72,7 +72,7 @@ class WorkerHeartbeat:
         return int(self.numbers[3])
 
     def stall(self, silence_s: float) -> str | None:
-        """Return what did not happen in time, None while all goes well."""
+        """Return the missed deadline as text, None without one."""
         now, phase = time.monotonic(), PHASES[int(self.numbers[1])]
         if now > self.numbers[0]:
             return f"{phase.value} within {self.numbers[2]:g} s"

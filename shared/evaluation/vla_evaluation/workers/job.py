@@ -1,4 +1,4 @@
-"""What the evaluator hands to its workers: the job, and the clock of the invocation."""
+"""The evaluator's input to its workers: the job, and the clock of the invocation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vla_evaluation.spec import RunSpec
 
 
 class Stop(Exception):
-    """The worker was told to end."""
+    """The worker has to stop."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class InvocationClock:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker has to know; stored in the run store under "job". `benchmark` is the benchmark's module."""
+    """The workers' settings; stored in the run store under "job". `benchmark` is the benchmark's module."""
 
     spec: RunSpec
     benchmark: str
@@ -48,7 +48,7 @@ class Job:
     act_timeout_s: float
     lease_s: float
     scene_timeout_s: float
-    policies_at: tuple[str, ...] = ()  # as reached from this machine, in the same order, where that differs
+    policies_at: tuple[str, ...] = ()  # from this machine, in the same order, if they differ
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "spec": self.spec.to_json()}
@@ -60,9 +60,9 @@ class Job:
 
     @property
     def answer_s(self) -> float:
-        """The longest that one call of the policy takes, with all its tries."""
+        """The maximum duration of one policy call with all its retries, s."""
         return 2 * self.act_timeout_s
 
     @property
-    def draws(self) -> bool:
+    def needs_rendering(self) -> bool:
         return bool(self.spec.cameras) or self.video != "none"

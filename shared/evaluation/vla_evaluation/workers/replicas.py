@@ -1,7 +1,7 @@
 """A worker's connection to the policy: one address, or several replicas of the same policy.
 
-An episode stays at the address of its lease. Each worker finds out for itself which replicas answer, since what one
-machine does not reach another may; it requests no episode for a replica that does not answer.
+An episode stays at the address of its lease. Each worker checks which replicas it can reach, since reachability differs
+between machines; it leases no episode for an unreachable replica.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLL_S = 0.5  # while none answers
 
 
 class AnotherPolicy(Exception):
-    """Another policy than the run's answers at its address: no worker can go on."""
+    """Another policy than the run's answers at its address; no worker can continue."""
 
 
 @dataclass
@@ -37,8 +37,8 @@ class Replica:
 class Replicas:
     """All addresses of a run's policy.
 
-    urls: their names in the run. at: where each is reached from here. expected: the policy's description, as JSON.
-    before_probe: called before each probe.
+    urls: their names in the run. at: the address of each from this machine. expected: the policy's description
+    as JSON. before_probe: called before each probe.
     """
 
     def __init__(
@@ -64,27 +64,31 @@ class Replicas:
         return self.current.client
 
     @property
-    def is_one(self) -> bool:
+    def is_single(self) -> bool:
         return len(self.all) == 1
 
     def available(self) -> list[str]:
         """Return the replicas to choose from; those that did not answer are probed once their pause is over."""
         now = time.monotonic()
-        return [one.url for one in self.all.values() if not one.pause_s or (now >= one.next_at and self._probe(one))]
+        return [
+            replica.url
+            for replica in self.all.values()
+            if not replica.pause_s or (now >= replica.next_at and self._probe(replica))
+        ]
 
     def pin(self, url: str) -> bool:
-        """Use that replica for the next episode; False where there are others and it does not answer."""
+        """Use that replica for the next episode; False if it does not answer and is not the only one."""
         self.current = self.all[url]
-        return self.is_one or self._probe(self.current)
+        return self.is_single or self._probe(self.current)
 
     def suspect(self, error: str) -> None:
-        """Have the current replica probed before it is chosen again: it failed in an episode."""
-        if not self.is_one:
+        """Mark the current replica, which failed in an episode, to be probed before its next use."""
+        if not self.is_single:
             self.current.pause_s, self.current.next_at, self.current.error = FIRST_PAUSE_S, time.monotonic(), error
 
     def wait(self, timeout_s: float, on_wait: Callable[[float, str], None]) -> None:
         """Wait until one answers. Raises PolicyUnavailable after that time, AnotherPolicy for another policy."""
-        if self.is_one:
+        if self.is_single:
             self.client.wait_ready(timeout_s, on_wait)
             self._require_same(self.current, self.client)
             return
@@ -92,25 +96,29 @@ class Replicas:
         while not self.available():
             waited_s, error = time.monotonic() - start, self.current.error
             if waited_s >= timeout_s:
-                raise PolicyUnavailable(f"none of its {len(self.all)} addresses answers after {timeout_s:g} s: {error}")
+                raise PolicyUnavailable(
+                    f"none of the policy's {len(self.all)} addresses responded within {timeout_s:g} s: {error}"
+                )
             on_wait(waited_s, error)
             time.sleep(POLL_S)
-            for one in self.all.values():
-                one.next_at = min(one.next_at, time.monotonic() + FIRST_PAUSE_S)
+            for replica in self.all.values():
+                replica.next_at = min(replica.next_at, time.monotonic() + FIRST_PAUSE_S)
 
-    def _probe(self, one: Replica) -> bool:
+    def _probe(self, replica: Replica) -> bool:
         self.before_probe()
         try:
-            with PolicyClient(one.client.base_url, self.token, PROBE_TIMEOUT_S, PROBE_TIMEOUT_S, retries=0) as client:
-                self._require_same(one, client)
+            with PolicyClient(
+                replica.client.base_url, self.token, PROBE_TIMEOUT_S, PROBE_TIMEOUT_S, retries=0
+            ) as client:
+                self._require_same(replica, client)
         except ContractError as error:
-            one.pause_s, one.error = min(2 * one.pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S, one_line(error)
-            one.next_at = time.monotonic() + one.pause_s
+            replica.pause_s, replica.error = min(2 * replica.pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S, one_line(error)
+            replica.next_at = time.monotonic() + replica.pause_s
             return False
-        one.pause_s = 0.0
+        replica.pause_s = 0.0
         return True
 
-    def _require_same(self, one: Replica, client: PolicyClient) -> None:
+    def _require_same(self, replica: Replica, client: PolicyClient) -> None:
         if json.loads(json.dumps(client.info().to_dict())) != self.expected:
-            address = "the same address" if self.is_one else one.client.base_url
+            address = "the same address" if self.is_single else replica.client.base_url
             raise AnotherPolicy(f"another policy came back at {address}; start a new run for it")

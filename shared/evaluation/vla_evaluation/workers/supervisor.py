@@ -1,4 +1,4 @@
-"""Keeps a run's workers alive: starts them, replaces the dead and the stuck, ends them cleanly."""
+"""Start a run's workers, replace dead and stuck ones, and stop them."""
 
 from __future__ import annotations
 
@@ -24,22 +24,28 @@ from vla_evaluation.workers.worker import FATAL, STOP
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
 UNKILLABLE_S = 10.0  # after SIGKILL: a process that a driver holds in the kernel stays
-SECOND_LOOK_S = 1.0  # a worker that was paused together with its supervisor moves on at once
+SECOND_LOOK_S = 1.0  # a worker that was paused together with its supervisor continues at once
 MAX_BROKEN = 3  # episodes out of tries before the whole run stops
 MAX_DEATHS = 3  # per worker, without any episode finishing in between
 MAX_RENDER_THREADS = 4  # of one worker
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 GROWTH_INTERVAL_S = 60.0  # the kernel's shortest load average is of a minute
 MAX_PER_CORE = 4  # workers
 
 
 class RunFailed(Exception):
-    """The run cannot go on; finished episodes are safe and it can be resumed."""
+    """The run cannot continue; finished episodes are stored and it can be resumed."""
 
 
 @dataclass(frozen=True)
 class StallPolicy:
-    """How often an episode is tried again, and how long a worker may stay silent in it and take to start."""
+    """Retries of an episode, and the timeouts of a worker: without a heartbeat, and at its start."""
 
     retries: int
     lease_s: float
@@ -48,7 +54,7 @@ class StallPolicy:
 
 @dataclass
 class Growth:
-    """Decides when one more worker has something to do: one that waits for the policy leaves its core idle."""
+    """Decides when to add a worker: one that waits for the policy leaves its core idle."""
 
     worker_gb: float  # memory of one worker
     checked: float = field(default_factory=time.monotonic)
@@ -70,7 +76,9 @@ class Growth:
             return ""
         if provenance.free_memory_gb() < 2 * self.worker_gb:
             return ""
-        return f"workers wait for the policy {waiting:.0%} of their time, and cores are idle: {workers + 1} from now on"
+        return (
+            f"workers wait for the policy {waiting:.0%} of their time, and cores are idle: using {workers + 1} workers"
+        )
 
 
 @dataclass
@@ -89,7 +97,7 @@ class Child:
     def last_line(self) -> str:
         """Return the last line of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
-        return lines[-1].strip() if lines else "it left no message"
+        return lines[-1].strip() if lines else "no log output"
 
     def fatal_message(self) -> str:
         """Return the message of a worker that ended with FATAL."""
@@ -99,17 +107,17 @@ class Child:
         for line in lines:  # libraries may log after it
             if line.startswith(STOP):
                 return line.removeprefix(STOP).strip()
-        return f"{self.name} gave up, and why could not be written to {self.log}: free some space there, then resume"
+        return f"{self.name} stopped, and its reason could not be written to {self.log}; free disk space, then resume"
 
     def kill_if_stuck(self, silence_s: float) -> None:
-        """Kill it where two looks find it stuck."""
+        """Kill the process if two checks find it stuck."""
         problem, now = self.heartbeat.stall(silence_s), time.monotonic()
         if problem is None or self.killed is not None:
             self.stalled_since = None
             return
         self.stalled_since = self.stalled_since or now
         if now - self.stalled_since >= SECOND_LOOK_S:
-            self.killed, self.kill_reason = now, f"{self.name} {problem}; ended it"
+            self.killed, self.kill_reason = now, f"{self.name} {problem} and was killed"
             self.process.kill()
 
     @property
@@ -118,10 +126,10 @@ class Child:
             return True
         return self.killed is not None and time.monotonic() - self.killed > UNKILLABLE_S
 
-    def how_it_ended(self) -> str:
+    def exit_message(self) -> str:
         code = self.process.poll()
         if code is None:
-            return f"{self.kill_reason}, but the kernel holds it"
+            return f"{self.kill_reason}, but the kernel does not release it"
         if self.kill_reason:
             return self.kill_reason
         if code < 0:
@@ -135,13 +143,13 @@ class Child:
         return self.process.poll() == -signal.SIGKILL and self.killed is None
 
 
-def one_thread_each(environ: Mapping[str, str], render_threads: int = 1) -> dict[str, str]:
-    """Return a worker's variables: it computes in one thread and renders in so many, unless `environ` differs.
+def thread_environment(environ: Mapping[str, str], render_threads: int = 1) -> dict[str, str]:
+    """Return a worker's variables: one compute thread and `render_threads` threads, unless `environ` sets others.
 
     Mesa's llvmpipe renders the same pixels with any number; 0 means no thread but the caller's.
     """
     threads = str(min(render_threads, MAX_RENDER_THREADS)) if render_threads > 1 else "0"
-    return {"LP_NUM_THREADS": threads, **{name: "1" for name in ONE_THREAD}, **environ}
+    return {"LP_NUM_THREADS": threads, **{name: "1" for name in THREAD_VARIABLES}, **environ}
 
 
 class Supervisor:
@@ -155,7 +163,7 @@ class Supervisor:
         clock: InvocationClock,
         names: Sequence[str],
         limits: StallPolicy,
-        wanted: Callable[[bool, int], bool],
+        wants_video: Callable[[bool, int], bool],
         token: str | None,
         variables: Callable[[int], dict[str, str]],
         worker: str,
@@ -169,10 +177,10 @@ class Supervisor:
             clock,
             limits,
         )
-        self.wanted = wanted  # which videos, by outcome and place
+        self.wants_video = wants_video  # which videos, by outcome and rank
         self.variables = variables  # of a worker, by its number
         self.worker = worker  # the worker's module
-        self.environment = one_thread_each(os.environ, render_threads)
+        self.environment = thread_environment(os.environ, render_threads)
         if token:
             self.environment["VLALAB_TOKEN"] = token
         self.children: dict[str, Child] = {}
@@ -212,7 +220,7 @@ class Supervisor:
         self.children[name] = Child(name, process, heartbeat, log, log_start)
 
     def step(self) -> list[str]:
-        """Check the workers once and return messages of what happened; RunFailed where the run cannot go on."""
+        """Check the workers once; return messages about changes. RunFailed if the run cannot continue."""
         messages = []
         for child in list(self.children.values()):
             child.kill_if_stuck(self.limits.lease_s)
@@ -221,7 +229,7 @@ class Supervisor:
         leases = self.store.leases()
         self.renew(leases)
         for fault in self.store.expire(self.clock.now(), self.limits.retries):
-            messages.append(f"the lease of task {fault.task} episode {fault.episode} ran out")
+            messages.append(f"the lease of task {fault.task} episode {fault.episode} expired")
         self.counts = self.store.counts()
         for name, lease in leases.items():  # steps since the store was last updated
             if (child := self.children.get(name)) and lease.task in self.counts:
@@ -231,7 +239,7 @@ class Supervisor:
         return messages + self.grow()
 
     def renew(self, leases: Mapping[str, Lease]) -> None:
-        """Renew the leases of the workers that move on, and store their steps."""
+        """Renew the leases of active workers, and store their steps."""
         if time.monotonic() - self.renewed < self.limits.lease_s / 6:
             return
         self.renewed = time.monotonic()
@@ -243,7 +251,7 @@ class Supervisor:
                 self.store.heartbeat(lease, self.clock.now(), self.limits.lease_s, steps)
 
     def grow(self) -> list[str]:
-        """Start one more worker where it has something to do; return the reason."""
+        """Start one more worker if that helps; return the reason."""
         reason = self.growth.reason(self.store, self.invocation, len(self.names)) if self.growth else ""
         if not reason:
             return []
@@ -253,7 +261,7 @@ class Supervisor:
         return [reason]
 
     def replace(self, child: Child) -> list[str]:
-        """Take a dead worker's episode back and start a successor if there is work for it."""
+        """Return a dead worker's episode to the store; start a successor if there is work."""
         del self.children[child.name]
         code = child.process.poll()
         if code == FATAL:
@@ -262,10 +270,10 @@ class Supervisor:
             if has_work(self.store.counts()):
                 self.spawn(child.name)
             return []
-        reason = child.how_it_ended()
+        reason = child.exit_message()
         lost = self.store.take_back(child.name, self.clock.now(), self.limits.retries, reason)
         message = reason + "".join(f" in task {fault.task} episode {fault.episode}" for fault in lost)
-        if not has_work(self.store.counts()) and not self.store.undrawn(self.invocation, self.wanted):
+        if not has_work(self.store.counts()) and not self.store.missing_videos(self.invocation, self.wants_video):
             return [message]
         if self.children and child.was_killed_by_kernel and self.ran_out_of_memory():
             return [f"{message}; {self.continue_with_fewer()}"]
@@ -279,11 +287,11 @@ class Supervisor:
         return self.oom_kills > before
 
     def continue_with_fewer(self) -> str:
-        """Do not replace a worker, and start no more than there are; return the message."""
+        """Keep the current number of workers; return the message."""
         self.growth = None
         if isinstance(self.store, RunStore):  # for estimates of later runs; a machine that joined makes none
             self.store.note(self.invocation, {"workers": len(self.children)})
-        return f"memory ran out: {plural(len(self.children), 'worker')} from now on"
+        return f"out of memory: continuing with {plural(len(self.children), 'worker')}"
 
     def count_death(self, reason: str) -> None:
         done = total(self.store.counts(), "done")
@@ -291,7 +299,7 @@ class Supervisor:
         self.done_at_death = done
         if self.deaths > MAX_DEATHS * len(self.names):
             logs = self.directory / "logs"
-            raise RunFailed(f"workers keep dying ({self.deaths} in a row); the last: {reason}; logs: {logs}")
+            raise RunFailed(f"workers keep failing ({self.deaths} in a row); the last: {reason}; logs: {logs}")
 
     def check_broken(self) -> None:
         broken = total(self.counts, "broken")
@@ -303,11 +311,11 @@ class Supervisor:
             )
 
     def finished(self) -> bool:
-        """Return whether all is done and every worker has ended, also one that renders the last video."""
+        """Return whether no work is left and every worker, also one that renders a video, has ended."""
         return not has_work(self.counts) and not self.children
 
     def stop(self) -> None:
-        """End the workers: with SIGTERM first, then SIGKILL."""
+        """Stop the workers with SIGTERM, after GRACE_S with SIGKILL."""
         for child in self.children.values():
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGTERM)

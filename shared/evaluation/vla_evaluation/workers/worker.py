@@ -2,8 +2,8 @@
 
 The supervisor starts it: `python -m vla_evaluation.workers.worker RUN_DIR NAME SESSION PARENT_PID CLOCK HEARTBEAT`,
 the last two being the offset of the run's clock and a file descriptor. It dies with its parent, and on SIGTERM it
-returns its episode and ends. Exit codes: 0 no work left or told to stop, 4 the whole run has to stop (the last line
-of its log says why); anything else is a crash, and its episode is done again.
+returns its episode and ends. Exit codes: 0 no work left or stopped, 4 the whole run has to stop (the last line of its
+log has the reason); anything else is a crash, and its episode is retried.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from vla_evaluation.workers.videos import SAVE_S, VideoMaker
 
 FATAL = 4
 STOP = "stop: "  # prefix of the last message of a worker that ends with FATAL
-INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: the policy itself failed; it refused the observation
+INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: the policy failed; it rejected the observation
 IDLE_S = 0.2
 
 
 class RunAborted(Exception):
-    """No worker can go on: the run has to stop with this message."""
+    """No worker can continue; the run has to stop with this message."""
 
 
 class Worker:
@@ -63,7 +63,7 @@ class Worker:
         self.job = self.job_type.from_json(self.store.meta("job"))
         self.benchmark = benchmark.load(self.job.benchmark)
         self.tasks = {task.index: task for task in self.benchmark.tasks(self.job.spec.suite)}
-        # The longest between two signs of life while it waits for a policy.
+        # Maximum time between two heartbeats while it waits for a policy.
         self.stall_timeout_s = BUSY_TIMEOUT_S + self.job.answer_s + self.job.lease_s
         self.replicas = Replicas(
             self.job.policies,
@@ -77,10 +77,10 @@ class Worker:
         self.stopping = False
         self.interruptible = False
         self.videos = VideoMaker(directory, self.store, self.job, self.benchmark, heartbeat, self.check_stop)
-        self.task: int | None = None  # whose scene the environment holds
+        self.task: int | None = None  # of the loaded scene
 
     def on_sigterm(self, *_) -> None:
-        """Leave an episode at once; elsewhere (saving a result, rendering a video) end at the next safe place."""
+        """Stop an episode at once; elsewhere (saving a result, rendering a video) stop at the next safe point."""
         self.stopping = True
         if self.interruptible:
             raise Stop
@@ -98,11 +98,11 @@ class Worker:
         finally:
             self.interruptible = False
 
-    def say(self, status: str) -> None:
-        self.store.say(self.name, self.invocation, status, self.clock.now())
+    def set_status(self, status: str) -> None:
+        self.store.set_status(self.name, self.invocation, status, self.clock.now())
 
     def run(self) -> None:
-        self.say("starting the simulator")
+        self.set_status("starting the simulator")
         self.heartbeat.start_thread(self.job.lease_s / 6)
         env = self.make_env()
         while not self.stopping:
@@ -117,27 +117,27 @@ class Worker:
             if lease:
                 if self.replicas.pin(lease.policy):
                     self.attempt(env, lease)
-                else:  # no fault, where its replica does not answer
+                else:  # its replica does not answer, which is not a fault
                     self.store.release(lease)
                 continue
             if not self.store.open():
-                if self.store.undrawn(self.invocation, self.videos.wants):
-                    self.say(RENDERING)
+                if self.store.missing_videos(self.invocation, self.videos.wants):
+                    self.set_status(RENDERING)
                 with suppress(Stop):
-                    self.videos.draw_missing(env, self.tasks, self.invocation)
+                    self.videos.render_missing(env, self.tasks, self.invocation)
                 return
             time.sleep(IDLE_S)  # another worker's episode may come back
 
     def make_env(self) -> Environment:
         spec = self.job.spec
         cameras = tuple(dict.fromkeys((*spec.cameras, self.benchmark.video_camera)))
-        render = spec.render if self.job.draws else "none"
+        render = spec.render if self.job.needs_rendering else "none"
         return self.benchmark.make_env(
             Path(self.job.assets), self.directory / "work", cameras, spec.protocol.camera_size, render
         )
 
     def attempt(self, env, lease: Lease) -> None:
-        """Run one leased episode to its end, whichever that is."""
+        """Run one leased episode and store its outcome."""
         try:
             with self.interruption():
                 record = self.play(env, lease)
@@ -151,22 +151,22 @@ class Worker:
             self.store.fail(lease, message, self.clock.now(), self.job.retries, by_policy=is_answer(error))
             logging.warning("task %d episode %d: %s", lease.task, lease.episode, message)
             self.replicas.suspect(message)
-            if self.replicas.is_one:
+            if self.replicas.is_single:
                 self.await_policy()
             return
         if not self.save(lease, record, env.fixture_poses()):
             return
-        if self.videos.wants(record.success, self.store.place(lease)):
-            self.say(RENDERING)
-            self.videos.draw(env, lease, record.states, record.frames)
+        if self.videos.wants(record.success, self.store.outcome_rank(lease)):
+            self.set_status(RENDERING)
+            self.videos.render_video(env, lease, record.states, record.frames)
 
     def play(self, env, lease: Lease):
         task = self.tasks[lease.task]
         self.heartbeat.enter(Phase.SCENE, self.job.scene_timeout_s)
-        is_new, self.task = self.task != lease.task, None  # a task that cannot be built is no worker's current one
-        episode, start = self.place(env, task, lease.episode)
+        is_new, self.task = self.task != lease.task, None  # none while the scene is built
+        episode, start = self.load_episode(env, task, lease.episode)
         self.task = lease.task
-        self.say(f"task {lease.task} episode {lease.episode}")
+        self.set_status(f"task {lease.task} episode {lease.episode}")
         session = f"{self.directory.name}.{lease.task}.{lease.episode}.{lease.attempt}.{lease.token}"
         try:
             record = run_episode(
@@ -176,7 +176,7 @@ class Worker:
                 act=self.ask,
                 spec=self.job.spec,
                 session=session,
-                film=self.benchmark.video_camera,
+                video_camera=self.benchmark.video_camera,
                 tick=lambda steps: self.tick(steps, is_new),
                 keep_frame=self.videos.keeps_frame(lease.task),
                 forgive=lambda error: self.counts_as_failure(lease, error),
@@ -192,7 +192,7 @@ class Worker:
                 logging.warning("session %s could not be ended: %s", session, one_line(error))
         return record
 
-    def place(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
+    def load_episode(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
         """Load the task; return the episode's number for `Environment.reset`, and its start state."""
         env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
         return episode, self.benchmark.init_states(task)[episode]
@@ -211,7 +211,7 @@ class Worker:
     def counts_as_failure(self, lease: Lease, error: Exception) -> bool:
         """Return whether the policy's answer ends the episode as not successful instead of the run.
 
-        What a repeat may change is repeated first; an error that is not the policy's own never counts.
+        Errors that a retry may resolve are retried first; errors that are not the policy's never count.
         """
         if self.job.policy_errors != "fail":
             return False
@@ -225,11 +225,11 @@ class Worker:
         return self.replicas.client.act(observation)
 
     def await_policy(self) -> None:
-        """Wait for a policy that went away, so that its absence costs each worker one attempt and not all."""
+        """Wait until the policy is back, so an outage costs each worker one attempt at most."""
 
         def waiting(waited_s: float, reason: str) -> None:
             self.heartbeat.enter(Phase.WAITING, self.stall_timeout_s)
-            self.say(f"waiting for the policy ({one_line(reason)})")
+            self.set_status(f"waiting for the policy ({one_line(reason)})")
 
         try:
             with self.interruption():
@@ -238,7 +238,7 @@ class Worker:
         except Stop:
             return
         except ContractError as error:
-            raise RunAborted(f"the policy went away and did not come back: {error}") from error
+            raise RunAborted(f"the policy became unreachable and did not come back: {error}") from error
 
     def save(self, lease: Lease, record: Record, fixtures: dict[str, np.ndarray]) -> bool:
         """Store the result and the episode's file, both or neither; False if the lease was lost."""
@@ -262,7 +262,7 @@ def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, however that happens."""
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
-        sys.exit("the evaluator has gone already")
+        sys.exit("the evaluator has already exited")
 
 
 def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
@@ -276,7 +276,7 @@ def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
         worker = kind(directory, name, invocation, clock, heartbeat)
         signal.signal(signal.SIGTERM, worker.on_sigterm)
         worker.run()
-        heartbeat.enter(Phase.ENDING, worker.job.lease_s)
+        heartbeat.enter(Phase.EXITING, worker.job.lease_s)
     except (RunAborted, AnotherPolicy, StoreError) as error:
         message = str(error)
     except OSError as error:
