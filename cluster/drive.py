@@ -21,9 +21,9 @@ import ray
 from ray._raylet import GcsClient
 from ray.exceptions import RayError
 
-WORDS = 600  # characters of what a machine said last
-REFUSED = 2  # the exit code of `eval --join` where this machine must not take part
-MOST = 1000  # workers that wait for room, where nobody said how many
+MAX_MESSAGE = 600  # characters of what a machine said last
+EXIT_REJECTED = 2  # the exit code of `eval --join` where this machine must not take part
+MAX_WORKERS = 1000  # workers that wait for room, where nobody said how many
 TRIES = 3  # of a machine on which workers keep ending
 GIB = 2**30
 OUT = os.fdopen(os.dup(1), "w")  # Ray prints news of its own for people who know Ray
@@ -31,7 +31,7 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 ANSWER_S = 5.0
 
 
-def start_lab(words: list[str], token: str | None, **variables: str) -> subprocess.Popen:
+def start_lab(arguments: list[str], token: str | None, **variables: str) -> subprocess.Popen:
     """Start a command of the lab of the machine that Ray has chosen. It ends with this process: PR_SET_PDEATHSIG.
 
     This function and its callers are sent to the machine; all else there is the machine's own.
@@ -39,10 +39,12 @@ def start_lab(words: list[str], token: str | None, **variables: str) -> subproce
     lab = os.environ.get("VLALAB_LAB")
     if not lab:
         raise RuntimeError("its Ray was not started by ./lab cluster; set VLALAB_LAB to its ./lab where Ray is started")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name != "PYTHONPATH"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name != "PYTHONPATH"
+    }
     variables |= {"VLALAB_TOKEN": token} if token else {}
     return subprocess.Popen(
-        [lab, *words], env={**kept, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        [lab, *arguments], env={**environment, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, errors="replace",
         preexec_fn=lambda: ctypes.CDLL(None).prctl(1, int(signal.SIGTERM)),
     )  # fmt: skip
@@ -51,25 +53,25 @@ def start_lab(words: list[str], token: str | None, **variables: str) -> subproce
 def work(url: str, token: str | None) -> dict:
     """Join a run; return how that ended. A worker that is ended gives its episode back."""
     address = ray.util.get_node_ip_address()
-    told = {"node": ray.get_runtime_context().get_node_id(), "host": f"{os.uname().nodename} ({address})"}
+    identity = {"node": ray.get_runtime_context().get_node_id(), "host": f"{os.uname().nodename} ({address})"}
     try:
         process = start_lab(["eval", "--join", url, "--workers", "1"], token)
     except RuntimeError as error:
-        return {**told, "code": REFUSED, "words": str(error)}
+        return {**identity, "code": EXIT_REJECTED, "message": str(error)}
     output, _ = process.communicate()
-    return {**told, "code": process.returncode, "words": output.strip()[-WORDS:]}
+    return {**identity, "code": process.returncode, "message": output.strip()[-MAX_MESSAGE:]}
 
 
 class Policy:
     """An actor: a policy of the machine's own lab. It ends with its process."""
 
-    def start(self, words: list[str], token: str | None) -> str:
+    def start(self, arguments: list[str], token: str | None) -> str:
         """Return where the policy answers, once it is ready. RuntimeError, with what was printed, where it ended."""
         address, output = ray.util.get_node_ip_address(), ""
-        self.process = start_lab(words, token, VLALAB_BIND=address)
+        self.process = start_lab(arguments, token, VLALAB_BIND=address)
         for line in self.process.stdout:
-            output = (output + line)[-WORDS:]
-            if line.startswith(f"{words[1]} http"):
+            output = (output + line)[-MAX_MESSAGE:]
+            if line.startswith(f"{arguments[1]} http"):
                 return line.split()[1]
         raise RuntimeError(f"{os.uname().nodename} ({address}): {output.strip()}")
 
@@ -78,32 +80,32 @@ class Policy:
         self.process.communicate()
 
 
-def serve(asked: dict) -> int:
+def serve(request: dict) -> int:
     """Has Ray start policies and says where they are; returns once none is left."""
-    actor = ray.remote(
-        num_cpus=1, num_gpus=int(asked["gpu"] and ray.cluster_resources().get("GPU", 0) > 0), max_restarts=0
+    actor_class = ray.remote(
+        num_cpus=1, num_gpus=int(request["gpu"] and ray.cluster_resources().get("GPU", 0) > 0), max_restarts=0
     )(Policy)
-    actors = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(asked["replicas"])]
-    starting = [actor.start.remote(asked["command"], asked["token"]) for actor in actors]
+    actors = [actor_class.options(scheduling_strategy="SPREAD").remote() for _ in range(request["replicas"])]
+    starting = [actor.start.remote(request["command"], request["token"]) for actor in actors]
     urls = []
-    for one in starting:
+    for reference in starting:
         try:
-            urls.append(ray.get(one))
+            urls.append(ray.get(reference))
         except RayError as error:
             cause = getattr(error, "cause", None)
-            say(f"a policy did not start: {cause or str(error).splitlines()[0]}")
+            print_line(f"a policy did not start: {cause or str(error).splitlines()[0]}")
             return 1
-        say(urls[-1])
-    ends = {one.wait.remote(): url for one, url in zip(actors, urls, strict=True)}
+        print_line(urls[-1])
+    ends = {actor.wait.remote(): url for actor, url in zip(actors, urls, strict=True)}
     while ends:
-        for one in ray.wait(list(ends), num_returns=1)[0]:
-            say(f"the policy at {ends.pop(one)} has ended; {len(ends)} of {len(urls)} left")
+        for reference in ray.wait(list(ends), num_returns=1)[0]:
+            print_line(f"the policy at {ends.pop(reference)} has ended; {len(ends)} of {len(urls)} left")
     return 1
 
 
 def nodes() -> list[dict]:
     """Returns the machines of the cluster, the head first: name, address, whether alive, and what they offer."""
-    found = [
+    machines = [
         {
             "node": node["NodeID"],
             "host": node["NodeManagerHostname"],
@@ -116,16 +118,16 @@ def nodes() -> list[dict]:
         }
         for node in ray.nodes()
     ]
-    return sorted(found, key=lambda one: (not one["is_head"], one["host"], one["address"]))
+    return sorted(machines, key=lambda machine: (not machine["is_head"], machine["host"], machine["address"]))
 
 
-def run_at(asked: dict) -> dict:
+def run_at(request: dict) -> dict:
     """Returns what an evaluator says of its run, once it listens: it waits for its policy first."""
-    headers = {"Authorization": f"Bearer {asked['token']}"} if asked["token"] else {}
-    request = urllib.request.Request(f"{asked['url']}/v1/run", headers=headers)
+    headers = {"Authorization": f"Bearer {request['token']}"} if request["token"] else {}
+    http_request = urllib.request.Request(f"{request['url']}/v1/run", headers=headers)
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            with urllib.request.urlopen(http_request, timeout=ANSWER_S) as answer:
                 return json.load(answer)
         except OSError:
             time.sleep(0.2)
@@ -134,33 +136,35 @@ def run_at(asked: dict) -> dict:
 class RayPlacement:
     """The workers of one run: asked for, placed by Ray, asked for again where one ended before its time."""
 
-    def __init__(self, asked: dict, run: dict):
-        self.asked, self.shunned, self.ends = asked, {}, {}
+    def __init__(self, request: dict, run: dict):
+        self.request, self.excluded, self.ends = request, {}, {}
         self.task = ray.remote(num_cpus=1, memory=int(run["worker_gb"] * GIB), max_retries=-1)(work)
-        count = min(asked["workers"] or MOST, max(1, run["episodes"]))
+        count = min(request["workers"] or MAX_WORKERS, max(1, run["episodes"]))
         self.waiting = [self.submit() for _ in range(count)]
 
     def submit(self):
         """Asks Ray for one more worker, on no machine that cannot take part."""
-        where = {"label_selector": {"ray.io/node-id": f"!in({','.join(self.shunned)})"}} if self.shunned else {}
-        return self.task.options(name="worker", **where).remote(self.asked["url"], self.asked["token"])
+        label_options = (
+            {"label_selector": {"ray.io/node-id": f"!in({','.join(self.excluded)})"}} if self.excluded else {}
+        )
+        return self.task.options(name="worker", **label_options).remote(self.request["url"], self.request["token"])
 
     def run(self) -> int:
         """Looks after the workers until none is wanted any more; returns the exit code."""
         while self.waiting:
             done, self.waiting = ray.wait(self.waiting, num_returns=1, timeout=1.0)
-            for one in done:
+            for reference in done:
                 try:
-                    again = self.is_to_replace(ray.get(one))
+                    needs_replacement = self.is_to_replace(ray.get(reference))
                 except RayError as error:
-                    say(f"a worker was lost ({str(error).splitlines()[0]}); asking for another")
-                    again = True
-                if again:
+                    print_line(f"a worker was lost ({str(error).splitlines()[0]}); asking for another")
+                    needs_replacement = True
+                if needs_replacement:
                     self.waiting.append(self.submit())
-            if self.shunned and not [
-                node for node in nodes() if node["alive"] and node["cores"] and node["node"] not in self.shunned
+            if self.excluded and not [
+                node for node in nodes() if node["alive"] and node["cores"] and node["node"] not in self.excluded
             ]:
-                say("no machine of the cluster can take part")
+                print_line("no machine of the cluster can take part")
                 return 1
         return 0
 
@@ -170,37 +174,41 @@ class RayPlacement:
         if code == 0:
             return False
         self.ends[node] = self.ends.get(node, 0) + 1
-        if (code == REFUSED or self.ends[node] >= TRIES) and node not in self.shunned:
-            self.shunned[node] = ended["words"]
-            say(f"{ended['host']} takes no part: {ended['words'].rpartition('error: ')[2]}")
+        if (code == EXIT_REJECTED or self.ends[node] >= TRIES) and node not in self.excluded:
+            self.excluded[node] = ended["message"]
+            print_line(f"{ended['host']} takes no part: {ended['message'].rpartition('error: ')[2]}")
         time.sleep(0.5)
         return True
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Prints what a person is to read; one line each."""
-    print(" ".join(text.split())[:WORDS], file=OUT, flush=True)
+    print(" ".join(text.split())[:MAX_MESSAGE], file=OUT, flush=True)
 
 
-def main(what: str) -> int:
+def main(command: str) -> int:
     """Does what the first word says; returns the exit code."""
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     try:
-        GcsClient(address=asked["address"])  # a wrong token is told at once: what follows tries for long
-        if what == "check":
+        GcsClient(address=request["address"])  # a wrong token is told at once: what follows tries for long
+        if command == "check":
             return 0
-        own = {"_node_ip_address": asked["node"]} if asked.get("node") else {}
+        node_options = {"_node_ip_address": request["node"]} if request.get("node") else {}
         cluster = ray.init(
-            address=asked["address"], log_to_driver=False, logging_level=logging.CRITICAL, namespace="vla-lab", **own
+            address=request["address"],
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            namespace="vla-lab",
+            **node_options,
         )
-        if what == "nodes":
+        if command == "nodes":
             print(json.dumps({"nodes": nodes(), "dashboard": cluster.dashboard_url or ""}), file=OUT)
             return 0
-        if what == "serve":
-            return serve(asked)
-        return RayPlacement(asked, run_at(asked)).run()
+        if command == "serve":
+            return serve(request)
+        return RayPlacement(request, run_at(request)).run()
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
-        say(str(error) or type(error).__name__)
+        print_line(str(error) or type(error).__name__)
         return 3
 
 

@@ -29,7 +29,7 @@ UNUSED = (
       for name in ("jaco_three_finger", "rethink", "robotiq_140", "robotiq_85", "robotiq_s")),
     "grippers/obj_meshes/rethink_gripper",
 )  # fmt: skip
-UNUSED_BESIDE = tuple(f"liberoplus/liberoplus/{kind}/libero_mix" for kind in ("bddl_files", "init_files"))
+UNUSED_LIBEROPLUS = tuple(f"liberoplus/liberoplus/{kind}/libero_mix" for kind in ("bddl_files", "init_files"))
 
 # Below libero/libero: what is replaced, once per file. A `.pruned_init` file is a zip around one pickled numpy array.
 LIBERO_EDITS = {
@@ -116,8 +116,8 @@ def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
 
 
 if __name__ == "__main__":
-    place = package_directory("robosuite")
-    print(write_macros(place))
+    robosuite = package_directory("robosuite")
+    print(write_macros(robosuite))
     print(edit_libero(package_directory("libero") / "libero"))
-    print(f"{remove_unused(place / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
-    print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_BESIDE) / 1e6:.0f} MB of unused task files removed")
+    print(f"{remove_unused(robosuite / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
+    print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_LIBEROPLUS) / 1e6:.0f} MB of unused task files removed")

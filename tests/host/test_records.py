@@ -101,7 +101,7 @@ def test_another_users_process_is_never_ended():
     process = subprocess.Popen(["sleep", "60"], user=NOBODY, cwd="/")
     try:
         other = identify(process.pid)
-        assert other.is_alive() and not other.is_ours() and not other.send(signal.SIGKILL)
+        assert other.is_alive() and not other.belongs_to_caller() and not other.send(signal.SIGKILL)
         assert process.poll() is None
     finally:
         process.kill()

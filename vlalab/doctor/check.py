@@ -23,17 +23,17 @@ class Finding:
     """The result of a probe: a verdict, the reason in one line, and the command that fixes the problem."""
 
     verdict: str
-    why: str
+    reason: str
     fix: str | None = None  # a command line, "" for none; None: the check's usual fix
     hint: str = ""  # what to do in words, before the command or where no single command does it
     safe: bool = False  # `--fix` runs the command without asking
-    facts: Mapping[str, Any] = field(default_factory=dict)  # for --json
+    details: Mapping[str, Any] = field(default_factory=dict)  # for --json
 
     @property
     def text(self) -> str:
         """The reason and what to do, as one sentence."""
         action = ": ".join(filter(None, (self.hint, self.fix)))
-        return f"{self.why}; {action}" if action else self.why
+        return f"{self.reason}; {action}" if action else self.reason
 
 
 ok, skip, warn, fail = (partial(Finding, verdict) for verdict in (PASS, SKIP, WARN, FAIL))
@@ -41,9 +41,9 @@ ok, skip, warn, fail = (partial(Finding, verdict) for verdict in (PASS, SKIP, WA
 
 def from_refusal(verdict: str, message: str) -> Finding:
     """Return the finding for the message of a refusal, "reason; what to do: command"."""
-    why, _, action = message.partition("; ")
+    reason, _, action = message.partition("; ")
     match = re.fullmatch(r"(?:([^:`]*?): )?((?:sudo|docker|\./lab|chmod|systemctl) [^;()]*)", action)
-    return Finding(verdict, why, match[2], match[1] or "") if match else Finding(verdict, why, "", action)
+    return Finding(verdict, reason, match[2], match[1] or "") if match else Finding(verdict, reason, "", action)
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ class Case:
 
     def selected(self) -> dict[str, manifests.Environment]:
         """Return the manifests of the selected environments."""
-        known = manifests.environments()
-        return {name: known[name] for name in self.environments or known}
+        environments = manifests.environments()
+        return {name: environments[name] for name in self.environments or environments}
 
 
 Probe = Callable[[Case], Finding]
 Condition = tuple[Callable[[Case], object], str]  # whether something is there, and the reason to skip where it is not
 
 NOT_SELECTED = "not for the selected environments"
-TORCH: Condition = (lambda case: any(environment.torch for environment in case.selected().values()), NOT_SELECTED)
-GL: Condition = (lambda case: any(environment.needs_gl for environment in case.selected().values()), NOT_SELECTED)
+TORCH: Condition = (lambda context: any(environment.torch for environment in context.selected().values()), NOT_SELECTED)
+GL: Condition = (lambda context: any(environment.needs_gl for environment in context.selected().values()), NOT_SELECTED)
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class Check:
     limit_s: float = 6.0
     named_limit_s: float = 0.0  # where environments were named and it looks closer
 
-    def run(self, case: Case) -> Finding:
+    def run(self, context: Case) -> Finding:
         """Return the finding, with the usual fix where the probe names no other for a problem."""
-        reason = next((reason for holds, reason in self.requires if not holds(case)), None)
-        finding = self.probe(case) if reason is None else skip(reason)
+        reason = next((reason for holds, reason in self.requires if not holds(context)), None)
+        finding = self.probe(context) if reason is None else skip(reason)
         usual = self.fix if finding.verdict in (WARN, FAIL) else ""
         return replace(finding, fix=usual) if finding.fix is None else finding
 

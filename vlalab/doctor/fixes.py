@@ -27,7 +27,7 @@ def apply(results: Sequence[Result], yes: bool = False) -> list[str]:
             if not sys.stdin.isatty():
                 say(f"{result.check.id} is not fixed without a yes: {command} (--yes)")
                 continue
-            if not agreed(f"{result.check.title}: {finding.why}\n  run `{command}`?"):
+            if not agreed(f"{result.check.title}: {finding.reason}\n  run `{command}`?"):
                 continue
         command = command.replace("sudo ", "") if os.geteuid() == 0 else command
         say(f"$ {command}")

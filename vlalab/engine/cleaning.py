@@ -26,9 +26,9 @@ UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 class Item:
     """One kind of thing that can go: what it is, the bytes it frees, what its loss costs, and how it goes."""
 
-    what: str
+    title: str
     size: int
-    then: str
+    consequence: str
     remove: Callable[[], None]
 
 
@@ -38,22 +38,22 @@ def clean(venvs: bool = False, yes: bool = False, dry_run: bool = False, all_use
     all_users: images that others built too, or another clone. Raises LabError where it would have to ask and nobody can
     answer.
     """
-    items = found(venvs, all_users)
+    items = removable(venvs, all_users)
     if not items:
         print("nothing to clean: no old image, no build cache" + (", no local environment" if venvs else ""))
     for item in items:
-        print(f"{images.spell_size(item.size):>10}  {item.what}; {item.then}")
+        print(f"{images.spell_size(item.size):>10}  {item.title}; {item.consequence}")
     if dry_run or not items:
         return 0
     if not yes and not sys.stdin.isatty():
         raise LabError("nothing was removed: nobody can be asked here; --yes removes all of it")
-    chosen = [item for item in items if yes or agreed(f"remove {item.what}, {images.spell_size(item.size)}?")]
-    for item in chosen:
+    selected = [item for item in items if yes or agreed(f"remove {item.title}, {images.spell_size(item.size)}?")]
+    for item in selected:
         item.remove()
-    return len(chosen)
+    return len(selected)
 
 
-def found(venvs: bool = False, all_users: bool = False) -> list[Item]:
+def removable(venvs: bool = False, all_users: bool = False) -> list[Item]:
     """Return what can go, largest first."""
     items: list[Item] = []
     if reason := docker.available():
@@ -75,12 +75,16 @@ def old_images(all_users: bool = False) -> list[tuple[str, str]]:
     Only those that this caller built in this clone, unless `all_users`.
     """
     label = images.ENV_LABEL if all_users else f"{images.OWNER_LABEL}={state.owner()}"
-    ours = ["image", "ls", "--no-trunc", "--filter", f"label={label}", "--format", "{{json .}}"]
+    command = ["image", "ls", "--no-trunc", "--filter", f"label={label}", "--format", "{{json .}}"]
     current = {images.reference(name) for name in paths.image_names()}
-    listed = docker.json_lines(ours)
-    kept = {row["ID"] for row in listed if f"{row['Repository']}:{row['Tag']}" in current}
+    listed = docker.json_lines(command)
+    current_ids = {row["ID"] for row in listed if f"{row['Repository']}:{row['Tag']}" in current}
     names = [(row["ID"], f"{row['Repository']}:{row['Tag']}") for row in listed]
-    return [(id_, id_ if "<none>" in name else name) for id_, name in names if name not in current and id_ not in kept]
+    return [
+        (id_, id_ if "<none>" in name else name)
+        for id_, name in names
+        if name not in current and id_ not in current_ids
+    ]
 
 
 def _old_images(usage: dict, all_users: bool) -> list[Item]:
@@ -91,9 +95,9 @@ def _old_images(usage: dict, all_users: bool) -> list[Item]:
     rows = [row for row in usage.get("Images") or () if row["ID"].removeprefix("sha256:")[:12] in ids]
     size = int(sum(size_of(row["UniqueSize"]) for row in rows))
     tags = sorted({name for _, name in old if not name.startswith("sha256:")})
-    what = f"{len(old)} old image{'' if len(old) == 1 else 's'}" + (f" ({', '.join(tags)})" if tags else "")
-    then = f"more where they share layers with each other only; those of tag {images.tag()} stay"
-    return [Item(what, size, then, lambda: _remove_images([name for _, name in old]))]
+    title = f"{len(old)} old image{'' if len(old) == 1 else 's'}" + (f" ({', '.join(tags)})" if tags else "")
+    consequence = f"more where they share layers with each other only; those of tag {images.tag()} stay"
+    return [Item(title, size, consequence, lambda: _remove_images([name for _, name in old]))]
 
 
 def _remove_images(names: Sequence[str]) -> None:
@@ -105,16 +109,18 @@ def _remove_images(names: Sequence[str]) -> None:
 
 def _build_cache(usage: dict) -> list[Item]:
     """The sum is of what no image shares; the rest of the cache is the images' own layers."""
-    own = [
+    unshared = [
         row
         for row in usage.get("BuildCache") or ()
         if not any(row.get(k) in ("true", True) for k in ("InUse", "Shared"))
     ]
-    size = int(sum(size_of(row["Size"]) for row in own))
+    size = int(sum(size_of(row["Size"]) for row in unshared))
     if not size:
         return []
-    then = "it is the engine's, also of other projects; the next build downloads everything again"
-    return [Item("the build cache", size, then, lambda: docker.run(["buildx", "prune", "--all", "--force"]) and None)]
+    consequence = "it is the engine's, also of other projects; the next build downloads everything again"
+    return [
+        Item("the build cache", size, consequence, lambda: docker.run(["buildx", "prune", "--all", "--force"]) and None)
+    ]
 
 
 def size_of(text: str) -> float:
@@ -136,8 +142,10 @@ def _venvs() -> list[Item]:
         if pids := users_of(env.venv):
             say(f"the local environment '{name}' stays: processes {', '.join(map(str, pids))} run from it")
             continue
-        then = ("the next use" if env.is_without_image else f"./lab env {name}") + " makes it again"
-        items.append(Item(f"the local environment '{name}'", freed_by(env.venv), then, lambda env=env: _remove(env)))
+        consequence = ("the next use" if env.is_without_image else f"./lab env {name}") + " makes it again"
+        items.append(
+            Item(f"the local environment '{name}'", freed_by(env.venv), consequence, lambda env=env: _remove(env))
+        )
     return items
 
 

@@ -32,7 +32,7 @@ def available() -> str | None:
     return _probe(os.environ.get("PATH", ""), os.environ.get("DOCKER_HOST", ""), os.environ.get("DOCKER_CONTEXT", ""))
 
 
-def ask_again() -> None:
+def forget_probe() -> None:
     """Forget whether an engine answers, in a process that lives longer than a command."""
     _probe.cache_clear()
 
@@ -41,44 +41,44 @@ def ask_again() -> None:
 def _probe(path: str, host: str, context: str) -> str | None:
     cli = shutil.which("docker", path=path)
     if cli is None:
-        return no_command()
+        return missing_command()
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             [cli, "version", "--format", "{{json .}}"], capture_output=True, text=True, stdin=subprocess.DEVNULL,
             timeout=PROBE_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return silent(PROBE_S)
+        return no_answer(PROBE_S)
     except OSError as error:
         return f"{cli} cannot be run ({error.strerror}); {INSTALL}"
-    return why_unfit(asked.returncode, asked.stdout, asked.stderr, cli)
+    return engine_problem(process.returncode, process.stdout, process.stderr, cli)
 
 
-def no_command() -> str:
+def missing_command() -> str:
     """Return what is said where there is no docker command."""
     return f"no docker command is on PATH; {INSTALL}"
 
 
-def silent(seconds: float) -> str:
+def no_answer(seconds: float) -> str:
     """Return what is said of an engine that does not answer."""
     return f"the Docker engine did not answer within {seconds:.0f} s; restart it: sudo systemctl restart docker"
 
 
-def why_unfit(code: int, out: str, err: str, cli: str) -> str | None:
+def engine_problem(code: int, out: str, err: str, cli: str) -> str | None:
     """Return why an engine cannot be used and what to do, by what `docker version` said as JSON; else None."""
     if "podman" in err.lower():
         return f"the docker command here is podman's, which lacks what Compose and the builds need; {INSTALL}"
     if code != 0:
-        return _why_no_answer(err.strip(), cli)
-    found = (json.loads(out).get("Server") or {}).get("Version", "")
-    if version(found) < ENGINE:
-        return f"the Docker engine is version {found}; {ENGINE[0]}.{ENGINE[1]} or newer is needed: {INSTALL}"
+        return _connection_problem(err.strip(), cli)
+    engine_version = (json.loads(out).get("Server") or {}).get("Version", "")
+    if version(engine_version) < ENGINE:
+        return f"the Docker engine is version {engine_version}; {ENGINE[0]}.{ENGINE[1]} or newer is needed: {INSTALL}"
     return None
 
 
-def _why_no_answer(words: str, cli: str) -> str:
-    first = words.splitlines()[0] if words else "it says nothing"
-    if "permission denied" in words:
+def _connection_problem(message: str, cli: str) -> str:
+    first = message.splitlines()[0] if message else "it says nothing"
+    if "permission denied" in message:
         return (
             "no permission for the Docker engine's socket; use --runtime local, or Docker's rootless mode "
             "(docs.docker.com/engine/security/rootless), or join its group, which makes you as good as root here: "
@@ -88,7 +88,7 @@ def _why_no_answer(words: str, cli: str) -> str:
         return f"no Docker engine answers at DOCKER_HOST ({first}); start it, or unset DOCKER_HOST"
     if "/snap/" in os.path.realpath(cli) or cli.startswith("/snap/"):
         return "the snap Docker does not answer; start it: sudo snap start docker (for GPUs, use Docker's own packages)"
-    if "desktop" in words:
+    if "desktop" in message:
         return "Docker Desktop is not running; start it: systemctl --user start docker-desktop (it gives no GPU)"
     if at := re.search(r"daemon at (\S+?)\.? ", first + " "):
         return f"no Docker engine answers at {at[1]}; start it: sudo systemctl start docker"
@@ -107,11 +107,11 @@ def require(*plugins: str) -> None:
 @functools.cache
 def plugin_problem(plugin: str) -> str | None:
     """Return what is wrong with a CLI plugin ("buildx" or "compose") and what to do, or None."""
-    asked = subprocess.run(["docker", plugin, "version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return plugin_lack(plugin, asked.returncode, asked.stdout)
+    process = subprocess.run(["docker", plugin, "version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return plugin_version_problem(plugin, process.returncode, process.stdout)
 
 
-def plugin_lack(plugin: str, code: int, out: str) -> str | None:
+def plugin_version_problem(plugin: str, code: int, out: str) -> str | None:
     """Return what is wrong with a CLI plugin by what `docker PLUGIN version` said, or None."""
     major, minor = PLUGINS[plugin]
     fix = f"sudo apt-get install docker-{plugin}-plugin (Docker's packages) or docker-{plugin} (Debian, Ubuntu)"
@@ -125,8 +125,8 @@ def plugin_lack(plugin: str, code: int, out: str) -> str | None:
 
 def version(text: str) -> tuple[int, int]:
     """Return the first major.minor number in a text, (0, 0) when there is none."""
-    found = re.search(r"(?<![\w.])v?(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"(?<![\w.])v?(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 # --- commands -----------------------------------------------------------------------------------------------
@@ -183,18 +183,18 @@ def parse_json(text: str) -> list[dict]:
 
 def compose_args(args: Sequence[str], files: Sequence[str | Path] = ()) -> list[str]:
     """Return the arguments of docker for `compose args` over this repository; `files`: beside compose.yaml."""
-    given = [word for path in (ROOT / "compose.yaml", *files) for word in ("--file", str(path))]
-    return ["compose", "--project-directory", str(ROOT), *given, *map(str, args)]
+    file_flags = [word for path in (ROOT / "compose.yaml", *files) for word in ("--file", str(path))]
+    return ["compose", "--project-directory", str(ROOT), *file_flags, *map(str, args)]
 
 
 def compose(
     args: Sequence[str], *, files: Sequence[str | Path] = (), variables: Mapping[str, str] | None = None
 ) -> None:
     """Run `docker compose args` over compose.yaml and `files`. Raises LabError where it fails or is too old."""
-    words = compose_args(args, files)
-    done = run(words, check=False, variables=variables)
+    arguments = compose_args(args, files)
+    done = run(arguments, check=False, variables=variables)
     if done.returncode != 0:  # its version is asked late: asking takes 0.2 s
-        raise LabError(plugin_problem("compose") or failure(words, done.stderr or done.stdout))
+        raise LabError(plugin_problem("compose") or failure(arguments, done.stderr or done.stdout))
 
 
 # --- what the engine's words mean ---------------------------------------------------------------------------
@@ -217,28 +217,28 @@ ADVICE = {
 }
 
 
-def advice(words: str) -> str | None:
+def advice(message: str) -> str | None:
     """Return what to do about what the engine said, None where its own words are all there is to say."""
-    found = next((text for pattern, text in ADVICE.items() if re.search(pattern, words)), None)
-    return why_no_gpu() if found == "no-gpu" else found
+    hint = next((text for pattern, text in ADVICE.items() if re.search(pattern, message)), None)
+    return gpu_problem() if hint == "no-gpu" else hint
 
 
-def failure(args: Sequence[str], words: str) -> str:
+def failure(args: Sequence[str], message: str) -> str:
     """Return the sentence for a command that failed: the command, the engine's last words, what to do."""
-    last = "\n  ".join(words.strip().splitlines()[-8:]) or "it said nothing"
-    hint = advice(words)
+    last = "\n  ".join(message.strip().splitlines()[-8:]) or "it said nothing"
+    hint = advice(message)
     return f"`{shlex.join(command(args))}` failed:\n  {last}" + (f"\n{hint}" if hint else "")
 
 
-def why_no_gpu(about: Mapping | None = None) -> str:
+def gpu_problem(details: Mapping | None = None) -> str:
     """Return why containers get no GPU, and the fix: snap Docker, Docker Desktop, or no toolkit.
 
     about: what `docker info` says; default: this machine's.
     """
-    about = info() if about is None else about
-    if "Docker Desktop" in about.get("OperatingSystem", ""):
+    details = info() if details is None else details
+    if "Docker Desktop" in details.get("OperatingSystem", ""):
         return "Docker Desktop's containers run in a virtual machine without the GPU: docker context use default"
-    if "/snap/" in about.get("DockerRootDir", ""):
+    if "/snap/" in details.get("DockerRootDir", ""):
         return (
             f"the snap Docker cannot reach the GPU's driver: sudo snap remove docker, then {INSTALL.split(' or ')[0]}"
         )
@@ -264,23 +264,23 @@ def has_nvidia_runtime() -> bool:
     return "nvidia" in (info().get("Runtimes") or {})
 
 
-def cdi_devices(about: Mapping) -> list[str]:
+def cdi_devices(details: Mapping) -> list[str]:
     """Return NVIDIA's GPUs among the CDI devices that `docker info` tells."""
-    names = (str(device.get("ID", "")) for device in about.get("DiscoveredDevices") or ())
+    names = (str(device.get("ID", "")) for device in details.get("DiscoveredDevices") or ())
     return [name for name in names if name.startswith("nvidia.com/gpu=")]
 
 
-def is_rootless(about: Mapping | None = None) -> bool:
+def is_rootless(details: Mapping | None = None) -> bool:
     """Return whether the engine runs as a user: root in a container is then that user outside.
 
     about: what `docker info` says; default: this machine's.
     """
-    return "name=rootless" in _security(info() if about is None else about)
+    return "name=rootless" in _security(info() if details is None else details)
 
 
-def why_no_volume(about: Mapping) -> str | None:
+def volume_problem(details: Mapping) -> str | None:
     """Return why containers of an engine cannot use the volume and what to do; None where they can."""
-    if "name=userns" not in _security(about):
+    if "name=userns" not in _security(details):
         return None
     return (
         "the engine has userns-remap: users in containers are others outside, who cannot read or write the volume; "
@@ -288,6 +288,6 @@ def why_no_volume(about: Mapping) -> str | None:
     )
 
 
-def _security(about: Mapping) -> list[str]:
+def _security(details: Mapping) -> list[str]:
     """Return the names of an engine's security options, without their parameters."""
-    return [option.partition(",")[0] for option in about.get("SecurityOptions") or ()]
+    return [option.partition(",")[0] for option in details.get("SecurityOptions") or ()]

@@ -32,7 +32,7 @@ def guarded(*names: str) -> Iterator[None]:
         yield
     finally:
         remove(*names)
-        dismiss(guard)
+        release(guard)
 
 
 Guard: TypeAlias = "subprocess.Popen[str]"
@@ -47,7 +47,7 @@ def start(*names: str) -> Guard:
     )  # fmt: skip
 
 
-def dismiss(guard: Guard) -> None:
+def release(guard: Guard) -> None:
     """Tells a guard that there is nothing left to end."""
     guard.communicate(DONE)
 

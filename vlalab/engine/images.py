@@ -73,7 +73,7 @@ def arguments(name: str) -> Mapping[str, str]:
     """Return the build arguments of an environment's image with their defaults."""
     targets = _bake()["target"]
     inherited = (targets[parent]["args"] for parent in targets[name]["inherits"])
-    return functools.reduce(lambda known, more: {**known, **more}, [*inherited, targets[name]["args"]], {})
+    return functools.reduce(lambda merged, layer: {**merged, **layer}, [*inherited, targets[name]["args"]], {})
 
 
 @functools.cache
@@ -83,19 +83,21 @@ def _bake() -> dict:
 
 def choose(names: Sequence[str]) -> list[str]:
     """Return the environments of those words; none and "all" mean every one. Raises LabError for an unknown one."""
-    known = buildable()
-    require_known("environment", names, [*known, "all"])
-    return list(dict.fromkeys(names)) if names and "all" not in names else known
+    available = buildable()
+    require_known("environment", names, [*available, "all"])
+    return list(dict.fromkeys(names)) if names and "all" not in names else available
 
 
 def found(names: Sequence[str] | None = None) -> dict[str, Image]:
     """Return the images that exist, of those environments (default: all), by name. One call of the engine, 20 ms."""
-    wanted = {reference(name): name for name in (paths.image_names() if names is None else names)}
-    if not wanted:
+    references = {reference(name): name for name in (paths.image_names() if names is None else names)}
+    if not references:
         return {}
-    done = docker.run(["image", "inspect", *wanted], check=False)  # it prints those it found and fails for the others
+    done = docker.run(
+        ["image", "inspect", *references], check=False
+    )  # it prints those it found and fails for the others
     if done.returncode != 0 and "No such image" not in done.stderr:
-        raise LabError(docker.failure(["image", "inspect", *wanted], done.stderr))
+        raise LabError(docker.failure(["image", "inspect", *references], done.stderr))
     return {
         name: Image(
             name=name,
@@ -106,7 +108,7 @@ def found(names: Sequence[str] | None = None) -> dict[str, Image]:
             labels=dict(record.get("Config", {}).get("Labels") or {}),
         )
         for record in json.loads(done.stdout or "[]")
-        for tagged, name in wanted.items()
+        for tagged, name in references.items()
         if tagged in (record.get("RepoTags") or ())
     }
 

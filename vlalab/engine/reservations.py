@@ -17,13 +17,13 @@ from vlalab.host import state
 from vlalab.host.console import say
 
 
-def files(service: str, known: Mapping[str, str]) -> list[Path]:
+def files(service: str, variables: Mapping[str, str]) -> list[Path]:
     """Return the file for a service that gets a GPU: told to, or there is one and nobody said none; else nothing.
 
     known: the variables that Compose would see. Raises LabError where the choice names no device, and where nobody
     chose and nvidia-smi fails.
     """
-    choice = gpus.chosen(service, known)
+    choice = gpus.chosen(service, variables)
     if service not in compose.gpu_services() or choice == "none":
         return []
     if not choice:
@@ -31,7 +31,7 @@ def files(service: str, known: Mapping[str, str]) -> list[Path]:
         if not gpus.count():
             return []
         if not docker.has_gpu_runtime():
-            say(f"'{service}' runs without a GPU: {docker.why_no_gpu()}")
+            say(f"'{service}' runs without a GPU: {docker.gpu_problem()}")
             return []
     names = choice.split(",") if choice else ["0"]
     by_cdi = not docker.has_nvidia_runtime() and bool(docker.cdi_devices(docker.info()))

@@ -37,7 +37,7 @@ def owner() -> tuple[int, int]:
         return os.geteuid(), os.getegid()
     if os.environ.get("SUDO_UID", "0") != "0":
         return number("SUDO_UID"), number("SUDO_GID")
-    status = _nearest(paths.volume()).stat()
+    status = _existing_ancestor(paths.volume()).stat()
     return (status.st_uid, status.st_gid) if status.st_uid != 0 else DEFAULT_USER
 
 
@@ -63,7 +63,7 @@ def prepare() -> None:
 def require_writable(root: Path | None = None) -> None:
     """Raise LabError where the caller could not write to the volume (`root`), or make it."""
     root = root or paths.volume()
-    existing = _nearest(root)
+    existing = _existing_ancestor(root)
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         raise LabError(f"the volume {_described(root)} cannot be written to; set VLALAB_VOLUME to a folder that can")
 
@@ -71,18 +71,18 @@ def require_writable(root: Path | None = None) -> None:
 def require_reachable() -> None:
     """Raise LabError where there is a volume that the caller may not look into."""
     root = paths.volume()
-    existing = _nearest(root)
+    existing = _existing_ancestor(root)
     if not os.access(existing, os.X_OK) or (existing == root and not os.access(root, os.R_OK)):
         raise LabError(f"the volume {_described(root)} is closed to you; set VLALAB_VOLUME to a folder of your own")
 
 
-def _nearest(root: Path) -> Path:
+def _existing_ancestor(root: Path) -> Path:
     """Return the volume, or where it does not exist yet the directory above it that does."""
     return next(path for path in (root, *root.parents) if os.path.exists(path))
 
 
 def _described(root: Path) -> str:
-    uid = _nearest(root).stat().st_uid
+    uid = _existing_ancestor(root).stat().st_uid
     return str(root) if uid == os.geteuid() else f"{root}, which is {owners.name_of(uid)}'s,"
 
 

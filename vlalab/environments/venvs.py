@@ -25,7 +25,7 @@ from vlalab.host.paths import ADMIN, CLUSTER, ROOT, WITHOUT_IMAGE, image_names, 
 from vlalab.host.processes import die_with_parent
 
 VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
-OWN_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3}  # of those without an image, which have no manifest
+SIZE_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3}  # of those without an image, which have no manifest
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Environment:
         return self.directory / "requirements.lock"
 
     @property
-    def beside(self) -> Path:
+    def data_lock(self) -> Path:
         """A second lock, of packages that are read as data and never imported, since their modules bear the names of
         others; they go into a folder `beside` of the environment. Most environments have none.
         """
@@ -74,7 +74,7 @@ class Environment:
 
     def stamp(self) -> str:
         """Return what a finished environment's stamp says: lock, steps after it, and place (a venv cannot move)."""
-        steps = b"".join(one.read_bytes() for one in (self.directory / "finish.py", self.beside) if one.exists())
+        steps = b"".join(path.read_bytes() for path in (self.directory / "finish.py", self.data_lock) if path.exists())
         step = hashlib.sha256(steps).hexdigest()[:12] if steps else "-"
         return f"{self.lock_hash} {step} {self.venv}\n"
 
@@ -84,7 +84,7 @@ class Environment:
 
     def needed_gb(self) -> float:
         """Return what making it takes: uv's cache and the environment, where they cannot share files."""
-        gb = OWN_GB.get(self.name) or manifests.environment(self.name, self.directory.parent).venv_gb
+        gb = SIZE_GB.get(self.name) or manifests.environment(self.name, self.directory.parent).venv_gb
         return gb * 2
 
     @property
@@ -178,11 +178,11 @@ def _make(env: Environment) -> None:
     with status(f"installing environment '{env.name}' ({count} packages)") as line:
         sync = ["pip", "sync", "--require-hashes", "--compile-bytecode", "--python", str(env.python), str(env.lock)]
         uv(sync, line)
-        if env.beside.exists():
+        if env.data_lock.exists():
             target = env.venv / "beside"
             shutil.rmtree(target, ignore_errors=True)
             install = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(env.python)]
-            uv([*install, "--target", str(target), "-r", str(env.beside)], line)
+            uv([*install, "--target", str(target), "-r", str(env.data_lock)], line)
         script = env.directory / "finish.py"  # the environment's own last step, which its Dockerfile runs too
         if script.exists():
             line.update(f"running images/{env.name}/{script.name}")
@@ -195,21 +195,21 @@ def _make(env: Environment) -> None:
 def _interpreter(env: Environment) -> str:
     """Return a Python for an environment: one that every user who reads the clone can run, where there is one."""
     preferred = env.versions[0]
-    installed = [found for version in env.versions if (found := pythons.find(version, env.directory))]
-    for found in installed:
-        if owners.serves(found, env.directory):
-            why = ""
-            if found != installed[0]:
+    installed = [python for version in env.versions if (python := pythons.find(version, env.directory))]
+    for python in installed:
+        if owners.serves(python, env.directory):
+            note = ""
+            if python != installed[0]:
                 closed = f"users who can read {env.directory} cannot run that one"
-                why = f", not {installed[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
-            elif not pythons.runs_as(found, preferred):
-                why = f"; Python {preferred}, as in the images, is not installed"
-            say(f"environment '{env.name}' uses {found}{why}")
-            return found
+                note = f", not {installed[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
+            elif not pythons.runs_as(python, preferred):
+                note = f"; Python {preferred}, as in the images, is not installed"
+            say(f"environment '{env.name}' uses {python}{note}")
+            return python
     lack = f"{installed[0]} is closed to others, who can read {env.directory}" if installed else "none is installed"
     say(f"needs Python {' or '.join(env.versions)}: {lack}; asking uv to download {preferred}")
-    if found := pythons.download(preferred, env.directory):
-        return found
+    if python := pythons.download(preferred, env.directory):
+        return python
     if installed:
         say(f"going on with {installed[0]}: nobody else can use this environment")
         return installed[0]
@@ -223,8 +223,8 @@ def _interpreter(env: Environment) -> str:
 def uv(arguments: list[str], line: Status | None = None) -> None:
     """Run uv; shows its last line. Raises LabError with uv's last words when it fails."""
     variables = pythons.uv_environment()
-    asked = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=variables)
-    cache = Path(asked.stdout.strip() or "/nonexistent")
+    cache_query = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=variables)
+    cache = Path(cache_query.stdout.strip() or "/nonexistent")
     while not cache.exists():
         cache = cache.parent
     # Hard links to another file system would fail with a warning.
@@ -234,11 +234,11 @@ def uv(arguments: list[str], line: Status | None = None) -> None:
         env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=die_with_parent(),
     )  # fmt: skip
-    words: list[str] = []
+    output: list[str] = []
     assert process.stderr is not None
     try:
         for text in process.stderr:
-            words.append(text.rstrip())
+            output.append(text.rstrip())
             if line:
                 line.update(text.strip())
     except BaseException:  # Ctrl-C: the next call may begin at once, and must be alone
@@ -246,7 +246,7 @@ def uv(arguments: list[str], line: Status | None = None) -> None:
         process.wait()
         raise
     if process.wait() != 0:
-        raise LabError(f"uv {' '.join(arguments[:2])} failed:\n" + "\n".join(words[-20:]))
+        raise LabError(f"uv {' '.join(arguments[:2])} failed:\n" + "\n".join(output[-20:]))
 
 
 if __name__ == "__main__":  # as the owner of a clone in which root works

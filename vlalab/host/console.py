@@ -29,12 +29,12 @@ class LabError(Exception):
         self.text, self.message = text, f"lab: {text}"
 
 
-def unknown(kind: str, value: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> str:
+def unknown(kind: str, value: str, choices: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the message for a name that does not exist: the nearest known name, and some or all of the known ones.
 
     aliases: other names that papers use → the known name.
     """
-    names = list(known)
+    names = list(choices)
     match = aliases.get(value.lower()) or nearest(value, names)
     hint = f"; did you mean '{match}'?" if match else "."
     if len(names) > MAX_LISTED:
@@ -46,18 +46,18 @@ def nearest(value: str, names: Sequence[str]) -> str | None:
     """Return the known name that is closest to `value`: equal but for case and "-", its last words, or similar."""
     plain = re.sub(r"[\s-]+", "_", value.strip().lower())
     by_plain = {name.lower().replace("-", "_"): name for name in names}
-    endings = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
-    close = [plain] if plain in by_plain else endings or difflib.get_close_matches(plain, by_plain, 1, 0.4)
+    suffixed = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
+    close = [plain] if plain in by_plain else suffixed or difflib.get_close_matches(plain, by_plain, 1, 0.4)
     return by_plain[close[0]] if close else None
 
 
 def require_known(
-    kind: str, names: Iterable[str], known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})
+    kind: str, names: Iterable[str], choices: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Raise LabError for the first of these names that is not among the known ones."""
     for name in names:
-        if name not in known:
-            raise LabError(unknown(kind, name, known, aliases))
+        if name not in choices:
+            raise LabError(unknown(kind, name, choices, aliases))
 
 
 def say(text: str) -> None:

@@ -41,8 +41,8 @@ def _loads(library: str) -> bool:
 
 def egl_devices() -> int:
     """Return how many devices EGL can render on (Mesa's CPU renderer counts as one)."""
-    asked = subprocess.run([sys.executable, "-c", COUNT_EGL_DEVICES], capture_output=True, text=True)
-    return int(asked.stdout) if asked.returncode == 0 and asked.stdout.strip().isdigit() else 0
+    process = subprocess.run([sys.executable, "-c", COUNT_EGL_DEVICES], capture_output=True, text=True)
+    return int(process.stdout) if process.returncode == 0 and process.stdout.strip().isdigit() else 0
 
 
 def missing() -> str | None:
@@ -82,7 +82,9 @@ def _install() -> None:
         return
     say("refreshing the package lists")
     apt("apt-get", "update", "-q")
-    known = [name for name in PACKAGES if apt("apt-cache", "show", name).returncode == 0]  # newer ones drop libosmesa6
-    done = apt(*install, *known)
+    available = [
+        name for name in PACKAGES if apt("apt-cache", "show", name).returncode == 0
+    ]  # newer ones drop libosmesa6
+    done = apt(*install, *available)
     if done.returncode != 0:
-        raise LabError(f"apt-get could not install {' '.join(known)}:\n{done.stderr.strip()}")
+        raise LabError(f"apt-get could not install {' '.join(available)}:\n{done.stderr.strip()}")

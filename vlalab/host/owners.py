@@ -37,8 +37,8 @@ class Owner:
 
     def process(self, root: Path) -> dict[str, object]:
         """Return what subprocess needs to start a process of its own; who has no home has one in the clone."""
-        kept = {name: value for name, value in os.environ.items() if name not in PRIVATE}
-        variables = {**kept, "HOME": self.home() or str(root / ".cache")}
+        inherited = {name: value for name, value in os.environ.items() if name not in PRIVATE}
+        variables = {**inherited, "HOME": self.home() or str(root / ".cache")}
         return {"user": self.uid, "group": self.gid, "extra_groups": [], "env": variables}
 
     def owns(self, path: Path) -> bool:

@@ -26,22 +26,22 @@ def volume() -> Path:
     return Path(named).expanduser().resolve() if named else default_volume()
 
 
-def default_volume(own: Path = CLONES_VOLUME) -> Path:
+def default_volume(clone_volume: Path = CLONES_VOLUME) -> Path:
     """Return shared/volume of the repository; vla-lab in the caller's home for a caller who may not write there.
 
     So many users share one install: each has a volume of their own.
     """
-    there = own if own.exists() else own.parent
+    existing = clone_volume if clone_volume.exists() else clone_volume.parent
     home = os.path.expanduser("~")
-    if os.access(there, os.W_OK | os.X_OK) or not os.access(home, os.W_OK | os.X_OK):
-        return own
+    if os.access(existing, os.W_OK | os.X_OK) or not os.access(home, os.W_OK | os.X_OK):
+        return clone_volume
     return Path(home) / "vla-lab"
 
 
 def shown(path: Path) -> str:
     """Return a path as a person is told it: relative to where one stands when it lies below, else absolute."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) and path != cwd else str(path)
 
 
 def of_caller() -> dict[str, str]:

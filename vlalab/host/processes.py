@@ -32,7 +32,7 @@ class Identity:
         """Return whether that very process still runs (a zombie does not)."""
         return identify(self.pid) == self
 
-    def is_ours(self) -> bool:
+    def belongs_to_caller(self) -> bool:
         """Return whether that very process still runs and is this user's."""
         try:
             lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
@@ -44,7 +44,7 @@ class Identity:
     def send(self, number: signal.Signals) -> bool:
         """Send a signal if that very process still runs and is this user's. Return whether it was sent."""
         with suppress(ProcessLookupError):
-            if self.is_ours():
+            if self.belongs_to_caller():
                 os.kill(self.pid, number)
                 return True
         return False

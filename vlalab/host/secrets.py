@@ -23,7 +23,7 @@ NAMED = re.compile(NAMES, re.IGNORECASE)
 SPACED = r"(?<![\w-])[\w-]*(?:[_-]token|passw(?:or)?d|passphrase|(?:api|access|private|secret)[_-]?key)"
 START = r"(?:\b|(?<=\\[nrt]))"  # of a word, after an escaped line break too
 KEY_BYTES = 16_384  # of a private key at most, as text
-RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), kept) for pattern, kept in (
+RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), replacement) for pattern, replacement in (
     (r"-----BEGIN ([A-Z ]*)PRIVATE KEY( BLOCK)?-----.*?(?:-----END \1PRIVATE KEY( BLOCK)?-----|\Z)", HIDDEN),
     # A header up to the end of its value: in a log, in JSON, in curl's words.
     (r"((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\W{1,8})[^\n\"']+", rf"\1\2{HIDDEN}"),
@@ -74,16 +74,18 @@ def values(variables: Mapping[str, str]) -> set[str]:
         for value in variables.values()
         for part in re.findall(r"(?:\A|://)[^\s/@:]*:((?!//)[^\s/]+)@(?!sha\d+:)", value)
     }
-    spelled = {way(value) for value in named | inside for way in (str, quote_plus, partial(quote, safe=""), unquote)}
+    spelled = {
+        encode(value) for value in named | inside for encode in (str, quote_plus, partial(quote, safe=""), unquote)
+    }
     return {value for value in spelled if len(value) >= SHORTEST}
 
 
-def removed(text: str, known: Iterable[str] = ()) -> str:
+def removed(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the text without known secrets and without what looks like one; the longest value goes first."""
-    for value in sorted(known, key=len, reverse=True):
+    for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
-    for pattern, kept in RULES:
-        text = pattern.sub(kept, text)
+    for pattern, replacement in RULES:
+        text = pattern.sub(replacement, text)
     for pattern in _token_formats():
         text = pattern.sub(_hide, text)
     # The rest of a private key whose beginning was cut off.
@@ -101,10 +103,10 @@ def _token_formats() -> tuple[re.Pattern[str], ...]:
 
     detectors = get_mapping_from_secret_type_to_class()
     return tuple(
-        re.compile(rf"(?:{one.pattern})(?:(?<=\w)[\w.~+/=-]*)?", one.flags)
+        re.compile(rf"(?:{expression.pattern})(?:(?<=\w)[\w.~+/=-]*)?", expression.flags)
         for kind, detector in sorted(detectors.items())
         if issubclass(detector, RegexBasedDetector) and kind not in LEFT_OUT
-        for one in detector.denylist
+        for expression in detector.denylist
     )
 
 

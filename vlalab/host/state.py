@@ -62,8 +62,8 @@ def directory(*names: str, make: bool = True) -> Path:
 
 def short_directory(name: str, make: bool = True) -> Path:
     """Return a folder as `folder` does, with a path short enough for sockets below it, which end with the machine."""
-    own = hashlib.sha256(os.fsencode(directory(make=False))).hexdigest()[:8]
-    return _private(_temporary(), f"{name[:4]}-{own}", make=make)
+    digest = hashlib.sha256(os.fsencode(directory(make=False))).hexdigest()[:8]
+    return _private(_temporary(), f"{name[:4]}-{digest}", make=make)
 
 
 def _home() -> Path:
@@ -76,7 +76,7 @@ def _home() -> Path:
         homes.append(os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state"))
     for path in (Path(home) / "vla-lab" for home in homes if os.path.isabs(home)):
         with suppress(OSError):
-            existing = next(place for place in (path, *path.parents) if place.exists())
+            existing = next(candidate for candidate in (path, *path.parents) if candidate.exists())
             if existing.stat().st_uid == os.geteuid():
                 # By making one: rights alone do not tell (/proc is root's).
                 with tempfile.TemporaryDirectory(prefix=".vla-lab-", dir=existing):
@@ -132,15 +132,15 @@ def _private(base: Path, *names: str, make: bool) -> Path:
                 return steps[-1]
             status = step.lstat()
             if stat.S_ISLNK(status.st_mode):
-                wrong = "is a link"
+                problem = "is a link"
             elif status.st_uid != os.geteuid():
-                wrong = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
+                problem = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
             elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                wrong = "may be written to by others"
+                problem = "may be written to by others"
             else:
                 continue
             raise LabError(
-                f"{step} {wrong}; the lab's state must lie in directories of yours alone: remove it, or set {VARIABLE}"
+                f"{step} {problem}; the lab's state must be in directories of yours alone: remove it, or set {VARIABLE}"
             )
         steps[-1].chmod(0o700)  # one of an earlier version may have another mode
     except OSError as error:

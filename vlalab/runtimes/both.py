@@ -43,10 +43,10 @@ class Runtime(Protocol):
     def start_command(self, service: str, variables: Variables | None = None, *, attached: bool = False) -> str:
         """Return the command line of `start`, for a dry run."""
 
-    def close(self, found: Instance, keep_log: bool) -> None:
+    def close(self, instance: Instance, keep_log: bool) -> None:
         """Stop a private instance."""
 
-    def address(self, found: Instance) -> str:
+    def address(self, instance: Instance) -> str:
         """Return where this runtime's programs reach an instance."""
 
     def run(
@@ -68,9 +68,9 @@ class Runtime(Protocol):
 _MODULES: dict[str, Runtime] = {"local": local, "docker": containers}
 
 
-def of(found: Instance) -> Runtime:
+def of(instance: Instance) -> Runtime:
     """Return the runtime that an instance runs in."""
-    return _MODULES[found.runtime]
+    return _MODULES[instance.runtime]
 
 
 def choose(name: str, environments: Sequence[str], prefer: str | None = None) -> tuple[Runtime, str]:
@@ -97,12 +97,14 @@ def choose(name: str, environments: Sequence[str], prefer: str | None = None) ->
 def instances() -> list[Instance]:
     """Return what runs, in both runtimes."""
     with ThreadPoolExecutor() as pool:
-        return [found for some in pool.map(lambda module: module.instances(), _MODULES.values()) for found in some]
+        return [
+            instance for group in pool.map(lambda module: module.instances(), _MODULES.values()) for instance in group
+        ]
 
 
 def find(name: str) -> Instance | None:
     """Return the running instance of that name, in whichever runtime."""
-    return next((found for found in instances() if found.name == name), None)
+    return next((instance for instance in instances() if instance.name == name), None)
 
 
 def wait_ready(
@@ -113,22 +115,24 @@ def wait_ready(
     Raises LabError, with the end of its log, when it ended, or was not ready in time; the caller stops it then.
     """
     started = time.monotonic()
-    found = last = runtime.instance(name)
+    instance = previous = runtime.instance(name)
     while True:
-        if found is None or found.restarts:
-            raise LabError(failed(name, "ended before it was ready", last))
-        if found.is_healthy():
-            return found
+        if instance is None or instance.restarts:
+            raise LabError(failed(name, "ended before it was ready", previous))
+        if instance.is_healthy():
+            return instance
         waited_s = time.monotonic() - started
         if waited_s > timeout_s:
-            raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", found))
+            raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", instance))
         on_wait()
         time.sleep(min(max(POLL_S[0], waited_s / 20), POLL_S[1]))
-        last, found = found, runtime.instance(name)
+        previous, instance = instance, runtime.instance(name)
 
 
-def failed(name: str, what: str, found: Instance | None) -> str:
+def failed(name: str, problem: str, instance: Instance | None) -> str:
     """Return the message for a service that did not get ready: the cause first, then the end of this start's log."""
-    text = found.last_words() if found else ""
-    why = logs.cause(text)
-    return f"service '{name}' {what}{f': {why}' if why else ''}\nthe end of its log since it was started:\n{text}"
+    text = instance.last_words() if instance else ""
+    cause = logs.cause(text)
+    return (
+        f"service '{name}' {problem}{f': {cause}' if cause else ''}\nthe end of its log since it was started:\n{text}"
+    )

@@ -97,7 +97,7 @@ class Container:
         docker.run(["stop", self.container], check=False)
         guard.remove(self.container)
         if self.attached and (watch := _GUARDS.pop(self.container, None)):
-            guard.dismiss(watch)
+            guard.release(watch)
 
     def last_words(self, lines: int = 15) -> str:
         """Return the end of its log."""
@@ -126,35 +126,35 @@ def everything() -> list[Container]:
     if not ids:
         return []
     done = docker.run(["inspect", *ids], check=False)  # one may have gone since
-    found = []
+    containers = []
     for container in map(_container, docker.parse_json(done.stdout)):
         if container.is_abandoned():
             say(f"removing {container.container}: the call it belonged to is gone")
             guard.remove(container.container)
         else:
-            found.append(container)
-    return sorted(found, key=lambda one: one.name)
+            containers.append(container)
+    return sorted(containers, key=lambda container: container.name)
 
 
 def instances() -> list[Container]:
     """Return what runs in this project."""
-    return [one for one in everything() if one.is_up]
+    return [container for container in everything() if container.is_up]
 
 
 def instance(name: str) -> Container | None:
     """Return the running instance of that name."""
-    return next((one for one in instances() if one.name == name), None)
+    return next((container for container in instances() if container.name == name), None)
 
 
 def _container(record: dict) -> Container:
     config, host, state = record["Config"], record["HostConfig"], record["State"]
     labels = config["Labels"]
     inside = re.search(r"://[^/]*:(\d+)/", " ".join((config.get("Healthcheck") or {}).get("Test") or []))
-    bindings = [one for some in (host.get("PortBindings") or {}).values() for one in some or ()]
+    bindings = [entry for group in (host.get("PortBindings") or {}).values() for entry in group or ()]
     published = [
         f"http://{ports.reachable(binding.get('HostIp') or '0.0.0.0')}:{binding['HostPort']}" for binding in bindings
     ]
-    devices = [device for one in host.get("DeviceRequests") or () for device in one.get("DeviceIDs") or ["all"]]
+    devices = [device for entry in host.get("DeviceRequests") or () for device in entry.get("DeviceIDs") or ["all"]]
     return Container(
         id=record["Id"],
         container=record["Name"].lstrip("/"),
@@ -185,24 +185,24 @@ def prepare(names: Sequence[str]) -> None:
 
     Reports where one was built from another lock.
     """
-    found = images.found(list(dict.fromkeys(names)))
+    built = images.found(list(dict.fromkeys(names)))
     for name in dict.fromkeys(names):
-        if problem := images.unusable(name, found.get(name)):
-            if name not in found:
+        if problem := images.unusable(name, built.get(name)):
+            if name not in built:
                 raise LabError(problem)
             say(problem)
-    if problem := docker.why_no_volume(docker.info()):
+    if problem := docker.volume_problem(docker.info()):
         raise LabError(problem)
     volumes.prepare()
 
 
-def _variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
+def _variables(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that Compose gets beside the process's own: whose the files are, where, and `given`."""
     uid, gid = volumes.container_user()
-    known = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
-    known[compose.PROJECT] = compose.project()
-    known |= {name: _on_volume(name, value) for name, value in (given or {}).items()}
-    return {**known, **compose.discovered({**compose.environment_variables(), **(given or {})})}
+    variables = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
+    variables[compose.PROJECT] = compose.project()
+    variables |= {name: _on_volume(name, value) for name, value in (overrides or {}).items()}
+    return {**variables, **compose.discovered({**compose.environment_variables(), **(overrides or {})})}
 
 
 def _on_volume(name: str, value: str) -> str:
@@ -217,16 +217,18 @@ def _on_volume(name: str, value: str) -> str:
     return value
 
 
-def _known(given: Mapping[str, str] | None) -> dict[str, str]:
+def _with_path_variables(overrides: Mapping[str, str] | None) -> dict[str, str]:
     """Return `given` over the process's own variables that may hold a path, which have to be translated."""
-    paths_in = ("CHECKPOINT", "REPLAY_RUN")
-    own = {name: value for name, value in os.environ.items() if name.startswith("VLALAB_") and name.endswith(paths_in)}
-    return {**own, **(given or {})}
+    suffixes = ("CHECKPOINT", "REPLAY_RUN")
+    inherited = {
+        name: value for name, value in os.environ.items() if name.startswith("VLALAB_") and name.endswith(suffixes)
+    }
+    return {**inherited, **(overrides or {})}
 
 
-def _files(service: str, given: Mapping[str, str]) -> list[Path]:
+def _files(service: str, variables: Mapping[str, str]) -> list[Path]:
     """Return the Compose files beside compose.yaml: one for a service that gets a GPU."""
-    return reservations.files(service, {**compose.environment_variables(), **given})
+    return reservations.files(service, {**compose.environment_variables(), **variables})
 
 
 def start(
@@ -241,39 +243,45 @@ def start(
     variables: on top of .env and the process's own. attached: it ends with this process, under a name of its own, and
     publishes a port only at an address of the network: any free one.
     """
-    given = _known(variables)
-    published = attached and ports.is_of_network({**compose.environment_variables(), **given}.get("VLALAB_BIND", ""))
+    settings = _with_path_variables(variables)
+    published = attached and ports.is_of_network({**compose.environment_variables(), **settings}.get("VLALAB_BIND", ""))
     if not attached or published:
-        given = _with_ports(service_name, given, any_port=attached)
+        settings = _with_ports(service_name, settings, any_port=attached)
     name = instance_name or service_name
     if attached:
         name = f"{compose.project()}-{name}"
         _GUARDS[name] = guard.start(name)
-    words, files = _start_words(service_name, name, attached, _me(), published), _files(service_name, given)
-    docker.compose(words, files=files, variables=_variables(given))
+    arguments, files = _start_arguments(service_name, name, attached, _me(), published), _files(service_name, settings)
+    docker.compose(arguments, files=files, variables=_variables(settings))
     if attached:  # `compose run` drops the restart rule
         docker.run(["update", "--restart", compose.read()[service_name].restart, name])
-    found = instance(name)
-    if found is None:
-        ended = next((one for one in everything() if one.service == service_name), None)
+    container = instance(name)
+    if container is None:
+        ended = next((candidate for candidate in everything() if candidate.service == service_name), None)
         text = ended.last_words() if ended else "(it left no log)"
         raise LabError(f"service '{service_name}' ended at once:\n{text}")
-    return found
+    return container
 
 
-def _with_ports(service: str, given: Mapping[str, str], any_port: bool) -> dict[str, str]:
+def _with_ports(service: str, settings: Mapping[str, str], any_port: bool) -> dict[str, str]:
     """Return `given` with the ports that are in use: those of what runs, and a free one for `service`."""
     running = instances()
-    others = [one for one in running if one.service != service and not one.attached and one.port]
-    used = {ports.port_variable(one.service): str(one.port) for one in others}
-    known = {**compose.environment_variables(), **used, **given}
-    mine = next((one.port for one in running if one.name == service and one.port and not any_port), None)
-    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=any_port, mine=mine, by_engine=True)
+    published = [
+        container for container in running if container.service != service and not container.attached and container.port
+    ]
+    used = {ports.port_variable(container.service): str(container.port) for container in published}
+    variables = {**compose.environment_variables(), **used, **settings}
+    current_port = next(
+        (container.port for container in running if container.name == service and container.port and not any_port), None
+    )
+    placed = ports.service_on_free_port(
+        compose.FILE, service, variables, any_port=any_port, mine=current_port, by_engine=True
+    )
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
-    return {**used, **given, **port}
+    return {**used, **settings, **port}
 
 
-def _start_words(service: str, name: str, attached: bool, owner: str, published: bool = False) -> list[str]:
+def _start_arguments(service: str, name: str, attached: bool, owner: str, published: bool = False) -> list[str]:
     if not attached:
         return ["up", "--detach", "--no-deps", service]
     flags = ["--service-ports"] if published else []
@@ -288,14 +296,14 @@ def _me() -> str:
 
 def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
     """Return the command line that `start` runs, for a dry run."""
-    given = _known(variables)
-    words = _start_words(service_name, f"{compose.project()}-{service_name}-PID", attached, "PID")
-    return _command_line(words, _files(service_name, given), given)
+    settings = _with_path_variables(variables)
+    arguments = _start_arguments(service_name, f"{compose.project()}-{service_name}-PID", attached, "PID")
+    return _command_line(arguments, _files(service_name, settings), settings)
 
 
-def _command_line(words: Sequence[str], files: Sequence[Path], given: Mapping[str, str] | None = None) -> str:
-    variables = [f"{name}={value}" for name, value in _variables(given).items() if os.environ.get(name) != value]
-    return shlex.join([*variables, *docker.command(docker.compose_args(words, files))])
+def _command_line(arguments: Sequence[str], files: Sequence[Path], settings: Mapping[str, str] | None = None) -> str:
+    variables = [f"{name}={value}" for name, value in _variables(settings).items() if os.environ.get(name) != value]
+    return shlex.join([*variables, *docker.command(docker.compose_args(arguments, files))])
 
 
 # --- programs and shells ------------------------------------------------------------------------------------
@@ -316,11 +324,11 @@ def run(
     that a user reads or types means the same inside. A signal goes into the container: `compose run` lets go of it.
     """
     host, _, port = listens.rpartition(":")
-    given = {**(variables or {}), **({"VLALAB_BIND": host} if listens else {})}
+    settings = {**(variables or {}), **({"VLALAB_BIND": host} if listens else {})}
     name = f"{compose.project()}-{service_name}-{'PID' if dry_run else os.getpid()}"
     volume = str(paths.volume())
-    seen = {"VLALAB_VOLUME": volume, **given}
-    words = [
+    seen = {"VLALAB_VOLUME": volume, **settings}
+    arguments = [
         "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
         "--label", f"{OWNER}={'PID' if dry_run else _me()}",
         *(word for item in seen.items() for word in ("--env", "=".join(item))),
@@ -329,24 +337,24 @@ def run(
         *(w for p in (volume, *_paths_in(command)) for w in ("--volume", f"{p}:{p}" + ":ro" * Path(p).is_file())),
         service_name, *command,
     ]  # fmt: skip
-    files = _files(service_name, given)
+    files = _files(service_name, settings)
     if dry_run:
-        print(_command_line(words, files))
+        print(_command_line(arguments, files))
         return 0
 
     def deliver(number: int) -> bool:
         return docker.run(["kill", "--signal", str(int(number)), name], check=False).returncode == 0
 
     with guard.guarded(name):
-        line = docker.command(docker.compose_args(words, files))
-        return supervise(line, {**os.environ, **_variables(), **given}, deliver=deliver)
+        line = docker.command(docker.compose_args(arguments, files))
+        return supervise(line, {**os.environ, **_variables(), **settings}, deliver=deliver)
 
 
 def _paths_in(command: Sequence[str]) -> list[str]:
     """Return the files and folders outside the volume that a command, or the variable for assets, names."""
-    words = [word.partition("=")[2] if word.startswith("--") else word for word in command]
-    words.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
-    outside = [word for word in words if word.startswith("/") and not Path(word).is_relative_to(paths.volume())]
+    candidates = [word.partition("=")[2] if word.startswith("--") else word for word in command]
+    candidates.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
+    outside = [word for word in candidates if word.startswith("/") and not Path(word).is_relative_to(paths.volume())]
     return [word for word in dict.fromkeys(outside) if Path(word).exists()]
 
 
@@ -365,38 +373,41 @@ def _network() -> list[str]:
 def shell(service_name: str, command: str | None = None, dry_run: bool = False) -> int:
     """Open a shell in a service's image, with its restrictions, or run one command line; return the exit code."""
     inner = ["bash", "-c", command] if command else ["bash"]
-    words, files = ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner], _files(service_name, {})
+    arguments, files = (
+        ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner],
+        _files(service_name, {}),
+    )
     if dry_run:
-        print(_command_line(words, files))
+        print(_command_line(arguments, files))
         return 0
-    return docker.stream(docker.compose_args(words, files), variables=_variables())
+    return docker.stream(docker.compose_args(arguments, files), variables=_variables())
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
     """Print the end of a container's log, also of one that ended, and what is added to it if `follow`."""
-    found = next((one for one in everything() if one.name == name), None)
-    if found is None:
+    container = next((candidate for candidate in everything() if candidate.name == name), None)
+    if container is None:
         raise LabError(f"no container of '{name}'; start it: ./lab up {name}")
-    docker.stream(["logs", "--tail", str(lines), *(["--follow"] if follow else []), found.container])
+    docker.stream(["logs", "--tail", str(lines), *(["--follow"] if follow else []), container.container])
 
 
-def close(found: Container, keep_log: bool) -> None:
+def close(container: Container, keep_log: bool) -> None:
     """Stop a private instance; its log is kept where somebody will want to read it."""
     if keep_log:
-        say(f"the policy's log: {logs.keep(found.name, found.last_words(lines=10_000))}")
-    found.stop()
+        say(f"the policy's log: {logs.keep(container.name, container.last_words(lines=10_000))}")
+    container.stop()
 
 
-def address(found: Container) -> str:
+def address(container: Container) -> str:
     """Return where containers of this project reach an instance: by its name on their network."""
-    return f"http://{found.name}:{found.port}"
+    return f"http://{container.name}:{container.port}"
 
 
-def address_for_all(found: Container) -> str:
+def address_for_all(container: Container) -> str:
     """Return where containers and other machines reach an instance. Raises LabError for one that they do not."""
-    if ports.is_of_network(urlsplit(found.url).hostname or ""):
-        return found.url
+    if ports.is_of_network(urlsplit(container.url).hostname or ""):
+        return container.url
     raise LabError(
-        f"{found.name} is at {found.url or 'no address of this machine'}, where no other machine reaches it; "
-        f"start it with VLALAB_BIND set to this machine's address: ./lab up {found.service} --restart"
+        f"{container.name} is at {container.url or 'no address of this machine'}, where no other machine reaches it; "
+        f"start it with VLALAB_BIND set to this machine's address: ./lab up {container.service} --restart"
     )

@@ -48,20 +48,20 @@ def open_private(path: Path) -> int:
 
 def keep(name: str, text: str | None = None) -> Path:
     """Return where a private instance's log lies from now on, for a user to read: `text`, else what it wrote."""
-    kept = place(name, make=True)
+    path = place(name, make=True)
     if text is not None:
-        state.write(kept, f"{text}\n")
-    elif (own := place(name, attached=True)).exists():
-        own.replace(kept)
+        state.write(path, f"{text}\n")
+    elif (private_path := place(name, attached=True)).exists():
+        private_path.replace(path)
         drop(name)
-    return kept
+    return path
 
 
 def drop(name: str) -> None:
     """Remove the log of a private instance."""
     path = place(name, attached=True)
-    for one in (path, _older(path)):
-        one.unlink(missing_ok=True)
+    for file in (path, _older(path)):
+        file.unlink(missing_ok=True)
 
 
 def sweep() -> None:
@@ -73,7 +73,7 @@ def sweep() -> None:
             path.unlink(missing_ok=True)
 
 
-def last_words(path: Path, lines: int, since_s: float = 0.0) -> str:
+def tail(path: Path, lines: int, since_s: float = 0.0) -> str:
     """Return the end of a log, from the supervisor's first line at or after a time (seconds since the epoch)."""
     try:
         text = path.read_text(errors="replace").splitlines()
@@ -84,11 +84,11 @@ def last_words(path: Path, lines: int, since_s: float = 0.0) -> str:
     return "\n".join(text[first:][-lines:])
 
 
-def cause(words: str) -> str:
+def cause(text: str) -> str:
     """Return the line of a log that says why a program ended: its error, else the last one; "" of an empty log."""
-    own = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("--- ")]
-    errors = [LOGGED.sub("", line) for line in own if LOGGED.match(line) or CAUSE.match(line)]
-    return (errors or own or [""])[-1]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("--- ")]
+    errors = [LOGGED.sub("", line) for line in lines if LOGGED.match(line) or CAUSE.match(line)]
+    return (errors or lines or [""])[-1]
 
 
 def names() -> list[str]:
@@ -100,8 +100,8 @@ def require(name: str, attached: bool) -> Path:
     """Return where a log lies. Raise LabError where there is none."""
     path = place(name, attached)
     if not path.exists():
-        known = ", ".join(names()) or "none"
-        raise LabError(f"no log of '{name}' at {path}; start it: ./lab up {name}. Logs that exist: {known}")
+        available = ", ".join(names()) or "none"
+        raise LabError(f"no log of '{name}' at {path}; start it: ./lab up {name}. Logs that exist: {available}")
     return path
 
 
@@ -117,13 +117,13 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path, self.descriptor = path, open_private(path)
-        self.dropped, self.why = 0, ""
+        self.dropped, self.reason = 0, ""
         if _older(path).exists():
             os.close(open_private(_older(path)))  # closed to others, should an earlier version have left it open
 
     def write(self, data: bytes) -> None:
         """Append; once that is possible again, says first how much was dropped before."""
-        missing = _line(f"{self.dropped} bytes of output were dropped: {self.why}") if self.dropped else b""
+        missing = _line(f"{self.dropped} bytes of output were dropped: {self.reason}") if self.dropped else b""
         self.dropped = 0 if self._append(missing + data) else self.dropped + len(data)
 
     def note(self, text: str) -> None:
@@ -141,9 +141,9 @@ class Log:
             if written == len(data):
                 return True
             os.ftruncate(self.descriptor, size)
-            self.why = "the disk is full"
+            self.reason = "the disk is full"
         except OSError as error:
-            self.why = error.strerror or str(error)
+            self.reason = error.strerror or str(error)
         return False
 
     def _rotate(self) -> None:

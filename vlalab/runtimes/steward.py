@@ -26,10 +26,10 @@ TAKEN = ("VLALAB_TOKEN", "VLALAB_BIND")  # settings of the page that what is sta
 
 def directory() -> Path:
     """Return the directory of the socket and its secret, made if missing. It is never replaced: it is mounted."""
-    place = state.directory(NAME) / "socket"
-    place.mkdir(exist_ok=True)
-    place.chmod(0o711)  # in a container another user may pass through; out here the directory above lets nobody
-    return place
+    path = state.directory(NAME) / "socket"
+    path.mkdir(exist_ok=True)
+    path.chmod(0o711)  # in a container another user may pass through; out here the directory above lets nobody
+    return path
 
 
 def variables(service: str) -> dict[str, str]:
@@ -41,7 +41,7 @@ def attend(page: Instance) -> None:
     """Have a daemon run for this page, with its token, or none where that is wanted."""
     if os.environ.get(ACTING):
         return
-    if not is_wanted():
+    if not is_enabled():
         dismiss()
         return
     settings = page.started_with()
@@ -49,17 +49,17 @@ def attend(page: Instance) -> None:
     compared = {name: variables.get(name, "") for name in (*TAKEN, "VLALAB_VOLUME", "VLALAB_PROJECT")}
     compared["runtime"] = page.runtime
     with exclusive(state.directory() / f".{NAME}.lock", "another call is starting the page's steward"):
-        if found := there():
-            if found.started_with() == compared:
+        if daemon := there():
+            if daemon.started_with() == compared:
                 return
-            found.stop()
+            daemon.stop()
         command = [sys.executable, "-m", "vlalab.steward", str(directory()), page.runtime]
         environment = {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"}
         path = _state_path()
         local.launch(NAME, command, environment, state_path=path, settings=compared, gpu="none", stop_grace_s=2.0)
 
 
-def is_wanted() -> bool:
+def is_enabled() -> bool:
     """Return whether the page may start and stop services: unless VLALAB_STEWARD=off."""
     return compose.environment_variables().get(OFF, "").lower() != "off"
 
@@ -71,8 +71,8 @@ def there() -> Instance | None:
 
 def dismiss() -> None:
     """End it, where one runs. A command of its own does not."""
-    if not os.environ.get(ACTING) and (found := there()):
-        found.stop()
+    if not os.environ.get(ACTING) and (daemon := there()):
+        daemon.stop()
 
 
 def _state_path(make: bool = True) -> Path:

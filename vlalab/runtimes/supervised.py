@@ -97,7 +97,7 @@ class Instance:
 
     def last_words(self, lines: int = 15) -> str:
         """Return the end of its log, of this start only."""
-        return logs.last_words(self.log_path, lines, self.started_at)
+        return logs.tail(self.log_path, lines, self.started_at)
 
 
 def state_path(name: str, make: bool = True) -> Path:
@@ -129,7 +129,7 @@ def read(path: Path) -> Instance | None:
 
 def instances() -> list[Instance]:
     """Return what this caller runs on this machine; state files of processes that are gone are removed."""
-    return [found for path in sorted(state.directory(make=False).glob("*.json")) if (found := load(path))]
+    return [running for path in sorted(state.directory(make=False).glob("*.json")) if (running := load(path))]
 
 
 def instance(name: str) -> Instance | None:
@@ -139,13 +139,13 @@ def instance(name: str) -> Instance | None:
 
 def load(path: Path) -> Instance | None:
     """Return the instance of a state file, if its supervisor runs; a child that is not the supervisor's is left out."""
-    found = read(path)
-    if found is None:
+    instance = read(path)
+    if instance is None:
         return None
-    supervisor, child = found.supervisor, found.child
-    if command(supervisor.pid)[1:] != ["-m", SUPERVISOR, str(path)] or not supervisor.is_ours():
+    supervisor, child = instance.supervisor, instance.child
+    if command(supervisor.pid)[1:] != ["-m", SUPERVISOR, str(path)] or not supervisor.belongs_to_caller():
         path.unlink(missing_ok=True)
         return None
-    if child and not (child.is_ours() and stat_fields(child.pid)[1:2] == [str(supervisor.pid)]):
-        return replace(found, child=None)
-    return found
+    if child and not (child.belongs_to_caller() and stat_fields(child.pid)[1:2] == [str(supervisor.pid)]):
+        return replace(instance, child=None)
+    return instance

@@ -82,7 +82,7 @@ def all_parts(options: Options) -> list[Part]:
 def lint(options: Options, output: TextIO | None) -> list[Result]:
     """Run ruff and the type checker over the repository; each counts as one test."""
     commands = (["ruff", "check", "--no-cache", "."], ["vlalab.testing.types"])
-    codes = [execute([sys.executable, "-m", *words], {}, output) for words in commands]
+    codes = [execute([sys.executable, "-m", *arguments], {}, output) for arguments in commands]
     return [Result("lint", passed=codes.count(0), failed=len(codes) - codes.count(0))]
 
 
@@ -204,7 +204,7 @@ def image_command(name: str, image: images.Image, report: Path, flags: Sequence[
         *([] if gpu in ("", "none") else ["--gpus", "all" if gpu == "all" else f'"device={gpu}"']),
         "--env", "OMP_NUM_THREADS", "--env", NIGHTLY,
         "--volume", f"{report}:/report",
-        *(word for here, there in pairs for word in ("--volume", f"{here}:{there}:ro")),
+        *(word for source, target in pairs for word in ("--volume", f"{source}:{target}:ro")),
         image.reference, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
         "--junitxml=/report/junit.xml", *flags, f"tests/{name}",
     ]  # fmt: skip

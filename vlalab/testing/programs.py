@@ -21,12 +21,12 @@ def missing(parts: Sequence[str]) -> dict[str, list[str]]:
     """Return the packages that this machine lacks, each with those of the parts whose tests skip without it."""
     from tests import browser, ssh_server
 
-    found = {"chromium": browser.find(), "openssh-server": ssh_server.find(), "nginx": shutil.which("nginx")}
+    installed = {"chromium": browser.find(), "openssh-server": ssh_server.find(), "nginx": shutil.which("nginx")}
     texts = {part: [path.read_text() for path in (paths.ROOT / "tests" / part).glob("**/test_*.py")] for part in parts}
     users = {
         package: [part for part in parts if any(marker in text for text in texts[part])]
         for package, marker in MARKERS.items()
-        if found[package] is None
+        if installed[package] is None
     }
     return {package: names for package, names in users.items() if names}
 
@@ -48,8 +48,8 @@ def advice(parts: Sequence[str]) -> list[str]:
     if not packages:
         return []
     sudo = "" if os.geteuid() == 0 else "sudo "
-    again = " ".join(part for part in parts if any(part in users for users in packages.values()))
-    lines = [f"to run the skipped tests: {sudo}apt-get install -y {' '.join(packages)} && ./lab test {again}"]
+    skipped_parts = " ".join(part for part in parts if any(part in users for users in packages.values()))
+    lines = [f"to run the skipped tests: {sudo}apt-get install -y {' '.join(packages)} && ./lab test {skipped_parts}"]
     if "chromium" in packages:
         lines.append(
             "where Chromium is only a snap, which does not run in containers (Ubuntu), install Chrome: curl -fsSLO "

@@ -18,16 +18,16 @@ TORCH = ("torch", "triton", "nvidia-cusparselt-cu12")  # the last: of torch 2.6 
 def pins(lock: str) -> dict[str, str]:
     """Returns a lock's pins, name → its lines: version, marker and hashes, without comments."""
     lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    found = re.split(r"(?m)^(?=[A-Za-z0-9])", "\n".join(lines))[1:]
-    return {re.match(r"[\w.-]+", text)[0]: text.rstrip("\\\n ") + "\n" for text in found}  # type: ignore[index]
+    entries = re.split(r"(?m)^(?=[A-Za-z0-9])", "\n".join(lines))[1:]
+    return {re.match(r"[\w.-]+", text)[0]: text.rstrip("\\\n ") + "\n" for text in entries}  # type: ignore[index]
 
 
 def cut(lock: str) -> dict[str, str]:
     """Returns layer → the part of a lock that it holds; empty where the lock has nothing of it."""
-    found = pins(lock)
-    torch = [name for name in found if name in TORCH]
-    nvidia = [name for name in found if name.startswith("nvidia-") and name not in torch]
-    return {layer: "".join(found[name] for name in names) for layer, names in (("nvidia", nvidia), ("torch", torch))}
+    entries = pins(lock)
+    torch = [name for name in entries if name in TORCH]
+    nvidia = [name for name in entries if name.startswith("nvidia-") and name not in torch]
+    return {layer: "".join(entries[name] for name in names) for layer, names in (("nvidia", nvidia), ("torch", torch))}
 
 
 def write(lock: Path, directory: Path) -> None:

@@ -18,11 +18,11 @@ SECRETS = re.compile(r"(?m)^\s*(?:export\s+)?\w*(?:TOKEN|PASSWORD|SECRET|INDEX|K
 
 
 @check("environments", "environments", FAIL, "./lab env ENV", limit_s=5.0)
-def environments(case: Case) -> Finding:
+def environments(context: Case) -> Finding:
     """One of another lock is not what was tested."""
-    made = [env for name in case.selected() if os.path.lexists((env := venvs.named(name, case.root)).python)]
+    made = [env for name in context.selected() if os.path.lexists((env := venvs.named(name, context.root)).python)]
     for env in made:
-        if case.machine.run(str(env.python), "-I", "-c", "pass").code != 0:
+        if context.machine.run(str(env.python), "-I", "-c", "pass").code != 0:
             return fail(f"the Python of environment {env.name} does not run", f"./lab env {env.name}")
     for env in made:
         if not env.is_ready():
@@ -31,9 +31,9 @@ def environments(case: Case) -> Finding:
 
 
 @check("images", "images", WARN, "./lab build ENV", requires=(ENGINE,))
-def built_images(case: Case) -> Finding:
+def built_images(context: Case) -> Finding:
     """A container would run other versions than those of the lock."""
-    built = images.found(list(case.selected()))
+    built = images.found(list(context.selected()))
     if not built:
         return skip("none is built")
     for name, image in built.items():
@@ -43,9 +43,9 @@ def built_images(case: Case) -> Finding:
 
 
 @check("settings", ".env", FAIL, "chmod 600 .env")
-def settings(case: Case) -> Finding:
+def settings(context: Case) -> Finding:
     """A token that others can read is no secret."""
-    path = case.root / ".env"
+    path = context.root / ".env"
     try:
         text, mode = path.read_text(), stat.S_IMODE(path.stat().st_mode)
         variables = read_dotenv(path)
@@ -54,6 +54,6 @@ def settings(case: Case) -> Finding:
     except (OSError, LabError, UnicodeDecodeError) as error:
         return fail(f".env cannot be read: {error}", "", "correct it; .env.example shows how")
     if mode & (stat.S_IRGRP | stat.S_IROTH) and SECRETS.search(text):
-        why = f".env holds a token or password, and its mode {mode:o} lets others read it"
-        return fail(why, f"chmod 600 {shlex.quote(str(path))}", safe=True)
+        reason = f".env holds a token or password, and its mode {mode:o} lets others read it"
+        return fail(reason, f"chmod 600 {shlex.quote(str(path))}", safe=True)
     return ok(f"{len(variables)} settings in .env, mode {mode:o}")
