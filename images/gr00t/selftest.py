@@ -16,7 +16,7 @@ MODULES = (
 
 
 def check_inference() -> str:
-    """Check one inference with a tiny random checkpoint: pictures, state and words in, a chunk of actions out."""
+    """Check one inference with a tiny random checkpoint: images, state and instruction in, a chunk of actions out."""
     from services.gr00t.__main__ import ServiceSettings, prepare
     from services.gr00t.checkpoint import tiny
 

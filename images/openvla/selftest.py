@@ -15,7 +15,7 @@ MODULES = ("torchvision", "timm", "transformers", "tokenizers", "accelerate", "s
 
 
 def check_stack() -> str:
-    """Check the imports; transformers from 4.50 on ignores the picture without a word."""
+    """Check the imports; transformers from 4.50 on ignores the image silently."""
     imports = check_imports(MODULES)
     import transformers
 
@@ -39,7 +39,7 @@ def check_four_bits() -> str:
 
 
 def check_inference() -> str:
-    """Check one inference with a tiny random checkpoint: loading, picture, prompt, tokens, action."""
+    """Check one inference with a tiny random checkpoint: loading, image, prompt, tokens, action."""
     with tempfile.TemporaryDirectory() as directory:
         os.environ["VLALAB_VOLUME"] = directory
         import numpy as np

@@ -166,4 +166,4 @@ def test_a_state_folder_in_which_others_write_is_refused(capsys):
         [sys.executable, "-m", "vlalab", "status"], cwd=paths.ROOT, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": paths.python_path()},
     )  # fmt: skip
-    assert done.returncode != 0 and "may be written to by others" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode != 0 and "is writable by other users" in done.stderr and "Traceback" not in done.stderr

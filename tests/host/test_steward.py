@@ -112,7 +112,7 @@ def ended(served: Path, name: str) -> dict:
 def test_no_route_answers_without_its_secret(served, clone):
     for secret in ("", "another", SECRET):
         for method, path in ROUTES:
-            assert Asked(served, secret).ask(path, method) == (401, {"detail": "that is not the secret"})
+            assert Asked(served, secret).ask(path, method) == (401, {"detail": "wrong secret"})
     assert asked_of(clone) == []
 
 
@@ -175,7 +175,7 @@ def test_one_action_at_a_time_for_a_service(served, clone):
         assert Asked(served).ask("/services/oracle/start", "POST")[0] == 200
         for what in ("start", "stop"):
             status, told = Asked(served).ask(f"/services/oracle/{what}", "POST")
-            assert status == 409 and "oracle is being started" in told["detail"]
+            assert status == 409 and "oracle is already being started" in told["detail"]
         assert action_of(served, "oracle")["ended"] is None
     finally:
         hold.unlink()

@@ -1,4 +1,4 @@
-"""What a check is, what it examines and what it reports."""
+"""Doctor checks: the check itself, the context that it examines, and the finding that it reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding:
     verdict: str
     reason: str
     fix: str | None = None  # a command line, "" for none; None: the check's usual fix
-    hint: str = ""  # what to do in words, before the command or where no single command does it
+    hint: str = ""  # advice as text, before the command or instead of one
     safe: bool = False  # `--fix` runs the command without asking
     details: Mapping[str, Any] = field(default_factory=dict)  # for --json
 
@@ -40,7 +40,7 @@ ok, skip, warn, fail = (partial(Finding, verdict) for verdict in (PASS, SKIP, WA
 
 
 def from_refusal(verdict: str, message: str) -> Finding:
-    """Return the finding for the message of a refusal, "reason; what to do: command"."""
+    """Return the finding for an error message of the form "reason; advice: command"."""
     reason, _, action = message.partition("; ")
     match = re.fullmatch(r"(?:([^:`]*?): )?((?:sudo|docker|\./lab|chmod|systemctl) [^;()]*)", action)
     return Finding(verdict, reason, match[2], match[1] or "") if match else Finding(verdict, reason, "", action)
@@ -48,7 +48,7 @@ def from_refusal(verdict: str, message: str) -> Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """What is examined: a machine, a clone, a volume and environments; none selected means all."""
+    """The machine, clone, volume and environments to examine; no environment selected means all."""
 
     machine: Machine = field(default_factory=Machine)
     environments: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Case:
 
 
 Probe = Callable[[Case], Finding]
-Condition = tuple[Callable[[Case], object], str]  # whether something is there, and the reason to skip where it is not
+Condition = tuple[Callable[[Case], object], str]  # a predicate, and the reason to skip if it is false
 
 NOT_SELECTED = "not for the selected environments"
 TORCH: Condition = (lambda context: any(environment.torch for environment in context.selected().values()), NOT_SELECTED)
@@ -73,7 +73,7 @@ GL: Condition = (lambda context: any(environment.needs_gl for environment in con
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that can be wrong. A probe's docstring is the meaning, its module the group."""
+    """One possible problem. The probe's docstring is its meaning, the probe's module its group."""
 
     id: str
     title: str
@@ -82,13 +82,13 @@ class Check:
     probe: Probe
     meaning: str = ""
     group: str = ""
-    requires: tuple[Condition, ...] = ()  # skipped where one of them does not hold
+    requires: tuple[Condition, ...] = ()  # the check is skipped unless all of them hold
     before: tuple[str, ...] = ()  # tasks that run it before they start
     limit_s: float = 6.0
-    named_limit_s: float = 0.0  # where environments were named and it looks closer
+    named_limit_s: float = 0.0  # limit for named environments, which are examined more closely
 
     def run(self, context: Case) -> Finding:
-        """Return the finding, with the usual fix where the probe names no other for a problem."""
+        """Return the finding; a problem without a fix of its own gets the check's usual fix."""
         reason = next((reason for holds, reason in self.requires if not holds(context)), None)
         finding = self.probe(context) if reason is None else skip(reason)
         usual = self.fix if finding.verdict in (WARN, FAIL) else ""
@@ -111,7 +111,7 @@ def check(id: str, title: str, severity: str, fix: str, **options: Any) -> Calla
 
 @dataclass(frozen=True)
 class Result:
-    """A check and its finding; error: why there is none (it failed or took too long)."""
+    """A check and its finding. error: the failure or timeout of the check itself, else ""."""
 
     check: Check
     finding: Finding

@@ -24,7 +24,7 @@ MAX_WIDTH = 110
 
 
 def runtime(results: Sequence[Result]) -> str:
-    """Return what `--runtime auto` would select: docker where an engine answers and images are built, else local."""
+    """Return the choice of `--runtime auto`: docker if an engine answers and images are built, else local."""
     verdicts = {result.check.id: result.finding.verdict for result in results}
     return "docker" if verdicts.get("docker-engine") == PASS and verdicts.get("images") in (PASS, WARN) else "local"
 
@@ -48,7 +48,7 @@ def _is_for_containers(result: Result) -> bool:
 
 
 def exit_status(results: Sequence[Result]) -> int:
-    """Return 0 where all is in order, 1 for warnings, 2 for failures."""
+    """Return 0 if all checks passed, 1 for warnings, 2 for failures."""
     return max((CODES[result.finding.verdict] for result in results), default=0)
 
 

@@ -1,4 +1,4 @@
-"""All checks, and how they run: in parallel, each within its time limit; one that fails or hangs affects no other."""
+"""Run the checks in parallel, each within its time limit. A check that fails or hangs affects no other."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def run(name: str, context: Case) -> list[Result]:
     elif env.is_ready():
         command, location = [str(env.python), script, "--json"], "locally"
     else:
-        return [result("self-test", skip("neither its image nor its environment is of this lock"))]
+        return [result("self-test", skip("neither an image nor an environment of this lock exists"))]
     variables = {**context.machine.variables, **env.variables(), "PYTHONPATH": paths.python_path()}
     try:
         # Standard input is closed: an import that asks a question fails instead of waiting.

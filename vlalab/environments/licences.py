@@ -1,7 +1,7 @@
 """THIRD_PARTY.md: the licence of every package in the images.
 
-Locks decide the rows. A package states its licence in its own metadata, which is read where it is installed. A row
-whose version has not changed keeps what it says, so only environments with new packages have to be made.
+The locks determine the rows. A licence comes from the metadata of the installed package. Rows of unchanged versions
+are kept, so only environments with new packages have to be installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Locks: requirements.in → requirements.lock with exact versions and sha256 hashes, and no package index's address.
 
-The first line of a lock holds the hash of what it was made from and of what it says, so that `invoke lock --check`
-needs no network: it fails when an input was changed without a new lock, or a lock was edited by hand.
+The first line of a lock holds the hashes of its inputs and of its pins, so `./lab lock --check` needs no network. It
+fails if an input was changed without a new lock, or if a lock was edited by hand.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Lock:
 
     @property
     def source(self) -> Path:
-        """The list of wanted packages."""
+        """The list of required packages."""
         return self.root / self.directory / "requirements.in"
 
     @property
@@ -52,7 +52,7 @@ class Lock:
 
     @property
     def excludes(self) -> Path:
-        """Packages that others declare and nothing here imports; the file may be absent."""
+        """Dependencies of packages that nothing here imports; the file may be absent."""
         return self.root / self.directory / "excludes.txt"
 
     @property
@@ -109,7 +109,7 @@ def make(lock: Lock, upgrade: bool = False) -> bool:
         command = lock.command(output) + (["--upgrade"] if upgrade else [])
         done = subprocess.run(command, cwd=lock.root, env=pythons.uv_environment(), capture_output=True, text=True)
         if done.returncode != 0:
-            raise LabError(f"'{lock.name}' cannot be resolved; uv says:\n{done.stderr.strip()}")
+            raise LabError(f"lock '{lock.name}' cannot be resolved; uv reports:\n{done.stderr.strip()}")
         pins = _without_headers(output.read_text())
     hashes = f"sha256 of its inputs {lock.inputs_hash()}, of the pins below {_digest(pins)}"
     text = f"# Made by `invoke lock {lock.name}`; {hashes}\n{pins}"
@@ -118,7 +118,7 @@ def make(lock: Lock, upgrade: bool = False) -> bool:
 
 
 def problems(lock: Lock) -> list[str]:
-    """Return what is wrong with a lock, as sentences; empty when it is in order."""
+    """Return a message per problem of a lock; empty if it is valid."""
     path = f"{lock.directory}/requirements.lock".removeprefix("./")
     command = f"run: invoke lock {lock.name}"
     if not lock.target.exists():
@@ -130,11 +130,9 @@ def problems(lock: Lock) -> list[str]:
     unhashed = [entry.split(" ")[0] for entry in entries if entry[:1].isalnum() and "--hash=sha256:" not in entry]
     messages = [f"{path} has no hash for {pin}; {command}" for pin in unhashed]
     if inputs != lock.inputs_hash():
-        messages.append(
-            f"{path} was made from other requirements than {lock.directory}/requirements.in holds; {command}"
-        )
+        messages.append(f"{path} does not match {lock.directory}/requirements.in; {command}")
     if stated != _digest(_without_headers(text)):
-        messages.append(f"{path} was changed by hand; {command}")
+        messages.append(f"{path} was edited by hand; {command}")
     return messages
 
 

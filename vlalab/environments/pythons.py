@@ -1,4 +1,4 @@
-"""Finds Python interpreters. One that exists need not run (a pyenv shim without a version), so each is asked."""
+"""Find Python interpreters. Each candidate is run once: a pyenv shim may exist without a version."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def uv() -> str:
     sibling = Path(sys.executable).parent / "uv"
     uv_path = str(sibling) if sibling.exists() else shutil.which("uv")
     if not uv_path:
-        raise FileNotFoundError(f"no uv beside {sys.executable} nor on PATH; start through ./lab, which installs it")
+        raise FileNotFoundError(f"uv not found next to {sys.executable} or on PATH; run ./lab, which installs it")
     return uv_path
 
 
 def uv_environment() -> dict[str, str]:
     """Return the environment for uv: the system's certificates, and no project or venv of the caller's.
 
-    Pythons that it downloads lie in the clone where the caller's home is closed to others who can read the clone.
+    It downloads Pythons into the clone if other users can read the clone but not the caller's home.
     """
     inherited = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
     python_directory = (
@@ -61,9 +61,9 @@ def _candidates(version: str) -> Iterator[str]:
 
 
 def find(version: str, directory: Path = ROOT) -> str | None:
-    """Return an installed interpreter of that version: PATH, the usual directories, pyenv, then what uv finds.
+    """Return an installed interpreter of that version: from PATH, the usual directories, pyenv, then uv.
 
-    One that serves everybody who can read `place` goes before one that does not.
+    One that every reader of `directory` can run takes precedence.
     """
     first = None
     for path in _candidates(version):

@@ -1,4 +1,4 @@
-"""Environment variables that stop the libraries of the lab's programs, mostly without saying so."""
+"""Environment variables that break libraries of the lab's programs, mostly without a message."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TRANSFER = "HF_HUB_ENABLE_HF_TRANSFER"
 
 
 def unusable(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the name of each unusable variable → what is wrong with it and what to type.
+    """Return unusable variables: name → the problem and its fix.
 
-    No value is repeated: a proxy's may hold a password.
+    Messages contain no value: a proxy's may contain a password.
     """
     reasons = {
         name: f"{name} names a SOCKS proxy, which the lab's programs do not support; set HTTPS_PROXY to an HTTP proxy, "

@@ -1,8 +1,8 @@
-"""Takes secrets out of text that somebody else will read: known values wherever they stand, and what looks like one.
+"""Remove secrets from text that other people will read: known values, and text that looks like a secret.
 
-How the tokens of forges, clouds and messengers look comes from detect-secrets. RULES are for what it does not know or
-cannot replace: names with values, headers, command lines, files of credentials. Neither looks for high entropy: hashes,
-digests and commit ids stay. Every rule takes time in proportion to the text's length.
+detect-secrets supplies the token formats of forges, clouds and messengers. RULES cover what it does not know or cannot
+replace: names with values, headers, command lines, credential files. Neither looks for high entropy: hashes, digests
+and commit ids stay. Every rule takes time linear in the text's length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache, partial
 from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "[removed]"
-SHORTEST = 4  # characters; a shorter value would take half of the words with it
+SHORTEST = 4  # characters; a shorter value would match ordinary text
 # A key's name in capitals is a variable; OpenVLA's unnorm_key names a table.
 NAMES = (
     r"(?<![\w-])(?:[\w-]*(?:token|passw(?:or)?d|passphrase|secret|credentials?|[_-](?:auth|pwd|signature)|"
@@ -55,7 +55,7 @@ RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), replacement) for 
     (r"(?:(?<![\w-])|(?<=\\[nrt]))eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", HIDDEN),
     (r"(hooks\.slack\.com/(?:services|workflows|triggers)/)[^\s\"'\\]+", rf"\1{HIDDEN}"),
 ))  # fmt: skip
-# What of detect-secrets is left out: RULES replace it, or it is no secret here (an address), or its expressions take
+# Detectors of detect-secrets that are not used: RULES replace them, they match no secret (an address), or they take
 # quadratic time.
 LEFT_OUT = (
     "Basic Auth Credentials", "JSON Web Token", "NPM tokens", "OpenAI Token", "Private Key", "Public IP (ipv4)",
@@ -64,9 +64,9 @@ LEFT_OUT = (
 
 
 def values(variables: Mapping[str, str]) -> set[str]:
-    """Return the values of those variables whose names say that they are secret, and passwords within addresses.
+    """Return the values of variables with secret names, and passwords in URLs.
 
-    An address spells some characters in its own way: each value is there in both spellings.
+    Each value is returned plain and URL-encoded.
     """
     named = {value for name, value in variables.items() if NAMED.fullmatch(name)}
     inside = {
@@ -81,7 +81,7 @@ def values(variables: Mapping[str, str]) -> set[str]:
 
 
 def removed(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the text without known secrets and without what looks like one; the longest value goes first."""
+    """Return the text with known secrets, longest first, and text that looks like a secret replaced."""
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     for pattern, replacement in RULES:
@@ -96,7 +96,7 @@ def removed(text: str, secrets: Iterable[str] = ()) -> str:
 
 @cache
 def _token_formats() -> tuple[re.Pattern[str], ...]:
-    """Return detect-secrets' expressions, each extended to the end of the token that it finds."""
+    """Return detect-secrets' expressions, each extended to the end of the matched token."""
     # Loaded here: it takes longer than the host tool takes to start.
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.plugins.base import RegexBasedDetector
@@ -111,6 +111,6 @@ def _token_formats() -> tuple[re.Pattern[str], ...]:
 
 
 def _hide(match: re.Match[str]) -> str:
-    """Return a match without its secret: the group that holds it, else all but the blanks and quotes around."""
+    """Return a match with its secret replaced: the longest group, else all but surrounding blanks and quotes."""
     longest = max(filter(None, match.groups()), key=len, default="")
     return match[0].replace(longest if len(longest) > 8 else match[0].strip(" \t\r\n=:\"'"), HIDDEN)

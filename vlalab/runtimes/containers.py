@@ -1,7 +1,7 @@
 """The docker runtime: services of compose.yaml as containers, by Docker Compose.
 
-The engine is the record of what runs: a service that Compose started by hand is one too. This module is one of the two
-that `both.Runtime` describes.
+The engine's list of containers is the state; it includes services that Compose started by hand. This module implements
+`both.Runtime`.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Container:
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs, or is about to again."""
+        """Whether it runs or is being restarted."""
         return self.state in RUNNING
 
     def owns(self, pid: int) -> bool:
-        """Return whether a process of this machine runs in it."""
+        """Return whether a process of this machine runs in this container."""
         return memory.belongs_to_container(pid, self.id)
 
     def memory(self) -> int | None:
@@ -78,18 +78,18 @@ class Container:
         return memory.of_container(self.pid)
 
     def is_healthy(self) -> bool:
-        """Return whether its health check succeeded when the engine ran it last: compose.yaml says how often."""
+        """Return the result of the engine's last health check; compose.yaml sets the interval."""
         return self.state == "running" and self.docker_health in ("healthy", "")
 
     def has_ended(self) -> bool:
-        """Return whether it ended and the engine will not start it again."""
+        """Return whether it ended and the engine will not restart it."""
         done = docker.run(["inspect", "--format", "{{.State.Status}}", self.container], check=False)
         if done.returncode != 0:
             return "no such" in done.stderr.lower()  # else the engine does not answer just now
         return done.stdout.strip() in ("exited", "dead")
 
     def started_with(self) -> dict[str, str]:
-        """Return the settings that its configuration shows."""
+        """Return the settings in its configuration."""
         return service_settings.of_container(self.service, self.environment, list(self.command))
 
     def stop(self) -> None:
@@ -105,7 +105,7 @@ class Container:
         return (done.stdout + done.stderr).strip()
 
     def is_abandoned(self) -> bool:
-        """Return whether the call it belonged to is gone, and was one of this machine. A job ends by itself."""
+        """Return whether it belonged to a call of this machine that has ended. A job ends by itself."""
         machine, *rest = self.owner.split(" ")
         if not self.attached or machine != platform.node() or len(rest) != 3 or self.role == "job":
             return False
@@ -116,9 +116,9 @@ _GUARDS: dict[str, guard.Guard] = {}  # of the private containers that this proc
 
 
 def everything() -> list[Container]:
-    """Return the containers of this project, also those that ended; none where no engine answers. 40 ms.
+    """Return the containers of this project, also ended ones; none if no engine answers. 40 ms.
 
-    Private ones whose owner is gone are removed.
+    Private ones whose owner has ended are removed.
     """
     if docker.available():
         return []
@@ -129,7 +129,7 @@ def everything() -> list[Container]:
     containers = []
     for container in map(_container, docker.parse_json(done.stdout)):
         if container.is_abandoned():
-            say(f"removing {container.container}: the call it belonged to is gone")
+            say(f"removing {container.container}: the command that started it has ended")
             guard.remove(container.container)
         else:
             containers.append(container)
@@ -137,7 +137,7 @@ def everything() -> list[Container]:
 
 
 def instances() -> list[Container]:
-    """Return what runs in this project."""
+    """Return the running containers of this project."""
     return [container for container in everything() if container.is_up]
 
 
@@ -181,9 +181,9 @@ def _container(record: dict) -> Container:
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Prepare the volume. Raise LabError where the image of one of those environments is missing.
+    """Prepare the volume. Raises LabError if the image of one of these environments is missing.
 
-    Reports where one was built from another lock.
+    Prints a warning for an image of another lock.
     """
     built = images.found(list(dict.fromkeys(names)))
     for name in dict.fromkeys(names):
@@ -197,7 +197,7 @@ def prepare(names: Sequence[str]) -> None:
 
 
 def _variables(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that Compose gets beside the process's own: whose the files are, where, and `given`."""
+    """Return Compose's variables in addition to the process's own: the files' owner, the volume, and `overrides`."""
     uid, gid = volumes.container_user()
     variables = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
     variables[compose.PROJECT] = compose.project()
@@ -208,17 +208,17 @@ def _variables(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
 def _on_volume(name: str, value: str) -> str:
     """Return a value; a path on this machine's volume becomes the container's."""
     volume = str(paths.volume())
-    if name == steward.DIRECTORY:  # mounted from where it is
+    if name == steward.DIRECTORY:  # mounted from its own path
         return value
     if value == volume or value.startswith(volume + "/"):
         return MOUNT + value[len(volume) :]
     if value.startswith("/") and not value.startswith(MOUNT + "/") and Path(value).exists():
-        raise LabError(f"{name} is {value}, which a container does not see; put it on the volume, {volume}")
+        raise LabError(f"{name} is {value}, which is outside the container; move it to the volume, {volume}")
     return value
 
 
 def _with_path_variables(overrides: Mapping[str, str] | None) -> dict[str, str]:
-    """Return `given` over the process's own variables that may hold a path, which have to be translated."""
+    """Return `overrides` on top of the process's own variables with paths, which have to be translated."""
     suffixes = ("CHECKPOINT", "REPLAY_RUN")
     inherited = {
         name: value for name, value in os.environ.items() if name.startswith("VLALAB_") and name.endswith(suffixes)
@@ -227,7 +227,7 @@ def _with_path_variables(overrides: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _files(service: str, variables: Mapping[str, str]) -> list[Path]:
-    """Return the Compose files beside compose.yaml: one for a service that gets a GPU."""
+    """Return the Compose files in addition to compose.yaml: one for a service that gets a GPU."""
     return reservations.files(service, {**compose.environment_variables(), **variables})
 
 
@@ -238,10 +238,10 @@ def start(
     instance_name: str | None = None,
     attached: bool = False,
 ) -> Container:
-    """Return the container of a service, started but perhaps not ready yet; a new one where something has changed.
+    """Start a service and return its container, which may not be ready yet; a new one if its settings changed.
 
-    variables: on top of .env and the process's own. attached: it ends with this process, under a name of its own, and
-    publishes a port only at an address of the network: any free one.
+    variables: on top of .env and the process's own. attached: it ends with this process and has its own name. It
+    publishes a port, any free one, only at a network address.
     """
     settings = _with_path_variables(variables)
     published = attached and ports.is_of_network({**compose.environment_variables(), **settings}.get("VLALAB_BIND", ""))
@@ -258,13 +258,13 @@ def start(
     container = instance(name)
     if container is None:
         ended = next((candidate for candidate in everything() if candidate.service == service_name), None)
-        text = ended.last_words() if ended else "(it left no log)"
+        text = ended.last_words() if ended else "(no log)"
         raise LabError(f"service '{service_name}' ended at once:\n{text}")
     return container
 
 
 def _with_ports(service: str, settings: Mapping[str, str], any_port: bool) -> dict[str, str]:
-    """Return `given` with the ports that are in use: those of what runs, and a free one for `service`."""
+    """Return `settings` with the ports of running services, and a free one for `service`."""
     running = instances()
     published = [
         container for container in running if container.service != service and not container.attached and container.port
@@ -319,9 +319,9 @@ def run(
 ) -> int:
     """Run a command in a service's image with its variables and restrictions; return its exit code.
 
-    listens: "host:port" of this machine's network, where a command that listens on that port of all addresses is asked.
-    The volume is mounted at its own path too, and so is what the command names (a file to be read only): every path
-    that a user reads or types means the same inside. A signal goes into the container: `compose run` lets go of it.
+    listens: "host:port" at which this machine's network reaches a command that listens on that port of all addresses.
+    The volume and the paths in the command (files read-only) are mounted at their own paths, so a path means the same
+    inside. Signals are sent to the container, since `compose run` does not forward them.
     """
     host, _, port = listens.rpartition(":")
     settings = {**(variables or {}), **({"VLALAB_BIND": host} if listens else {})}
@@ -351,7 +351,7 @@ def run(
 
 
 def _paths_in(command: Sequence[str]) -> list[str]:
-    """Return the files and folders outside the volume that a command, or the variable for assets, names."""
+    """Return the files and directories outside the volume in a command and in the variable for assets."""
     candidates = [word.partition("=")[2] if word.startswith("--") else word for word in command]
     candidates.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
     outside = [word for word in candidates if word.startswith("/") and not Path(word).is_relative_to(paths.volume())]
@@ -359,7 +359,7 @@ def _paths_in(command: Sequence[str]) -> list[str]:
 
 
 def _network() -> list[str]:
-    """Return the flags that hand over proxy, mirror and certificate authority of this machine."""
+    """Return the flags that pass this machine's proxy, mirror and certificate authority."""
     variables = library_variables.usable(os.environ)
     flags = [word for name in NETWORK if variables.get(name) for word in ("--env", name)]
     bundle = next((os.environ[name] for name in CA_VARIABLES if os.environ.get(name)), None)
@@ -384,7 +384,7 @@ def shell(service_name: str, command: str | None = None, dry_run: bool = False) 
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
-    """Print the end of a container's log, also of one that ended, and what is added to it if `follow`."""
+    """Print the end of a container's log, also of an ended one; with `follow`, also new lines."""
     container = next((candidate for candidate in everything() if candidate.name == name), None)
     if container is None:
         raise LabError(f"no container of '{name}'; start it: ./lab up {name}")
@@ -392,22 +392,22 @@ def follow_log(name: str, lines: int, follow: bool) -> None:
 
 
 def close(container: Container, keep_log: bool) -> None:
-    """Stop a private instance; its log is kept where somebody will want to read it."""
+    """Stop a private instance. keep_log: save its log for the user."""
     if keep_log:
         say(f"the policy's log: {logs.keep(container.name, container.last_words(lines=10_000))}")
     container.stop()
 
 
 def address(container: Container) -> str:
-    """Return where containers of this project reach an instance: by its name on their network."""
+    """Return the URL of an instance for containers of this project: its name on their network."""
     return f"http://{container.name}:{container.port}"
 
 
 def address_for_all(container: Container) -> str:
-    """Return where containers and other machines reach an instance. Raises LabError for one that they do not."""
+    """Return the URL of an instance for containers and other machines. Raises LabError if they cannot reach it."""
     if ports.is_of_network(urlsplit(container.url).hostname or ""):
         return container.url
     raise LabError(
-        f"{container.name} is at {container.url or 'no address of this machine'}, where no other machine reaches it; "
+        f"{container.name} is at {container.url or 'no address of this machine'}, which other machines cannot reach; "
         f"start it with VLALAB_BIND set to this machine's address: ./lab up {container.service} --restart"
     )

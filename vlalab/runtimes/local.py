@@ -1,7 +1,7 @@
 """The local runtime: services of compose.yaml as supervised processes of this machine, without containers.
 
-`up` starts one instance per service, under the service's own name; an evaluation may start a private one that ends with
-it. What runs is told by `supervised`. This module is one of the two that `both.Runtime` describes.
+`up` starts one instance per service, under the service's name. An evaluation may start a private one, which ends with
+it. `supervised` reads and writes the state files. This module implements `both.Runtime`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
 
 
 def service_variables(env: Environment | None = None) -> dict[str, str]:
-    """Return the variables a program starts with: the caller's usable ones, where the code is, its environment's."""
+    """Return the variables of a program: the caller's usable ones, PYTHONPATH, and its environment's."""
     common = {**library_variables.usable(os.environ), "PYTHONPATH": paths.python_path(), "PYTHONUNBUFFERED": "1"}
     return {**common, **env.variables()} if env else common
 
@@ -74,7 +74,7 @@ def resolve(service: Service, env: Environment) -> tuple[list[str], dict[str, st
 
 
 def check_url(service: Service) -> str:
-    """Return the URL that a health check asks, as this machine reaches it; "" where there is none to ask."""
+    """Return the URL of a health check, as this machine reaches it; "" if the service has none."""
     test = service.health.test if service.health and service.ports else ()
     if len(test) != 4 or test[:3] != ("python", "-m", HEALTHCHECK.__name__):
         return ""
@@ -83,7 +83,7 @@ def check_url(service: Service) -> str:
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Make the environments of those names, from their locks, where they are missing, if the volume can be used."""
+    """Install the missing environments among these from their locks. Raises LabError if the volume is not readable."""
     volumes.require_reachable()
     for name in dict.fromkeys(names):
         venvs.ensure(name)
@@ -96,7 +96,7 @@ def start(
     instance_name: str | None = None,
     attached: bool = False,
 ) -> Instance:
-    """Return an instance of a service, started but perhaps not ready yet; one that runs with these variables is kept.
+    """Start a service and return its instance, which may not be ready yet. A running one with these settings is kept.
 
     variables: on top of .env and the process's own. attached: it ends with this process, and takes any free port;
     otherwise the port of compose.yaml, or the next free one.
@@ -108,7 +108,7 @@ def start(
             return current
         current.stop()
     volumes.require_writable()
-    # One that loads does not listen on its port yet.
+    # A service that still loads its weights does not listen on its port yet.
     neighbours = [
         neighbour
         for neighbour in instances()
@@ -154,12 +154,12 @@ def launch(
     attached: bool = False,
     **fields: object,
 ) -> Instance:
-    """Return the instance of a command that a supervisor has started.
+    """Start a command under a supervisor and return its instance.
 
     Args:
         restart: Compose's restart rule.
-        settings: what `Instance.started_with` returns: in the supervisor's environment, which only its user reads.
-        facts: further fields of the instance.
+        settings: the result of `Instance.started_with`; kept in the supervisor's environment, private to its user.
+        fields: further fields of the instance.
     """
     state_path, log_path = state_path or supervised.state_path(name), logs.place(name, attached, make=True)
     record = {"name": name, "service": name, "started_at": time.time(), "attached": attached, **fields}
@@ -209,7 +209,7 @@ def run(
 ) -> int:
     """Run a command with a service's environment and variables, in the foreground; return its exit code.
 
-    listens: what a container has to be told; a process listens itself.
+    listens: ignored; only a container needs it.
     """
     if dry_run:
         print(shlex.join(command))
@@ -239,14 +239,14 @@ def shell(service_name: str, command: str | None = None, dry_run: bool = False) 
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
-    """Prints the end of an instance's log, and what is added to it if `follow`."""
+    """Print the end of an instance's log; with `follow`, also new lines."""
     current = instance(name)
     path = logs.require(name, attached=bool(current and current.attached))
     subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)], check=False)
 
 
 def close(private_instance: Instance, keep_log: bool) -> None:
-    """Stops a private instance; its log stays where somebody will want to read it."""
+    """Stop a private instance. keep_log: keep its log for the user."""
     (instance(private_instance.name) or private_instance).stop()
     if keep_log:
         say(f"the policy's log: {logs.keep(private_instance.name)}")
@@ -255,5 +255,5 @@ def close(private_instance: Instance, keep_log: bool) -> None:
 
 
 def address(instance: Instance) -> str:
-    """Returns where this runtime's programs reach an instance."""
+    """Return the URL of an instance for local programs."""
     return instance.url

@@ -1,4 +1,4 @@
-"""Docker: whether an engine answers, and what takes GPUs, disk, addresses or packets from its containers."""
+"""Docker: the engine and its plugins, and the GPUs, disk, addresses and MTU of its containers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESTART = "sudo systemctl restart docker"
 
 
 def engine_info(context: Case) -> dict[str, Any]:
-    """Return what `docker info` reports; nothing where no engine answers."""
+    """Return the output of `docker info`; empty if no engine answers."""
     return context.machine.run(*INFO).json() if _engine_problem(context) is None else {}
 
 
@@ -37,7 +37,7 @@ ENGINE: Condition = (engine_info, "no engine answers")
 
 
 def _engine_problem(context: Case) -> str | None:
-    """Return why the engine cannot be used, in the words of every refusal; None where it can."""
+    """Return why the engine cannot be used, and the fix; None if it can. Other commands print the same message."""
     path = context.machine.which("docker")
     if path is None:
         return docker.missing_command()
@@ -79,7 +79,7 @@ def plugins(context: Case) -> Finding:
 
 @check("docker-rootless", "users in containers", FAIL, RESTART, requires=(ENGINE,))
 def users(context: Case) -> Finding:
-    """With userns-remap users in containers are others, who cannot write to the volume."""
+    """With userns-remap, users in containers map to other users, who cannot write to the volume."""
     info = engine_info(context)
     if reason := docker.volume_problem(info):
         return from_refusal(FAIL, reason)
@@ -119,7 +119,7 @@ def addresses(context: Case) -> Finding:
 
 
 def networks_left(info: dict[str, Any], used: Sequence[ipaddress.IPv4Network]) -> int:
-    """Return how many networks an engine can still make, counted up to FEW_NETWORKS. used: those on link.
+    """Return the number of networks that an engine can still create, at most FEW_NETWORKS. used: those on link.
 
     Source: moby, libnetwork/netutils, InferReservedNetworks.
     """
@@ -131,7 +131,7 @@ def networks_left(info: dict[str, Any], used: Sequence[ipaddress.IPv4Network]) -
 
 @check("docker-mtu", "MTU", WARN, RESTART)
 def mtu(context: Case) -> Finding:
-    """Packets of containers that are larger than the default route carries are lost."""
+    """Packets from containers that exceed the default route's MTU are lost."""
     rows = [line.split() for line in (context.machine.read("/proc/net/route") or "").splitlines()[1:]]
     defaults = [row for row in rows if len(row) > 7 and row[1] == "0" * 8]
     # Of several default routes the kernel takes the narrowest (a VPN has two halves), then the lowest metric.
@@ -155,13 +155,13 @@ def mtu(context: Case) -> Finding:
 
 @check("docker-firewall", "firewall", WARN, "VLALAB_BIND=127.0.0.1 in .env")
 def firewall(context: Case) -> Finding:
-    """Docker's rules come before those of ufw: a published port is open."""
+    """Docker's rules take precedence over ufw's: a published port is open."""
     bind = context.machine.variables.get("VLALAB_BIND") or "127.0.0.1"
     if ports.is_loopback(bind):
         return ok(f"ports are published on {bind} alone")
     if not engine_info(context) or not re.search(r"(?m)^ENABLED=yes", context.machine.read("/etc/ufw/ufw.conf") or ""):
         return skip("no ufw with Docker here")
-    reason = f"VLALAB_BIND={bind} opens ports that ufw does not guard: Docker's rules come before its own"
+    reason = f"VLALAB_BIND={bind} opens ports that ufw does not protect: Docker's rules take precedence"
     return warn(
         reason, "", "allow addresses in iptables' chain DOCKER-USER, or remove VLALAB_BIND and use an SSH tunnel"
     )
@@ -185,7 +185,7 @@ def images_disk(context: Case) -> Finding:
         return fail(f"{free}: no image can be built or pulled", hint=hint)
     has_separate_root = directory == space.CONTAINERD_ROOT and not root.startswith("/var/lib/docker")
     if has_separate_root and context.machine.disk(root) != disk:
-        reason = f"images are in {directory}, although data-root is {root}: containerd has a root of its own, {free}"
+        reason = f"images are in {directory}, although data-root is {root}: containerd has its own root, {free}"
         hint = f'set root = "{root}/containerd" in {space.CONTAINERD_CONFIG}, then'
         return warn(reason, "sudo systemctl restart containerd docker", hint)
     return warn(f"{free}; an image takes up to 8 GB", hint=hint) if disk.free < LOW_DISK else ok(free)

@@ -17,7 +17,7 @@ PACKAGES = f"sudo apt-get install -y {' '.join(gl.PACKAGES)}"
 
 @check("egl", "EGL", FAIL, PACKAGES, requires=(GL,))
 def egl(context: Case) -> Finding:
-    """Simulators render through it, on a GPU or on the CPU."""
+    """Simulators render through EGL, on a GPU or on the CPU."""
     if lack := gl.missing():
         if os.geteuid() == 0 and context.machine.which("apt-get"):
             return warn(lack, hint="the first evaluation installs it")
@@ -45,17 +45,17 @@ def renderer(context: Case) -> Finding:
     """Rendering on the CPU next to an idle GPU costs hours."""
     env, module = venvs.named(_simulator(), context.root), manifests.environment(_simulator()).renderer
     if not module or not env.is_ready():
-        return skip("its environment is not made yet")
+        return skip("its environment is not installed yet")
     command = ("env", f"PYTHONPATH={paths.python_path()}", str(env.python), "-m", module, "auto")
     output = context.machine.run(*command, limit_s=7.0)
     return judge_renderer(output.out if output.code == 0 else "", bool(devices(context)), output.err.strip())
 
 
 def judge_renderer(text: str, has_gpu: bool, messages: str = "") -> Finding:
-    """Return the finding for a driver's own name, the last line of `text`. messages: why it is the CPU."""
+    """Return the finding for a renderer's name, the last line of `text`. messages: why it uses the CPU."""
     name = (text.strip().splitlines() or [""])[-1]
     if not name:
-        return fail(f"nothing can be rendered: {(messages.splitlines() or ['no message of the driver'])[-1]}")
+        return fail(f"nothing can be rendered: {(messages.splitlines() or ['the driver printed no message'])[-1]}")
     label = re.sub(r"\s*\(.*?\)|, .*$", "", name)
     if has_gpu and re.search(r"llvmpipe|softpipe|swrast", name):
         reason = (messages.splitlines() or ["an evaluation takes hours"])[0]
@@ -72,5 +72,5 @@ def shared_gpu(context: Case) -> Finding:
     selected = context.selected().values() if context.environments else ()
     if any(environment.needs_gl for environment in selected) and any(environment.torch for environment in selected):
         reason = "rendering and models share the only GPU, and some drivers abort one of the two"
-        return warn(reason, hint="what aborts is started again; where that happens often")
+        return warn(reason, hint="the aborted process is restarted; if that happens often")
     return ok("rendering and models share the only GPU; --render cpu separates them")

@@ -16,7 +16,7 @@ UPGRADED = ("nvidia-driver*", "nvidia-kernel*", "docker.io", "docker-ce", "conta
 
 @check("os", "operating system", FAIL, "install Ubuntu 22.04 or 24.04, or Debian 12 or 13")
 def operating_system(context: Case) -> Finding:
-    """Set-up and pinned wheels are made for four releases and x86_64."""
+    """Setup and pinned wheels support four releases on x86_64."""
     fields = dict(re.findall(r'(?m)^(\w+)="?(.*?)"?$', context.machine.read("/etc/os-release") or ""))
     name, version = fields.get("ID", "unknown"), fields.get("VERSION_ID", "")
     kernel = (context.machine.read("/proc/sys/kernel/osrelease") or "").strip()
@@ -26,22 +26,22 @@ def operating_system(context: Case) -> Finding:
     if arch not in ("x86_64", ""):
         return fail(f"this machine is {arch}; the locks have wheels for x86_64", "", "use another", details=details)
     if version not in TESTED.get(name, ()):
-        reason = f"{label}; the lab is made for Ubuntu 22.04 and 24.04, Debian 12 and 13"
+        reason = f"{label}; the lab supports Ubuntu 22.04 and 24.04, Debian 12 and 13"
         return warn(reason, "", "expect to install packages by hand", details=details)
     return ok(label, details=details)
 
 
 @check("memory", "memory", FAIL, "./lab status", before=("eval", "record", "learn"))
 def memory(context: Case) -> Finding:
-    """The kernel kills a simulator that finds no memory, and torch's data loaders where /dev/shm is small."""
+    """The kernel kills simulators that run out of memory, and torch's data loaders if /dev/shm is small."""
     fields = dict(re.findall(r"(\w+):\s+(\d+) kB", context.machine.read("/proc/meminfo") or ""))
     if "MemAvailable" not in fields:
-        return skip("/proc/meminfo says nothing")
+        return skip("/proc/meminfo is not readable")
     free, total = (int(fields[name]) * 1024 for name in ("MemAvailable", "MemTotal"))
     usage, details = f"{spell(free)} of {spell(total)} free", {"free": free, "total": total}
     if free < MIN_MEMORY:
         reason = f"{usage}; one simulator process takes up to {spell(MIN_MEMORY)}"
-        return (fail if free < MIN_MEMORY / 4 else warn)(reason, hint="see what of the lab is up", details=details)
+        return (fail if free < MIN_MEMORY / 4 else warn)(reason, hint="list the running services", details=details)
     shm = context.machine.disk("/dev/shm")
     if shm and shm.total < MIN_SHM:
         reason = f"/dev/shm has {spell(shm.total)}; data loaders need {spell(MIN_SHM)} or more"
@@ -53,19 +53,19 @@ def memory(context: Case) -> Finding:
        before=("up", "eval", "record", "train", "finetune", "learn"))  # fmt: skip
 def volume_disk(context: Case) -> Finding:
     """Downloads and runs stop halfway."""
-    return _space(context, str(context.volume), "the volume's disk", "see which runs can go")
+    return _space(context, str(context.volume), "the volume's disk", "list the runs and remove old ones")
 
 
 @check("disk-clone", "disk of the clone", FAIL, "./lab clean --venvs")
 def clone_disk(context: Case) -> Finding:
-    """An environment cannot be made."""
+    """Environments cannot be installed."""
     return _space(context, str(context.root), "the clone's disk", "see what can be freed")
 
 
 def _space(context: Case, path: str, name: str, hint: str) -> Finding:
     disk = context.machine.disk(path)
     if disk is None:
-        return skip(f"{path} is not there")
+        return skip(f"{path} does not exist")
     usage, details = (
         f"{spell(disk.free)} of {spell(disk.total)} free at {path}",
         {"free": disk.free, "total": disk.total},

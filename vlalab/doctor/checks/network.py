@@ -23,7 +23,7 @@ TRUST = "sudo cp CERTIFICATE.crt /usr/local/share/ca-certificates/ && sudo updat
 
 @check("network-variables", "variables", FAIL, "unset SSL_CERT_FILE")
 def variables(context: Case) -> Finding:
-    """A bad one stops downloads, a library, or services with a public address."""
+    """An invalid variable breaks downloads, a library, or services with a public address."""
     for name in CERTIFICATES:
         path = context.machine.variables.get(name)
         if path and "-----BEGIN" not in (context.machine.read(path) or "") and not context.machine.names(path):
@@ -34,13 +34,13 @@ def variables(context: Case) -> Finding:
         return fail(str(error), f"unset {ADDRESS.VARIABLE}", "correct it in the shell or .env, or")
     if reasons := unusable(context.machine.variables):
         return warn("; ".join(reasons.values()), f"unset {' '.join(reasons)}")
-    return ok(f"public address {url}" if url else "none that stops a library")
+    return ok(f"public address {url}" if url else "none breaks a library")
 
 
 def _reach(context: Case, url: str, consequence: str) -> Finding:
     variables = context.machine.variables
     if context.offline or any(variables.get(name) in ("1", "true", "yes", "on") for name in OFFLINE):
-        return skip("offline, as requested")
+        return skip("offline mode is on")
     host, response = urlsplit(url).hostname, context.machine.fetch(url)
     if not response.error:
         error_s = abs(context.machine.now() - response.date) if response.date else 0.0
@@ -55,14 +55,14 @@ def _reach(context: Case, url: str, consequence: str) -> Finding:
         reason = f"{host} cannot be reached through the proxy of {proxy} ({response.error}): {consequence}"
         return fail(reason, f"unset {proxy}", "correct it, or")
     reason = f"{host} cannot be reached ({response.error}): {consequence}"
-    return warn(reason, "./lab restore FILE", "on a machine without network bring it in a bundle")
+    return warn(reason, "./lab restore FILE", "on a machine without a network, restore a bundle")
 
 
 @check("network-index", "package index", FAIL, TRUST)
 def index(context: Case) -> Finding:
-    """Environments are made from it; with a wrong clock no certificate is valid."""
+    """Packages come from it; with a wrong clock no certificate is valid."""
     mirror = next(filter(None, map(context.machine.variables.get, INDEXES)), f"https://{INDEX}/")
-    return _reach(context, mirror, "no environment can be made")
+    return _reach(context, mirror, "no environment can be installed")
 
 
 @check("network-hub", "model hub", FAIL, TRUST)

@@ -1,6 +1,6 @@
-"""NVIDIA: GPUs, driver, what the environments' torch needs of both, and how containers get a GPU.
+"""NVIDIA: GPUs, the driver, the requirements of each environment's torch, and GPUs for containers.
 
-The state of GPUs comes from NVIDIA's library (doctor/nvml.py); files are read where it does not answer.
+The state of GPUs comes from NVIDIA's library (doctor/nvml.py), or from files if it does not answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEFORE = ("up", "train", "finetune", "learn")
 
 
 def devices(context: Case) -> list[dict[str, Any]]:
-    """Return the GPUs that answer, as NVIDIA's library reports them."""
+    """Return the working GPUs, as NVIDIA's library reports them."""
     return [gpu for gpu in context.machine.gpus().get("devices", ()) if "error" not in gpu]
 
 
@@ -45,7 +45,7 @@ def driver(context: Case) -> Finding:
         if not report["devices"] and not cards:
             return skip(GPU[1])
         if lost or not report["devices"]:
-            reason = lost[0] if lost else "the driver finds no GPU that works"
+            reason = lost[0] if lost else "the driver finds no working GPU"
             return fail(reason, details={"driver": report["driver"]})
         names = ", ".join(str(gpu["name"]) for gpu in report["devices"])
         return ok(f"{report['driver']}: {names}", details={"driver": report["driver"], "devices": report["devices"]})
@@ -60,15 +60,15 @@ def driver(context: Case) -> Finding:
     if not cards and not loaded:
         return skip(GPU[1])
     if re.search(r"(?m)^nouveau ", context.machine.read("/proc/modules") or ""):
-        return warn("the GPU runs on nouveau, which computes nothing: models use the CPU", INSTALL, "and restart")
+        return warn("the GPU uses the nouveau driver, which has no CUDA: models use the CPU", INSTALL, "and restart")
     if report["error"] == "LibraryNotFound" and not loaded:
-        return warn(f"a GPU is there ({cards[0]}) and no driver for it: models use the CPU", INSTALL, "and restart")
+        return warn(f"GPU {cards[0]} has no driver: models use the CPU", INSTALL, "and restart")
     return from_refusal(FAIL, gpus.why_silent(report["error"]))
 
 
 @check("nvidia-version", "driver and GPU for torch", FAIL, INSTALL, requires=(TORCH, GPU), before=(*BEFORE, "build"))
 def torch_support(context: Case) -> Finding:
-    """CUDA refuses a driver that is older than it; torch has no machine code for a GPU that is newer than it."""
+    """CUDA rejects older drivers; torch has no machine code for newer GPUs."""
     version, runs_on = context.machine.gpus()["driver"], borrowed.load("vla_modelkit.builds:runs_on")
     builds = {name: environment.torch for name, environment in context.selected().items() if environment.torch}
     too_old = []
@@ -90,29 +90,29 @@ def torch_support(context: Case) -> Finding:
 
 @check("nvidia-memory", "GPU's memory", WARN, "sudo fuser -v /dev/nvidia*", requires=(TORCH, GPU))
 def gpu_memory(context: Case) -> Finding:
-    """Memory that a dead process holds is missing to all others."""
+    """Memory of a dead process is not available to other processes."""
     cards = [gpu for gpu in devices(context) if gpu["memory"]]
     for gpu in cards:
         if gpu["used"] > LEAKED_BYTES and gpu["processes"] == [] and not gpu["mig"]:
             reason = f"GPU {gpu['index']} has {spell(gpu['used'])} in use by no process"
-            return warn(reason, hint="find what holds it")
+            return warn(reason, hint="find the process that holds it")
     free = [f"{gpu['index']}: {spell(gpu['memory'] - gpu['used'])} of {spell(gpu['memory'])} free" for gpu in cards]
     return ok(", ".join(free))
 
 
 @check("nvidia-mig", "MIG", WARN, "nvidia-smi -L", requires=(TORCH, GPU))
 def mig(context: Case) -> Finding:
-    """A divided GPU has no number of its own, and its slices may not be able to render."""
+    """A partitioned GPU has no index of its own, and its slices may not be able to render."""
     divided = ", ".join(str(gpu["index"]) for gpu in devices(context) if gpu["mig"])
     if not divided:
-        return ok("no GPU is divided")
-    return warn(f"GPU {divided} is divided (MIG): a slice has to be named", hint="use its UUID for --gpu")
+        return ok("no GPU is partitioned")
+    return warn(f"GPU {divided} is partitioned (MIG): --gpu must name a slice", hint="use the slice's UUID for --gpu")
 
 
 @check("nvidia-toolkit", "GPUs for containers", WARN, "sudo apt-get install -y nvidia-container-toolkit",
        requires=(TORCH, GPU, ENGINE))  # fmt: skip
 def toolkit(context: Case) -> Finding:
-    """Containers get a GPU only through NVIDIA's toolkit, and keep it through a reload of systemd only with links."""
+    """Containers get a GPU from NVIDIA's toolkit, and keep it after a reload of systemd only with device links."""
     info = engine_info(context)
     is_unfit = "Docker Desktop" in info.get("OperatingSystem", "") or "/snap/" in info.get("DockerRootDir", "")
     is_registered, is_cdi = "nvidia" in (info.get("Runtimes") or {}), bool(docker.cdi_devices(info))
@@ -137,7 +137,7 @@ def toolkit(context: Case) -> Finding:
 def gpu_in_container(context: Case) -> Finding:
     """A service in a container would compute on the CPU."""
     if not context.environments:
-        return skip("for a named environment only")
+        return skip("runs only for a named environment")
     name = next(
         iter(images.found([name for name, environment in context.selected().items() if environment.torch])), None
     )

@@ -16,17 +16,17 @@ BEFORE = ("up", "eval", "record", "train", "finetune", "learn")
 
 @check("volume", "volume", FAIL, "VLALAB_VOLUME in .env", before=BEFORE)
 def writable(context: Case) -> Finding:
-    """Everything that is made lies on it."""
+    """Runs, checkpoints, assets and data are stored on it."""
     try:
         volumes.require_writable(context.volume)
     except LabError as error:
         return from_refusal(FAIL, error.text)
-    return ok(f"{context.volume}" + ("" if context.volume.exists() else ", made by the first use"))
+    return ok(f"{context.volume}" + ("" if context.volume.exists() else ", created by the first use"))
 
 
 @check("volume-mounted", "volume's mount", FAIL, "sudo mount /srv/vla-lab", before=BEFORE)
 def mounted(context: Case) -> Finding:
-    """Files would fill the disk below a disk that is not mounted."""
+    """Files would fill the disk below an unmounted mount point."""
 
     def column(path: str, number: int) -> list[str]:
         rows = [line.split() for line in (context.machine.read(path) or "").splitlines()]
@@ -45,7 +45,7 @@ def mounted(context: Case) -> Finding:
 def owner(context: Case) -> Finding:
     """Services cannot write to another user's directories."""
     if not context.volume.is_dir():
-        return skip("the volume is not made yet")
+        return skip("the volume does not exist yet")
     uid, gid = volumes.owner()
     below = sorted(path for path in context.volume.iterdir() if path.is_dir() and not path.name.startswith("."))
     for path in (context.volume, *below):
@@ -58,7 +58,7 @@ def owner(context: Case) -> Finding:
 
 @check("checkpoints", "checkpoints", FAIL, "./lab checkpoint MODEL", named_limit_s=600.0)
 def checkpoints(context: Case) -> Finding:
-    """A model with a damaged file answers nonsense."""
+    """A model with a damaged file returns wrong actions."""
     module = borrowed.module("vla_modelkit.checkpoint")
     records = sorted((context.volume / "checkpoints").glob(f"*/{module.RECORD}"))
     if not records:
@@ -75,7 +75,7 @@ def checkpoints(context: Case) -> Finding:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             file, problem = record.name, f"its {record.name} cannot be read ({type(error).__name__})"
         if file:
-            hint = "remove it, and run the ./lab checkpoint command that made it again"
+            hint = "remove it, and run the ./lab checkpoint command that created it again"
             fix = f"rm -f {shlex.quote(str(directory / file))}"
             return fail(f"checkpoint {directory.name} is damaged: {problem}", fix, hint)
     return ok(f"{len(records)} as their manifests say{'' if context.environments else ', by their sizes'}")
