@@ -1,16 +1,16 @@
-"""The control daemon of the page Lab: it looks, starts and stops services by the lab's own commands.
+"""The control daemon of the page Lab: it queries, starts and stops services with the lab's own commands.
 
-`python -m vlalab.steward DIRECTORY RUNTIME` answers on DIRECTORY/socket to callers that know DIRECTORY/secret:
+`python -m vlalab.steward DIRECTORY RUNTIME` serves DIRECTORY/socket to callers that know DIRECTORY/secret:
 
-| route | what |
+| route | result |
 |---|---|
-| `GET /status` | `./lab status --json`, and what was started and stopped from here |
-| `GET /doctor`, `POST /doctor` | what the doctor said last; have it look again |
+| `GET /status` | `./lab status --json`, and the services started and stopped through this daemon |
+| `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
 | `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
 
-No route takes a body or a query. Only the choice among services of compose.yaml gets into a command line, and no shell
-reads that.
+No route takes a body or a query. The only input to a command line is the name of a service in compose.yaml, and no
+shell is used.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from vlalab.runtimes import local
 from vlalab.runtimes.steward import PAGE
 
 VERBS = {"start": "up", "stop": "down"}
-MAX_ACTIONS = 4  # at once: each is a process of the host tool
-STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # longest wait for a command that looks
-STATUS_FRESH_S = 4.0  # an answer is good for so long, however many users look
+MAX_ACTIONS = 4  # concurrent; each is a process of the host tool
+STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # time limits of read-only commands
+STATUS_FRESH_S = 4.0  # a result is shared by all callers for this long
 MAX_OUTPUT = 32_000  # characters: the end of a longer one
 LOG_LINES = "400"
-REQUEST_S = 10.0  # for a request to arrive whole
+REQUEST_S = 10.0  # time limit for receiving a request
 
 
-class Refused(Exception):
-    """A request that is not done: the HTTP status and the sentence it is answered with."""
+class RequestError(Exception):
+    """A rejected request: the HTTP status and message of the response."""
 
-    def __init__(self, status: int, why: str):
-        super().__init__(why)
-        self.status, self.why = status, why
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status, self.message = status, message
 
 
-class Steward:
-    """Looks, starts and stops. runtime: the page's, in which the page can reach what is started."""
+class ControlDaemon:
+    """Handle requests. runtime: the page's runtime, in which it can reach the started services."""
 
     def __init__(self, runtime: str):
         self._runtime, self._lock = runtime, threading.Lock()
-        # by service, what is or was done to it; times in seconds since the epoch, code None while it runs
+        # by service, its last action; times in seconds since the epoch, code None while it runs
         self._actions: dict[str, dict[str, Any]] = {}
         self._status_lock, self._status_until, self._status = threading.Lock(), 0.0, (None, "")
         self._doctor: dict[str, Any] = {"running": False, "at": None, "told": None, "error": ""}
@@ -72,9 +72,9 @@ class Steward:
                 status, error = self._read_status()
                 with self._lock:
                     actions = sorted(self._actions.values(), key=lambda action: -action["began"])
-                known = known_secrets() if actions else ()
-                told = [{**action, "output": safe(action["output"], known)} for action in actions]
-                return {"status": status, "error": error, "actions": told}
+                hidden = current_secrets() if actions else ()
+                reported = [{**action, "output": safe(action["output"], hidden)} for action in actions]
+                return {"status": status, "error": error, "actions": reported}
             case ("GET", "doctor"):
                 return self._doctor
             case ("POST", "doctor"):
@@ -84,14 +84,14 @@ class Steward:
                         threading.Thread(target=self._examine, daemon=True).start()
                 return self._doctor
             case ("GET", "services", name, "log"):
-                output, error = run("logs", known_service(name), "--lines", LOG_LINES, seconds=LOG_S)
-                return {"log": safe(output or error, known_secrets())}
-            case ("POST", "services", name, what) if what in VERBS:
-                return self._start_action(what, known_service(name))
-        raise Refused(404, "there is no such route")
+                output, error = run("logs", require_service(name), "--lines", LOG_LINES, seconds=LOG_S)
+                return {"log": safe(output or error, current_secrets())}
+            case ("POST", "services", name, verb) if verb in VERBS:
+                return self._start_action(verb, require_service(name))
+        raise RequestError(404, "route not found")
 
     def _read_status(self) -> tuple[Any, str]:
-        """Return what `./lab status` says; concurrent callers wait for one run of it, which is good for some time."""
+        """Return the output of `./lab status`, cached for STATUS_FRESH_S; concurrent callers wait for one run of it."""
         with self._status_lock:
             if time.monotonic() > self._status_until:
                 self._status = read_json("status", "--json", seconds=STATUS_S)
@@ -99,35 +99,35 @@ class Steward:
             return self._status
 
     def _examine(self) -> None:
-        told, error = read_json("doctor", "--json", "--offline", seconds=DOCTOR_S)
-        self._doctor = {"running": False, "at": time.time(), "told": told, "error": error}
+        report, error = read_json("doctor", "--json", "--offline", seconds=DOCTOR_S)
+        self._doctor = {"running": False, "at": time.time(), "told": report, "error": error}
 
-    def _start_action(self, what: str, name: str) -> dict[str, Any]:
+    def _start_action(self, verb: str, name: str) -> dict[str, Any]:
         if name == PAGE:
-            raise Refused(409, f"that would take this page away; at the machine: ./lab down {PAGE}")
-        if what == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
-            why = "outside a container a notebook is a shell of the user that started it"
-            raise Refused(409, f"{why}; at the machine: ./lab up {name}")
+            raise RequestError(409, f"the page cannot stop itself; on the command line: ./lab down {PAGE}")
+        if verb == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
+            reason = "outside a container, a notebook gives access to a shell of its user"
+            raise RequestError(409, f"{reason}; on the command line: ./lab up {name}")
         with self._lock:
             running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
-                raise Refused(409, f"{name} is being started or stopped; wait until that has ended")
+                raise RequestError(409, f"{name} is already being started or stopped; wait until that is done")
             if len(running) >= MAX_ACTIONS:
-                raise Refused(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
-            action = {"service": name, "what": what, "began": time.time(), "ended": None, "code": None, "output": ""}
+                raise RequestError(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
+            action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}
             self._actions[name] = action
-        say(f"asked by the page: {what} {name}")
-        told = dict(action)
+        say(f"request from the page: {verb} {name}")
+        snapshot = dict(action)
         threading.Thread(target=self._act, args=[action], daemon=True).start()
-        return told
+        return snapshot
 
     def _act(self, action: dict[str, Any]) -> None:
-        what, service = action["what"], action["service"]
-        flags = ["--runtime", self._runtime] if what == "start" else []
+        verb, service = action["what"], action["service"]
+        flags = ["--runtime", self._runtime] if verb == "start" else []
         try:
-            # A session of its own: what has begun continues when this process ends.
+            # In its own session, so it continues when this process ends.
             process = subprocess.Popen(
-                [paths.ROOT / "lab", VERBS[what], service, *flags], cwd=paths.ROOT, start_new_session=True,
+                [paths.ROOT / "lab", VERBS[verb], service, *flags], cwd=paths.ROOT, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
             assert process.stdout is not None
@@ -137,58 +137,58 @@ class Steward:
         except OSError as error:
             action.update(output=f"./lab cannot be run: {error}\n", code=127)
         self._status_until = 0.0
-        self._read_status()  # a caller that hears that it has ended sees the service so
+        self._read_status()  # before the action ends, so a caller sees the service's new state
         action["ended"] = time.time()
-        say(f"{what} {service} ended with code {action['code']}:\n{safe(action['output'], known_secrets())}")
+        say(f"{verb} {service} ended with code {action['code']}:\n{safe(action['output'], current_secrets())}")
 
 
-# --- commands that look, and secrets --------------------------------------------------------------------------
+# --- read-only commands, and secrets --------------------------------------------------------------------------
 
 
-def known_service(name: str) -> str:
+def require_service(name: str) -> str:
     """Return the name of a service of compose.yaml. Raises Refused for any other."""
-    known = lifecycle.long_lived()
-    if name not in known:
-        raise Refused(404, unknown("service", name[:80], known))
+    services = lifecycle.long_lived()
+    if name not in services:
+        raise RequestError(404, unknown("service", name[:80], services))
     return name
 
 
-def known_secrets() -> set[str]:
-    """Return the secrets that are known on this machine now."""
-    docker.ask_again()
+def current_secrets() -> set[str]:
+    """Return the secrets currently known on this machine."""
+    docker.forget_probe()
     return support.known_secrets()
 
 
-def safe(value: Any, known: Iterable[str]) -> Any:
-    """Return a text, or JSON with every text in it, without those secrets and what looks like one."""
+def safe(value: Any, secret_values: Iterable[str]) -> Any:
+    """Return a text, or JSON with all its texts, without these values and text that looks like a secret."""
     if isinstance(value, dict):
-        hidden = {name for name, one in value.items() if isinstance(one, str) and secrets.NAMED.fullmatch(name)}
-        return {name: secrets.HIDDEN if name in hidden else safe(one, known) for name, one in value.items()}
+        hidden = {name for name, entry in value.items() if isinstance(entry, str) and secrets.NAMED.fullmatch(name)}
+        return {name: secrets.HIDDEN if name in hidden else safe(entry, secret_values) for name, entry in value.items()}
     if isinstance(value, list):
-        return [safe(one, known) for one in value]
-    return end_of(secrets.removed(value, known)) if isinstance(value, str) else value
+        return [safe(entry, secret_values) for entry in value]
+    return end_of(secrets.removed(value, secret_values)) if isinstance(value, str) else value
 
 
 def end_of(text: str) -> str:
-    """Return the end of a text, from the beginning of a line on."""
+    """Return the last MAX_OUTPUT characters of a text, from the start of a line."""
     return text if len(text) <= MAX_OUTPUT else text[-MAX_OUTPUT:].partition("\n")[2]
 
 
-def read_json(*words: str, seconds: float) -> tuple[Any, str]:
-    """Return what a command prints as JSON, its secrets removed, and "" or why there is nothing."""
-    output, error = run(*words, seconds=seconds)
+def read_json(*arguments: str, seconds: float) -> tuple[Any, str]:
+    """Return a command's JSON output without secrets, and "" or the error."""
+    output, error = run(*arguments, seconds=seconds)
     try:
-        return safe(json.loads(output), known_secrets()), ""
+        return safe(json.loads(output), current_secrets()), ""
     except ValueError:
-        return None, safe(error, known_secrets())
+        return None, safe(error, current_secrets())
 
 
-def run(*words: str, seconds: float) -> tuple[str, str]:
-    """Return what a command of the lab prints, and its errors, or why it could not be run."""
-    command = f"./lab {' '.join(words)}"
+def run(*arguments: str, seconds: float) -> tuple[str, str]:
+    """Return the stdout of a lab command, and its stderr or the reason of its failure."""
+    command = f"./lab {' '.join(arguments)}"
     try:
         done = subprocess.run(
-            [paths.ROOT / "lab", *words], capture_output=True, text=True, errors="replace", cwd=paths.ROOT,
+            [paths.ROOT / "lab", *arguments], capture_output=True, text=True, errors="replace", cwd=paths.ROOT,
             stdin=subprocess.DEVNULL, timeout=seconds,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -202,12 +202,12 @@ def run(*words: str, seconds: float) -> tuple[str, str]:
 
 
 class Server(ThreadingMixIn, UnixStreamServer):
-    """Answers on a socket that only the page and its user can open."""
+    """A server on a socket that only the page and its user can open."""
 
     daemon_threads, block_on_close = True, False
 
-    def __init__(self, address: str, steward: Steward, secret: str):
-        self.steward, self.secret = steward, f"Bearer {secret}".encode()
+    def __init__(self, address: str, daemon: ControlDaemon, secret: str):
+        self.daemon, self.secret = daemon, f"Bearer {secret}".encode()
         super().__init__(address, Handler)
 
 
@@ -218,16 +218,16 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        """Answer a request, also one that changes something."""
+        """Answer a GET or POST request."""
         try:
-            given = self.headers.get("authorization", "").encode("utf-8", "replace")
-            if not hmac.compare_digest(given, self.server.secret):
-                raise Refused(401, "that is not the secret")
+            credentials = self.headers.get("authorization", "").encode("utf-8", "replace")
+            if not hmac.compare_digest(credentials, self.server.secret):
+                raise RequestError(401, "wrong secret")
             if self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers:
-                raise Refused(413, "no body is expected")
-            status, answer = 200, self.server.steward.answer(self.command, self.path)
-        except Refused as refused:
-            status, answer = refused.status, {"detail": refused.why}
+                raise RequestError(413, "the request must not have a body")
+            status, answer = 200, self.server.daemon.answer(self.command, self.path)
+        except RequestError as rejection:
+            status, answer = rejection.status, {"detail": rejection.message}
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -238,23 +238,23 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_: object) -> None:
-        """Log no request: what is done is logged by the steward."""
+        """Log no requests; the daemon logs its actions."""
 
 
 def main(directory: Path, runtime: str) -> None:
-    """Serve; the secret is a new one each time. What root makes is given to the user of the page's container."""
+    """Serve with a new secret. Root gives secret and socket to the user of the page's container."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     secret = token_urlsafe(32)
     state.write(directory / "secret", secret)
-    os.chdir(directory)  # the address of a socket has 107 characters at most, and a path may have more
+    os.chdir(directory)  # a socket's address has at most 107 characters, and its path may be longer
     Path("socket").unlink(missing_ok=True)
-    umask = os.umask(0o177)  # the socket for its owner alone
-    with Server("socket", Steward(runtime), secret) as server:
+    umask = os.umask(0o177)  # only the owner may open the socket
+    with Server("socket", ControlDaemon(runtime), secret) as server:
         os.umask(umask)
         if os.geteuid() == 0:
             for name in ("secret", "socket"):
                 os.chown(name, *volumes.owner(), follow_symlinks=False)
-        say(f"the page's steward answers at {directory}/socket")
+        say(f"the page's control daemon listens at {directory}/socket")
         try:
             server.serve_forever()
         finally:

@@ -1,4 +1,4 @@
-"""Write /opt/vla-lab/image.json: what this image was made of. The build's last step but one."""
+"""Write /opt/vla-lab/image.json, the image's record. The build's last step but one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLASH_ATTN = Path("/opt/flash-attn.json")  # left by the step that installed it
 
 
 def lock_hash(env: str) -> str:
-    """Return the lock's sha256. Raises ValueError where the build argument LOCK_HASH says another one."""
+    """Return the lock's sha256. Raises ValueError if the build argument LOCK_HASH differs."""
     actual = hashlib.sha256((ROOT / "images" / env / "requirements.lock").read_bytes()).hexdigest()
     stated = os.environ.get("LOCK_HASH", "")
     if stated not in ("", actual):
@@ -23,7 +23,7 @@ def lock_hash(env: str) -> str:
 
 
 def record(env: str) -> dict:
-    """Return what image.json holds; "system": the distribution's packages, name → version."""
+    """Return the content of image.json. "system": the distribution's packages, name → version."""
     query = ["dpkg-query", "-W", "-f", "${Package}\t${Version}\n"]
     packages = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     return {

@@ -1,4 +1,4 @@
-"""What the images' self-tests share: versions against the lock, imports, torch, EGL, and how results are reported.
+"""Shared code of the images' self-tests: versions against the lock, imports, torch, EGL, and the report.
 
 An image's images/<env>/selftest.py names its checks in two parts: `dependencies` need the environment alone, `services`
 its services as well. The build runs the first part once per environment and the second after every change; without
@@ -31,12 +31,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 IMAGES = Path(__file__).resolve().parents[1]
-BESIDE_THE_LOCK = {"pip", "flash-attn"}  # what an environment may hold without a line in its lock
+EXTRA_PACKAGES = {"pip", "flash-attn"}  # allowed packages that are not in the lock
 Check = Callable[[], Any]
 
 
 class Failure(Exception):
-    """A check found something wrong; the text says what, what was expected, and what to do."""
+    """A failed check. The text names the problem, what was expected, and the fix."""
 
 
 def expect(holds: bool, text: str) -> None:
@@ -47,27 +47,27 @@ def expect(holds: bool, text: str) -> None:
 
 def pins(env: str) -> dict[str, str]:
     """Return the lock's pins that apply to this Python: name → version."""
-    found = {}
+    versions = {}
     for line in (IMAGES / env / "requirements.lock").read_text().splitlines():
         if match := re.match(r"([A-Za-z0-9][^\s\\]*==[^\\]*)", line):
             pin = Requirement(match[1].strip())
             if pin.marker is None or pin.marker.evaluate():
-                found[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
-    return found
+                versions[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
+    return versions
 
 
 def installed() -> dict[str, str]:
-    """Return what is installed in this environment: name → version."""
-    ours = (d for d in metadata.distributions() if Path(str(d.locate_file(""))).is_relative_to(sys.prefix))
-    return {canonicalize_name(d.metadata["Name"]): d.version for d in ours}
+    """Return the packages installed in this environment: name → version."""
+    distributions = (d for d in metadata.distributions() if Path(str(d.locate_file(""))).is_relative_to(sys.prefix))
+    return {canonicalize_name(d.metadata["Name"]): d.version for d in distributions}
 
 
 def check_versions(env: str) -> str:
-    """Check that what is installed is the lock: every pin, in its version, and nothing else."""
+    """Check that the installed packages equal the lock: every pin, in its version, and nothing else."""
     pinned, have = pins(env), installed()
-    wrong = [f"{n} {have.get(n, 'is missing')}, pinned {v}" for n, v in pinned.items() if have.get(n) != v]
-    wrong += [f"{n} {v} is not in the lock" for n, v in have.items() if n not in pinned and n not in BESIDE_THE_LOCK]
-    expect(not wrong, f"{'; '.join(wrong)}. Build the image again, or: ./lab env {env}")
+    problems = [f"{n} {have.get(n, 'is missing')}, pinned {v}" for n, v in pinned.items() if have.get(n) != v]
+    problems += [f"{n} {v} is not in the lock" for n, v in have.items() if n not in pinned and n not in EXTRA_PACKAGES]
+    expect(not problems, f"{'; '.join(problems)}. Build the image again, or: ./lab env {env}")
     return f"{len(pinned)} pins"
 
 
@@ -114,7 +114,7 @@ def check_attention() -> str:
     expect(torch.allclose(scaled_dot_product_attention(q, k, v), reference, atol=1e-5), "SDPA differs from attention")
     if "flash-attn" not in installed():
         return "SDPA; flash-attn is not installed"
-    from flash_attn import flash_attn_func  # its library fails to load beside a torch that it was not built for
+    from flash_attn import flash_attn_func  # its library fails to load with a torch that it was not built for
 
     if torch.cuda.is_available():
         q, k, v = (x.transpose(1, 2).to("cuda", torch.bfloat16) for x in (q, k, v))
@@ -124,7 +124,7 @@ def check_attention() -> str:
 
 
 def check_egl() -> str:
-    """Check that EGL has a device to draw on: Mesa's on the CPU, or a GPU's."""
+    """Check that EGL has a device to render on: Mesa's on the CPU, or a GPU's."""
     egl = ctypes.CDLL("libEGL.so.1")
     egl.eglGetProcAddress.restype = ctypes.c_void_p
     query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -136,21 +136,21 @@ def check_egl() -> str:
 
 
 def check_frame(render: Callable[[], Any], size: int, mean: float, spread: float) -> str:
-    """Check a frame, uint8 [size, size, 3], by mean and spread on Mesa; and that it is the same when drawn again."""
+    """Check a frame, uint8 [size, size, 3]: mean and spread on Mesa, and equality when rendered twice."""
     from OpenGL import GL  # bound to the renderer that was chosen
 
-    first, again = render(), render()
+    first, second = render(), render()
     vendor = (GL.glGetString(GL.GL_RENDERER) or b"unknown").decode(errors="replace").split(" (")[0]
-    found = f"mean {first.mean():.1f}, spread {first.std():.1f}"
+    statistics = f"mean {first.mean():.1f}, spread {first.std():.1f}"
     expect(first.shape == (size, size, 3) and str(first.dtype) == "uint8", f"a frame is {first.dtype} {first.shape}")
     is_close = abs(first.mean() - mean) < 3 and abs(first.std() - spread) < 3  # room for other drivers
-    expect(is_close, f"the frame has {found}; expected mean {mean}, spread {spread}")
-    expect(bool((first == again).all()), "the same state drawn twice gives two images")
-    return f"{vendor}: {found}"
+    expect(is_close, f"the frame has {statistics}; expected mean {mean}, spread {spread}")
+    expect(bool((first == second).all()), "rendering the same state twice gives different images")
+    return f"{vendor}: {statistics}"
 
 
 def check_image(env: str) -> str:
-    """Check that the image says of itself what it is. Outside of an image there is nothing to check."""
+    """Check the image's own record, image.json. Outside an image there is nothing to check."""
     path = IMAGES.parent / "image.json"
     if not path.exists():
         return "not in an image"
@@ -160,7 +160,7 @@ def check_image(env: str) -> str:
     return f"lock {record['lock'][:12]}, commit {record['commit'] or 'unknown'}"
 
 
-def one_thread() -> None:
+def use_single_thread() -> None:
     """Let torch compute in one thread: the models here are tiny, and threads that wait for busy cores take minutes."""
     import torch
 
@@ -168,9 +168,9 @@ def one_thread() -> None:
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `function` returns in a process of its own, for what must not meet earlier imports.
+    """Run `function` in a new process, without earlier imports, and return its result.
 
-    What packages print there goes to stderr: stdout is for the results.
+    Output of packages goes to stderr there: stdout is for the results.
     """
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=os.dup2, initargs=(2, 1)) as pool:
@@ -178,7 +178,7 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def run(env: str, dependencies: dict[str, Check], services: dict[str, Check]) -> int:
-    """Run the checks that the command line asks for and print what each found. Return the exit code."""
+    """Run the checks of the command line's part and print each result. Return the exit code."""
     flags = argparse.ArgumentParser(description=f"Checks the environment {env!r}.")
     flags.add_argument("--part", choices=("dependencies", "services"), help="default: both")
     flags.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -194,15 +194,15 @@ def run(env: str, dependencies: dict[str, Check], services: dict[str, Check]) ->
             start = time.perf_counter()
             try:
                 with contextlib.redirect_stdout(sys.stderr):  # some packages print as they go
-                    found, is_ok = check(), True
+                    report, is_ok = check(), True
             except Failure as error:
-                found, is_ok = str(error), False
+                report, is_ok = str(error), False
             except Exception:  # in full: a failed build has to show where
-                found, is_ok = traceback.format_exc(), False
+                report, is_ok = traceback.format_exc(), False
             seconds = round(time.perf_counter() - start, 2)
-            results[name] = {"ok": is_ok, "found": found, "seconds": seconds}
+            results[name] = {"ok": is_ok, "found": report, "seconds": seconds}
             if not options.json:
-                print(f"{'ok' if is_ok else 'FAILED':6} {name:12} {seconds:5.1f} s  {found}", flush=True)
+                print(f"{'ok' if is_ok else 'FAILED':6} {name:12} {seconds:5.1f} s  {report}", flush=True)
     if options.json:
         print(json.dumps({"env": env, "python": sys.version.split()[0], "checks": results}, indent=1))
     return 0 if all(result["ok"] for result in results.values()) else 1

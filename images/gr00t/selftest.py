@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from images.common.selftest import check_attention, check_imports, check_torch, expect, one_thread, run
+from images.common.selftest import check_attention, check_imports, check_torch, expect, run, use_single_thread
 
 MODULES = (
     "torchvision", "transformers", "tokenizers", "av", "pyarrow", "h5py", "scipy", "onnxruntime", "tensorboard", "tyro",
@@ -16,7 +16,7 @@ MODULES = (
 
 
 def check_inference() -> str:
-    """Check one inference with a tiny random checkpoint: pictures, state and words in, a chunk of actions out."""
+    """Check one inference with a tiny random checkpoint: images, state and instruction in, a chunk of actions out."""
     from services.gr00t.__main__ import ServiceSettings, prepare
     from services.gr00t.checkpoint import tiny
 
@@ -31,7 +31,7 @@ def check_inference() -> str:
 
 
 if __name__ == "__main__":
-    one_thread()
+    use_single_thread()
     dependencies = {
         "torch": lambda: check_torch("gr00t", "2.5.1", "12.4"),
         "attention": check_attention,

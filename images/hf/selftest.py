@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here asks the hub
 
-from images.common.selftest import check_attention, check_imports, check_torch, expect, one_thread, run
+from images.common.selftest import check_attention, check_imports, check_torch, expect, run, use_single_thread
 
 MODULES = (
     "transformers", "datasets", "evaluate", "accelerate", "peft", "tokenizers", "sentencepiece", "safetensors.torch",
@@ -30,7 +30,7 @@ def check_labs() -> str:
 
 
 if __name__ == "__main__":
-    one_thread()
+    use_single_thread()
     dependencies = {
         "torch": lambda: check_torch("hf", "2.6.0", "12.4"),
         "attention": check_attention,

@@ -1,7 +1,7 @@
-"""Copies the assets of the build's source to /opt/libero-assets, and says what they are.
+"""Copy the build's assets to /opt/libero-assets, and print their origin.
 
-An empty source leaves an empty folder, and runs use the volume's assets or the kit. A run judges the files by their
-content, so nothing has to be marked here.
+An empty source leaves an empty directory, and runs use the volume's assets or the kit. A run identifies the files by
+their content, so nothing is recorded here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     if not any(BAKED.iterdir()):
         print("assets: none in the image")
     elif differing := official.problems(BAKED):
-        print(f"assets: a folder; {len(differing)} files are not those of {official.COMMIT[:8]} ({differing[0]}, …)")
+        print(f"assets: a directory; {len(differing)} files are not those of {official.COMMIT[:8]} ({differing[0]}, …)")
     else:
         print("assets: the official files")
 

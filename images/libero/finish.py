@@ -1,13 +1,13 @@
-"""The last step of making this environment, after the lock is installed; the image's build runs it too.
+"""The last step of this environment's installation, after the lock; the image's build runs it too.
 
-robosuite warns about missing macros and keeps a log file in the temporary folder unless `macros_private.py` lies
-beside its `macros.py`. It may not import robosuite to find the place: that import is what warns.
+robosuite warns about missing macros and writes a log file to the temporary directory unless `macros_private.py` is next
+to its `macros.py`. This step finds the directory without importing robosuite, since the import warns.
 
-Its wheel unpacks to 589 MB, most of it meshes of robots and grippers that no LIBERO task loads: they are removed. So is
-what of LIBERO-plus's wheel, in the folder `beside`, no suite of its own names: 8,000 of its 21,000 files.
+Its wheel unpacks to 589 MB, most of it meshes of robots and grippers that no LIBERO task loads: they are removed. So
+are 8,000 of the 21,000 files of LIBERO-plus's wheel (in the directory `beside`) that no suite of it uses.
 
-LIBERO's own code asks on stdin for a directory, needs torch to read init states and downloads assets from a hub. Its
-installed copy is edited, so that upstream's example runs in a shell, a notebook and the image.
+LIBERO's own code reads a directory from stdin, needs torch to read init states and downloads assets from a hub. Its
+installed copy is edited, so upstream's example runs in a shell, a notebook and the image.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ UNUSED = (
       for name in ("jaco_three_finger", "rethink", "robotiq_140", "robotiq_85", "robotiq_s")),
     "grippers/obj_meshes/rethink_gripper",
 )  # fmt: skip
-UNUSED_BESIDE = tuple(f"liberoplus/liberoplus/{kind}/libero_mix" for kind in ("bddl_files", "init_files"))
+UNUSED_LIBEROPLUS = tuple(f"liberoplus/liberoplus/{kind}/libero_mix" for kind in ("bddl_files", "init_files"))
 
 # Below libero/libero: what is replaced, once per file. A `.pruned_init` file is a zip around one pickled numpy array.
 LIBERO_EDITS = {
@@ -61,7 +61,7 @@ LIBERO_EDITS = {
 
 
 def package_directory(name: str) -> Path:
-    """Return where a package is installed, without importing it. Raises ModuleNotFoundError where it is not."""
+    """Return a package's directory without importing it. Raises ModuleNotFoundError if it is not installed."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{name} is not installed in this environment; install requirements.lock first")
@@ -69,7 +69,7 @@ def package_directory(name: str) -> Path:
 
 
 def edit_libero(directory: Path) -> Path:
-    """Edit LIBERO's installed code and write the configuration it reads. Returns the configuration's path."""
+    """Edit LIBERO's installed code and write its configuration. Return the configuration's path."""
     for name, edits in LIBERO_EDITS.items():
         path = directory / name
         text = path.read_text()
@@ -96,7 +96,7 @@ def edit_libero(directory: Path) -> Path:
 
 
 def write_macros(directory: Path) -> Path:
-    """Write macros_private.py: robosuite's own macros with file logging off. Returns its path."""
+    """Write macros_private.py: robosuite's macros with file logging off. Return its path."""
     path = directory / "macros.py"
     text, changed = re.subn(r"(?m)^FILE_LOGGING_LEVEL\s*=.*$", "FILE_LOGGING_LEVEL = None", path.read_text())
     if changed != 1:
@@ -107,7 +107,7 @@ def write_macros(directory: Path) -> Path:
 
 
 def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
-    """Remove what no LIBERO task loads. Returns how many bytes that gave back (0 when it was done before)."""
+    """Remove files that no LIBERO task loads. Return the number of freed bytes."""
     freed = 0
     for path in (below / name for name in names):
         freed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -116,8 +116,8 @@ def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
 
 
 if __name__ == "__main__":
-    place = package_directory("robosuite")
-    print(write_macros(place))
+    robosuite = package_directory("robosuite")
+    print(write_macros(robosuite))
     print(edit_libero(package_directory("libero") / "libero"))
-    print(f"{remove_unused(place / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
-    print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_BESIDE) / 1e6:.0f} MB of unused task files removed")
+    print(f"{remove_unused(robosuite / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
+    print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_LIBEROPLUS) / 1e6:.0f} MB of unused task files removed")

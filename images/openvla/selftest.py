@@ -9,18 +9,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from images.common.selftest import check_attention, check_imports, check_torch, expect, one_thread, run
+from images.common.selftest import check_attention, check_imports, check_torch, expect, run, use_single_thread
 
 MODULES = ("torchvision", "timm", "transformers", "tokenizers", "accelerate", "sentencepiece", "json_numpy", "PIL")
 
 
 def check_stack() -> str:
-    """Check the imports; transformers from 4.50 on ignores the picture without a word."""
-    found = check_imports(MODULES)
+    """Check the imports; transformers from 4.50 on ignores the image silently."""
+    imports = check_imports(MODULES)
     import transformers
 
     expect(transformers.__version__ == "4.40.1", f"transformers is {transformers.__version__}, expected 4.40.1")
-    return f"{found}, transformers {transformers.__version__}"
+    return f"{imports}, transformers {transformers.__version__}"
 
 
 def check_four_bits() -> str:
@@ -39,7 +39,7 @@ def check_four_bits() -> str:
 
 
 def check_inference() -> str:
-    """Check one inference with a tiny random checkpoint: loading, picture, prompt, tokens, action."""
+    """Check one inference with a tiny random checkpoint: loading, image, prompt, tokens, action."""
     with tempfile.TemporaryDirectory() as directory:
         os.environ["VLALAB_VOLUME"] = directory
         import numpy as np
@@ -62,7 +62,7 @@ def check_inference() -> str:
 
 
 if __name__ == "__main__":
-    one_thread()
+    use_single_thread()
     dependencies = {
         "torch": lambda: check_torch("openvla", "2.2.0", "12.1"),
         "attention": check_attention,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from images.common.selftest import check_attention, check_imports, check_torch, expect, one_thread, run
+from images.common.selftest import check_attention, check_imports, check_torch, expect, run, use_single_thread
 
 MODULES = (
     "torchvision", "torchaudio", "torchmetrics.text", "tokenizers", "datasets", "sklearn.datasets", "spacy",
@@ -38,7 +38,7 @@ def check_transformer() -> str:
 
 
 if __name__ == "__main__":
-    one_thread()
+    use_single_thread()
     dependencies = {
         "torch": lambda: check_torch("ws_mdl", "2.6.0", "12.4"),
         "attention": check_attention,

@@ -115,7 +115,7 @@ def test_help_is_said_by_the_program_itself():
         (["up", "orcale"], "did you mean 'oracle'"),
         (["up", "oracle", "--suite", "libero_goal"], "for gr00t and openvla, not for oracle"),
         (["logs", "orcale"], "did you mean 'oracle'?"),
-        (["logs", "simulator"], "start it: ./lab up simulator"),
+        (["logs", "simulator"], "./lab up simulator"),
         (["up", "openvla", "--suite", "libero_gaol"], "did you mean 'libero_goal'"),
         (["up", "openvla", "--suite", "libero_goal"], "./lab checkpoint openvla --suite libero_goal"),
         (["up", "openvla", "--checkpoint", "nowhere"], "there are: none"),

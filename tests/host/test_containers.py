@@ -215,7 +215,7 @@ def test_a_path_on_the_volume_becomes_the_containers(engine, tmp_path, monkeypat
     lifecycle.up(["replay"], "docker")
     assert engine.calls("up --detach")[-1]["variables"]["VLALAB_REPLAY_RUN"] == "/volume/runs/r"
     monkeypatch.setenv("VLALAB_REPLAY_RUN", str(tmp_path))
-    with pytest.raises(LabError, match="which a container does not see; put it on the volume"):
+    with pytest.raises(LabError, match="outside the container.* the volume"):
         lifecycle.up(["replay"], "docker")
 
 

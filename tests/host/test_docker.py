@@ -31,7 +31,7 @@ def test_an_engine_that_answers_is_available(speaking):
 
 def test_no_command_on_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "no docker command is on PATH; install Docker Engine" in docker.available()
+    assert "docker command not found on PATH; install Docker Engine" in docker.available()
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def volume(tmp_path) -> Path:
 
 def test_a_volume_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").write_text("")
-    wrong(look("volume", volume=tmp_path / "file" / "volume"), FAIL, "cannot be written to; set VLALAB_VOLUME")
+    wrong(look("volume", volume=tmp_path / "file" / "volume"), FAIL, "is not writable; set VLALAB_VOLUME")
 
 
 def test_a_volume_of_another_owner(volume, monkeypatch):
@@ -145,7 +145,7 @@ def test_an_environment_of_another_lock(clone):
     env = venvs.named("ui", clone)
     env.python.parent.mkdir(parents=True)
     env.python.symlink_to(sys.executable)
-    wrong(look("environments", root=clone), WARN, "environment ui is of another lock", "./lab env ui")
+    wrong(look("environments", root=clone), WARN, "environment ui was installed from another lock", "./lab env ui")
     (env.venv / ".stamp").write_text(env.stamp())
     assert look("environments", root=clone).verdict == PASS
 
@@ -154,7 +154,7 @@ def test_a_secret_that_others_can_read_and_its_mending(clone):
     (clone / ".env").write_text("VLALAB_TOKEN=abcdefgh\n")
     (clone / ".env").chmod(0o644)
     (found,) = runner.run(runner.named(["settings"]), Case(root=clone))
-    wrong(found.finding, FAIL, "mode 644 lets others read it", "chmod 600")
+    wrong(found.finding, FAIL, "mode 644", "chmod 600")
     assert fixes.apply([found]) == ["settings"], "it is safe, and asks nobody"
     assert look("settings", root=clone) == Finding(PASS, "1 settings in .env, mode 600", "")
 
@@ -205,7 +205,7 @@ esac""")
     with pytest.raises(LabError, match="building ui takes up to") as refusal:
         examining.require("build", {"names": ["ui"]})
     found = look("docker-disk", environments=("ui",))
-    wrong(found, FAIL, "build fewer at a time, or see what can be freed", "./lab clean")
+    wrong(found, FAIL, "build fewer at a time", "./lab clean")
     assert found.text.split(" has ")[0] in refusal.value.message  # free bytes may change meanwhile
 
 
@@ -324,7 +324,7 @@ def test_up_is_refused_before_anything_begins_and_no_check_goes_on(tmp_path):
     (tmp_path / "file").write_text("")
     variables = {"VLALAB_VOLUME": str(tmp_path / "file" / "volume")}
     done = lab("up", "oracle", "--runtime", "local", **variables)
-    assert done.returncode == 1 and "cannot be written to" in done.stderr and "./lab doctor says more" in done.stderr
+    assert done.returncode == 1 and "is not writable" in done.stderr and "./lab doctor says more" in done.stderr
     assert "runtime local" not in done.stderr
     done = lab("up", "oracle", "--runtime", "local", "--no-check", **variables)
-    assert done.returncode == 1 and "cannot be written to" in done.stderr and "./lab doctor" not in done.stderr
+    assert done.returncode == 1 and "is not writable" in done.stderr and "./lab doctor" not in done.stderr

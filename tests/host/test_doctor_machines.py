@@ -70,7 +70,7 @@ def test_a_recorded_machine_is_seen_for_what_it_is(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_is_wrong_has_a_way_out(name):
     for check, one in examined(name).items():
-        assert one.verdict in VERDICTS and one.why and "\n" not in one.text, check
+        assert one.verdict in VERDICTS and one.reason and "\n" not in one.text, check
         if one.verdict in (WARN, FAIL):
             assert one.fix or one.hint, (check, one)
         assert "secret" not in one.text
@@ -121,7 +121,7 @@ def test_what_concerns_no_environment_that_was_asked_for_does_not_apply():
 def test_only_environments_that_were_asked_for_are_named():
     case = Case(recorded("driver-old"), environments=("openvla",))
     (found,) = runner.run(runner.named(["nvidia-version"]), case)
-    assert found.finding.verdict == FAIL and "gr00t" not in found.finding.why and "openvla" in found.finding.why
+    assert found.finding.verdict == FAIL and "gr00t" not in found.finding.reason and "openvla" in found.finding.reason
 
 
 @pytest.mark.parametrize(("asked", "verdict"), [((), PASS), (("libero",), PASS), (("libero", "openvla"), WARN)])
@@ -152,7 +152,7 @@ def test_a_check_that_breaks_or_hangs_spoils_no_other(tmp_path):
     assert (
         results["breaks"].error == "ZeroDivisionError: division by zero" and results["breaks"].finding.verdict == WARN
     )
-    assert results["hangs"].finding.why == "no answer within 0.2 s"
+    assert results["hangs"].finding.reason == "no answer within 0.2 s"
     assert results["well"].finding == ok("fine", "") and not results["well"].error
 
 

@@ -135,5 +135,5 @@ def test_an_egl_that_crashes_is_reported_and_no_missing_gpu(libegl):
 @pytest.mark.parametrize("reason", ["EGL lists GPU 1, but it cannot render (eglInitialize fails)", ""])
 def test_the_doctor_says_who_renders_and_why_it_is_the_cpu(reason):
     finding = judge_renderer("llvmpipe (LLVM 15.0.6, 256 bits), 4.5 Mesa", has_gpu=True, messages=reason)
-    assert finding.verdict == WARN and "llvmpipe" in finding.why and "on the CPU" in finding.why
-    assert (reason or "takes hours") in finding.why
+    assert finding.verdict == WARN and "llvmpipe" in finding.reason and "on the CPU" in finding.reason
+    assert (reason or "takes hours") in finding.reason

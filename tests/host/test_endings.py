@@ -240,9 +240,11 @@ def test_a_volume_that_is_closed_to_the_caller_is_told_before_anything_is_made(t
     (tmp_path / "volume").chmod(0o700)
     last = done.stderr[done.stderr.rindex("lab: ") :]
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert last.startswith(f"lab: the volume {tmp_path / place}") and "set VLALAB_VOLUME to a folder" in last
+    assert last.startswith(f"lab: the volume {tmp_path / place}") and "set VLALAB_VOLUME to a " in last
     assert "installing" not in done.stderr
-    assert os.geteuid() != 0 or f", which is {owners.name_of(4001)}'s, is closed" in last or "written to" in last
+    assert (
+        os.geteuid() != 0 or f", which is {owners.name_of(4001)}'s, is not readable" in last or "not writable" in last
+    )
 
 
 def test_lines_for_a_person_are_plain_where_the_terminal_knows_no_codes():

@@ -224,8 +224,8 @@ def test_meshes_that_no_task_loads_are_removed_and_the_rest_stays(tmp_path):
 
 def test_task_files_that_no_suite_names_are_removed(tmp_path):
     step = finish()
-    for name in (*step.UNUSED_BESIDE, "liberoplus/liberoplus/bddl_files/libero_goal"):
+    for name in (*step.UNUSED_LIBEROPLUS, "liberoplus/liberoplus/bddl_files/libero_goal"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "a.bddl").write_bytes(b"12345")
-    assert step.remove_unused(tmp_path, step.UNUSED_BESIDE) == 5 * len(step.UNUSED_BESIDE)
+    assert step.remove_unused(tmp_path, step.UNUSED_LIBEROPLUS) == 5 * len(step.UNUSED_LIBEROPLUS)
     assert [path.parent.name for path in tmp_path.rglob("*.bddl")] == ["libero_goal"]

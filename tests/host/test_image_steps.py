@@ -48,7 +48,7 @@ def test_a_wheel_for_this_python_torch_and_abi_is_taken(flash, tmp_path):
         (FITTING.replace("torch2.2", "torch2.3"), "torch 2.3"),
         (FITTING.replace("FALSE", "TRUE"), "cxx11abi TRUE"),
         (FITTING.replace(PYTHON, "cp27"), "cp27"),
-        ("torch-2.2.0-cp310-cp310-linux_x86_64.whl", "no wheel of flash-attn"),
+        ("torch-2.2.0-cp310-cp310-linux_x86_64.whl", "not a wheel of flash-attn"),
     ],
 )
 def test_a_wheel_for_something_else_is_refused_by_name(flash, tmp_path, name, said):

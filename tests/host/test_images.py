@@ -176,7 +176,7 @@ def test_an_index_is_a_secret_and_never_an_argument(monkeypatch, tmp_path):
 
 def test_what_is_no_address_is_told_without_repeating_it(monkeypatch):
     monkeypatch.setenv("VLALAB_INDEX", "user:word@mirror")
-    with pytest.raises(LabError, match="VLALAB_INDEX holds no URL") as told:
+    with pytest.raises(LabError, match="VLALAB_INDEX has no URL") as told:
         building.arguments(["ui"], Options())
     assert "word@" not in str(told.value)
 
@@ -199,12 +199,12 @@ def test_the_ca_bundle_is_ones_own_else_the_systems_where_an_admin_added_to_it(t
 @pytest.mark.parametrize(
     ("options", "names", "says"),
     [
-        (Options(flash_attn="none"), ["ui", "libero"], "--flash-attn means nothing to ui, libero"),
-        (Options(stages={"flash-attn-wheel": "/tmp"}), ["ui"], "--flash-attn-wheel means nothing to ui"),
+        (Options(flash_attn="none"), ["ui", "libero"], "--flash-attn does not apply to ui, libero"),
+        (Options(stages={"flash-attn-wheel": "/tmp"}), ["ui"], "--flash-attn-wheel does not apply to ui"),
         (
             Options(stages={"libero-assets": "/nowhere"}),
             ["libero"],
-            "--libero-assets /nowhere is not there; expected a",
+            "--libero-assets /nowhere not found; expected a",
         ),
         (Options(ca_bundle="/nowhere"), ["ui"], "--ca-bundle /nowhere is not there"),
         (Options(index="/nowhere"), ["ui"], "--index /nowhere is not there"),

@@ -147,7 +147,7 @@ def test_a_port_of_anothers_service_gives_way_to_the_next_one(install, students)
 @as_root
 def test_an_environment_that_the_install_lacks_is_asked_of_its_owner(install, students):
     done = lab(ANNA, students[ANNA], install, "env", "ui")
-    wanted = f"environment 'ui' of {install}, which is root's, is not made. Ask root to run {install}/lab env ui"
+    wanted = f"environment 'ui' of {install}, which is root's, is not installed. Ask root to run {install}/lab env ui"
     assert done.returncode == 1 and wanted in done.stderr and "Traceback" not in done.stderr
 
 

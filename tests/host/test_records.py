@@ -101,7 +101,7 @@ def test_another_users_process_is_never_ended():
     process = subprocess.Popen(["sleep", "60"], user=NOBODY, cwd="/")
     try:
         other = identify(process.pid)
-        assert other.is_alive() and not other.is_ours() and not other.send(signal.SIGKILL)
+        assert other.is_alive() and not other.belongs_to_caller() and not other.send(signal.SIGKILL)
         assert process.poll() is None
     finally:
         process.kill()
@@ -166,4 +166,4 @@ def test_a_state_folder_in_which_others_write_is_refused(capsys):
         [sys.executable, "-m", "vlalab", "status"], cwd=paths.ROOT, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": paths.python_path()},
     )  # fmt: skip
-    assert done.returncode != 0 and "may be written to by others" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode != 0 and "is writable by other users" in done.stderr and "Traceback" not in done.stderr

@@ -85,7 +85,7 @@ def test_what_others_might_have_a_hand_in_is_refused(tmp_path, monkeypatch, plac
         if os.geteuid() != 0:
             pytest.skip("only root can give folders away")
         os.chown(tmp_path / place, 4321, 4321)
-    words = {"link": "is a link", "file": "cannot make", "open": "written to by others", "another's": "user 4321"}[how]
+    words = {"link": "is a link", "file": "cannot create", "open": "writable by other", "another's": "user 4321"}[how]
     with pytest.raises(LabError, match=rf"{words}.*set VLALAB_STATE"):
         state.directory("logs")
     assert not (tmp_path / "target").exists() or not list((tmp_path / "target").iterdir())

@@ -47,7 +47,7 @@ PLANTED = [
 ]
 LONG = "a1B2" * 9
 # What an attack found to be left in, and what is left of it now.
-LEAKED = [
+LEAKED_BYTES = [
     (f"VLALAB_BRIDGE_KEY={SECRET}", "VLALAB_BRIDGE_KEY=[removed]"),
     (f"      VLALAB_BRIDGE_KEY: {SECRET}", "      VLALAB_BRIDGE_KEY: [removed]"),
     (f"MYSQL_PWD={SECRET} mysqldump lab", "MYSQL_PWD=[removed] mysqldump lab"),
@@ -109,7 +109,7 @@ def test_what_looks_like_a_secret_is_removed(text):
     assert SECRET not in told and secrets.HIDDEN in told and told.startswith("before")
 
 
-@pytest.mark.parametrize(("text", "expected"), LEAKED)
+@pytest.mark.parametrize(("text", "expected"), LEAKED_BYTES)
 def test_what_an_attack_found_is_removed_and_the_rest_stays(text, expected):
     assert secrets.removed(text) == expected
 

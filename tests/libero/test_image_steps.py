@@ -36,4 +36,4 @@ def test_assets_are_official_when_every_file_is_the_commits(monkeypatch, tmp_pat
     monkeypatch.setattr(step, "BAKED", tmp_path / "other")
     step.main()
     assert official.problems(tmp_path / "other") == ["scenes/room.xml"]
-    assert capsys.readouterr().out.startswith("assets: a folder; 1 files are not those of")
+    assert capsys.readouterr().out.startswith("assets: a directory; 1 files are not those of")

@@ -268,8 +268,8 @@ def test_without_a_host_nothing_listens_beyond_this_machine_and_one_without_asse
         assert listening(alone) and listening(alone) <= {"0100007F", "0000000000000000FFFF00000100007F"}
         assert "is its own machine's alone" in alone.done("cluster", "join", f"localhost:{port}", code=1).transcript
         said = alone.done(*SHORT, "--cluster", "--run-id", "none", code=1, columns=300).transcript
-        assert "takes no part: " in said and str(tmp_path) in said.partition("takes no part: ")[2]
-        assert "no machine of the cluster can take part" in said and "--resume none" in said
+        assert "cannot join: " in said and str(tmp_path) in said.partition("cannot join: ")[2]
+        assert "no machine of the cluster can join" in said and "--resume none" in said
     finally:
         alone("cluster", "stop").wait()
 

@@ -1,4 +1,4 @@
-"""What a check is, what it examines and what it reports."""
+"""Doctor checks: the check itself, the context that it examines, and the finding that it reports."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ class Finding:
     """The result of a probe: a verdict, the reason in one line, and the command that fixes the problem."""
 
     verdict: str
-    why: str
+    reason: str
     fix: str | None = None  # a command line, "" for none; None: the check's usual fix
-    hint: str = ""  # what to do in words, before the command or where no single command does it
+    hint: str = ""  # advice as text, before the command or instead of one
     safe: bool = False  # `--fix` runs the command without asking
-    facts: Mapping[str, Any] = field(default_factory=dict)  # for --json
+    details: Mapping[str, Any] = field(default_factory=dict)  # for --json
 
     @property
     def text(self) -> str:
         """The reason and what to do, as one sentence."""
         action = ": ".join(filter(None, (self.hint, self.fix)))
-        return f"{self.why}; {action}" if action else self.why
+        return f"{self.reason}; {action}" if action else self.reason
 
 
 ok, skip, warn, fail = (partial(Finding, verdict) for verdict in (PASS, SKIP, WARN, FAIL))
 
 
 def from_refusal(verdict: str, message: str) -> Finding:
-    """Return the finding for the message of a refusal, "reason; what to do: command"."""
-    why, _, action = message.partition("; ")
+    """Return the finding for an error message of the form "reason; advice: command"."""
+    reason, _, action = message.partition("; ")
     match = re.fullmatch(r"(?:([^:`]*?): )?((?:sudo|docker|\./lab|chmod|systemctl) [^;()]*)", action)
-    return Finding(verdict, why, match[2], match[1] or "") if match else Finding(verdict, why, "", action)
+    return Finding(verdict, reason, match[2], match[1] or "") if match else Finding(verdict, reason, "", action)
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is examined: a machine, a clone, a volume and environments; none selected means all."""
+    """The machine, clone, volume and environments to examine; no environment selected means all."""
 
     machine: Machine = field(default_factory=Machine)
     environments: tuple[str, ...] = ()
@@ -59,21 +59,21 @@ class Case:
 
     def selected(self) -> dict[str, manifests.Environment]:
         """Return the manifests of the selected environments."""
-        known = manifests.environments()
-        return {name: known[name] for name in self.environments or known}
+        environments = manifests.environments()
+        return {name: environments[name] for name in self.environments or environments}
 
 
 Probe = Callable[[Case], Finding]
-Condition = tuple[Callable[[Case], object], str]  # whether something is there, and the reason to skip where it is not
+Condition = tuple[Callable[[Case], object], str]  # a predicate, and the reason to skip if it is false
 
 NOT_SELECTED = "not for the selected environments"
-TORCH: Condition = (lambda case: any(environment.torch for environment in case.selected().values()), NOT_SELECTED)
-GL: Condition = (lambda case: any(environment.needs_gl for environment in case.selected().values()), NOT_SELECTED)
+TORCH: Condition = (lambda context: any(environment.torch for environment in context.selected().values()), NOT_SELECTED)
+GL: Condition = (lambda context: any(environment.needs_gl for environment in context.selected().values()), NOT_SELECTED)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that can be wrong. A probe's docstring is the meaning, its module the group."""
+    """One possible problem. The probe's docstring is its meaning, the probe's module its group."""
 
     id: str
     title: str
@@ -82,15 +82,15 @@ class Check:
     probe: Probe
     meaning: str = ""
     group: str = ""
-    requires: tuple[Condition, ...] = ()  # skipped where one of them does not hold
+    requires: tuple[Condition, ...] = ()  # the check is skipped unless all of them hold
     before: tuple[str, ...] = ()  # tasks that run it before they start
     limit_s: float = 6.0
-    named_limit_s: float = 0.0  # where environments were named and it looks closer
+    named_limit_s: float = 0.0  # limit for named environments, which are examined more closely
 
-    def run(self, case: Case) -> Finding:
-        """Return the finding, with the usual fix where the probe names no other for a problem."""
-        reason = next((reason for holds, reason in self.requires if not holds(case)), None)
-        finding = self.probe(case) if reason is None else skip(reason)
+    def run(self, context: Case) -> Finding:
+        """Return the finding; a problem without a fix of its own gets the check's usual fix."""
+        reason = next((reason for holds, reason in self.requires if not holds(context)), None)
+        finding = self.probe(context) if reason is None else skip(reason)
         usual = self.fix if finding.verdict in (WARN, FAIL) else ""
         return replace(finding, fix=usual) if finding.fix is None else finding
 
@@ -111,7 +111,7 @@ def check(id: str, title: str, severity: str, fix: str, **options: Any) -> Calla
 
 @dataclass(frozen=True)
 class Result:
-    """A check and its finding; error: why there is none (it failed or took too long)."""
+    """A check and its finding. error: the failure or timeout of the check itself, else ""."""
 
     check: Check
     finding: Finding

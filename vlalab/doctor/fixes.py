@@ -1,4 +1,4 @@
-"""`--fix` runs the commands that the findings name: safe ones at once, the others after a yes."""
+"""`--fix` runs the findings' commands: safe ones at once, the others after confirmation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def apply(results: Sequence[Result], yes: bool = False) -> list[str]:
             continue
         if not finding.safe and not yes:
             if not sys.stdin.isatty():
-                say(f"{result.check.id} is not fixed without a yes: {command} (--yes)")
+                say(f"{result.check.id} needs confirmation; run the command, or add --yes: {command}")
                 continue
-            if not agreed(f"{result.check.title}: {finding.why}\n  run `{command}`?"):
+            if not agreed(f"{result.check.title}: {finding.reason}\n  run `{command}`?"):
                 continue
         command = command.replace("sudo ", "") if os.geteuid() == 0 else command
         say(f"$ {command}")

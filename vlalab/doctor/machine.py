@@ -21,14 +21,14 @@ FETCH_S = 3.0
 
 @dataclass(frozen=True)
 class Output:
-    """What a program printed, and its exit code; 127 where it is not installed, as in a shell."""
+    """A program's output and exit code; 127 if it is not installed, as in a shell."""
 
     code: int
     out: str = ""
     err: str = ""
 
     def json(self) -> dict[str, Any]:
-        """Return the object that it printed; empty where it printed something else."""
+        """Return the output as a JSON object; empty if it is not one."""
         try:
             value = json.loads(self.out)
         except ValueError:
@@ -47,7 +47,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Response:
-    """A web server's clock in seconds since the epoch, or why it does not answer."""
+    """A web server's clock in seconds since the epoch, or the reason for a failed request."""
 
     date: float | None = None
     error: str = ""
@@ -121,7 +121,7 @@ class Machine:
         return Disk(status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail, inodes)
 
     def gpus(self) -> dict[str, Any]:
-        """Return what NVIDIA's library reports (nvml.py), in a process of its own, since a driver may hang or crash."""
+        """Return the report of NVIDIA's library (nvml.py). It runs in a separate process: drivers may hang or crash."""
         return self.run(sys.executable, "-I", "-m", "vlalab.doctor.nvml").json() or {"error": "NoAnswer"}
 
     def fetch(self, url: str) -> Response:

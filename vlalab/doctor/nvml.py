@@ -14,7 +14,7 @@ PREFIX = "NVMLError_"
 
 
 def query() -> dict[str, Any]:
-    """Return what the library reports."""
+    """Return the driver and its GPUs, or NVML's error."""
     import pynvml
 
     try:
@@ -30,7 +30,7 @@ def query() -> dict[str, Any]:
 def _device(pynvml: Any, index: int) -> dict[str, Any]:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    except pynvml.NVMLError as error:  # it fell off the bus
+    except pynvml.NVMLError as error:  # the GPU has fallen off the bus
         return {"index": index, "error": type(error).__name__.removeprefix(PREFIX)}
 
     def value(name: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:

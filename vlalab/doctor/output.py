@@ -24,7 +24,7 @@ MAX_WIDTH = 110
 
 
 def runtime(results: Sequence[Result]) -> str:
-    """Return what `--runtime auto` would select: docker where an engine answers and images are built, else local."""
+    """Return the choice of `--runtime auto`: docker if an engine answers and images are built, else local."""
     verdicts = {result.check.id: result.finding.verdict for result in results}
     return "docker" if verdicts.get("docker-engine") == PASS and verdicts.get("images") in (PASS, WARN) else "local"
 
@@ -48,7 +48,7 @@ def _is_for_containers(result: Result) -> bool:
 
 
 def exit_status(results: Sequence[Result]) -> int:
-    """Return 0 where all is in order, 1 for warnings, 2 for failures."""
+    """Return 0 if all checks passed, 1 for warnings, 2 for failures."""
     return max((CODES[result.finding.verdict] for result in results), default=0)
 
 
@@ -71,8 +71,9 @@ def as_json(results: Sequence[Result], environments: Sequence[str], seconds: flo
         "checks": [
             {
                 **{name: getattr(result.check, name) for name in ("id", "group", "title", "meaning", "severity")},
-                **{name: getattr(result.finding, name) for name in ("verdict", "why", "fix", "hint", "facts")},
-                "error": result.error, "seconds": round(result.seconds, 2),
+                "verdict": result.finding.verdict, "why": result.finding.reason, "fix": result.finding.fix,
+                "hint": result.finding.hint, "facts": result.finding.details, "error": result.error,
+                "seconds": round(result.seconds, 2),
             }
             for result in results
         ],
@@ -90,19 +91,19 @@ def lines(results: Sequence[Result], seconds: float, width: int = 0) -> list[str
         skipped: dict[str, list[str]] = {}  # reason → titles
         for result in members:
             if result.finding.verdict == SKIP:
-                skipped.setdefault(result.finding.why, []).append(result.check.title)
+                skipped.setdefault(result.finding.reason, []).append(result.check.title)
                 continue
-            row = f"  {MARKS[result.finding.verdict]:<5}{result.check.title:<{title_width}}  {result.finding.why}"
+            row = f"  {MARKS[result.finding.verdict]:<5}{result.check.title:<{title_width}}  {result.finding.reason}"
             body.append(row if len(row) <= width else row[: width - 1] + "…")
         skipped.pop(NOT_SELECTED, None)
-        for why, titles in skipped.items():
-            body += wrap(f"  -    not needed here, {why}: {', '.join(titles)}", width, subsequent_indent=" " * 7)
+        for reason, titles in skipped.items():
+            body += wrap(f"  -    not needed here, {reason}: {', '.join(titles)}", width, subsequent_indent=" " * 7)
         rows += [group, *body, ""] if body else []
     problems = [result for verdict in (FAIL, WARN) for result in results if result.finding.verdict == verdict]
     rows += ["What to do:"] * bool(problems)
     for number, result in enumerate(problems, 1):
         check, finding = result.check, result.finding
-        rows += wrap(f"{number}. {check.title} ({check.id}): {finding.why}", width, subsequent_indent="   ")
+        rows += wrap(f"{number}. {check.title} ({check.id}): {finding.reason}", width, subsequent_indent="   ")
         hint = finding.hint + ":" * bool(finding.hint and finding.fix)
         rows += [f"   {row}" for row in wrap(hint, width - 3)]
         rows += [f"   $ {finding.fix}"] if finding.fix else []

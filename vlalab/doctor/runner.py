@@ -1,4 +1,4 @@
-"""All checks, and how they run: in parallel, each within its time limit; one that fails or hangs affects no other."""
+"""Run the checks in parallel, each within its time limit. A check that fails or hangs affects no other."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ def named(ids: Sequence[str]) -> list[Check]:
     return [check for check in checks() if check.id in ids]
 
 
-def run(selected: Sequence[Check], case: Case, limit_s: float = float("inf")) -> list[Result]:
+def run(selected: Sequence[Check], context: Case, limit_s: float = float("inf")) -> list[Result]:
     """Return the result of each check, in their order. limit_s: upper bound on each check's own limit."""
     results: dict[str, Result] = {}
 
-    def run_one(check: Check) -> None:
-        results.setdefault(check.id, _run(check, case))
+    def run_check(check: Check) -> None:
+        results.setdefault(check.id, _run(check, context))
 
     # Daemon threads, since a check that hangs must not keep the process alive.
-    threads = [threading.Thread(target=run_one, args=(check,), daemon=True) for check in selected]
+    threads = [threading.Thread(target=run_check, args=(check,), daemon=True) for check in selected]
     started = time.monotonic()
     for thread in threads:
         thread.start()
     for check, thread in zip(selected, threads, strict=True):
-        limit = min(max(check.limit_s, check.named_limit_s if case.environments else 0.0), limit_s)
+        limit = min(max(check.limit_s, check.named_limit_s if context.environments else 0.0), limit_s)
         thread.join(max(0.0, started + limit - time.monotonic()))
         error = f"no answer within {limit:g} s"
         results.setdefault(check.id, Result(check, warn(error, fix="", hint=LATE), limit, error))
     return [results[check.id] for check in selected]
 
 
-def _run(check: Check, case: Case) -> Result:
+def _run(check: Check, context: Case) -> Result:
     started, error = time.monotonic(), ""
     try:
-        finding = check.run(case)
-    except LabError as known:
-        finding, error = warn(known.text, fix=""), known.text
+        finding = check.run(context)
+    except LabError as lab_error:
+        finding, error = warn(lab_error.text, fix=""), lab_error.text
     except TimeoutError as late:
         finding, error = warn(str(late), fix="", hint=LATE), str(late)
     except Exception as bug:  # a bug in a check must not take the others along

@@ -13,39 +13,39 @@ from vlalab.host import paths
 LIMIT_S = 560.0
 
 
-def run(name: str, case: Case) -> list[Result]:
+def run(name: str, context: Case) -> list[Result]:
     """Return the results of an environment's self-test, run in its image where that is built, else locally."""
-    env, script = venvs.named(name, case.root), f"images/{name}/selftest.py"
+    env, script = venvs.named(name, context.root), f"images/{name}/selftest.py"
 
     def result(part: str, finding: Finding, seconds: float = 0.0) -> Result:
         id, meaning = f"{name}:{part.replace(' ', '-')}", f"Part of {script}."
-        check = Check(id, f"{name} {part}", FAIL, f"./lab env {name}", lambda case: finding, meaning, name)
-        return Result(check, check.run(case), seconds)
+        check = Check(id, f"{name} {part}", FAIL, f"./lab env {name}", lambda _: finding, meaning, name)
+        return Result(check, check.run(context), seconds)
 
     image = None if docker.available() else images.found([name]).get(name)
     if image and image.fits():
         options = ["--rm", "--read-only", "--tmpfs", "/tmp:exec", images.reference(name)]
-        command, where = docker.command(["run", *options, "python", script, "--json"]), "in its image"
+        command, location = docker.command(["run", *options, "python", script, "--json"]), "in its image"
     elif env.is_ready():
-        command, where = [str(env.python), script, "--json"], "locally"
+        command, location = [str(env.python), script, "--json"], "locally"
     else:
-        return [result("self-test", skip("neither its image nor its environment is of this lock"))]
-    variables = {**case.machine.variables, **env.variables(), "PYTHONPATH": paths.python_path()}
+        return [result("self-test", skip("neither an image nor an environment of this lock exists"))]
+    variables = {**context.machine.variables, **env.variables(), "PYTHONPATH": paths.python_path()}
     try:
         # Standard input is closed: an import that asks a question fails instead of waiting.
         done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S, cwd=case.root,
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S, cwd=context.root,
             env=variables,
         )  # fmt: skip
         parts = json.loads(done.stdout[done.stdout.index("{") :])["checks"]
     except subprocess.TimeoutExpired:
-        return [result("self-test", fail(f"not finished within {LIMIT_S:.0f} s ({where})", ""))]
+        return [result("self-test", fail(f"not finished within {LIMIT_S:.0f} s ({location})", ""))]
     except (ValueError, KeyError):
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return [result("self-test", fail(f"it ended with code {done.returncode}: {last}"))]
     results = []
     for part, report in parts.items():
         lines = str(report["found"]).strip().splitlines() or [""]
-        finding = ok(lines[-1]) if report["ok"] else fail(lines[-1], facts={"words": lines})
+        finding = ok(lines[-1]) if report["ok"] else fail(lines[-1], details={"words": lines})
         results.append(result(part, finding, report["seconds"]))
     return results

@@ -1,6 +1,6 @@
-"""`./lab build`: makes images from images/Dockerfile, all in one go, so that what they share is made once.
+"""`./lab build`: build images from images/Dockerfile in one bake, so shared layers are built once.
 
-What images/bake.json names for an image decides what it is given: no other build argument is passed to it.
+An image gets only the build arguments that images/bake.json declares for it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ INDEX_VARIABLE = "VLALAB_INDEX"
 
 @dataclass(frozen=True)
 class Options:
-    """How to build. None leaves a choice to the Dockerfile or, for the CA bundle, to what this machine says."""
+    """Options of a build. None: the Dockerfile's default or, for the CA bundle, this machine's."""
 
     no_cache: bool = False
     flash_attn: str | None = None  # prebuilt, compile or none
     base: str | None = None  # base image instead of the pinned one
-    stages: Mapping[str, str] = field(default_factory=dict)  # stage → the folder that replaces it, or its word
+    stages: Mapping[str, str] = field(default_factory=dict)  # stage → the directory that replaces it, or its keyword
     ca_bundle: str | None = None
-    index: str | None = None  # file that holds a package index mirror's URL
+    index: str | None = None  # file with the URL of a package index mirror
     arguments: tuple[str, ...] = ()  # further build arguments, NAME=VALUE
     progress: str = "line"
     dry_run: bool = False
@@ -49,56 +49,56 @@ class Options:
             raise LabError(unknown("--progress", self.progress, PROGRESS))
         for text in self.arguments:
             if not re.match(r"\w+=", text):
-                raise LabError(f"--arg {text} is no build argument; expected NAME=VALUE")
+                raise LabError(f"invalid build argument --arg {text}; expected NAME=VALUE")
 
 
 # --- the command --------------------------------------------------------------------------------------------
 
 
 def arguments(names: Sequence[str], options: Options) -> list[str]:
-    """Return the arguments of docker that build the images of those environments in one go."""
+    """Return docker's arguments that build the images of these environments together."""
     settings = {"*.context": str(paths.ROOT), f"*.labels.{images.OWNER_LABEL}": state.owner()}
-    words = [f"{key}={value}" for key, value in settings.items()] + [
+    overrides = [f"{key}={value}" for key, value in settings.items()] + [
         f"*.secrets={secret}" for secret in _secrets(options)
     ]
     for name in names:
-        known = images.arguments(name)
-        words.append(f"{name}.tags={images.reference(name)}")
-        given = build_arguments(name, options)
-        words += [f"{name}.args.{key}={value}" for key, value in given.items() if key in known]
+        accepted = images.arguments(name)
+        overrides.append(f"{name}.tags={images.reference(name)}")
+        build_args = build_arguments(name, options)
+        overrides += [f"{name}.args.{key}={value}" for key, value in build_args.items() if key in accepted]
         for stage, (manifest, value) in _stages(options).items():
-            if value != manifest.word and manifest.argument in known:  # a directory replaces the stage
-                directory = _existing(value, f"--{stage}", Path.is_dir, "a folder")
-                words.append(f"{name}.contexts.{stage}={directory}")
+            if value != manifest.word and manifest.argument in accepted:  # a directory replaces the stage
+                directory = _existing(value, f"--{stage}", Path.is_dir, "a directory")
+                overrides.append(f"{name}.contexts.{stage}={directory}")
     return [
         "buildx", "bake", "--file", str(paths.ROOT / images.BAKE_FILE),
         "--progress", "tty" if options.progress == "tty" else "plain",
         *(["--no-cache"] if options.no_cache else []),
-        *(part for word in words for part in ("--set", word)),
+        *(part for word in overrides for part in ("--set", word)),
         *names,
     ]  # fmt: skip
 
 
 def build_arguments(name: str, options: Options, variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the build arguments for an environment; the base comes from --base, $VLALAB_BASE_<ENV>, $VLALAB_BASE."""
-    known = os.environ if variables is None else variables
-    wanted = {
+    environment = os.environ if variables is None else variables
+    values = {
         "LOCK_HASH": venvs.named(name, paths.ROOT).lock_hash,
         "COMMIT": commit(),
         "VERSION": borrowed.version(),
-        "BASE": options.base or known.get(f"VLALAB_BASE_{name.upper()}") or known.get("VLALAB_BASE"),
-        "BASE_DEVEL": known.get("VLALAB_BASE_DEVEL"),
+        "BASE": options.base or environment.get(f"VLALAB_BASE_{name.upper()}") or environment.get("VLALAB_BASE"),
+        "BASE_DEVEL": environment.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
         **{stage.argument: value for stage, value in _stages(options).values() if value == stage.word},
     }
-    more = dict(text.split("=", 1) for text in options.arguments)
-    return {**{key: value for key, value in wanted.items() if value}, **more}
+    extra = dict(text.split("=", 1) for text in options.arguments)
+    return {**{key: value for key, value in values.items() if value}, **extra}
 
 
 def commit(root: Path | None = None) -> str:
-    """Return the checked-out commit, with -dirty behind it when what goes into images differs; else "unknown"."""
+    """Return the checked-out commit, with suffix -dirty if the images' sources differ from it; else "unknown"."""
     directory = str(root or paths.ROOT)
-    git = ["git", "-c", f"safe.directory={directory}", "-C", directory]  # an install may be somebody else's
+    git = ["git", "-c", f"safe.directory={directory}", "-C", directory]  # the clone may belong to another user
     changed = ["status", "--porcelain", "--", "services", "lessons", *paths.SHARED, "images"]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
@@ -109,51 +109,51 @@ def commit(root: Path | None = None) -> str:
 
 
 def _stages(options: Options) -> dict[str, tuple[manifests.Stage, str]]:
-    """Return the stages for which a directory or word was given: what the manifests say of them, and that value."""
-    known = manifests.stages()
-    return {name: (known[name], value) for name, value in options.stages.items() if value}
+    """Return the stages with a value: name → (manifest entry, directory or keyword)."""
+    stages = manifests.stages()
+    return {name: (stages[name], value) for name, value in options.stages.items() if value}
 
 
 def _secrets(options: Options) -> list[str]:
-    """Return the build secrets: they reach the build's commands and stay in no layer and no history."""
+    """Return the build secrets, which build steps can read but no layer or history stores."""
     bundle = ca_bundle(options.ca_bundle)
     secrets = [f"id=ca,src={bundle}"] if bundle else []
     if options.index:
-        path = _existing(options.index, "--index", Path.is_file, "a file that holds the mirror's URL")
+        path = _existing(options.index, "--index", Path.is_file, "a file with the mirror's URL")
         source, url, secret = str(path), path.read_text().strip(), f"id=index,src={path}"
     elif url := os.environ.get(INDEX_VARIABLE, ""):
         source, secret = f"variable {INDEX_VARIABLE}", f"id=index,env={INDEX_VARIABLE}"
     else:
         return secrets
     if not re.fullmatch(r"https?://\S+", url):  # it may hold a password, so the message does not repeat it
-        raise LabError(f"{source} holds no URL of a package index mirror; expected one line that begins with https://")
+        raise LabError(f"{source} has no URL of a package index mirror; expected one line that begins with https://")
     return [*secrets, secret]
 
 
-def ca_bundle(given: str | None, variables: Mapping[str, str] | None = None) -> Path | None:
-    """Return the CA bundle that builds need: the given file; else one that a variable names or an admin added to.
+def ca_bundle(choice: str | None, variables: Mapping[str, str] | None = None) -> Path | None:
+    """Return the CA bundle for builds: the chosen file, else a variable's, else the system's with added authorities.
 
-    None where the machine trusts only what every machine does, and for the word none.
+    None if the machine trusts only the default authorities, or for "none".
     """
-    if given == "none":
+    if choice == "none":
         return None
-    if given and given != "auto":
-        return _existing(given, "--ca-bundle", Path.is_file, "a file of certificates (PEM)")
-    known = os.environ if variables is None else variables
-    named = [Path(known[name]) for name in BUNDLE_VARIABLES if known.get(name)]
-    own = [path for path in named if str(path) not in SYSTEM_BUNDLES and path.is_file()]
-    if own:
-        return own[0]
+    if choice and choice != "auto":
+        return _existing(choice, "--ca-bundle", Path.is_file, "a file of certificates (PEM)")
+    environment = os.environ if variables is None else variables
+    named = [Path(environment[name]) for name in BUNDLE_VARIABLES if environment.get(name)]
+    custom = [path for path in named if str(path) not in SYSTEM_BUNDLES and path.is_file()]
+    if custom:
+        return custom[0]
     added = any(path.suffix in (".crt", ".pem") for root in ADDED_BY_ADMINS for path in Path(root).glob("*"))
     return next((path for path in map(Path, SYSTEM_BUNDLES) if added and path.is_file()), None)
 
 
-def _existing(given: str, flag: str, test: Callable[[Path], bool], what: str) -> Path:
-    path = Path(given).expanduser().absolute()
+def _existing(value: str, flag: str, test: Callable[[Path], bool], expected: str) -> Path:
+    path = Path(value).expanduser().absolute()
     if not test(path):
-        raise LabError(f"{flag} {given} is not there; expected {what}")
+        raise LabError(f"{flag} {value} not found; expected {expected}")
     if "," in str(path):
-        raise LabError(f"{flag} {given} has a comma in its path, which docker's flags cannot take; move or link it")
+        raise LabError(f"the path of {flag} {value} must not contain a comma; move or link it")
     return path
 
 
@@ -161,21 +161,21 @@ def _existing(given: str, flag: str, test: Callable[[Path], bool], what: str) ->
 
 
 def build(names: Sequence[str], options: Options) -> list[images.Image]:
-    """Return the images that were built, in the order of the names (none or "all": every environment), with a table.
+    """Build the images of these environments (none or "all": all), print a table and return them in order.
 
-    Raises LabError where one cannot be built, which ends the others too.
+    Raises LabError if one cannot be built; the others are cancelled too.
     """
-    chosen = images.choose(names)
-    _check_flags(chosen, options)
-    args = arguments(chosen, options)
+    selected = images.choose(names)
+    _check_flags(selected, options)
+    args = arguments(selected, options)
     if options.dry_run:
         print(shlex.join(docker.command(args)))
         return []
     docker.require("buildx")
     started, lines = time.monotonic(), list[str]()
-    what = f"building {', '.join(map(images.reference, chosen))}"
+    title = f"building {', '.join(map(images.reference, selected))}"
     if options.progress == "line":
-        with status(what) as line:
+        with status(title) as line:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
             with docker.open_pipe(args, **pipes) as process:
                 for raw in process.stderr:
@@ -184,40 +184,45 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
                         line.update(re.sub(r"^#\d+ (\d+\.\d+ )?", "", text))
             code = process.returncode
     else:
-        say(what)
+        say(title)
         code = docker.stream(args)
     if code != 0:
-        raise LabError(_failure(chosen, lines))
-    built = images.found(chosen)
-    if missing := [images.reference(name) for name in chosen if name not in built]:
-        raise LabError(f"the build left no image {missing[0]}; does DOCKER_HOST name its engine?")
+        raise LabError(_failure(selected, lines))
+    built = images.found(selected)
+    if missing := [images.reference(name) for name in selected if name not in built]:
+        raise LabError(
+            f"image {missing[0]} not found after the build; check that DOCKER_HOST names the engine that built it"
+        )
     print(f"{'image':<24}{'size':>10}  lock")
-    for image in (built[name] for name in chosen):
-        print(f"{image.reference:<24}{images.spell_size(image.size):>10}  {'fits' if image.fits() else 'another one'}")
+    for image in (built[name] for name in selected):
+        print(f"{image.reference:<24}{images.spell_size(image.size):>10}  {'current' if image.fits() else 'another'}")
     print(f"built in {time.monotonic() - started:.0f} s")
-    return [built[name] for name in chosen]
+    return [built[name] for name in selected]
 
 
-def _check_flags(chosen: list[str], options: Options) -> None:
-    """Raise LabError for a flag that none of the chosen images has a use for."""
-    known = sorted({argument for name in chosen for argument in images.arguments(name)})
-    if options.flash_attn and "FLASH_ATTN" not in known:
-        others = ", ".join(name for name in images.buildable() if "FLASH_ATTN" in images.arguments(name))
-        raise LabError(f"--flash-attn means nothing to {', '.join(chosen)}; images with flash-attn: {others}")
+def _check_flags(selected: list[str], options: Options) -> None:
+    """Raise LabError for a flag that none of the selected images uses."""
+    accepted = sorted({argument for name in selected for argument in images.arguments(name)})
+    if options.flash_attn and "FLASH_ATTN" not in accepted:
+        supporting = ", ".join(name for name in images.buildable() if "FLASH_ATTN" in images.arguments(name))
+        raise LabError(f"--flash-attn does not apply to {', '.join(selected)}; images with flash-attn: {supporting}")
     for name, (stage, _) in _stages(options).items():
-        if stage.argument not in known:
-            raise LabError(f"--{name} means nothing to {', '.join(chosen)}")
+        if stage.argument not in accepted:
+            raise LabError(f"--{name} does not apply to {', '.join(selected)}")
     for argument in (text.split("=")[0] for text in options.arguments):
-        if argument not in known:
-            raise LabError(unknown("build argument", argument, known))
+        if argument not in accepted:
+            raise LabError(unknown("build argument", argument, accepted))
 
 
 def _failure(names: Sequence[str], lines: list[str]) -> str:
-    """Return the message of a build that failed: which image, the last lines, what to do."""
+    """Return the message for a failed build: the image, the last lines of output, and advice."""
     text = "\n".join(lines)
     culprit = re.search(r"(?m)^ERROR: target (\S+):", text)
     which = culprit[1] if culprit else names[0] if len(names) == 1 else None
-    what = f"image '{which}'" if which else f"one of the images {', '.join(names)}"
+    subject = f"image '{which}'" if which else f"one of the images {', '.join(names)}"
     last = "\n  ".join(lines[-40:])
-    parts = [f"{what} could not be built" + (f":\n  {last}" if last else " (its words are above)"), docker.advice(text)]
-    return "\n".join(part for part in [*parts, "all of its words: --progress plain"] if part)
+    parts = [
+        f"{subject} could not be built" + (f":\n  {last}" if last else " (see its output above)"),
+        docker.advice(text),
+    ]
+    return "\n".join(part for part in [*parts, "for the full output: --progress plain"] if part)

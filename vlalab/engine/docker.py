@@ -1,6 +1,6 @@
-"""The docker CLI; only this module calls it: whether an engine answers and why not, commands, JSON, Compose.
+"""The docker CLI: engine probe, commands, JSON output, Compose. Only this module calls it.
 
-There is no Docker SDK here: the CLI knows contexts, credentials and plugins, and importing nothing keeps `./lab` quick.
+The CLI is used instead of the Docker SDK: it handles contexts, credentials and plugins, and has no import time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from vlalab.host.paths import ROOT
 
 ENGINE = (25, 0)  # the first whose health checks know start_interval
 PLUGINS = {"buildx": (0, 12), "compose": (2, 21)}
-PROBE_S = 20.0  # how long an engine may take to say its version
+PROBE_S = 20.0  # time limit of the probe
 INSTALL = "install Docker Engine (docs.docker.com/engine/install) or use --runtime local"
 
 
-# --- is there an engine? ------------------------------------------------------------------------------------
+# --- probe --------------------------------------------------------------------------------------------------
 
 
 def available() -> str | None:
-    """Return None when a Docker engine answers, else why not and what to do, in one sentence. 10 ms; asked once."""
+    """Return None if a Docker engine answers, else the problem and its fix in one sentence. 10 ms; cached."""
     return _probe(os.environ.get("PATH", ""), os.environ.get("DOCKER_HOST", ""), os.environ.get("DOCKER_CONTEXT", ""))
 
 
-def ask_again() -> None:
-    """Forget whether an engine answers, in a process that lives longer than a command."""
+def forget_probe() -> None:
+    """Clear the cached probe, in a process that outlives a command."""
     _probe.cache_clear()
 
 
@@ -41,44 +41,44 @@ def ask_again() -> None:
 def _probe(path: str, host: str, context: str) -> str | None:
     cli = shutil.which("docker", path=path)
     if cli is None:
-        return no_command()
+        return missing_command()
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             [cli, "version", "--format", "{{json .}}"], capture_output=True, text=True, stdin=subprocess.DEVNULL,
             timeout=PROBE_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return silent(PROBE_S)
+        return no_answer(PROBE_S)
     except OSError as error:
         return f"{cli} cannot be run ({error.strerror}); {INSTALL}"
-    return why_unfit(asked.returncode, asked.stdout, asked.stderr, cli)
+    return engine_problem(process.returncode, process.stdout, process.stderr, cli)
 
 
-def no_command() -> str:
-    """Return what is said where there is no docker command."""
-    return f"no docker command is on PATH; {INSTALL}"
+def missing_command() -> str:
+    """Return the message for a missing docker command."""
+    return f"docker command not found on PATH; {INSTALL}"
 
 
-def silent(seconds: float) -> str:
-    """Return what is said of an engine that does not answer."""
+def no_answer(seconds: float) -> str:
+    """Return the message for an engine that does not answer in time."""
     return f"the Docker engine did not answer within {seconds:.0f} s; restart it: sudo systemctl restart docker"
 
 
-def why_unfit(code: int, out: str, err: str, cli: str) -> str | None:
-    """Return why an engine cannot be used and what to do, by what `docker version` said as JSON; else None."""
+def engine_problem(code: int, out: str, err: str, cli: str) -> str | None:
+    """Return an engine's problem and its fix, from the JSON output of `docker version`; None if it can be used."""
     if "podman" in err.lower():
-        return f"the docker command here is podman's, which lacks what Compose and the builds need; {INSTALL}"
+        return f"the docker command is podman's, which does not support Compose and the builds; {INSTALL}"
     if code != 0:
-        return _why_no_answer(err.strip(), cli)
-    found = (json.loads(out).get("Server") or {}).get("Version", "")
-    if version(found) < ENGINE:
-        return f"the Docker engine is version {found}; {ENGINE[0]}.{ENGINE[1]} or newer is needed: {INSTALL}"
+        return _connection_problem(err.strip(), cli)
+    engine_version = (json.loads(out).get("Server") or {}).get("Version", "")
+    if version(engine_version) < ENGINE:
+        return f"the Docker engine is version {engine_version}; {ENGINE[0]}.{ENGINE[1]} or newer is needed: {INSTALL}"
     return None
 
 
-def _why_no_answer(words: str, cli: str) -> str:
-    first = words.splitlines()[0] if words else "it says nothing"
-    if "permission denied" in words:
+def _connection_problem(message: str, cli: str) -> str:
+    first = message.splitlines()[0] if message else "no message"
+    if "permission denied" in message:
         return (
             "no permission for the Docker engine's socket; use --runtime local, or Docker's rootless mode "
             "(docs.docker.com/engine/security/rootless), or join its group, which makes you as good as root here: "
@@ -88,7 +88,7 @@ def _why_no_answer(words: str, cli: str) -> str:
         return f"no Docker engine answers at DOCKER_HOST ({first}); start it, or unset DOCKER_HOST"
     if "/snap/" in os.path.realpath(cli) or cli.startswith("/snap/"):
         return "the snap Docker does not answer; start it: sudo snap start docker (for GPUs, use Docker's own packages)"
-    if "desktop" in words:
+    if "desktop" in message:
         return "Docker Desktop is not running; start it: systemctl --user start docker-desktop (it gives no GPU)"
     if at := re.search(r"daemon at (\S+?)\.? ", first + " "):
         return f"no Docker engine answers at {at[1]}; start it: sudo systemctl start docker"
@@ -96,7 +96,7 @@ def _why_no_answer(words: str, cli: str) -> str:
 
 
 def require(*plugins: str) -> None:
-    """Raise LabError unless an engine answers and has those plugins ("buildx", "compose"), new enough. 0.2 s each."""
+    """Raise LabError unless an engine answers and these plugins ("buildx", "compose") are recent enough. 0.2 s each."""
     if reason := available():
         raise LabError(reason)
     for plugin in plugins:
@@ -106,13 +106,13 @@ def require(*plugins: str) -> None:
 
 @functools.cache
 def plugin_problem(plugin: str) -> str | None:
-    """Return what is wrong with a CLI plugin ("buildx" or "compose") and what to do, or None."""
-    asked = subprocess.run(["docker", plugin, "version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return plugin_lack(plugin, asked.returncode, asked.stdout)
+    """Return the problem of a CLI plugin ("buildx" or "compose") and its fix, or None."""
+    process = subprocess.run(["docker", plugin, "version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return plugin_version_problem(plugin, process.returncode, process.stdout)
 
 
-def plugin_lack(plugin: str, code: int, out: str) -> str | None:
-    """Return what is wrong with a CLI plugin by what `docker PLUGIN version` said, or None."""
+def plugin_version_problem(plugin: str, code: int, out: str) -> str | None:
+    """Return the problem of a CLI plugin, from the output of `docker PLUGIN version`, or None."""
     major, minor = PLUGINS[plugin]
     fix = f"sudo apt-get install docker-{plugin}-plugin (Docker's packages) or docker-{plugin} (Debian, Ubuntu)"
     if code != 0:
@@ -125,8 +125,8 @@ def plugin_lack(plugin: str, code: int, out: str) -> str | None:
 
 def version(text: str) -> tuple[int, int]:
     """Return the first major.minor number in a text, (0, 0) when there is none."""
-    found = re.search(r"(?<![\w.])v?(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"(?<![\w.])v?(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 # --- commands -----------------------------------------------------------------------------------------------
@@ -140,9 +140,9 @@ def command(args: Sequence[str]) -> list[str]:
 def run(
     args: Sequence[str], *, check: bool = True, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Return `docker args`, run with its output captured as text. `variables` come on top of the process's own.
+    """Run `docker args` and return it with its output as text. variables: in addition to the process's own.
 
-    Raises LabError where no engine answers and, if `check`, where it fails.
+    Raises LabError if no engine answers or, with `check`, if the command fails.
     """
     require()
     done = subprocess.run(
@@ -155,19 +155,19 @@ def run(
 
 
 def stream(args: Sequence[str], *, variables: Mapping[str, str] | None = None) -> int:
-    """Return the exit code of `docker args`, run on the caller's terminal: builds, logs, shells."""
+    """Run `docker args` on the caller's terminal (builds, logs, shells) and return its exit code."""
     require()
     return subprocess.run(command(args), cwd=ROOT, env={**os.environ, **(variables or {})}).returncode
 
 
 def open_pipe(args: Sequence[str], **options) -> subprocess.Popen:
-    """Return `docker args` as a started process in binary mode; options are those of Popen (stdin, stdout …)."""
+    """Start `docker args` in binary mode and return its process. options: those of Popen (stdin, stdout …)."""
     require()
     return subprocess.Popen(command(args), cwd=ROOT, **options)
 
 
 def json_lines(args: Sequence[str]) -> list[dict]:
-    """Return what `docker args` prints as JSON: one object per line (--format json), or one array (inspect)."""
+    """Return the JSON output of `docker args`: one object per line (--format json), or one array (inspect)."""
     return parse_json(run(args).stdout)
 
 
@@ -182,24 +182,24 @@ def parse_json(text: str) -> list[dict]:
 
 
 def compose_args(args: Sequence[str], files: Sequence[str | Path] = ()) -> list[str]:
-    """Return the arguments of docker for `compose args` over this repository; `files`: beside compose.yaml."""
-    given = [word for path in (ROOT / "compose.yaml", *files) for word in ("--file", str(path))]
-    return ["compose", "--project-directory", str(ROOT), *given, *map(str, args)]
+    """Return docker's arguments for `compose args` over this repository. files: in addition to compose.yaml."""
+    file_flags = [word for path in (ROOT / "compose.yaml", *files) for word in ("--file", str(path))]
+    return ["compose", "--project-directory", str(ROOT), *file_flags, *map(str, args)]
 
 
 def compose(
     args: Sequence[str], *, files: Sequence[str | Path] = (), variables: Mapping[str, str] | None = None
 ) -> None:
-    """Run `docker compose args` over compose.yaml and `files`. Raises LabError where it fails or is too old."""
-    words = compose_args(args, files)
-    done = run(words, check=False, variables=variables)
-    if done.returncode != 0:  # its version is asked late: asking takes 0.2 s
-        raise LabError(plugin_problem("compose") or failure(words, done.stderr or done.stdout))
+    """Run `docker compose args` over compose.yaml and `files`. Raises LabError if it fails or is too old."""
+    arguments = compose_args(args, files)
+    done = run(arguments, check=False, variables=variables)
+    if done.returncode != 0:  # the version is queried only now, since that takes 0.2 s
+        raise LabError(plugin_problem("compose") or failure(arguments, done.stderr or done.stdout))
 
 
-# --- what the engine's words mean ---------------------------------------------------------------------------
+# --- errors of the engine -----------------------------------------------------------------------------------
 
-# What the engine says (a regular expression) → what to do.
+# The engine's message (a regular expression) → advice.
 ADVICE = {
     r"could not select device driver|unknown or invalid runtime name: nvidia": "no-gpu",
     r"Failed to initialize NVML": "the container lost its GPU after a reload of the engine; run: ./lab restart SERVICE",
@@ -217,28 +217,28 @@ ADVICE = {
 }
 
 
-def advice(words: str) -> str | None:
-    """Return what to do about what the engine said, None where its own words are all there is to say."""
-    found = next((text for pattern, text in ADVICE.items() if re.search(pattern, words)), None)
-    return why_no_gpu() if found == "no-gpu" else found
+def advice(message: str) -> str | None:
+    """Return advice for an engine's message, or None."""
+    hint = next((text for pattern, text in ADVICE.items() if re.search(pattern, message)), None)
+    return gpu_problem() if hint == "no-gpu" else hint
 
 
-def failure(args: Sequence[str], words: str) -> str:
-    """Return the sentence for a command that failed: the command, the engine's last words, what to do."""
-    last = "\n  ".join(words.strip().splitlines()[-8:]) or "it said nothing"
-    hint = advice(words)
+def failure(args: Sequence[str], message: str) -> str:
+    """Return the message for a failed command: the command, the end of its output, advice."""
+    last = "\n  ".join(message.strip().splitlines()[-8:]) or "no output"
+    hint = advice(message)
     return f"`{shlex.join(command(args))}` failed:\n  {last}" + (f"\n{hint}" if hint else "")
 
 
-def why_no_gpu(about: Mapping | None = None) -> str:
+def gpu_problem(details: Mapping | None = None) -> str:
     """Return why containers get no GPU, and the fix: snap Docker, Docker Desktop, or no toolkit.
 
-    about: what `docker info` says; default: this machine's.
+    details: the output of `docker info`; default: this machine's.
     """
-    about = info() if about is None else about
-    if "Docker Desktop" in about.get("OperatingSystem", ""):
+    details = info() if details is None else details
+    if "Docker Desktop" in details.get("OperatingSystem", ""):
         return "Docker Desktop's containers run in a virtual machine without the GPU: docker context use default"
-    if "/snap/" in about.get("DockerRootDir", ""):
+    if "/snap/" in details.get("DockerRootDir", ""):
         return (
             f"the snap Docker cannot reach the GPU's driver: sudo snap remove docker, then {INSTALL.split(' or ')[0]}"
         )
@@ -250,44 +250,44 @@ def why_no_gpu(about: Mapping | None = None) -> str:
 
 @functools.cache
 def info() -> dict:
-    """Return what `docker info` says (DockerRootDir, Runtimes, OperatingSystem, SecurityOptions …). 0.3 s."""
+    """Return the output of `docker info` (DockerRootDir, Runtimes, OperatingSystem, SecurityOptions …). 0.3 s."""
     return json.loads(run(["info", "--format", "{{json .}}"]).stdout)
 
 
 def has_gpu_runtime() -> bool:
-    """Return whether the engine can hand NVIDIA's GPUs to containers: by their runtime, or by CDI."""
+    """Return whether the engine can pass NVIDIA GPUs to containers: by NVIDIA's runtime, or by CDI."""
     return has_nvidia_runtime() or bool(cdi_devices(info()))
 
 
 def has_nvidia_runtime() -> bool:
-    """Return whether NVIDIA's runtime is registered; the toolkit's programs on PATH say nothing about the engine."""
+    """Return whether NVIDIA's runtime is registered; the toolkit's programs on PATH do not imply it."""
     return "nvidia" in (info().get("Runtimes") or {})
 
 
-def cdi_devices(about: Mapping) -> list[str]:
-    """Return NVIDIA's GPUs among the CDI devices that `docker info` tells."""
-    names = (str(device.get("ID", "")) for device in about.get("DiscoveredDevices") or ())
+def cdi_devices(details: Mapping) -> list[str]:
+    """Return NVIDIA's GPUs among the CDI devices of `docker info`."""
+    names = (str(device.get("ID", "")) for device in details.get("DiscoveredDevices") or ())
     return [name for name in names if name.startswith("nvidia.com/gpu=")]
 
 
-def is_rootless(about: Mapping | None = None) -> bool:
+def is_rootless(details: Mapping | None = None) -> bool:
     """Return whether the engine runs as a user: root in a container is then that user outside.
 
-    about: what `docker info` says; default: this machine's.
+    details: the output of `docker info`; default: this machine's.
     """
-    return "name=rootless" in _security(info() if about is None else about)
+    return "name=rootless" in _security(info() if details is None else details)
 
 
-def why_no_volume(about: Mapping) -> str | None:
-    """Return why containers of an engine cannot use the volume and what to do; None where they can."""
-    if "name=userns" not in _security(about):
+def volume_problem(details: Mapping) -> str | None:
+    """Return why containers cannot use the volume, and the fix; None if they can."""
+    if "name=userns" not in _security(details):
         return None
     return (
-        "the engine has userns-remap: users in containers are others outside, who cannot read or write the volume; "
-        "use --runtime local, or take it out of /etc/docker/daemon.json and run: sudo systemctl restart docker"
+        "the engine uses userns-remap: users in containers map to other users, who cannot read or write the volume; "
+        "use --runtime local, or remove it from /etc/docker/daemon.json and run: sudo systemctl restart docker"
     )
 
 
-def _security(about: Mapping) -> list[str]:
+def _security(details: Mapping) -> list[str]:
     """Return the names of an engine's security options, without their parameters."""
-    return [option.partition(",")[0] for option in about.get("SecurityOptions") or ()]
+    return [option.partition(",")[0] for option in details.get("SecurityOptions") or ()]

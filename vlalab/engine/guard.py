@@ -1,8 +1,9 @@
-"""Ends containers that one call has started when that call is gone, even by kill -9.
+"""End the containers of a call when that call ends, even by kill -9.
 
 Run as `python -m vlalab.engine.guard NAME …`.
-A local process dies with its parent; a container belongs to the engine and does not. So whoever starts one for itself
-alone holds the other end of this program's stdin: "done" means that all is taken away, a mere end that nobody did it.
+A local process dies with its parent; a container belongs to the engine and does not. So the starter of a private
+container holds the other end of this program's stdin: "done" means that it removed the container, end of file that it
+was killed.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from vlalab.engine import docker
 from vlalab.host import paths
 
 DONE = "done"
-GRACE_S = 30  # an evaluator saves what is finished
-TRIES = 5  # a container that was just being made appears a little later
+GRACE_S = 30  # an evaluator saves its finished episodes
+TRIES = 5  # a container that is being created appears later
 
 
 @contextmanager
 def guarded(*names: str) -> Iterator[None]:
-    """Sees to it that the containers of those names do not outlive this process; an orderly end removes them too."""
+    """Remove the containers of these names at the end of the block, also if this process is killed."""
     guard = start(*names)
     try:
         yield
     finally:
         remove(*names)
-        dismiss(guard)
+        release(guard)
 
 
 Guard: TypeAlias = "subprocess.Popen[str]"
 
 
 def start(*names: str) -> Guard:
-    """Return a guard that watches over this process, in a session of its own."""
+    """Start a guard of this process, in its own session."""
     return subprocess.Popen(
         [sys.executable, "-m", "vlalab.engine.guard", *names],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -47,18 +48,18 @@ def start(*names: str) -> Guard:
     )  # fmt: skip
 
 
-def dismiss(guard: Guard) -> None:
-    """Tells a guard that there is nothing left to end."""
+def release(guard: Guard) -> None:
+    """Tell a guard that its containers have been removed."""
     guard.communicate(DONE)
 
 
 def remove(*names: str) -> None:
-    """Remove containers at once; those that are gone already are none of its business."""
+    """Remove containers immediately; missing ones are ignored."""
     docker.run(["rm", "--force", "--volumes", *names], check=False)
 
 
 def main(names: list[str]) -> None:
-    """Waits for the word or the end, and in the second case ends the containers: asked first, then by force."""
+    """Wait for "done" or end of file; on end of file stop the containers, then remove them by force."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.read().strip() == DONE:

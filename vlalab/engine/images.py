@@ -1,4 +1,4 @@
-"""The images of this machine: which exist, how old and how large they are, whether they fit their locks."""
+"""The images on this machine: their age, size and lock."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ REPOSITORY = "vla-lab"
 ENV_LABEL = "vla-lab.env"
 LOCK_LABEL = "vla-lab.lock"
 FLASH_ATTN_LABEL = "vla-lab.flash-attn"
-OWNER_LABEL = "vla-lab.built-by"  # who built it, and in which clone: nobody else's `clean` removes it
+OWNER_LABEL = "vla-lab.built-by"  # user and clone that built it: `clean` of other users keeps it
 REVISION_LABEL = "org.opencontainers.image.revision"
 
 
 @dataclass(frozen=True)
 class Image:
-    """One image of ours as the engine has it."""
+    """An image of the lab, as the engine reports it."""
 
     name: str  # its environment
     reference: str
@@ -37,20 +37,20 @@ class Image:
 
     @property
     def lock(self) -> str:
-        """The sha256 of the lock it was built from, "" when its label is missing."""
+        """The sha256 of the lock that it was built from; "" if its label is missing."""
         return self.labels.get(LOCK_LABEL, "")
 
     @property
     def revision(self) -> str:
-        """The commit it was built from, with -dirty behind it where the tree was changed."""
+        """The commit that it was built from, with suffix -dirty if the tree was changed."""
         return self.labels.get(REVISION_LABEL, "")
 
     def fits(self) -> bool:
-        """Return whether it was built from the lock that the repository has now."""
+        """Return whether it was built from the current lock."""
         return self.lock == venvs.named(self.name, paths.ROOT).lock_hash
 
     def age(self) -> str:
-        """Return how long ago it was built: '3 days'."""
+        """Return its age: '3 days'."""
         return spell_age((datetime.now(timezone.utc) - self.created).total_seconds())
 
 
@@ -60,12 +60,12 @@ def tag() -> str:
 
 
 def reference(name: str, with_tag: str | None = None) -> str:
-    """Return the name that an environment's image has on the engine, as compose.yaml says it."""
+    """Return the name of an environment's image, as in compose.yaml."""
     return f"{REPOSITORY}/{name}:{with_tag or tag()}"
 
 
 def buildable() -> list[str]:
-    """Return the environments that an image can be built for."""
+    """Return the environments that have an image."""
     return sorted(_bake()["group"]["default"]["targets"])
 
 
@@ -73,7 +73,7 @@ def arguments(name: str) -> Mapping[str, str]:
     """Return the build arguments of an environment's image with their defaults."""
     targets = _bake()["target"]
     inherited = (targets[parent]["args"] for parent in targets[name]["inherits"])
-    return functools.reduce(lambda known, more: {**known, **more}, [*inherited, targets[name]["args"]], {})
+    return functools.reduce(lambda merged, layer: {**merged, **layer}, [*inherited, targets[name]["args"]], {})
 
 
 @functools.cache
@@ -82,20 +82,22 @@ def _bake() -> dict:
 
 
 def choose(names: Sequence[str]) -> list[str]:
-    """Return the environments of those words; none and "all" mean every one. Raises LabError for an unknown one."""
-    known = buildable()
-    require_known("environment", names, [*known, "all"])
-    return list(dict.fromkeys(names)) if names and "all" not in names else known
+    """Return these environments; none or "all" means every one. Raises LabError for an unknown name."""
+    available = buildable()
+    require_known("environment", names, [*available, "all"])
+    return list(dict.fromkeys(names)) if names and "all" not in names else available
 
 
 def found(names: Sequence[str] | None = None) -> dict[str, Image]:
-    """Return the images that exist, of those environments (default: all), by name. One call of the engine, 20 ms."""
-    wanted = {reference(name): name for name in (paths.image_names() if names is None else names)}
-    if not wanted:
+    """Return the built images of these environments (default: all) by name. One call of the engine, 20 ms."""
+    references = {reference(name): name for name in (paths.image_names() if names is None else names)}
+    if not references:
         return {}
-    done = docker.run(["image", "inspect", *wanted], check=False)  # it prints those it found and fails for the others
+    done = docker.run(
+        ["image", "inspect", *references], check=False
+    )  # it prints the existing ones and fails for the others
     if done.returncode != 0 and "No such image" not in done.stderr:
-        raise LabError(docker.failure(["image", "inspect", *wanted], done.stderr))
+        raise LabError(docker.failure(["image", "inspect", *references], done.stderr))
     return {
         name: Image(
             name=name,
@@ -106,17 +108,17 @@ def found(names: Sequence[str] | None = None) -> dict[str, Image]:
             labels=dict(record.get("Config", {}).get("Labels") or {}),
         )
         for record in json.loads(done.stdout or "[]")
-        for tagged, name in wanted.items()
+        for tagged, name in references.items()
         if tagged in (record.get("RepoTags") or ())
     }
 
 
 def unusable(name: str, image: Image | None) -> str | None:
-    """Return why that environment's image cannot be used and what to do, or None: missing, or of another lock."""
+    """Return why an environment's image cannot be used (missing, or of another lock) and the fix; None if it can."""
     if image is None:
         return f"image {reference(name)} is not built; run: ./lab build {name}"
     if not image.fits():
-        return f"image {reference(name)} was built from another lock than the repository has; run: ./lab build {name}"
+        return f"image {reference(name)} was built from another lock; run: ./lab build {name}"
     return None
 
 
@@ -124,7 +126,7 @@ def parse_time(text: str) -> datetime:
     """Return the time in an engine's record: 2026-11-20T12:56:54.123456789Z, or with an offset."""
     match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)
     if not match:
-        raise ValueError(f"{text!r} is no time; expected one like 2026-11-20T12:56:54Z")
+        raise ValueError(f"invalid time {text!r}; expected for example 2026-11-20T12:56:54Z")
     return datetime.fromisoformat(match[1] + match[2].replace("Z", "+00:00"))
 
 

@@ -1,7 +1,7 @@
-"""Which Compose file hands a service its GPUs: compose.gpu.yaml, or one made from it where that cannot say it.
+"""The Compose file that gives a service its GPUs: compose.gpu.yaml, or a file generated from it.
 
-Compose fills variables into single words, so a file that people use by hand names one device. Several are a list, and
-an engine that knows NVIDIA's GPUs by CDI alone has other names for them.
+Compose substitutes variables into single values, so compose.gpu.yaml names one device. Several devices need a list, and
+an engine with CDI only has other names for them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from vlalab.host import state
 from vlalab.host.console import say
 
 
-def files(service: str, known: Mapping[str, str]) -> list[Path]:
-    """Return the file for a service that gets a GPU: told to, or there is one and nobody said none; else nothing.
+def files(service: str, variables: Mapping[str, str]) -> list[Path]:
+    """Return the file for a service that gets a GPU: by its variable, or by default on a machine with GPUs; else none.
 
-    known: the variables that Compose would see. Raises LabError where the choice names no device, and where nobody
-    chose and nvidia-smi fails.
+    variables: those of Compose. Raises LabError if the choice names no device, or if there is no choice and nvidia-smi
+    fails.
     """
-    choice = gpus.chosen(service, known)
+    choice = gpus.chosen(service, variables)
     if service not in compose.gpu_services() or choice == "none":
         return []
     if not choice:
@@ -31,7 +31,7 @@ def files(service: str, known: Mapping[str, str]) -> list[Path]:
         if not gpus.count():
             return []
         if not docker.has_gpu_runtime():
-            say(f"'{service}' runs without a GPU: {docker.why_no_gpu()}")
+            say(f"'{service}' runs without a GPU: {docker.gpu_problem()}")
             return []
     names = choice.split(",") if choice else ["0"]
     by_cdi = not docker.has_nvidia_runtime() and bool(docker.cdi_devices(docker.info()))
@@ -39,12 +39,12 @@ def files(service: str, known: Mapping[str, str]) -> list[Path]:
 
 
 def _made(service: str, names: list[str], by_cdi: bool) -> Path:
-    """Return compose.gpu.yaml's part for a service with these devices, as a file in the caller's own folder."""
+    """Write a service's part of compose.gpu.yaml with these devices to the state directory; return its path."""
     request = dict(compose.device_request(service))
     request["device_ids"] = [f"nvidia.com/gpu={name}" for name in names] if by_cdi else names
     request["driver"] = "cdi" if by_cdi else request["driver"]
     body = {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
-    text = json.dumps({"services": {service: body}}, indent=1) + "\n"  # which is YAML too
+    text = json.dumps({"services": {service: body}}, indent=1) + "\n"  # JSON is valid YAML
     path = state.directory("gpus") / f"{service}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
     if state.read(path) != text:
         state.write(path, text)

@@ -1,6 +1,6 @@
-"""The shared volume as the host prepares it: whose it is, and that containers can write to it.
+"""Prepare the shared volume on the host: its owner, and write access for containers.
 
-The layout itself is vla_common/volume.py's, which runs here as a program of its own.
+vla_common/volume.py, which runs as a separate program, creates its layout.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ DEFAULT_USER = (1000, 1000)  # the first user of a Debian or Ubuntu machine, and
 
 
 def owner() -> tuple[int, int]:
-    """Return uid and gid that the volume's files should have.
+    """Return uid and gid for the volume's files.
 
-    $VLALAB_UID and $VLALAB_GID, else the caller's; for root: sudo's caller, else the owner of the volume or of the
-    directory that it will lie in, else (where that is root) 1000.
+    $VLALAB_UID and $VLALAB_GID, else the caller's; for root: sudo's caller, else the owner of the volume or of its
+    existing parent directory, else (if that is root) 1000.
     """
 
     def number(variable: str) -> int:
@@ -37,7 +37,7 @@ def owner() -> tuple[int, int]:
         return os.geteuid(), os.getegid()
     if os.environ.get("SUDO_UID", "0") != "0":
         return number("SUDO_UID"), number("SUDO_GID")
-    status = _nearest(paths.volume()).stat()
+    status = _existing_ancestor(paths.volume()).stat()
     return (status.st_uid, status.st_gid) if status.st_uid != 0 else DEFAULT_USER
 
 
@@ -47,9 +47,11 @@ def container_user() -> tuple[int, int]:
 
 
 def prepare() -> None:
-    """Make the volume ready for containers that run as `owner()`. Raises LabError that says what to do."""
+    """Prepare the volume for containers that run as `owner()`. Raises LabError if that fails."""
     if ":" in str(paths.volume()):
-        raise LabError(f"the volume {paths.volume()} has a ':' in its path, which Docker cannot mount; move it")
+        raise LabError(
+            f"the volume {paths.volume()} must not have a ':' in its path, since Docker cannot mount it; move it"
+        )
     uid, gid = owner()
     variables = {**os.environ, "PYTHONPATH": str(paths.COMMON), "VLALAB_VOLUME": str(paths.volume())}
     command = [sys.executable, "-m", "vla_common.volume", str(uid), str(gid)]
@@ -61,33 +63,33 @@ def prepare() -> None:
 
 
 def require_writable(root: Path | None = None) -> None:
-    """Raise LabError where the caller could not write to the volume (`root`), or make it."""
+    """Raise LabError if the caller cannot write to the volume (`root`) or create it."""
     root = root or paths.volume()
-    existing = _nearest(root)
+    existing = _existing_ancestor(root)
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
-        raise LabError(f"the volume {_described(root)} cannot be written to; set VLALAB_VOLUME to a folder that can")
+        raise LabError(f"the volume {_described(root)} is not writable; set VLALAB_VOLUME to a writable directory")
 
 
 def require_reachable() -> None:
-    """Raise LabError where there is a volume that the caller may not look into."""
+    """Raise LabError if the caller cannot read the existing volume."""
     root = paths.volume()
-    existing = _nearest(root)
+    existing = _existing_ancestor(root)
     if not os.access(existing, os.X_OK) or (existing == root and not os.access(root, os.R_OK)):
-        raise LabError(f"the volume {_described(root)} is closed to you; set VLALAB_VOLUME to a folder of your own")
+        raise LabError(f"the volume {_described(root)} is not readable; set VLALAB_VOLUME to a directory of your own")
 
 
-def _nearest(root: Path) -> Path:
-    """Return the volume, or where it does not exist yet the directory above it that does."""
+def _existing_ancestor(root: Path) -> Path:
+    """Return the volume, or its closest existing parent directory."""
     return next(path for path in (root, *root.parents) if os.path.exists(path))
 
 
 def _described(root: Path) -> str:
-    uid = _nearest(root).stat().st_uid
+    uid = _existing_ancestor(root).stat().st_uid
     return str(root) if uid == os.geteuid() else f"{root}, which is {owners.name_of(uid)}'s,"
 
 
 def give(path: Path) -> None:
-    """Give a file or folder that root made to the owner of the folder around it; never what a link leads to."""
+    """Give a file or directory that root created to the owner of its parent directory; never follow a link."""
     if os.geteuid() != 0:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

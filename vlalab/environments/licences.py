@@ -1,7 +1,7 @@
 """THIRD_PARTY.md: the licence of every package in the images.
 
-Locks decide the rows. A package states its licence in its own metadata, which is read where it is installed. A row
-whose version has not changed keeps what it says, so only environments with new packages have to be made.
+The locks determine the rows. A licence comes from the metadata of the installed package. Rows of unchanged versions
+are kept, so only environments with new packages have to be installed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def stated(package: Distribution) -> str:
     text = str(metadata.get("License-Expression") or metadata.get("License") or "").strip()
     if text and text != "UNKNOWN" and len(text) <= MAX_NAME and "\n" not in text:
         return text
-    classifiers = [one for one in metadata.get_all("Classifier") or [] if one.startswith("License :: ")]
+    classifiers = [entry for entry in metadata.get_all("Classifier") or [] if entry.startswith("License :: ")]
     if classifiers:
         return ", ".join(classifier.split(" :: ")[-1] for classifier in classifiers)
     text = package.read_text("licenses/LICENSE") or package.read_text("LICENSE") or ""
@@ -65,11 +65,11 @@ def write(root: Path = ROOT) -> int:
     """Write the table and return its number of rows. A new package that is not installed is fetched."""
     file, pinned = root / FILE, pins(root)
     text = file.read_text()
-    known = {pin: licence for pin, (licence, _) in rows(text).items()} | installed(root)
-    if missing := sorted(pinned.keys() - known.keys()):
-        known |= _fetch(missing)
+    licences = {pin: licence for pin, (licence, _) in rows(text).items()} | installed(root)
+    if missing := sorted(pinned.keys() - licences.keys()):
+        licences |= _fetch(missing)
     lines = [
-        f"| {pin[0]} | {pin[1]} | {known[pin].replace('|', '/')} | {', '.join(images)} |\n"
+        f"| {pin[0]} | {pin[1]} | {licences[pin].replace('|', '/')} | {', '.join(images)} |\n"
         for pin, images in sorted(pinned.items())
     ]
     file.write_text(text.partition(START)[0] + START + HEAD + "".join(lines))
@@ -93,5 +93,5 @@ def _fetch(missing: list[Pin]) -> dict[Pin, str]:
 
 
 def _read(paths: list[Path]) -> dict[Pin, str]:
-    found = distributions(path=[str(path) for path in paths])
-    return {(canonicalize_name(one.metadata["Name"]), one.version): stated(one) for one in found}
+    packages = distributions(path=[str(path) for path in paths])
+    return {(canonicalize_name(package.metadata["Name"]), package.version): stated(package) for package in packages}

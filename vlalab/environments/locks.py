@@ -1,7 +1,7 @@
 """Locks: requirements.in → requirements.lock with exact versions and sha256 hashes, and no package index's address.
 
-The first line of a lock holds the hash of what it was made from and of what it says, so that `invoke lock --check`
-needs no network: it fails when an input was changed without a new lock, or a lock was edited by hand.
+The first line of a lock holds the hashes of its inputs and of its pins, so `./lab lock --check` needs no network. It
+fails if an input was changed without a new lock, or if a lock was edited by hand.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Lock:
 
     @property
     def source(self) -> Path:
-        """The list of wanted packages."""
+        """The list of required packages."""
         return self.root / self.directory / "requirements.in"
 
     @property
@@ -52,7 +52,7 @@ class Lock:
 
     @property
     def excludes(self) -> Path:
-        """Packages that others declare and nothing here imports; the file may be absent."""
+        """Dependencies of packages that nothing here imports; the file may be absent."""
         return self.root / self.directory / "excludes.txt"
 
     @property
@@ -83,20 +83,20 @@ class Lock:
 
 def all_locks(root: Path = ROOT) -> dict[str, Lock]:
     """Return every lock by name: the host tool, the environments, the contract's tests."""
-    found = {"host": Lock("host", ".", root=root)}
-    found |= {name: Lock(name, name, root=root) for name in WITHOUT_IMAGE if (root / name).is_dir()}
+    locks = {"host": Lock("host", ".", root=root)}
+    locks |= {name: Lock(name, name, root=root) for name in WITHOUT_IMAGE if (root / name).is_dir()}
     for name in image_names():
-        found[name] = Lock(name, f"images/{name}", contract=True, root=root)
+        locks[name] = Lock(name, f"images/{name}", contract=True, root=root)
     if (root / "tests/contract/requirements.in").exists():
-        found["contract"] = Lock("contract", "tests/contract", contract=True, root=root)
-    return found
+        locks["contract"] = Lock("contract", "tests/contract", contract=True, root=root)
+    return locks
 
 
 def choose(names: list[str]) -> list[Lock]:
     """Return the locks of those names, all without names. Raises LabError for an unknown one."""
-    known = all_locks()
-    require_known("lock", names, known)
-    return [known[name] for name in names or known]
+    locks = all_locks()
+    require_known("lock", names, locks)
+    return [locks[name] for name in names or locks]
 
 
 def make(lock: Lock, upgrade: bool = False) -> bool:
@@ -109,7 +109,7 @@ def make(lock: Lock, upgrade: bool = False) -> bool:
         command = lock.command(output) + (["--upgrade"] if upgrade else [])
         done = subprocess.run(command, cwd=lock.root, env=pythons.uv_environment(), capture_output=True, text=True)
         if done.returncode != 0:
-            raise LabError(f"'{lock.name}' cannot be resolved; uv says:\n{done.stderr.strip()}")
+            raise LabError(f"lock '{lock.name}' cannot be resolved; uv reports:\n{done.stderr.strip()}")
         pins = _without_headers(output.read_text())
     hashes = f"sha256 of its inputs {lock.inputs_hash()}, of the pins below {_digest(pins)}"
     text = f"# Made by `invoke lock {lock.name}`; {hashes}\n{pins}"
@@ -118,28 +118,28 @@ def make(lock: Lock, upgrade: bool = False) -> bool:
 
 
 def problems(lock: Lock) -> list[str]:
-    """Return what is wrong with a lock, as sentences; empty when it is in order."""
+    """Return a message per problem of a lock; empty if it is valid."""
     path = f"{lock.directory}/requirements.lock".removeprefix("./")
-    again = f"run: invoke lock {lock.name}"
+    command = f"run: invoke lock {lock.name}"
     if not lock.target.exists():
-        return [f"{path} is missing; {again}"]
+        return [f"{path} is missing; {command}"]
     text = lock.target.read_text()
     match = re.match(r"# Made by .* inputs ([0-9a-f]{64}), of the pins below ([0-9a-f]{64})\n", text)
     inputs, stated = match.groups() if match else ("", "")
     entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + _without_headers(text))
     unhashed = [entry.split(" ")[0] for entry in entries if entry[:1].isalnum() and "--hash=sha256:" not in entry]
-    found = [f"{path} has no hash for {pin}; {again}" for pin in unhashed]
+    messages = [f"{path} has no hash for {pin}; {command}" for pin in unhashed]
     if inputs != lock.inputs_hash():
-        found.append(f"{path} was made from other requirements than {lock.directory}/requirements.in holds; {again}")
+        messages.append(f"{path} does not match {lock.directory}/requirements.in; {command}")
     if stated != _digest(_without_headers(text)):
-        found.append(f"{path} was changed by hand; {again}")
-    return found
+        messages.append(f"{path} was edited by hand; {command}")
+    return messages
 
 
 def _requirement_lines(path: Path) -> list[str]:
     lines = {line.split("#")[0].strip() for line in path.read_text().splitlines()} - {""}
-    others = {line for line in lines if line.startswith("-r ")}
-    return sorted((lines - others).union(*(_requirement_lines(path.parent / line[3:].strip()) for line in others)))
+    includes = {line for line in lines if line.startswith("-r ")}
+    return sorted((lines - includes).union(*(_requirement_lines(path.parent / line[3:].strip()) for line in includes)))
 
 
 def _without_headers(text: str) -> str:

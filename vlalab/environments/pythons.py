@@ -1,4 +1,4 @@
-"""Finds Python interpreters. One that exists need not run (a pyenv shim without a version), so each is asked."""
+"""Find Python interpreters. Each candidate is run once: a pyenv shim may exist without a version."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ ASK = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
 
 def uv() -> str:
     """Return the uv of the host tool's own environment, else the one on PATH."""
-    beside = Path(sys.executable).parent / "uv"
-    found = str(beside) if beside.exists() else shutil.which("uv")
-    if not found:
-        raise FileNotFoundError(f"no uv beside {sys.executable} nor on PATH; start through ./lab, which installs it")
-    return found
+    sibling = Path(sys.executable).parent / "uv"
+    uv_path = str(sibling) if sibling.exists() else shutil.which("uv")
+    if not uv_path:
+        raise FileNotFoundError(f"uv not found next to {sys.executable} or on PATH; run ./lab, which installs it")
+    return uv_path
 
 
 def uv_environment() -> dict[str, str]:
     """Return the environment for uv: the system's certificates, and no project or venv of the caller's.
 
-    Pythons that it downloads lie in the clone where the caller's home is closed to others who can read the clone.
+    It downloads Pythons into the clone if other users can read the clone but not the caller's home.
     """
-    kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
-    beside = {} if owners.serves(os.path.expanduser("~"), ROOT) else {"UV_PYTHON_INSTALL_DIR": str(ROOT / ".pythons")}
-    return {"UV_SYSTEM_CERTS": "1", "UV_HTTP_RETRIES": "8", **beside, **kept}
+    inherited = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
+    python_directory = (
+        {} if owners.serves(os.path.expanduser("~"), ROOT) else {"UV_PYTHON_INSTALL_DIR": str(ROOT / ".pythons")}
+    )
+    return {"UV_SYSTEM_CERTS": "1", "UV_HTTP_RETRIES": "8", **python_directory, **inherited}
 
 
 def runs_as(path: str | Path, version: str) -> str | None:
     """Return the real path of the interpreter if `path` runs and is Python `version` ("3.10"), else None."""
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             [str(path), "-I", "-c", ASK], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = asked.stdout.split("\n")
-    return lines[1] if asked.returncode == 0 and lines[0] == version else None
+    lines = process.stdout.split("\n")
+    return lines[1] if process.returncode == 0 and lines[0] == version else None
 
 
 def _candidates(version: str) -> Iterator[str]:
@@ -53,28 +55,28 @@ def _candidates(version: str) -> Iterator[str]:
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     yield from (str(path) for path in sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
     command = [uv(), "python", "find", "--no-project", "--no-python-downloads", version]
-    asked = subprocess.run(command, capture_output=True, text=True, env=uv_environment())
-    if asked.returncode == 0:
-        yield asked.stdout.strip()
+    process = subprocess.run(command, capture_output=True, text=True, env=uv_environment())
+    if process.returncode == 0:
+        yield process.stdout.strip()
 
 
-def find(version: str, place: Path = ROOT) -> str | None:
-    """Return an installed interpreter of that version: PATH, the usual directories, pyenv, then what uv finds.
+def find(version: str, directory: Path = ROOT) -> str | None:
+    """Return an installed interpreter of that version: from PATH, the usual directories, pyenv, then uv.
 
-    One that serves everybody who can read `place` goes before one that does not.
+    One that every reader of `directory` can run takes precedence.
     """
     first = None
     for path in _candidates(version):
-        if os.path.exists(path) and (found := runs_as(path, version)):
-            if owners.serves(found, place):
-                return found
-            first = first or found
+        if os.path.exists(path) and (interpreter := runs_as(path, version)):
+            if owners.serves(interpreter, directory):
+                return interpreter
+            first = first or interpreter
     return first
 
 
-def download(version: str, place: Path = ROOT) -> str | None:
+def download(version: str, directory: Path = ROOT) -> str | None:
     """Return an interpreter that uv downloads from its own builds, or None where it cannot."""
     command = [uv(), "python", "install", "--no-bin", version]
     if subprocess.run(command, env=uv_environment(), stdin=subprocess.DEVNULL).returncode != 0:
         return None
-    return find(version, place)
+    return find(version, directory)

@@ -1,7 +1,7 @@
-"""Makes images/<env>/.venv from images/<env>/requirements.lock: the same pins as the image, without a container.
+"""Install images/<env>/.venv from images/<env>/requirements.lock: the image's pins, without a container.
 
-An environment is ready when its stamp says so; the stamp is written last, so an interrupted set-up is done again.
-Two calls at once are safe: one works, the other waits.
+An environment is ready when its stamp matches; the stamp is written last, so an interrupted installation is repeated.
+A file lock serializes concurrent calls.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vlalab.host.paths import ADMIN, CLUSTER, ROOT, WITHOUT_IMAGE, image_names, 
 from vlalab.host.processes import die_with_parent
 
 VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
-OWN_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3}  # of those without an image, which have no manifest
+SIZE_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3}  # of those without an image, which have no manifest
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment on this machine: the folder images/<name> (or <name>), and what its lock makes of it."""
+    """One environment on this machine: the directory images/<name> (or <name>) and its virtual environment."""
 
     name: str
     directory: Path
@@ -41,15 +41,15 @@ class Environment:
         return self.directory / "requirements.lock"
 
     @property
-    def beside(self) -> Path:
-        """A second lock, of packages that are read as data and never imported, since their modules bear the names of
-        others; they go into a folder `beside` of the environment. Most environments have none.
+    def data_lock(self) -> Path:
+        """A second lock, of packages that are read as data. They are never imported, since their module names collide
+        with other packages'. They are installed into the environment's directory `beside`. Most environments have none.
         """
         return self.directory / "beside.lock"
 
     @property
     def venv(self) -> Path:
-        """The folder that the lock is installed into."""
+        """The virtual environment's directory."""
         return self.directory / ".venv"
 
     @property
@@ -63,7 +63,7 @@ class Environment:
         return hashlib.sha256(self.lock.read_bytes()).hexdigest()
 
     def variables(self) -> dict[str, str]:
-        """Return the variables under which its programs run: import path, lock hash, its bin folder first."""
+        """Return the variables of its programs: import path, lock hash, PATH with its bin directory first."""
         return {
             "PYTHONPATH": python_path(),
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -73,28 +73,28 @@ class Environment:
         }
 
     def stamp(self) -> str:
-        """Return what a finished environment's stamp says: lock, steps after it, and place (a venv cannot move)."""
-        steps = b"".join(one.read_bytes() for one in (self.directory / "finish.py", self.beside) if one.exists())
+        """Return the stamp of a finished environment: hashes of lock and later steps, path (a venv cannot move)."""
+        steps = b"".join(path.read_bytes() for path in (self.directory / "finish.py", self.data_lock) if path.exists())
         step = hashlib.sha256(steps).hexdigest()[:12] if steps else "-"
         return f"{self.lock_hash} {step} {self.venv}\n"
 
     def is_ready(self) -> bool:
-        """Return whether the environment is complete, of this lock, and one that the caller can run."""
+        """Return whether the environment is complete, matches its lock, and can be run by the caller."""
         return os.access(self.python, os.X_OK) and self._read_stamp() == self.stamp()
 
     def needed_gb(self) -> float:
-        """Return what making it takes: uv's cache and the environment, where they cannot share files."""
-        gb = OWN_GB.get(self.name) or manifests.environment(self.name, self.directory.parent).venv_gb
+        """Return the disk space to install it, in GB: uv's cache and the environment, without shared files."""
+        gb = SIZE_GB.get(self.name) or manifests.environment(self.name, self.directory.parent).venv_gb
         return gb * 2
 
     @property
     def is_without_image(self) -> bool:
-        """Whether no image has it: it is made by the tasks that need it."""
+        """Whether it has no image; the tasks that need it install it."""
         return self.name in WITHOUT_IMAGE
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The Pythons it may be made with, in the order of preference: the newer one has the newer Ansible."""
+        """The supported Pythons, preferred one first: the newer one has the newer Ansible."""
         return VERSIONS[::-1] if self.name == ADMIN.name else VERSIONS
 
     def _read_stamp(self) -> str:
@@ -105,7 +105,7 @@ class Environment:
 
 
 def named(name: str, root: Path = ROOT) -> Environment:
-    """Return the environment of that name. Raises LabError when images/ has no such folder or no lock."""
+    """Return the environment of that name. Raises LabError if its directory or its lock does not exist."""
     env = Environment(name, root / name if name in WITHOUT_IMAGE else root / "images" / name)
     if not env.lock.exists():
         raise LabError(unknown("environment", name, [*image_names(), *WITHOUT_IMAGE]))
@@ -113,26 +113,26 @@ def named(name: str, root: Path = ROOT) -> Environment:
 
 
 def ensure(name: str, root: Path = ROOT) -> Environment:
-    """Return the environment, made or brought up to its lock first if needed."""
+    """Return the environment; install it or update it to its lock first, if needed."""
     env = named(name, root)
     host = owners.host_of_root(root)
     if env.is_ready() and (host is None or host.owns(env.venv)):
         return env
-    if host:  # the clone's owner makes it; what an earlier root left in its place goes first
+    if host:  # the clone's owner installs it; files that an earlier root left are removed first
         for left in (env.venv, env.directory / ".venv.lock"):
             if os.path.lexists(left) and not host.owns(left):
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
         whose = owners.name_of(host.uid)
-        say(f"{root} is {whose}'s; environment '{name}' is made as that user")
+        say(f"{root} belongs to {whose}; installing environment '{name}' as that user")
         command = [sys.executable, "-I", "-m", "vlalab.environments.venvs", name, str(root)]
         if subprocess.run(command, stdin=subprocess.DEVNULL, cwd=root, **host.process(root)).returncode != 0:
-            raise LabError(f"environment '{name}' could not be made as {whose}; see above")
+            raise LabError(f"environment '{name}' could not be installed as {whose}; see the messages above")
         return env
     if not os.access(env.directory, os.W_OK | os.X_OK):
         whose = owners.name_of(env.directory.stat().st_uid)
-        lack = "is not complete, or not of its lock" if env.venv.exists() else "is not made"
+        lack = "is not complete, or not of its lock" if env.venv.exists() else "is not installed"
         if env._read_stamp() == env.stamp():
-            lack = "runs on a Python that is closed to you; without images/*/.venv a new one is made on another"
+            lack = "uses a Python that you cannot run; remove images/*/.venv to install it with another"
         raise LabError(
             f"environment '{name}' of {root}, which is {whose}'s, {lack}. Ask {whose} to run {root}/lab env {name}, or "
             "use a clone of your own"
@@ -145,7 +145,7 @@ def ensure(name: str, root: Path = ROOT) -> Environment:
 
 @contextmanager
 def exclusive(path: Path, waiting: str) -> Iterator[None]:
-    """Hold a file lock; says so when it has to wait for it."""
+    """Hold a file lock; print `waiting` if another process holds it."""
     try:
         handle = path.open("a" if os.access(path, os.W_OK) or not path.exists() else "r")  # either can be locked
     except OSError as error:
@@ -167,22 +167,22 @@ def _make(env: Environment) -> None:
         need, free = env.needed_gb(), shutil.disk_usage(env.directory).free / 1e9
         if free < need:
             raise LabError(
-                f"environment '{env.name}' needs about {need:.1f} GB, {env.directory} has {free:.1f} GB free"
+                f"environment '{env.name}' needs about {need:.1f} GB; {env.directory} has {free:.1f} GB free"
             )
         shutil.rmtree(env.venv, ignore_errors=True)
         if env.venv.exists():
             whose = owners.name_of(env.venv.stat().st_uid)
-            raise LabError(f"cannot replace {env.venv}, which is {whose}'s; as {whose} run: rm -r {env.venv}")
+            raise LabError(f"cannot replace {env.venv}, which belongs to {whose}; as {whose} run: rm -r {env.venv}")
         uv(["venv", "--no-project", "--python", _interpreter(env), str(env.venv)])
     count = sum(line[:1].isalnum() for line in env.lock.read_text().splitlines())
     with status(f"installing environment '{env.name}' ({count} packages)") as line:
         sync = ["pip", "sync", "--require-hashes", "--compile-bytecode", "--python", str(env.python), str(env.lock)]
         uv(sync, line)
-        if env.beside.exists():
+        if env.data_lock.exists():
             target = env.venv / "beside"
             shutil.rmtree(target, ignore_errors=True)
             install = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(env.python)]
-            uv([*install, "--target", str(target), "-r", str(env.beside)], line)
+            uv([*install, "--target", str(target), "-r", str(env.data_lock)], line)
         script = env.directory / "finish.py"  # the environment's own last step, which its Dockerfile runs too
         if script.exists():
             line.update(f"running images/{env.name}/{script.name}")
@@ -193,25 +193,29 @@ def _make(env: Environment) -> None:
 
 
 def _interpreter(env: Environment) -> str:
-    """Return a Python for an environment: one that every user who reads the clone can run, where there is one."""
+    """Return a Python for an environment, preferably one that every reader of the clone can run."""
     preferred = env.versions[0]
-    installed = [found for version in env.versions if (found := pythons.find(version, env.directory))]
-    for found in installed:
-        if owners.serves(found, env.directory):
-            why = ""
-            if found != installed[0]:
+    installed = [python for version in env.versions if (python := pythons.find(version, env.directory))]
+    for python in installed:
+        if owners.serves(python, env.directory):
+            note = ""
+            if python != installed[0]:
                 closed = f"users who can read {env.directory} cannot run that one"
-                why = f", not {installed[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
-            elif not pythons.runs_as(found, preferred):
-                why = f"; Python {preferred}, as in the images, is not installed"
-            say(f"environment '{env.name}' uses {found}{why}")
-            return found
-    lack = f"{installed[0]} is closed to others, who can read {env.directory}" if installed else "none is installed"
-    say(f"needs Python {' or '.join(env.versions)}: {lack}; asking uv to download {preferred}")
-    if found := pythons.download(preferred, env.directory):
-        return found
+                note = f", not {installed[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
+            elif not pythons.runs_as(python, preferred):
+                note = f"; Python {preferred}, as in the images, is not installed"
+            say(f"environment '{env.name}' uses {python}{note}")
+            return python
+    lack = (
+        f"{installed[0]} cannot be run by other users, who can read {env.directory}"
+        if installed
+        else "none is installed"
+    )
+    say(f"environment '{env.name}' needs Python {' or '.join(env.versions)}: {lack}; downloading {preferred} with uv")
+    if python := pythons.download(preferred, env.directory):
+        return python
     if installed:
-        say(f"going on with {installed[0]}: nobody else can use this environment")
+        say(f"using {installed[0]}: other users cannot use this environment")
         return installed[0]
     raise LabError(
         f"environment '{env.name}' needs Python {' or '.join(env.versions)}; none is installed and uv could not "
@@ -221,10 +225,10 @@ def _interpreter(env: Environment) -> str:
 
 
 def uv(arguments: list[str], line: Status | None = None) -> None:
-    """Run uv; shows its last line. Raises LabError with uv's last words when it fails."""
+    """Run uv and display its last line. Raises LabError with the end of its output if it fails."""
     variables = pythons.uv_environment()
-    asked = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=variables)
-    cache = Path(asked.stdout.strip() or "/nonexistent")
+    cache_query = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=variables)
+    cache = Path(cache_query.stdout.strip() or "/nonexistent")
     while not cache.exists():
         cache = cache.parent
     # Hard links to another file system would fail with a warning.
@@ -234,19 +238,19 @@ def uv(arguments: list[str], line: Status | None = None) -> None:
         env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=die_with_parent(),
     )  # fmt: skip
-    words: list[str] = []
+    output: list[str] = []
     assert process.stderr is not None
     try:
         for text in process.stderr:
-            words.append(text.rstrip())
+            output.append(text.rstrip())
             if line:
                 line.update(text.strip())
-    except BaseException:  # Ctrl-C: the next call may begin at once, and must be alone
+    except BaseException:  # Ctrl-C: uv must not run on, since the next call may start at once
         process.terminate()
         process.wait()
         raise
     if process.wait() != 0:
-        raise LabError(f"uv {' '.join(arguments[:2])} failed:\n" + "\n".join(words[-20:]))
+        raise LabError(f"uv {' '.join(arguments[:2])} failed:\n" + "\n".join(output[-20:]))
 
 
 if __name__ == "__main__":  # as the owner of a clone in which root works

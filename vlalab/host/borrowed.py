@@ -1,5 +1,5 @@
-"""Code that the host tool shares with the programs. It has none of their packages, so such code needs the standard
-library only.
+"""Code that the host tool shares with the lab's programs. The host tool has none of their packages, so this code uses
+only the standard library.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from vla_common.options import options as options_of
 
 
 def module(name: str) -> ModuleType:
-    """Return a module of the programs'."""
+    """Import a module of the programs."""
     return importlib.import_module(name)
 
 
 def load(location: str) -> Any:
-    """Return what a module defines. location: MODULE:NAME."""
+    """Return a member of a module. location: MODULE:NAME."""
     name, _, member = location.partition(":")
     return getattr(module(name), member)
 

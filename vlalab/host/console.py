@@ -1,4 +1,4 @@
-"""What the host tool says: one line per thing, on stderr, so that stdout stays the result."""
+"""Messages of the host tool, one line each, on stderr; stdout is for results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from types import MappingProxyType
 
 from vlalab.host.borrowed import endings
 
-MAX_LISTED = 30  # known names in one message
+MAX_LISTED = 30  # valid names in one message
 
 
 class LabError(Exception):
-    """Something the user can act on. The text says what was found, what was expected and what to do next.
+    """An error that the user can fix. The text names the value, what was expected and what to type.
 
     The command line prints it without a traceback and exits with 1.
     """
@@ -29,12 +29,12 @@ class LabError(Exception):
         self.text, self.message = text, f"lab: {text}"
 
 
-def unknown(kind: str, value: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the message for a name that does not exist: the nearest known name, and some or all of the known ones.
+def unknown(kind: str, value: str, choices: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the message for an unknown name, with the closest valid name and some or all of the valid ones.
 
-    aliases: other names that papers use → the known name.
+    aliases: alternative names from papers → the valid name.
     """
-    names = list(known)
+    names = list(choices)
     match = aliases.get(value.lower()) or nearest(value, names)
     hint = f"; did you mean '{match}'?" if match else "."
     if len(names) > MAX_LISTED:
@@ -43,30 +43,30 @@ def unknown(kind: str, value: str, known: Iterable[str], aliases: Mapping[str, s
 
 
 def nearest(value: str, names: Sequence[str]) -> str | None:
-    """Return the known name that is closest to `value`: equal but for case and "-", its last words, or similar."""
+    """Return the name closest to `value`: equal except for case and "-", with that suffix, or similar."""
     plain = re.sub(r"[\s-]+", "_", value.strip().lower())
     by_plain = {name.lower().replace("-", "_"): name for name in names}
-    endings = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
-    close = [plain] if plain in by_plain else endings or difflib.get_close_matches(plain, by_plain, 1, 0.4)
+    suffixed = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
+    close = [plain] if plain in by_plain else suffixed or difflib.get_close_matches(plain, by_plain, 1, 0.4)
     return by_plain[close[0]] if close else None
 
 
 def require_known(
-    kind: str, names: Iterable[str], known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})
+    kind: str, names: Iterable[str], choices: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Raise LabError for the first of these names that is not among the known ones."""
+    """Raise LabError for the first of `names` that is not in `known`."""
     for name in names:
-        if name not in known:
-            raise LabError(unknown(kind, name, known, aliases))
+        if name not in choices:
+            raise LabError(unknown(kind, name, choices, aliases))
 
 
 def say(text: str) -> None:
-    """Print one line about what is going on."""
+    """Print a line of progress."""
     print(f"lab: {text}", file=sys.stderr, flush=True)
 
 
 def agreed(question: str) -> bool:
-    """Return whether a person says yes; the answer that comes with a mere Enter is no."""
+    """Ask for confirmation; return whether the answer is yes. Enter means no."""
     try:
         return input(f"{endings.plain(question)} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -74,14 +74,14 @@ def agreed(question: str) -> bool:
 
 
 def fitted(title: str, number: str, detail: str, width: int) -> str:
-    """Return one line of at most that width: the number is whole, title and detail share what is left."""
+    """Return a line of at most `width` characters: the full number; title and detail share the rest."""
     room = max(0, width - len(number) - 2)
     detail = detail[: max(room // 2, room - len(title))]
     return (title[: room - len(detail)] + number + (f"  {detail}" if detail else ""))[:width]
 
 
 class Status:
-    """One line that changes in place on a terminal, and stays silent elsewhere."""
+    """A line that is updated in place on a terminal; no output elsewhere."""
 
     def __init__(self, title: str) -> None:
         self.title, self.started, self.detail = title, time.monotonic(), ""
@@ -93,7 +93,7 @@ class Status:
         return time.monotonic() - self.started
 
     def update(self, detail: str = "") -> None:
-        """Redraws the line: title, seconds so far, detail."""
+        """Redraw the line: title, elapsed seconds, detail."""
         self.detail = detail
         self._draw()
 
@@ -106,7 +106,7 @@ class Status:
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
-        """Keep the seconds moving while nothing new is told; takes the line away at the end."""
+        """Update the seconds every second; remove the line at the end."""
 
         def tick() -> None:
             while not self.ended.wait(1.0):
@@ -126,7 +126,7 @@ class Status:
 
 @contextmanager
 def status(title: str) -> Iterator[Status]:
-    """Say that something starts and, when it went well, how long it took."""
+    """Print that a step starts and, if it succeeds, how long it took."""
     line = Status(title)
     if not line.live:
         say(f"{title} …")

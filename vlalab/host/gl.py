@@ -1,4 +1,4 @@
-"""Headless OpenGL: are the system's libraries there, and if not, which command installs them?
+"""Headless OpenGL: check the system's libraries, and install them.
 
 MuJoCo renders through EGL (a GPU's driver, or Mesa's llvmpipe on the CPU), else through OSMesa.
 """
@@ -17,8 +17,8 @@ PACKAGES = (
     "libegl1", "libegl-mesa0", "libgl1-mesa-dri", "libgl1", "libgles2", "libglvnd0", "libosmesa6", "libglib2.0-0",
 )  # fmt: skip
 
-# Asks EGL for its devices: with no driver behind libEGL the list is empty. In a process of its own, because drivers
-# may print or crash.
+# Queries EGL's devices: without a driver the list is empty. Runs in a separate process, because drivers may print or
+# crash.
 COUNT_EGL_DEVICES = """
 import ctypes
 egl = ctypes.CDLL("libEGL.so.1")
@@ -40,24 +40,24 @@ def _loads(library: str) -> bool:
 
 
 def egl_devices() -> int:
-    """Return how many devices EGL can render on (Mesa's CPU renderer counts as one)."""
-    asked = subprocess.run([sys.executable, "-c", COUNT_EGL_DEVICES], capture_output=True, text=True)
-    return int(asked.stdout) if asked.returncode == 0 and asked.stdout.strip().isdigit() else 0
+    """Return the number of devices that EGL can render on (Mesa's CPU renderer counts as one)."""
+    process = subprocess.run([sys.executable, "-c", COUNT_EGL_DEVICES], capture_output=True, text=True)
+    return int(process.stdout) if process.returncode == 0 and process.stdout.strip().isdigit() else 0
 
 
 def missing() -> str | None:
-    """Return what headless rendering lacks on this machine, in words, or None when it can work."""
+    """Return what headless rendering lacks on this machine, as a message, or None if it works."""
     if _loads("libOSMesa.so.8") and _loads("libGL.so.1"):
         return None
     if not _loads("libEGL.so.1"):
         return "libEGL.so.1 and libOSMesa.so.8 cannot be loaded"
     if egl_devices() == 0:
-        return "libEGL.so.1 is there, but no driver behind it (neither a GPU's nor Mesa's)"
+        return "libEGL.so.1 has no driver (neither a GPU's nor Mesa's)"
     return None
 
 
 def ensure() -> None:
-    """Make headless rendering possible, or raises LabError with the exact command that does."""
+    """Install missing libraries for headless rendering, or raise LabError with the command that installs them."""
     lack = missing()
     if lack is None:
         return
@@ -69,7 +69,7 @@ def ensure() -> None:
     with status(f"headless rendering: {lack}; installing Mesa with apt-get"):
         _install()
     if still := missing():
-        raise LabError(f"headless rendering still lacks something after '{command}': {still}")
+        raise LabError(f"headless rendering does not work after '{command}': {still}")
 
 
 def _install() -> None:
@@ -82,7 +82,9 @@ def _install() -> None:
         return
     say("refreshing the package lists")
     apt("apt-get", "update", "-q")
-    known = [name for name in PACKAGES if apt("apt-cache", "show", name).returncode == 0]  # newer ones drop libosmesa6
-    done = apt(*install, *known)
+    available = [
+        name for name in PACKAGES if apt("apt-cache", "show", name).returncode == 0
+    ]  # newer ones drop libosmesa6
+    done = apt(*install, *available)
     if done.returncode != 0:
-        raise LabError(f"apt-get could not install {' '.join(known)}:\n{done.stderr.strip()}")
+        raise LabError(f"apt-get could not install {' '.join(available)}:\n{done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""How much memory a running service uses, read from the kernel: `docker stats` takes two seconds for it."""
+"""Memory of a running service, read from the kernel, since `docker stats` takes two seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def of_container(pid: int) -> int | None:
-    """Return the bytes a container uses without the kernel's page cache, as Docker counts; None where unknown.
+    """Return the bytes that a container uses without the page cache, as Docker counts; None if unknown.
 
     pid: its first process.
     """
@@ -33,7 +33,7 @@ def _used(directory: Path, counter: str, cached: str) -> int:
 
 
 def of_session(leader: int) -> int:
-    """Return the resident bytes of all processes of a session; what they share counts once for each."""
+    """Return the resident bytes of all processes of a session; shared memory counts once per process."""
     pages = 0
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile
@@ -51,7 +51,7 @@ def belongs_to_container(pid: int, container: str) -> bool:
 
 
 def belongs_to_session(pid: int, leader: int) -> bool:
-    """Return whether a process is of that session."""
+    """Return whether a process belongs to that session."""
     try:
         return os.getsid(pid) == leader
     except OSError:

@@ -1,4 +1,4 @@
-"""Where things lie: the repository, the folders of an environment, the shared volume."""
+"""Paths of the repository, the environments and the shared volume."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each holds one package.
 SHARED = tuple(f"shared/{name}" for name in ("common", "contract", "modelkit", "datasets", "evaluation", "notebooks"))
 COMMON = ROOT / SHARED[0]
-ADMIN = ROOT / "admin"  # Ansible and Fabric, for who looks after machines
+ADMIN = ROOT / "admin"  # Ansible and Fabric, for administrators
 CLUSTER = ROOT / "cluster"  # Ray, for evaluations on many machines
-WITHOUT_IMAGE = (ADMIN.name, CLUSTER.name)  # environments in folders of their own
+WITHOUT_IMAGE = (ADMIN.name, CLUSTER.name)  # environments in their own directories
 CLONES_VOLUME = ROOT / "shared" / "volume"
 
 
 def image_names() -> list[str]:
-    """Return the names of all environments: the folders of images/ that hold a requirements.in."""
+    """Return the names of all environments: the directories of images/ with a requirements.in."""
     return sorted(path.parent.name for path in (ROOT / "images").glob("*/requirements.in"))
 
 
@@ -26,26 +26,26 @@ def volume() -> Path:
     return Path(named).expanduser().resolve() if named else default_volume()
 
 
-def default_volume(own: Path = CLONES_VOLUME) -> Path:
-    """Return shared/volume of the repository; vla-lab in the caller's home for a caller who may not write there.
+def default_volume(clone_volume: Path = CLONES_VOLUME) -> Path:
+    """Return shared/volume of the repository, or ~/vla-lab if the caller cannot write to it.
 
-    So many users share one install: each has a volume of their own.
+    So users who share one installation have their own volumes.
     """
-    there = own if own.exists() else own.parent
+    existing = clone_volume if clone_volume.exists() else clone_volume.parent
     home = os.path.expanduser("~")
-    if os.access(there, os.W_OK | os.X_OK) or not os.access(home, os.W_OK | os.X_OK):
-        return own
+    if os.access(existing, os.W_OK | os.X_OK) or not os.access(home, os.W_OK | os.X_OK):
+        return clone_volume
     return Path(home) / "vla-lab"
 
 
 def shown(path: Path) -> str:
-    """Return a path as a person is told it: relative to where one stands when it lies below, else absolute."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
+    """Return a path for messages: relative if it is below the current directory, else absolute."""
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) and path != cwd else str(path)
 
 
 def of_caller() -> dict[str, str]:
-    """Return the variable that tells a program where the caller stands; programs run elsewhere, and show paths so."""
+    """Return the variable with the caller's directory; programs run elsewhere and print paths relative to it."""
     return {"VLALAB_HERE": str(Path.cwd())}
 
 

@@ -1,6 +1,6 @@
-"""Processes by identity, not by number: a pid that the kernel has given to another process is never taken for ours.
+"""Processes identified by pid, start time and boot id, so a reused pid is never mistaken for ours.
 
-psutil is not used: it knows a start by the clock's time, which moves when the clock is set.
+psutil is not used: it derives the start time from the clock, which changes when the clock is set.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Identity:
     boot_id: str
 
     def is_alive(self) -> bool:
-        """Return whether that very process still runs (a zombie does not)."""
+        """Return whether exactly this process still runs (a zombie does not)."""
         return identify(self.pid) == self
 
-    def is_ours(self) -> bool:
-        """Return whether that very process still runs and is this user's."""
+    def belongs_to_caller(self) -> bool:
+        """Return whether exactly this process still runs and belongs to this user."""
         try:
             lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         except OSError:
@@ -42,9 +42,9 @@ class Identity:
         return int(effective) == os.geteuid() and self.is_alive()
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal if that very process still runs and is this user's. Return whether it was sent."""
+        """Send a signal if exactly this process still runs and belongs to this user. Return whether it was sent."""
         with suppress(ProcessLookupError):
-            if self.is_ours():
+            if self.belongs_to_caller():
                 os.kill(self.pid, number)
                 return True
         return False
@@ -60,7 +60,7 @@ class Identity:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the process that has that pid now, None where there is none, or only a zombie."""
+    """Return the process with that pid; None if there is none, or only a zombie."""
     fields = stat_fields(pid)
     if not fields or fields[0] in "ZX":
         return None
@@ -70,7 +70,7 @@ def identify(pid: int) -> Identity | None:
 def stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat after the name, which may hold blanks: proc_pid_stat(5), from the state on.
 
-    Nothing for a process that is gone.
+    Empty for a process that has ended.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -79,7 +79,7 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def command(pid: int) -> list[str]:
-    """Return the command line of a process, nothing where there is none."""
+    """Return the command line of a process; empty if there is none."""
     try:
         return [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
     except OSError:
@@ -105,10 +105,10 @@ def supervise(
     directory: Path = ROOT,
     deliver: Callable[[int], bool] = lambda number: False,
 ) -> int:
-    """Run a command to its end and return its exit code; signals to this process are passed on to it.
+    """Run a command to its end and return its exit code; signals to this process are forwarded to it.
 
-    The command gets a session of its own, so that one Ctrl-C reaches it once: through here. `deliver` may take a
-    signal to where the work is done (into a container) and return True; otherwise the command itself gets it.
+    The command gets its own session, so Ctrl-C reaches it once, through this process. deliver: may send a signal
+    elsewhere (into a container) and return True; otherwise the command gets it.
     """
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []

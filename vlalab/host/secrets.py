@@ -1,8 +1,8 @@
-"""Takes secrets out of text that somebody else will read: known values wherever they stand, and what looks like one.
+"""Remove secrets from text that other people will read: known values, and text that looks like a secret.
 
-How the tokens of forges, clouds and messengers look comes from detect-secrets. RULES are for what it does not know or
-cannot replace: names with values, headers, command lines, files of credentials. Neither looks for high entropy: hashes,
-digests and commit ids stay. Every rule takes time in proportion to the text's length.
+detect-secrets supplies the token formats of forges, clouds and messengers. RULES cover what it does not know or cannot
+replace: names with values, headers, command lines, credential files. Neither looks for high entropy: hashes, digests
+and commit ids stay. Every rule takes time linear in the text's length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache, partial
 from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "[removed]"
-SHORTEST = 4  # characters; a shorter value would take half of the words with it
+SHORTEST = 4  # characters; a shorter value would match ordinary text
 # A key's name in capitals is a variable; OpenVLA's unnorm_key names a table.
 NAMES = (
     r"(?<![\w-])(?:[\w-]*(?:token|passw(?:or)?d|passphrase|secret|credentials?|[_-](?:auth|pwd|signature)|"
@@ -23,7 +23,7 @@ NAMED = re.compile(NAMES, re.IGNORECASE)
 SPACED = r"(?<![\w-])[\w-]*(?:[_-]token|passw(?:or)?d|passphrase|(?:api|access|private|secret)[_-]?key)"
 START = r"(?:\b|(?<=\\[nrt]))"  # of a word, after an escaped line break too
 KEY_BYTES = 16_384  # of a private key at most, as text
-RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), kept) for pattern, kept in (
+RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), replacement) for pattern, replacement in (
     (r"-----BEGIN ([A-Z ]*)PRIVATE KEY( BLOCK)?-----.*?(?:-----END \1PRIVATE KEY( BLOCK)?-----|\Z)", HIDDEN),
     # A header up to the end of its value: in a log, in JSON, in curl's words.
     (r"((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\W{1,8})[^\n\"']+", rf"\1\2{HIDDEN}"),
@@ -55,7 +55,7 @@ RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), kept) for pattern
     (r"(?:(?<![\w-])|(?<=\\[nrt]))eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", HIDDEN),
     (r"(hooks\.slack\.com/(?:services|workflows|triggers)/)[^\s\"'\\]+", rf"\1{HIDDEN}"),
 ))  # fmt: skip
-# What of detect-secrets is left out: RULES replace it, or it is no secret here (an address), or its expressions take
+# Detectors of detect-secrets that are not used: RULES replace them, they match no secret (an address), or they take
 # quadratic time.
 LEFT_OUT = (
     "Basic Auth Credentials", "JSON Web Token", "NPM tokens", "OpenAI Token", "Private Key", "Public IP (ipv4)",
@@ -64,9 +64,9 @@ LEFT_OUT = (
 
 
 def values(variables: Mapping[str, str]) -> set[str]:
-    """Return the values of those variables whose names say that they are secret, and passwords within addresses.
+    """Return the values of variables with secret names, and passwords in URLs.
 
-    An address spells some characters in its own way: each value is there in both spellings.
+    Each value is returned plain and URL-encoded.
     """
     named = {value for name, value in variables.items() if NAMED.fullmatch(name)}
     inside = {
@@ -74,16 +74,18 @@ def values(variables: Mapping[str, str]) -> set[str]:
         for value in variables.values()
         for part in re.findall(r"(?:\A|://)[^\s/@:]*:((?!//)[^\s/]+)@(?!sha\d+:)", value)
     }
-    spelled = {way(value) for value in named | inside for way in (str, quote_plus, partial(quote, safe=""), unquote)}
+    spelled = {
+        encode(value) for value in named | inside for encode in (str, quote_plus, partial(quote, safe=""), unquote)
+    }
     return {value for value in spelled if len(value) >= SHORTEST}
 
 
-def removed(text: str, known: Iterable[str] = ()) -> str:
-    """Return the text without known secrets and without what looks like one; the longest value goes first."""
-    for value in sorted(known, key=len, reverse=True):
+def removed(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return the text with known secrets, longest first, and text that looks like a secret replaced."""
+    for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
-    for pattern, kept in RULES:
-        text = pattern.sub(kept, text)
+    for pattern, replacement in RULES:
+        text = pattern.sub(replacement, text)
     for pattern in _token_formats():
         text = pattern.sub(_hide, text)
     # The rest of a private key whose beginning was cut off.
@@ -94,21 +96,21 @@ def removed(text: str, known: Iterable[str] = ()) -> str:
 
 @cache
 def _token_formats() -> tuple[re.Pattern[str], ...]:
-    """Return detect-secrets' expressions, each extended to the end of the token that it finds."""
+    """Return detect-secrets' expressions, each extended to the end of the matched token."""
     # Loaded here: it takes longer than the host tool takes to start.
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.plugins.base import RegexBasedDetector
 
     detectors = get_mapping_from_secret_type_to_class()
     return tuple(
-        re.compile(rf"(?:{one.pattern})(?:(?<=\w)[\w.~+/=-]*)?", one.flags)
+        re.compile(rf"(?:{expression.pattern})(?:(?<=\w)[\w.~+/=-]*)?", expression.flags)
         for kind, detector in sorted(detectors.items())
         if issubclass(detector, RegexBasedDetector) and kind not in LEFT_OUT
-        for one in detector.denylist
+        for expression in detector.denylist
     )
 
 
 def _hide(match: re.Match[str]) -> str:
-    """Return a match without its secret: the group that holds it, else all but the blanks and quotes around."""
+    """Return a match with its secret replaced: the longest group, else all but surrounding blanks and quotes."""
     longest = max(filter(None, match.groups()), key=len, default="")
     return match[0].replace(longest if len(longest) > 8 else match[0].strip(" \t\r\n=:\"'"), HIDDEN)

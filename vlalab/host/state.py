@@ -1,7 +1,7 @@
-"""The folder in which the host tool keeps its own notes: what runs, what `up` was told, and the logs of local services.
+"""The host tool's state directory: running services, the settings of `up`, and the logs of local services.
 
-It is the caller's alone (0700) and lies outside the shared volume, which every container may write to. One caller, one
-clone and one machine have one folder.
+It is private (0700) and outside the shared volume, which every container may write to. There is one directory per
+caller, clone and machine.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from vlalab.host.console import LabError
 
 VARIABLE = "VLALAB_STATE"
 STEM_LENGTH = 24
-MAX_LENGTH = 1_000_000  # characters of a state file: they have some hundred
+MAX_LENGTH = 1_000_000  # characters of a state file; a few hundred are usual
 
 
 def clone_id(root: Path = paths.ROOT) -> str:
-    """Return a name for a clone, made from its path: what a person recognises, and what makes it the only one.
+    """Return a unique name for a clone: its directory's name and a hash of its path.
 
-    It begins with a letter or digit and holds a-z, 0-9 and "-" only, as the name of a Compose project has to.
+    It begins with a letter or digit and contains only a-z, 0-9 and "-", as the name of a Compose project must.
     """
     stem = re.sub(r"[^a-z0-9]+", "-", root.name.lower())[:STEM_LENGTH].strip("-") or "lab"
     return f"{stem}-{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}"
 
 
 def owner() -> str:
-    """Return a name for this caller in this clone, for engines that several share: "anna-1a2b3c4d".
+    """Return a name for this caller in this clone, for engines with several users: "anna-1a2b3c4d".
 
-    It may be part of the name of a Compose project, and with a service and a pid behind it of a host (63 characters).
+    It is valid in the name of a Compose project and, followed by a service and a pid, of a host (63 characters).
     """
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
@@ -48,11 +48,11 @@ def owner() -> str:
 
 
 def directory(*names: str, make: bool = True) -> Path:
-    """Return the folder of this caller, clone and machine, or one of those names below it; made if missing.
+    """Return the state directory of this caller, clone and machine, or a subdirectory of it.
 
-    It lies under $VLALAB_STATE, else under vla-lab/<clone> in $XDG_STATE_HOME or ~/.local/state, else (a caller without
-    a home) in /tmp. Raises LabError where it cannot be made, or where somebody else might write to it.
-    make: whether a missing one is made; else it is merely named.
+    It is below $VLALAB_STATE, else below vla-lab/<clone> in $XDG_STATE_HOME or ~/.local/state, else (for a caller
+    without a home) in /tmp. Raises LabError if it cannot be created, or if other users could write to it.
+    make: create it if missing.
     """
     machine = re.sub(r"[^\w.-]", "_", platform.node()) or "localhost"  # two machines may share a home
     if named := os.environ.get(VARIABLE):
@@ -61,36 +61,36 @@ def directory(*names: str, make: bool = True) -> Path:
 
 
 def short_directory(name: str, make: bool = True) -> Path:
-    """Return a folder as `folder` does, with a path short enough for sockets below it, which end with the machine."""
-    own = hashlib.sha256(os.fsencode(directory(make=False))).hexdigest()[:8]
-    return _private(_temporary(), f"{name[:4]}-{own}", make=make)
+    """Return a directory like `directory`, with a path short enough for sockets, which do not survive a reboot."""
+    digest = hashlib.sha256(os.fsencode(directory(make=False))).hexdigest()[:8]
+    return _private(_temporary(), f"{name[:4]}-{digest}", make=make)
 
 
 def _home() -> Path:
     """Return the caller's directory for the state of all clones, by the XDG rules; in /tmp for a caller without a home.
 
-    Under sudo HOME may be another user's, and a home may not exist: only a directory that can be made is taken.
+    Under sudo, HOME may be another user's, and a home may not exist: only a directory that can be created counts.
     """
     homes = [os.environ.get("XDG_STATE_HOME", ""), os.path.join(os.environ.get("HOME", ""), ".local/state")]
     with suppress(KeyError):  # a user without an entry, as in many containers
         homes.append(os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state"))
     for path in (Path(home) / "vla-lab" for home in homes if os.path.isabs(home)):
         with suppress(OSError):
-            existing = next(place for place in (path, *path.parents) if place.exists())
+            existing = next(candidate for candidate in (path, *path.parents) if candidate.exists())
             if existing.stat().st_uid == os.geteuid():
-                # By making one: rights alone do not tell (/proc is root's).
+                # Try it: permissions alone are not sufficient (/proc belongs to root).
                 with tempfile.TemporaryDirectory(prefix=".vla-lab-", dir=existing):
                     return path
     return _temporary()
 
 
 def _temporary() -> Path:
-    """Return the caller's directory where no other can be had, or where a path has to be short."""
+    """Return the caller's fallback directory, also for short paths."""
     return Path(f"/tmp/vla-lab-{os.geteuid()}")
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file that only the caller reads, whole or not at all."""
+    """Write a private file atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(partial, "w", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
@@ -102,13 +102,13 @@ def write(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> str | None:
-    """Return what `write` wrote, None where there is nothing. Raise ValueError for what is not the caller's file."""
+    """Return the text of a file of `write`; None if it does not exist. Raises ValueError if it is not the caller's."""
     try:
-        # O_NONBLOCK: a pipe in its place must not stop us.
+        # O_NONBLOCK: a pipe instead of the file must not block.
         with open(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-                raise ValueError(f"{path} is no file of yours")
+                raise ValueError(f"{path} is not a regular file of yours")
             return file.read(MAX_LENGTH)
     except FileNotFoundError:
         return None
@@ -117,9 +117,9 @@ def read(path: Path) -> str | None:
 
 
 def _private(base: Path, *names: str, make: bool) -> Path:
-    """Return a directory below `base`, made if `make`; from `base` on only the caller may write.
+    """Return a directory below `base`, created if `make`; only the caller may write to `base` and below.
 
-    Raises LabError where one on the way is a link, not a directory, another user's, or open to others for writing.
+    Raises LabError if a directory from `base` on is a link, another user's, or writable by others.
     """
     steps = list(itertools.accumulate(names, Path.joinpath, initial=base))
     try:
@@ -132,17 +132,19 @@ def _private(base: Path, *names: str, make: bool) -> Path:
                 return steps[-1]
             status = step.lstat()
             if stat.S_ISLNK(status.st_mode):
-                wrong = "is a link"
+                problem = "is a link"
             elif status.st_uid != os.geteuid():
-                wrong = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
+                problem = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
             elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                wrong = "may be written to by others"
+                problem = "is writable by other users"
             else:
                 continue
             raise LabError(
-                f"{step} {wrong}; the lab's state must lie in directories of yours alone: remove it, or set {VARIABLE}"
+                f"{step} {problem}; the lab's state needs private directories of yours: remove it, or set {VARIABLE}"
             )
         steps[-1].chmod(0o700)  # one of an earlier version may have another mode
     except OSError as error:
-        raise LabError(f"cannot make {steps[-1]} ({error.strerror}); set {VARIABLE} to a folder of your own") from error
+        raise LabError(
+            f"cannot create {steps[-1]} ({error.strerror}); set {VARIABLE} to a directory of your own"
+        ) from error
     return steps[-1]

@@ -1,5 +1,5 @@
 """The two runtimes behind one interface: services as local processes (vlalab.runtimes.local) or as containers
-(vlalab.runtimes.containers), and which of them is used.
+(vlalab.runtimes.containers); and the choice between them.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from vlalab.runtimes import containers, local, logs, supervised
 
 NAMES = ("auto", "local", "docker")
 READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
-POLL_S = (0.2, 1.0)  # a look takes processes, of an engine's command: less often the longer it takes
+POLL_S = (0.2, 1.0)  # first and longest interval; each poll of an engine starts processes
 Variables = Mapping[str, str]
 Instance: TypeAlias = supervised.Instance | containers.Container
 
 
 class Runtime(Protocol):
-    """What both modules offer. dry_run: print the command line and change nothing."""
+    """The interface of a runtime. dry_run: print the command line and change nothing."""
 
     NAME: str
 
     def instances(self) -> list[Instance]:
-        """Return what runs."""
+        """Return the running instances."""
 
     def instance(self, name: str) -> Instance | None:
         """Return the running instance of that name."""
 
     def prepare(self, names: Sequence[str]) -> None:
-        """Make sure that these environments can be used, or raise LabError."""
+        """Prepare these environments for use. Raises LabError if one cannot be used."""
 
     def start(
         self, service: str, variables: Variables | None = None, *, instance_name: str | None = None,
         attached: bool = False,
     ) -> Instance:  # fmt: skip
-        """Return a started instance. attached: a private one, which ends with this process."""
+        """Start a service and return its instance. attached: a private one, which ends with this process."""
 
     def start_command(self, service: str, variables: Variables | None = None, *, attached: bool = False) -> str:
         """Return the command line of `start`, for a dry run."""
 
-    def close(self, found: Instance, keep_log: bool) -> None:
+    def close(self, instance: Instance, keep_log: bool) -> None:
         """Stop a private instance."""
 
-    def address(self, found: Instance) -> str:
-        """Return where this runtime's programs reach an instance."""
+    def address(self, instance: Instance) -> str:
+        """Return the URL of an instance for programs of this runtime."""
 
     def run(
         self, service: str, command: Sequence[str], variables: Variables | None = None, *, listens: str = "",
@@ -55,29 +55,29 @@ class Runtime(Protocol):
     ) -> int:  # fmt: skip
         """Run a command as that service would be run, in the foreground; return its exit code.
 
-        listens: where other machines reach a command that listens, "host:port".
+        listens: the address of a listening command for other machines, "host:port".
         """
 
     def shell(self, service: str, command: str | None = None, dry_run: bool = False) -> int:
-        """Open a shell where that service runs, or run one command line; return the exit code."""
+        """Open a shell in that service's environment, or run one command line; return the exit code."""
 
     def follow_log(self, name: str, lines: int, follow: bool) -> None:
-        """Print the end of a log, and what is added to it if `follow`."""
+        """Print the end of a log; with `follow`, also new lines."""
 
 
 _MODULES: dict[str, Runtime] = {"local": local, "docker": containers}
 
 
-def of(found: Instance) -> Runtime:
+def of(instance: Instance) -> Runtime:
     """Return the runtime that an instance runs in."""
-    return _MODULES[found.runtime]
+    return _MODULES[instance.runtime]
 
 
 def choose(name: str, environments: Sequence[str], prefer: str | None = None) -> tuple[Runtime, str]:
-    """Return the runtime for --runtime, and one line that says which.
+    """Return the runtime for --runtime, and a line for the user that names it.
 
-    auto is `prefer`, where something that is needed runs already; else docker when an engine answers and the images of
-    these environments are built; else local. Raises LabError for an unknown name, and for docker where it cannot be.
+    auto is `prefer` if a dependency already runs there; else docker if an engine answers and the images of these
+    environments are built; else local. Raises LabError for an unknown name, or if docker cannot be used.
     """
     require_known("runtime", [name], NAMES)
     if name == "local" or (name == "auto" and prefer == "local"):
@@ -95,14 +95,16 @@ def choose(name: str, environments: Sequence[str], prefer: str | None = None) ->
 
 
 def instances() -> list[Instance]:
-    """Return what runs, in both runtimes."""
+    """Return the running instances of both runtimes."""
     with ThreadPoolExecutor() as pool:
-        return [found for some in pool.map(lambda module: module.instances(), _MODULES.values()) for found in some]
+        return [
+            instance for group in pool.map(lambda module: module.instances(), _MODULES.values()) for instance in group
+        ]
 
 
 def find(name: str) -> Instance | None:
-    """Return the running instance of that name, in whichever runtime."""
-    return next((found for found in instances() if found.name == name), None)
+    """Return the running instance of that name, in either runtime."""
+    return next((instance for instance in instances() if instance.name == name), None)
 
 
 def wait_ready(
@@ -110,25 +112,27 @@ def wait_ready(
 ) -> Instance:
     """Return the instance of that name once its health check succeeds.
 
-    Raises LabError, with the end of its log, when it ended, or was not ready in time; the caller stops it then.
+    Raises LabError, with the end of its log, if it ended or was not ready in time; the caller then stops it.
     """
     started = time.monotonic()
-    found = last = runtime.instance(name)
+    instance = previous = runtime.instance(name)
     while True:
-        if found is None or found.restarts:
-            raise LabError(failed(name, "ended before it was ready", last))
-        if found.is_healthy():
-            return found
+        if instance is None or instance.restarts:
+            raise LabError(failed(name, "ended before it was ready", previous))
+        if instance.is_healthy():
+            return instance
         waited_s = time.monotonic() - started
         if waited_s > timeout_s:
-            raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", found))
+            raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", instance))
         on_wait()
         time.sleep(min(max(POLL_S[0], waited_s / 20), POLL_S[1]))
-        last, found = found, runtime.instance(name)
+        previous, instance = instance, runtime.instance(name)
 
 
-def failed(name: str, what: str, found: Instance | None) -> str:
-    """Return the message for a service that did not get ready: the cause first, then the end of this start's log."""
-    text = found.last_words() if found else ""
-    why = logs.cause(text)
-    return f"service '{name}' {what}{f': {why}' if why else ''}\nthe end of its log since it was started:\n{text}"
+def failed(name: str, problem: str, instance: Instance | None) -> str:
+    """Return the message for a service that did not become ready: the cause, then the end of the log of this start."""
+    text = instance.last_words() if instance else ""
+    cause = logs.cause(text)
+    return (
+        f"service '{name}' {problem}{f': {cause}' if cause else ''}\nthe end of its log since it was started:\n{text}"
+    )

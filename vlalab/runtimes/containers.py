@@ -1,7 +1,7 @@
 """The docker runtime: services of compose.yaml as containers, by Docker Compose.
 
-The engine is the record of what runs: a service that Compose started by hand is one too. This module is one of the two
-that `both.Runtime` describes.
+The engine's list of containers is the state; it includes services that Compose started by hand. This module implements
+`both.Runtime`.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Container:
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs, or is about to again."""
+        """Whether it runs or is being restarted."""
         return self.state in RUNNING
 
     def owns(self, pid: int) -> bool:
-        """Return whether a process of this machine runs in it."""
+        """Return whether a process of this machine runs in this container."""
         return memory.belongs_to_container(pid, self.id)
 
     def memory(self) -> int | None:
@@ -78,18 +78,18 @@ class Container:
         return memory.of_container(self.pid)
 
     def is_healthy(self) -> bool:
-        """Return whether its health check succeeded when the engine ran it last: compose.yaml says how often."""
+        """Return the result of the engine's last health check; compose.yaml sets the interval."""
         return self.state == "running" and self.docker_health in ("healthy", "")
 
     def has_ended(self) -> bool:
-        """Return whether it ended and the engine will not start it again."""
+        """Return whether it ended and the engine will not restart it."""
         done = docker.run(["inspect", "--format", "{{.State.Status}}", self.container], check=False)
         if done.returncode != 0:
             return "no such" in done.stderr.lower()  # else the engine does not answer just now
         return done.stdout.strip() in ("exited", "dead")
 
     def started_with(self) -> dict[str, str]:
-        """Return the settings that its configuration shows."""
+        """Return the settings in its configuration."""
         return service_settings.of_container(self.service, self.environment, list(self.command))
 
     def stop(self) -> None:
@@ -97,7 +97,7 @@ class Container:
         docker.run(["stop", self.container], check=False)
         guard.remove(self.container)
         if self.attached and (watch := _GUARDS.pop(self.container, None)):
-            guard.dismiss(watch)
+            guard.release(watch)
 
     def last_words(self, lines: int = 15) -> str:
         """Return the end of its log."""
@@ -105,7 +105,7 @@ class Container:
         return (done.stdout + done.stderr).strip()
 
     def is_abandoned(self) -> bool:
-        """Return whether the call it belonged to is gone, and was one of this machine. A job ends by itself."""
+        """Return whether it belonged to a call of this machine that has ended. A job ends by itself."""
         machine, *rest = self.owner.split(" ")
         if not self.attached or machine != platform.node() or len(rest) != 3 or self.role == "job":
             return False
@@ -116,9 +116,9 @@ _GUARDS: dict[str, guard.Guard] = {}  # of the private containers that this proc
 
 
 def everything() -> list[Container]:
-    """Return the containers of this project, also those that ended; none where no engine answers. 40 ms.
+    """Return the containers of this project, also ended ones; none if no engine answers. 40 ms.
 
-    Private ones whose owner is gone are removed.
+    Private ones whose owner has ended are removed.
     """
     if docker.available():
         return []
@@ -126,35 +126,35 @@ def everything() -> list[Container]:
     if not ids:
         return []
     done = docker.run(["inspect", *ids], check=False)  # one may have gone since
-    found = []
+    containers = []
     for container in map(_container, docker.parse_json(done.stdout)):
         if container.is_abandoned():
-            say(f"removing {container.container}: the call it belonged to is gone")
+            say(f"removing {container.container}: the command that started it has ended")
             guard.remove(container.container)
         else:
-            found.append(container)
-    return sorted(found, key=lambda one: one.name)
+            containers.append(container)
+    return sorted(containers, key=lambda container: container.name)
 
 
 def instances() -> list[Container]:
-    """Return what runs in this project."""
-    return [one for one in everything() if one.is_up]
+    """Return the running containers of this project."""
+    return [container for container in everything() if container.is_up]
 
 
 def instance(name: str) -> Container | None:
     """Return the running instance of that name."""
-    return next((one for one in instances() if one.name == name), None)
+    return next((container for container in instances() if container.name == name), None)
 
 
 def _container(record: dict) -> Container:
     config, host, state = record["Config"], record["HostConfig"], record["State"]
     labels = config["Labels"]
     inside = re.search(r"://[^/]*:(\d+)/", " ".join((config.get("Healthcheck") or {}).get("Test") or []))
-    bindings = [one for some in (host.get("PortBindings") or {}).values() for one in some or ()]
+    bindings = [entry for group in (host.get("PortBindings") or {}).values() for entry in group or ()]
     published = [
         f"http://{ports.reachable(binding.get('HostIp') or '0.0.0.0')}:{binding['HostPort']}" for binding in bindings
     ]
-    devices = [device for one in host.get("DeviceRequests") or () for device in one.get("DeviceIDs") or ["all"]]
+    devices = [device for entry in host.get("DeviceRequests") or () for device in entry.get("DeviceIDs") or ["all"]]
     return Container(
         id=record["Id"],
         container=record["Name"].lstrip("/"),
@@ -181,52 +181,54 @@ def _container(record: dict) -> Container:
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Prepare the volume. Raise LabError where the image of one of those environments is missing.
+    """Prepare the volume. Raises LabError if the image of one of these environments is missing.
 
-    Reports where one was built from another lock.
+    Prints a warning for an image of another lock.
     """
-    found = images.found(list(dict.fromkeys(names)))
+    built = images.found(list(dict.fromkeys(names)))
     for name in dict.fromkeys(names):
-        if problem := images.unusable(name, found.get(name)):
-            if name not in found:
+        if problem := images.unusable(name, built.get(name)):
+            if name not in built:
                 raise LabError(problem)
             say(problem)
-    if problem := docker.why_no_volume(docker.info()):
+    if problem := docker.volume_problem(docker.info()):
         raise LabError(problem)
     volumes.prepare()
 
 
-def _variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that Compose gets beside the process's own: whose the files are, where, and `given`."""
+def _variables(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return Compose's variables in addition to the process's own: the files' owner, the volume, and `overrides`."""
     uid, gid = volumes.container_user()
-    known = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
-    known[compose.PROJECT] = compose.project()
-    known |= {name: _on_volume(name, value) for name, value in (given or {}).items()}
-    return {**known, **compose.discovered({**compose.environment_variables(), **(given or {})})}
+    variables = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
+    variables[compose.PROJECT] = compose.project()
+    variables |= {name: _on_volume(name, value) for name, value in (overrides or {}).items()}
+    return {**variables, **compose.discovered({**compose.environment_variables(), **(overrides or {})})}
 
 
 def _on_volume(name: str, value: str) -> str:
     """Return a value; a path on this machine's volume becomes the container's."""
     volume = str(paths.volume())
-    if name == steward.DIRECTORY:  # mounted from where it is
+    if name == steward.DIRECTORY:  # mounted from its own path
         return value
     if value == volume or value.startswith(volume + "/"):
         return MOUNT + value[len(volume) :]
     if value.startswith("/") and not value.startswith(MOUNT + "/") and Path(value).exists():
-        raise LabError(f"{name} is {value}, which a container does not see; put it on the volume, {volume}")
+        raise LabError(f"{name} is {value}, which is outside the container; move it to the volume, {volume}")
     return value
 
 
-def _known(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Return `given` over the process's own variables that may hold a path, which have to be translated."""
-    paths_in = ("CHECKPOINT", "REPLAY_RUN")
-    own = {name: value for name, value in os.environ.items() if name.startswith("VLALAB_") and name.endswith(paths_in)}
-    return {**own, **(given or {})}
+def _with_path_variables(overrides: Mapping[str, str] | None) -> dict[str, str]:
+    """Return `overrides` on top of the process's own variables with paths, which have to be translated."""
+    suffixes = ("CHECKPOINT", "REPLAY_RUN")
+    inherited = {
+        name: value for name, value in os.environ.items() if name.startswith("VLALAB_") and name.endswith(suffixes)
+    }
+    return {**inherited, **(overrides or {})}
 
 
-def _files(service: str, given: Mapping[str, str]) -> list[Path]:
-    """Return the Compose files beside compose.yaml: one for a service that gets a GPU."""
-    return reservations.files(service, {**compose.environment_variables(), **given})
+def _files(service: str, variables: Mapping[str, str]) -> list[Path]:
+    """Return the Compose files in addition to compose.yaml: one for a service that gets a GPU."""
+    return reservations.files(service, {**compose.environment_variables(), **variables})
 
 
 def start(
@@ -236,44 +238,50 @@ def start(
     instance_name: str | None = None,
     attached: bool = False,
 ) -> Container:
-    """Return the container of a service, started but perhaps not ready yet; a new one where something has changed.
+    """Start a service and return its container, which may not be ready yet; a new one if its settings changed.
 
-    variables: on top of .env and the process's own. attached: it ends with this process, under a name of its own, and
-    publishes a port only at an address of the network: any free one.
+    variables: on top of .env and the process's own. attached: it ends with this process and has its own name. It
+    publishes a port, any free one, only at a network address.
     """
-    given = _known(variables)
-    published = attached and ports.is_of_network({**compose.environment_variables(), **given}.get("VLALAB_BIND", ""))
+    settings = _with_path_variables(variables)
+    published = attached and ports.is_of_network({**compose.environment_variables(), **settings}.get("VLALAB_BIND", ""))
     if not attached or published:
-        given = _with_ports(service_name, given, any_port=attached)
+        settings = _with_ports(service_name, settings, any_port=attached)
     name = instance_name or service_name
     if attached:
         name = f"{compose.project()}-{name}"
         _GUARDS[name] = guard.start(name)
-    words, files = _start_words(service_name, name, attached, _me(), published), _files(service_name, given)
-    docker.compose(words, files=files, variables=_variables(given))
+    arguments, files = _start_arguments(service_name, name, attached, _me(), published), _files(service_name, settings)
+    docker.compose(arguments, files=files, variables=_variables(settings))
     if attached:  # `compose run` drops the restart rule
         docker.run(["update", "--restart", compose.read()[service_name].restart, name])
-    found = instance(name)
-    if found is None:
-        ended = next((one for one in everything() if one.service == service_name), None)
-        text = ended.last_words() if ended else "(it left no log)"
+    container = instance(name)
+    if container is None:
+        ended = next((candidate for candidate in everything() if candidate.service == service_name), None)
+        text = ended.last_words() if ended else "(no log)"
         raise LabError(f"service '{service_name}' ended at once:\n{text}")
-    return found
+    return container
 
 
-def _with_ports(service: str, given: Mapping[str, str], any_port: bool) -> dict[str, str]:
-    """Return `given` with the ports that are in use: those of what runs, and a free one for `service`."""
+def _with_ports(service: str, settings: Mapping[str, str], any_port: bool) -> dict[str, str]:
+    """Return `settings` with the ports of running services, and a free one for `service`."""
     running = instances()
-    others = [one for one in running if one.service != service and not one.attached and one.port]
-    used = {ports.port_variable(one.service): str(one.port) for one in others}
-    known = {**compose.environment_variables(), **used, **given}
-    mine = next((one.port for one in running if one.name == service and one.port and not any_port), None)
-    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=any_port, mine=mine, by_engine=True)
+    published = [
+        container for container in running if container.service != service and not container.attached and container.port
+    ]
+    used = {ports.port_variable(container.service): str(container.port) for container in published}
+    variables = {**compose.environment_variables(), **used, **settings}
+    current_port = next(
+        (container.port for container in running if container.name == service and container.port and not any_port), None
+    )
+    placed = ports.service_on_free_port(
+        compose.FILE, service, variables, any_port=any_port, mine=current_port, by_engine=True
+    )
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
-    return {**used, **given, **port}
+    return {**used, **settings, **port}
 
 
-def _start_words(service: str, name: str, attached: bool, owner: str, published: bool = False) -> list[str]:
+def _start_arguments(service: str, name: str, attached: bool, owner: str, published: bool = False) -> list[str]:
     if not attached:
         return ["up", "--detach", "--no-deps", service]
     flags = ["--service-ports"] if published else []
@@ -288,14 +296,14 @@ def _me() -> str:
 
 def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
     """Return the command line that `start` runs, for a dry run."""
-    given = _known(variables)
-    words = _start_words(service_name, f"{compose.project()}-{service_name}-PID", attached, "PID")
-    return _command_line(words, _files(service_name, given), given)
+    settings = _with_path_variables(variables)
+    arguments = _start_arguments(service_name, f"{compose.project()}-{service_name}-PID", attached, "PID")
+    return _command_line(arguments, _files(service_name, settings), settings)
 
 
-def _command_line(words: Sequence[str], files: Sequence[Path], given: Mapping[str, str] | None = None) -> str:
-    variables = [f"{name}={value}" for name, value in _variables(given).items() if os.environ.get(name) != value]
-    return shlex.join([*variables, *docker.command(docker.compose_args(words, files))])
+def _command_line(arguments: Sequence[str], files: Sequence[Path], settings: Mapping[str, str] | None = None) -> str:
+    variables = [f"{name}={value}" for name, value in _variables(settings).items() if os.environ.get(name) != value]
+    return shlex.join([*variables, *docker.command(docker.compose_args(arguments, files))])
 
 
 # --- programs and shells ------------------------------------------------------------------------------------
@@ -311,16 +319,16 @@ def run(
 ) -> int:
     """Run a command in a service's image with its variables and restrictions; return its exit code.
 
-    listens: "host:port" of this machine's network, where a command that listens on that port of all addresses is asked.
-    The volume is mounted at its own path too, and so is what the command names (a file to be read only): every path
-    that a user reads or types means the same inside. A signal goes into the container: `compose run` lets go of it.
+    listens: "host:port" at which this machine's network reaches a command that listens on that port of all addresses.
+    The volume and the paths in the command (files read-only) are mounted at their own paths, so a path means the same
+    inside. Signals are sent to the container, since `compose run` does not forward them.
     """
     host, _, port = listens.rpartition(":")
-    given = {**(variables or {}), **({"VLALAB_BIND": host} if listens else {})}
+    settings = {**(variables or {}), **({"VLALAB_BIND": host} if listens else {})}
     name = f"{compose.project()}-{service_name}-{'PID' if dry_run else os.getpid()}"
     volume = str(paths.volume())
-    seen = {"VLALAB_VOLUME": volume, **given}
-    words = [
+    seen = {"VLALAB_VOLUME": volume, **settings}
+    arguments = [
         "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
         "--label", f"{OWNER}={'PID' if dry_run else _me()}",
         *(word for item in seen.items() for word in ("--env", "=".join(item))),
@@ -329,29 +337,29 @@ def run(
         *(w for p in (volume, *_paths_in(command)) for w in ("--volume", f"{p}:{p}" + ":ro" * Path(p).is_file())),
         service_name, *command,
     ]  # fmt: skip
-    files = _files(service_name, given)
+    files = _files(service_name, settings)
     if dry_run:
-        print(_command_line(words, files))
+        print(_command_line(arguments, files))
         return 0
 
     def deliver(number: int) -> bool:
         return docker.run(["kill", "--signal", str(int(number)), name], check=False).returncode == 0
 
     with guard.guarded(name):
-        line = docker.command(docker.compose_args(words, files))
-        return supervise(line, {**os.environ, **_variables(), **given}, deliver=deliver)
+        line = docker.command(docker.compose_args(arguments, files))
+        return supervise(line, {**os.environ, **_variables(), **settings}, deliver=deliver)
 
 
 def _paths_in(command: Sequence[str]) -> list[str]:
-    """Return the files and folders outside the volume that a command, or the variable for assets, names."""
-    words = [word.partition("=")[2] if word.startswith("--") else word for word in command]
-    words.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
-    outside = [word for word in words if word.startswith("/") and not Path(word).is_relative_to(paths.volume())]
+    """Return the files and directories outside the volume in a command and in the variable for assets."""
+    candidates = [word.partition("=")[2] if word.startswith("--") else word for word in command]
+    candidates.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
+    outside = [word for word in candidates if word.startswith("/") and not Path(word).is_relative_to(paths.volume())]
     return [word for word in dict.fromkeys(outside) if Path(word).exists()]
 
 
 def _network() -> list[str]:
-    """Return the flags that hand over proxy, mirror and certificate authority of this machine."""
+    """Return the flags that pass this machine's proxy, mirror and certificate authority."""
     variables = library_variables.usable(os.environ)
     flags = [word for name in NETWORK if variables.get(name) for word in ("--env", name)]
     bundle = next((os.environ[name] for name in CA_VARIABLES if os.environ.get(name)), None)
@@ -365,38 +373,41 @@ def _network() -> list[str]:
 def shell(service_name: str, command: str | None = None, dry_run: bool = False) -> int:
     """Open a shell in a service's image, with its restrictions, or run one command line; return the exit code."""
     inner = ["bash", "-c", command] if command else ["bash"]
-    words, files = ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner], _files(service_name, {})
+    arguments, files = (
+        ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner],
+        _files(service_name, {}),
+    )
     if dry_run:
-        print(_command_line(words, files))
+        print(_command_line(arguments, files))
         return 0
-    return docker.stream(docker.compose_args(words, files), variables=_variables())
+    return docker.stream(docker.compose_args(arguments, files), variables=_variables())
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
-    """Print the end of a container's log, also of one that ended, and what is added to it if `follow`."""
-    found = next((one for one in everything() if one.name == name), None)
-    if found is None:
+    """Print the end of a container's log, also of an ended one; with `follow`, also new lines."""
+    container = next((candidate for candidate in everything() if candidate.name == name), None)
+    if container is None:
         raise LabError(f"no container of '{name}'; start it: ./lab up {name}")
-    docker.stream(["logs", "--tail", str(lines), *(["--follow"] if follow else []), found.container])
+    docker.stream(["logs", "--tail", str(lines), *(["--follow"] if follow else []), container.container])
 
 
-def close(found: Container, keep_log: bool) -> None:
-    """Stop a private instance; its log is kept where somebody will want to read it."""
+def close(container: Container, keep_log: bool) -> None:
+    """Stop a private instance. keep_log: save its log for the user."""
     if keep_log:
-        say(f"the policy's log: {logs.keep(found.name, found.last_words(lines=10_000))}")
-    found.stop()
+        say(f"the policy's log: {logs.keep(container.name, container.last_words(lines=10_000))}")
+    container.stop()
 
 
-def address(found: Container) -> str:
-    """Return where containers of this project reach an instance: by its name on their network."""
-    return f"http://{found.name}:{found.port}"
+def address(container: Container) -> str:
+    """Return the URL of an instance for containers of this project: its name on their network."""
+    return f"http://{container.name}:{container.port}"
 
 
-def address_for_all(found: Container) -> str:
-    """Return where containers and other machines reach an instance. Raises LabError for one that they do not."""
-    if ports.is_of_network(urlsplit(found.url).hostname or ""):
-        return found.url
+def address_for_all(container: Container) -> str:
+    """Return the URL of an instance for containers and other machines. Raises LabError if they cannot reach it."""
+    if ports.is_of_network(urlsplit(container.url).hostname or ""):
+        return container.url
     raise LabError(
-        f"{found.name} is at {found.url or 'no address of this machine'}, where no other machine reaches it; "
-        f"start it with VLALAB_BIND set to this machine's address: ./lab up {found.service} --restart"
+        f"{container.name} is at {container.url or 'no address of this machine'}, which other machines cannot reach; "
+        f"start it with VLALAB_BIND set to this machine's address: ./lab up {container.service} --restart"
     )

@@ -1,7 +1,7 @@
 """The local runtime: services of compose.yaml as supervised processes of this machine, without containers.
 
-`up` starts one instance per service, under the service's own name; an evaluation may start a private one that ends with
-it. What runs is told by `supervised`. This module is one of the two that `both.Runtime` describes.
+`up` starts one instance per service, under the service's name. An evaluation may start a private one, which ends with
+it. `supervised` reads and writes the state files. This module implements `both.Runtime`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
 
 
 def service_variables(env: Environment | None = None) -> dict[str, str]:
-    """Return the variables a program starts with: the caller's usable ones, where the code is, its environment's."""
+    """Return the variables of a program: the caller's usable ones, PYTHONPATH, and its environment's."""
     common = {**library_variables.usable(os.environ), "PYTHONPATH": paths.python_path(), "PYTHONUNBUFFERED": "1"}
     return {**common, **env.variables()} if env else common
 
@@ -49,16 +49,16 @@ def resolve(service: Service, env: Environment) -> tuple[list[str], dict[str, st
     `python` is the environment's, paths under a mount point become the mounted directory, and http://<service>:<port>
     becomes the address at which this machine reaches that service.
     """
-    words = [*service.command, *service.environment.values()]
-    named = {match[2] for word in words for match in _ADDRESS.finditer(word)} - {"localhost"}
+    texts = [*service.command, *service.environment.values()]
+    named = {match[2] for word in texts for match in _ADDRESS.finditer(word)} - {"localhost"}
     running = {name: instance(name) for name in named & set(compose.read() if named else ())}
 
     def reach(match: re.Match[str]) -> str:
         scheme, name, port = match.groups()
         if name not in running:
             return match[0]
-        found = running[name]
-        return f"{scheme}://{found.url.partition('//')[2] if found else f'127.0.0.1:{port}'}"
+        running_instance = running[name]
+        return f"{scheme}://{running_instance.url.partition('//')[2] if running_instance else f'127.0.0.1:{port}'}"
 
     def translate(text: str) -> str:
         for source, target in service.mounts:
@@ -74,7 +74,7 @@ def resolve(service: Service, env: Environment) -> tuple[list[str], dict[str, st
 
 
 def check_url(service: Service) -> str:
-    """Return the URL that a health check asks, as this machine reaches it; "" where there is none to ask."""
+    """Return the URL of a health check, as this machine reaches it; "" if the service has none."""
     test = service.health.test if service.health and service.ports else ()
     if len(test) != 4 or test[:3] != ("python", "-m", HEALTHCHECK.__name__):
         return ""
@@ -83,7 +83,7 @@ def check_url(service: Service) -> str:
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Make the environments of those names, from their locks, where they are missing, if the volume can be used."""
+    """Install the missing environments among these from their locks. Raises LabError if the volume is not readable."""
     volumes.require_reachable()
     for name in dict.fromkeys(names):
         venvs.ensure(name)
@@ -96,35 +96,39 @@ def start(
     instance_name: str | None = None,
     attached: bool = False,
 ) -> Instance:
-    """Return an instance of a service, started but perhaps not ready yet; one that runs with these variables is kept.
+    """Start a service and return its instance, which may not be ready yet. A running one with these settings is kept.
 
     variables: on top of .env and the process's own. attached: it ends with this process, and takes any free port;
     otherwise the port of compose.yaml, or the next free one.
     """
     name = instance_name or service_name
-    known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
+    settings = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
     if current := instance(name):
-        if service_settings.is_as_wanted(service_name, current.started_with(), known):
+        if service_settings.is_as_wanted(service_name, current.started_with(), settings):
             return current
         current.stop()
     volumes.require_writable()
-    # One that loads does not listen on its port yet.
-    others = [one for one in instances() if one.service != service_name and not one.attached and one.url]
-    known |= {port_variable(one.service): one.url.rpartition(":")[2] for one in others}
-    service = service_on_free_port(compose.FILE, service_name, known, any_port=attached)
+    # A service that still loads its weights does not listen on its port yet.
+    neighbours = [
+        neighbour
+        for neighbour in instances()
+        if neighbour.service != service_name and not neighbour.attached and neighbour.url
+    ]
+    settings |= {port_variable(neighbour.service): neighbour.url.rpartition(":")[2] for neighbour in neighbours}
+    service = service_on_free_port(compose.FILE, service_name, settings, any_port=attached)
     check = check_url(service)
     if service.health and service.ports and not check:
         raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
     env = venvs.ensure(service.environment_name)
-    if (about := manifests.services().get(service_name)) and about.draws:
+    if (manifest := manifests.services().get(service_name)) and manifest.draws:
         gl.ensure()
     command, environment = resolve(service, env)
-    gpu, visible = gpus.visible(service_name, known)
+    gpu, visible = gpus.visible(service_name, settings)
     port = service.ports[0] if service.ports else None
     logs.sweep()
     return launch(
         name, command, {**environment, **visible}, restart=service.restart,
-        settings={one: known.get(one, "") for one in service_settings.names_of(service_name)},
+        settings={key: settings.get(key, "") for key in service_settings.names_of(service_name)},
         service=service_name, attached=attached, role=service.role, gpu=gpu,
         url=f"http://{reachable(port.bind)}:{port.published}" if port else "",
         check=check, check_timeout_s=service.health.timeout_s if service.health else 0.0,
@@ -134,8 +138,8 @@ def start(
 
 def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
     """Return the command line that `start` runs, for a dry run."""
-    known = {**compose.environment_variables(), "VLALAB_LISTEN": "127.0.0.1", **(variables or {})}
-    service = compose.read(variables=known)[service_name]
+    settings = {**compose.environment_variables(), "VLALAB_LISTEN": "127.0.0.1", **(variables or {})}
+    service = compose.read(variables=settings)[service_name]
     return shlex.join(resolve(service, venvs.named(service.environment_name))[0])
 
 
@@ -148,17 +152,17 @@ def launch(
     restart: str = "unless-stopped",
     settings: Mapping[str, str] | None = None,
     attached: bool = False,
-    **facts: object,
+    **fields: object,
 ) -> Instance:
-    """Return the instance of a command that a supervisor has started.
+    """Start a command under a supervisor and return its instance.
 
     Args:
         restart: Compose's restart rule.
-        settings: what `Instance.started_with` returns: in the supervisor's environment, which only its user reads.
-        facts: further fields of the instance.
+        settings: the result of `Instance.started_with`; kept in the supervisor's environment, private to its user.
+        fields: further fields of the instance.
     """
     state_path, log_path = state_path or supervised.state_path(name), logs.place(name, attached, make=True)
-    record = {"name": name, "service": name, "started_at": time.time(), "attached": attached, **facts}
+    record = {"name": name, "service": name, "started_at": time.time(), "attached": attached, **fields}
     spec = {
         "record": record, "command": list(command), "environment": dict(environment), "restart": restart,
         "log_path": str(log_path),
@@ -177,19 +181,19 @@ def launch(
     supervisor.stdin.write(json.dumps(spec) + "\n")
     supervisor.stdin.flush()
     if attached:
-        _HELD.append(supervisor.stdin)  # closed when this process ends, however it ends
+        _OWNER_PIPES.append(supervisor.stdin)  # closed when this process ends, however it ends
     else:
         supervisor.stdin.close()
     deadline = time.monotonic() + 20
-    while (found := supervised.load(state_path)) is None:
+    while (instance := supervised.load(state_path)) is None:
         if supervisor.poll() is not None or time.monotonic() > deadline:
             supervisor.kill()
             raise LabError(f"service '{name}' could not be started; see {log_path}")
         time.sleep(0.05)
-    return found
+    return instance
 
 
-_HELD: list[object] = []
+_OWNER_PIPES: list[object] = []
 
 
 # --- programs and shells ------------------------------------------------------------------------------------
@@ -205,7 +209,7 @@ def run(
 ) -> int:
     """Run a command with a service's environment and variables, in the foreground; return its exit code.
 
-    listens: what a container has to be told; a process listens itself.
+    listens: ignored; only a container needs it.
     """
     if dry_run:
         print(shlex.join(command))
@@ -216,40 +220,40 @@ def run(
     is_job = service.role == "job" and service.command[: len(declared.command)] == declared.command
     if is_job and manifests.environment(service.environment_name).needs_gl:
         gl.ensure()
-    words, environment = resolve(service, env)
+    arguments, environment = resolve(service, env)
     _, visible = gpus.visible(service_name, {**compose.environment_variables(), **(variables or {})})
-    return supervise(words, {**environment, **visible, **(variables or {})})
+    return supervise(arguments, {**environment, **visible, **(variables or {})})
 
 
 def shell(service_name: str, command: str | None = None, dry_run: bool = False) -> int:
     """Open a shell in a service's environment, or run one command line in it; return the exit code."""
-    words = ["bash", "-c", command] if command else ["bash", "--norc", *(["-i"] if sys.stdin.isatty() else [])]
+    arguments = ["bash", "-c", command] if command else ["bash", "--norc", *(["-i"] if sys.stdin.isatty() else [])]
     if dry_run:
-        print(shlex.join(words))
+        print(shlex.join(arguments))
         return 0
     service = compose.read()[service_name]
     env = venvs.ensure(service.environment_name)
     _, variables = resolve(service, env)
     prompt = {"PS1": f"({service.environment_name}) \\w\\$ "}
-    return subprocess.run(words, env={**variables, **prompt}, cwd=paths.ROOT).returncode
+    return subprocess.run(arguments, env={**variables, **prompt}, cwd=paths.ROOT).returncode
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
-    """Prints the end of an instance's log, and what is added to it if `follow`."""
-    found = instance(name)
-    path = logs.require(name, attached=bool(found and found.attached))
+    """Print the end of an instance's log; with `follow`, also new lines."""
+    current = instance(name)
+    path = logs.require(name, attached=bool(current and current.attached))
     subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)], check=False)
 
 
-def close(found: Instance, keep_log: bool) -> None:
-    """Stops a private instance; its log stays where somebody will want to read it."""
-    (instance(found.name) or found).stop()
+def close(private_instance: Instance, keep_log: bool) -> None:
+    """Stop a private instance. keep_log: keep its log for the user."""
+    (instance(private_instance.name) or private_instance).stop()
     if keep_log:
-        say(f"the policy's log: {logs.keep(found.name)}")
+        say(f"the policy's log: {logs.keep(private_instance.name)}")
     else:
-        logs.drop(found.name)
+        logs.drop(private_instance.name)
 
 
-def address(found: Instance) -> str:
-    """Returns where this runtime's programs reach an instance."""
-    return found.url
+def address(instance: Instance) -> str:
+    """Return the URL of an instance for local programs."""
+    return instance.url

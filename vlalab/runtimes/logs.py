@@ -1,7 +1,7 @@
-"""The logs of local services: files of the caller's alone, since a service may print a token.
+"""The logs of local services. Only the caller can read them, since a service may print a token.
 
-They lie beside the state files, in logs/; those of private policies in logs/private, from which one goes to logs/ when
-its evaluation failed, and which is swept of those whose owner was killed.
+They are next to the state files, in logs/; those of private policies are in logs/private. If an evaluation fails, its
+policy's log moves to logs/. Logs whose owner was killed are removed.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def place(name: str, attached: bool = False, make: bool = False) -> Path:
-    """Return where the log of an instance lies."""
+    """Return the path of an instance's log."""
     return state.directory("logs", *(["private"] if attached else []), make=make) / f"{name}.log"
 
 
 def open_private(path: Path) -> int:
-    """Return a descriptor that appends to a file which is the caller's alone, made if missing.
+    """Return a descriptor that appends to a file that only the caller can access; create it if missing.
 
-    Raises OSError for a link, for what is no plain file, and for a file that is somebody else's or has another name.
+    Raises OSError for a link, a special file, another user's file, or a file with a second hard link.
     """
     descriptor = os.open(path, FLAGS, MODE)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
-            raise PermissionError(f"{path} is no file of yours alone; remove it")
+            raise PermissionError(f"{path} is not a private file of yours; remove it")
         os.fchmod(descriptor, MODE)
     except OSError:
         os.close(descriptor)
@@ -47,25 +47,25 @@ def open_private(path: Path) -> int:
 
 
 def keep(name: str, text: str | None = None) -> Path:
-    """Return where a private instance's log lies from now on, for a user to read: `text`, else what it wrote."""
-    kept = place(name, make=True)
+    """Save a private instance's log for the user and return its path. text: the log, if it is not a file yet."""
+    path = place(name, make=True)
     if text is not None:
-        state.write(kept, f"{text}\n")
-    elif (own := place(name, attached=True)).exists():
-        own.replace(kept)
+        state.write(path, f"{text}\n")
+    elif (private_path := place(name, attached=True)).exists():
+        private_path.replace(path)
         drop(name)
-    return kept
+    return path
 
 
 def drop(name: str) -> None:
     """Remove the log of a private instance."""
     path = place(name, attached=True)
-    for one in (path, _older(path)):
-        one.unlink(missing_ok=True)
+    for file in (path, _older(path)):
+        file.unlink(missing_ok=True)
 
 
 def sweep() -> None:
-    """Remove logs and half-written state files whose owner was killed; their names end with its process."""
+    """Remove logs and partial state files whose owner was killed; their names end with its pid."""
     top = state.directory(make=False)
     for path in [*(top / "logs" / "private").glob("*-*.log*"), *top.glob(".*.*.[0-9]*")]:
         owner = re.search(r"-(\d+)\.log(\.1)?$|\.(\d+)$", path.name)
@@ -73,7 +73,7 @@ def sweep() -> None:
             path.unlink(missing_ok=True)
 
 
-def last_words(path: Path, lines: int, since_s: float = 0.0) -> str:
+def tail(path: Path, lines: int, since_s: float = 0.0) -> str:
     """Return the end of a log, from the supervisor's first line at or after a time (seconds since the epoch)."""
     try:
         text = path.read_text(errors="replace").splitlines()
@@ -84,11 +84,11 @@ def last_words(path: Path, lines: int, since_s: float = 0.0) -> str:
     return "\n".join(text[first:][-lines:])
 
 
-def cause(words: str) -> str:
-    """Return the line of a log that says why a program ended: its error, else the last one; "" of an empty log."""
-    own = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("--- ")]
-    errors = [LOGGED.sub("", line) for line in own if LOGGED.match(line) or CAUSE.match(line)]
-    return (errors or own or [""])[-1]
+def cause(text: str) -> str:
+    """Return the line of a log with the cause of a program's end: the last error, else the last line; "" if empty."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("--- ")]
+    errors = [LOGGED.sub("", line) for line in lines if LOGGED.match(line) or CAUSE.match(line)]
+    return (errors or lines or [""])[-1]
 
 
 def names() -> list[str]:
@@ -97,11 +97,13 @@ def names() -> list[str]:
 
 
 def require(name: str, attached: bool) -> Path:
-    """Return where a log lies. Raise LabError where there is none."""
+    """Return the path of a log. Raises LabError if it does not exist."""
     path = place(name, attached)
     if not path.exists():
-        known = ", ".join(names()) or "none"
-        raise LabError(f"no log of '{name}' at {path}; start it: ./lab up {name}. Logs that exist: {known}")
+        available = ", ".join(names()) or "none"
+        raise LabError(
+            f"log of '{name}' not found at {path}; start the service: ./lab up {name}. Available logs: {available}"
+        )
     return path
 
 
@@ -110,28 +112,28 @@ def _older(path: Path) -> Path:
 
 
 class Log:
-    """A file that is moved to NAME.1 when it is full. Where the disk is full or broken, output is dropped and counted.
+    """A file that is rotated to NAME.1 when it is full. If it cannot be written, output is dropped and counted.
 
-    Nothing that goes wrong with it is raised: a service must not end because its log cannot be written.
+    Write errors are not raised: a service must not end because its log cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.descriptor = path, open_private(path)
-        self.dropped, self.why = 0, ""
+        self.dropped, self.reason = 0, ""
         if _older(path).exists():
-            os.close(open_private(_older(path)))  # closed to others, should an earlier version have left it open
+            os.close(open_private(_older(path)))  # sets its mode, which an earlier version did not
 
     def write(self, data: bytes) -> None:
-        """Append; once that is possible again, says first how much was dropped before."""
-        missing = _line(f"{self.dropped} bytes of output were dropped: {self.why}") if self.dropped else b""
+        """Append `data`, preceded by the count of bytes dropped before, if any."""
+        missing = _line(f"{self.dropped} bytes of output were dropped: {self.reason}") if self.dropped else b""
         self.dropped = 0 if self._append(missing + data) else self.dropped + len(data)
 
     def note(self, text: str) -> None:
-        """Append a line of the supervisor's own."""
+        """Append a line from the supervisor."""
         self.write(_line(text))
 
     def _append(self, data: bytes) -> bool:
-        """Return whether all of it was written; what was not is taken back."""
+        """Append all of `data` or nothing; return whether it was written."""
         try:
             size = os.fstat(self.descriptor).st_size
             if size > MAX_BYTES:
@@ -141,14 +143,14 @@ class Log:
             if written == len(data):
                 return True
             os.ftruncate(self.descriptor, size)
-            self.why = "the disk is full"
+            self.reason = "the disk is full"
         except OSError as error:
-            self.why = error.strerror or str(error)
+            self.reason = error.strerror or str(error)
         return False
 
     def _rotate(self) -> None:
         new = self.path.with_name(self.path.name + ".new")
-        fresh = open_private(new)  # before anything is moved, since this may be what fails
+        fresh = open_private(new)  # first, since it may fail
         self.path.replace(_older(self.path))
         new.replace(self.path)
         os.close(self.descriptor)

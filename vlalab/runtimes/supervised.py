@@ -1,7 +1,7 @@
-"""Services that run as local processes: what their state files say of them.
+"""State files of local services.
 
-A state file says which processes this caller started; it never says what to run. One that is damaged, of another
-version or another user's is reported and ignored.
+A state file identifies the processes that this caller started; it never contains a command to run. A file that is
+damaged, of another version or owned by another user is reported and ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vlalab.runtimes import logs
 NAME = "local"
 VERSION = 3  # of state files
 SUPERVISOR = "vlalab.runtimes.supervisor"
-SETTINGS = "VLALAB_SETTINGS"  # variable of a supervisor: what its service was started with, as JSON
+SETTINGS = "VLALAB_SETTINGS"  # variable of a supervisor: its service's settings, as JSON
 HEALTHCHECK = borrowed.module("vla_common.healthcheck")
 
 
@@ -39,16 +39,16 @@ class Instance:
     last_exit: int | None
     attached: bool = False
     role: str = "service"
-    gpu: str = ""  # which GPUs it may see: "0,1", "none"; empty: all
+    gpu: str = ""  # visible GPUs: "0,1", "none"; empty: all
     url: str = ""
-    check: str = ""  # the URL of its health check; empty: it has none
+    check: str = ""  # URL of the health check; empty: none
     check_timeout_s: float = 0.0
     stop_grace_s: float = 10.0
-    variables: Mapping[str, str] = field(default_factory=dict)  # more that whoever started it has to know
+    variables: Mapping[str, str] = field(default_factory=dict)  # further variables, for its starter
 
     @property
     def restarts(self) -> int:
-        """How often it was started again."""
+        """The number of restarts."""
         return self.starts - 1
 
     @property
@@ -62,7 +62,7 @@ class Instance:
         return logs.place(self.name, self.attached)
 
     def owns(self, pid: int) -> bool:
-        """Return whether a process is one of its own."""
+        """Return whether a process belongs to it."""
         return self.child is not None and memory.belongs_to_session(pid, self.child.pid)
 
     def memory(self) -> int | None:
@@ -74,11 +74,11 @@ class Instance:
         return self.is_up and bool(HEALTHCHECK.check(self.check, self.check_timeout_s)[0])
 
     def has_ended(self) -> bool:
-        """Return whether it ended for good."""
+        """Return whether it ended and will not be restarted."""
         return not self.supervisor.is_alive()
 
     def started_with(self) -> dict[str, str]:
-        """Return the settings in its supervisor's environment, which only its user reads; none where it is gone."""
+        """Return the settings in its supervisor's environment, which only its user can read; none if it has ended."""
         try:
             lines = Path(f"/proc/{self.supervisor.pid}/environ").read_text(errors="surrogateescape").split("\0")
         except OSError:
@@ -97,7 +97,7 @@ class Instance:
 
     def last_words(self, lines: int = 15) -> str:
         """Return the end of its log, of this start only."""
-        return logs.last_words(self.log_path, lines, self.started_at)
+        return logs.tail(self.log_path, lines, self.started_at)
 
 
 def state_path(name: str, make: bool = True) -> Path:
@@ -106,12 +106,12 @@ def state_path(name: str, make: bool = True) -> Path:
 
 
 def write(path: Path, instance: Instance) -> None:
-    """Write a state file, whole or not at all."""
+    """Write a state file atomically."""
     state.write(path, json.dumps({"version": VERSION, **asdict(instance)}, indent=1))
 
 
 def read(path: Path) -> Instance | None:
-    """Return the content of a state file; None where there is none, or (which is reported) none that can be used."""
+    """Return the content of a state file; None if it does not exist or (after a message) cannot be used."""
     try:
         text = state.read(path)
         if text is None:
@@ -123,13 +123,13 @@ def read(path: Path) -> Instance | None:
         processes = {"supervisor": Identity(**fields["supervisor"]), "child": child and Identity(**child)}
         return Instance(**{**fields, **processes})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        say(f"ignoring {path}, which is not a state file of this version ({error}); remove it")
+        say(f"ignoring {path}, which is not a valid state file of this version ({error}); remove it")
         return None
 
 
 def instances() -> list[Instance]:
-    """Return what this caller runs on this machine; state files of processes that are gone are removed."""
-    return [found for path in sorted(state.directory(make=False).glob("*.json")) if (found := load(path))]
+    """Return this caller's running instances; remove state files of ended processes."""
+    return [running for path in sorted(state.directory(make=False).glob("*.json")) if (running := load(path))]
 
 
 def instance(name: str) -> Instance | None:
@@ -138,14 +138,14 @@ def instance(name: str) -> Instance | None:
 
 
 def load(path: Path) -> Instance | None:
-    """Return the instance of a state file, if its supervisor runs; a child that is not the supervisor's is left out."""
-    found = read(path)
-    if found is None:
+    """Return the instance of a state file if its supervisor runs, without a child that is not the supervisor's."""
+    instance = read(path)
+    if instance is None:
         return None
-    supervisor, child = found.supervisor, found.child
-    if command(supervisor.pid)[1:] != ["-m", SUPERVISOR, str(path)] or not supervisor.is_ours():
+    supervisor, child = instance.supervisor, instance.child
+    if command(supervisor.pid)[1:] != ["-m", SUPERVISOR, str(path)] or not supervisor.belongs_to_caller():
         path.unlink(missing_ok=True)
         return None
-    if child and not (child.is_ours() and stat_fields(child.pid)[1:2] == [str(supervisor.pid)]):
-        return replace(found, child=None)
-    return found
+    if child and not (child.belongs_to_caller() and stat_fields(child.pid)[1:2] == [str(supervisor.pid)]):
+        return replace(instance, child=None)
+    return instance

@@ -1,10 +1,10 @@
-"""Keeps one service running; told what to run by a line of JSON on stdin: see `vlalab.runtimes.local.launch`.
+"""Keep one service running. A line of JSON on stdin specifies it: see `vlalab.runtimes.local.launch`.
 
 Run as `python -m vlalab.runtimes.supervisor STATE-FILE`.
-It starts the command, writes its output to a log that is rotated, starts it again when it ends (by compose's restart
-rule, with growing pauses), and on SIGTERM stops it with its grace period. Its state file, which its own command line
-names, says who runs. With "attached", it stops when stdin is closed: then whoever started it is gone, even by kill -9.
-A disk that is full ends nothing: what cannot be written is dropped, or written later.
+It starts the command, writes its output to a rotated log, restarts it when it ends (Compose's rule, growing pauses),
+and stops it on SIGTERM with its grace period. Its state file, named on its command line, identifies the
+processes. With "attached", it stops when stdin is closed: then its starter has ended, even by kill -9.
+It survives a full disk: log output is dropped, and the state file is written later.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from vlalab.host.processes import die_with_parent, identify
 from vlalab.runtimes import supervised
 from vlalab.runtimes.logs import Log
 
-PAUSE_S = (0.5, 30.0)  # before a restart: first, and at most
-STEADY_S = 60.0  # after this long the next pause is the first one again
+PAUSE_S = (0.5, 30.0)  # before a restart: first and longest
+STEADY_S = 60.0  # after this run time the pause is reset
 POLL_S = 0.1
-CANNOT_START = 127  # the exit code that a shell gives to it
+CANNOT_START = 127  # a shell's exit code for it
 
 
 class Supervisor:
@@ -45,7 +45,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """Run until told to stop, or until the command ended and is not to be restarted."""
+        """Run until a stop is requested, or until the command ends and its rule forbids a restart."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._request_stop)
         if self.record["attached"]:
@@ -64,18 +64,18 @@ class Supervisor:
             if not (rule in ("always", "unless-stopped") or (rule == "on-failure" and self.last_exit != 0)):
                 break
             pause_s = PAUSE_S[0] if time.monotonic() - started > STEADY_S else pause_s
-            self.log.note(f"ended with code {self.last_exit}; starting again in {pause_s:.1f} s")
+            self.log.note(f"ended with code {self.last_exit}; restarting in {pause_s:.1f} s")
             self._wait(lambda: self.stopping, pause_s)
             pause_s = min(pause_s * 2, PAUSE_S[1])
         self._stop_child()
-        with contextlib.suppress(OSError):  # a state file without its process is known to be wrong
+        with contextlib.suppress(OSError):  # a state file without its process is ignored
             self.state_path.unlink()
 
     def _request_stop(self, *_: object) -> None:
         self.stopping = True
 
     def _start_child(self) -> subprocess.Popen[bytes] | None:
-        """Return the command's process; None where it cannot be started now, as for want of memory."""
+        """Start the command and return its process; None if it cannot be started now, for example without memory."""
         self.starts += 1
         command = self.spec["command"]
         try:
@@ -94,7 +94,7 @@ class Supervisor:
         return self.child
 
     def _wait(self, is_over: Callable[[], bool], seconds: float = float("inf")) -> None:
-        """Copy the child's output to the log until it is over, or for so long."""
+        """Copy the child's output to the log until `is_over()`, at most for `seconds`."""
         end = time.monotonic() + seconds
         while not is_over() and time.monotonic() < end:
             if not self.is_noted:
@@ -120,7 +120,9 @@ class Supervisor:
         if child is None or child.poll() is not None:
             return
         self.log.note("stopping")
-        os.killpg(child.pid, signal.SIGTERM)  # it leads a session of its own, and is ours until we have waited for it
+        os.killpg(
+            child.pid, signal.SIGTERM
+        )  # it leads its own session, and its pid is not reused before we wait for it
         self._wait(lambda: child.poll() is not None, grace_s)
         if child.poll() is None:
             self.log.note(f"not gone after {grace_s:.0f} s; killing it")
@@ -129,7 +131,7 @@ class Supervisor:
         self._drain(child)
 
     def _write_state(self) -> None:
-        """Write who runs. Where the disk is full that is tried again with the next event, and until then wrong."""
+        """Write the state file. On a full disk it is stale until the next event, when the write is retried."""
         child = identify(self.child.pid) if self.child else None
         processes = {"supervisor": identify(os.getpid()), "child": child}
         instance = supervised.Instance(**self.record, **processes, starts=self.starts, last_exit=self.last_exit)
@@ -138,7 +140,7 @@ class Supervisor:
             self.is_noted = True
         except OSError as error:
             if self.is_noted:
-                self.log.note(f"cannot write {self.state_path} ({error.strerror}); trying again")
+                self.log.note(f"cannot write {self.state_path} ({error.strerror}); retrying")
             self.is_noted = False
 
 

@@ -1,8 +1,8 @@
-"""The parts of `./lab test`: what each runs, in which environment.
+"""The parts of `./lab test`, and the environment of each.
 
-An environment's tests run inside its image where an engine has one that fits the lock, else in the local environment.
-Part `docker` builds every image and runs `./lab test ENV --runtime docker` for each: the file that $VLALAB_TEST_RECORD
-names gets the counts, and the part is not run again.
+An environment's tests run inside its image if the engine has one of the current lock, else in the local environment.
+Part `docker` builds every image and runs `./lab test ENV --runtime docker` for each. It writes the counts to the file
+$VLALAB_TEST_RECORD, and these parts are not repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOME = "/opt/vla-lab"  # where an image stores the code
 ENVIRONMENTS = manifests.environments()
 # Services that run in another's environment may have tests of their own.
 SERVICES = [n for n in manifests.directories() if n not in ENVIRONMENTS and (paths.ROOT / "tests" / n).is_dir()]
-running: list[subprocess.Popen] = []  # processes of tests, which end with Ctrl-C
+running: list[subprocess.Popen] = []  # processes of tests; Ctrl-C ends them
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def all_parts(options: Options) -> list[Part]:
 def lint(options: Options, output: TextIO | None) -> list[Result]:
     """Run ruff and the type checker over the repository; each counts as one test."""
     commands = (["ruff", "check", "--no-cache", "."], ["vlalab.testing.types"])
-    codes = [execute([sys.executable, "-m", *words], {}, output) for words in commands]
+    codes = [execute([sys.executable, "-m", *arguments], {}, output) for arguments in commands]
     return [Result("lint", passed=codes.count(0), failed=len(codes) - codes.count(0))]
 
 
@@ -166,7 +166,7 @@ def chaos(families: Sequence[str], options: Options, output: TextIO | None) -> l
 
 
 def has_outside(name: str) -> bool:
-    """Return whether some tests of an environment are marked `outside`."""
+    """Return whether an environment has tests marked `outside`."""
     return any("pytest.mark.outside" in p.read_text() for p in (paths.ROOT / "tests" / name).glob("**/test_*.py"))
 
 
@@ -178,7 +178,7 @@ def host_environment(name: str) -> str:
 
 
 def make_environments(*names: str) -> None:
-    """Make local environments: these, and those with tests marked `outside`."""
+    """Install local environments: these, and those with tests marked `outside`."""
     with_outside = [host_environment(name) for name in [*ENVIRONMENTS, *SERVICES] if has_outside(name)]
     for name in dict.fromkeys([*names, *with_outside]):
         venvs.ensure(name, paths.ROOT)
@@ -204,7 +204,7 @@ def image_command(name: str, image: images.Image, report: Path, flags: Sequence[
         *([] if gpu in ("", "none") else ["--gpus", "all" if gpu == "all" else f'"device={gpu}"']),
         "--env", "OMP_NUM_THREADS", "--env", NIGHTLY,
         "--volume", f"{report}:/report",
-        *(word for here, there in pairs for word in ("--volume", f"{here}:{there}:ro")),
+        *(word for source, target in pairs for word in ("--volume", f"{source}:{target}:ro")),
         image.reference, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
         "--junitxml=/report/junit.xml", *flags, f"tests/{name}",
     ]  # fmt: skip
@@ -252,7 +252,7 @@ def execute(command: Sequence[str], variables: Mapping[str, str], output: TextIO
 
 
 def at_once() -> int:
-    """Return how many parts run at once: one per core and 5 GB of free memory, and one more as most parts wait."""
+    """Return the number of concurrent parts: one per core and 5 GB of free memory, plus one, as most parts wait."""
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     limit = min(len(os.sched_getaffinity(0)), int(meminfo["MemAvailable"].split()[0]) // 5_000_000)
     return max(1, limit + (limit > 1))

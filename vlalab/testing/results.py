@@ -30,25 +30,25 @@ def read_junit(name: str, path: Path, exit_code: int) -> Result:
     from xml.etree import ElementTree  # no other task needs it
 
     try:
-        cases = list(ElementTree.parse(path).iter("testcase"))
+        tests = list(ElementTree.parse(path).iter("testcase"))
     except (OSError, ElementTree.ParseError):
-        cases, exit_code = [], exit_code or 3
-    skips = [element.get("message", "") for case in cases if (element := case.find("skipped")) is not None]
-    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+        tests, exit_code = [], exit_code or 3
+    skips = [element.get("message", "") for test in tests if (element := test.find("skipped")) is not None]
+    failed = sum(test.find("failure") is not None or test.find("error") is not None for test in tests)
     if exit_code not in (0, 1) and not failed:
         print(f"{name}: pytest ended with code {exit_code}")
-        return Result(name, len(cases) - len(skips), 1, len(skips), 0.0, Counter(skips))
-    return Result(name, len(cases) - len(skips) - failed, failed, len(skips), 0.0, Counter(skips))
+        return Result(name, len(tests) - len(skips), 1, len(skips), 0.0, Counter(skips))
+    return Result(name, len(tests) - len(skips) - failed, failed, len(skips), 0.0, Counter(skips))
 
 
 def print_summary(results: Sequence[Result], advice: Sequence[str] = ()) -> int:
     """Print a row per result, the reasons of skips, advice and the totals. Return the exit code."""
     print(f"\n{'part':<16}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
-    for one in results:
-        print(f"{one.name:<16}{one.passed:>8}{one.failed:>8}{one.skipped:>9}{one.seconds:>9.0f}")
     reasons: Counter[str] = Counter()
-    for one in results:
-        reasons.update(one.reasons)
+    for result in results:
+        counts = f"{result.passed:>8}{result.failed:>8}{result.skipped:>9}{result.seconds:>9.0f}"
+        print(f"{result.name:<16}{counts}")
+        reasons.update(result.reasons)
     for line in (*(f"skipped {count}: {reason}" for reason, count in reasons.items()), *advice):
         print(line)
     passed, failed, left_out = (

@@ -1,4 +1,4 @@
-"""Run parts of the tests, as many at the same time as cores and memory allow; print each one's output when it ends."""
+"""Run parts of the tests, in parallel as far as cores and memory allow; print the output of each when it ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(names: Sequence[str], options: Options) -> int:
 
 
 def run_parts(selected: Sequence[Part], options: Options) -> list[Result]:
-    """Return the results of all parts in order. A part of an environment that part `docker` tested is not run again."""
+    """Run the parts and return their results in order. Environments that part `docker` tested are not repeated."""
     if len(selected) == 1:
         return _run_part(selected[0], options, None)
     # Threads that wait for each other on cores where others compute take three times the processor time.

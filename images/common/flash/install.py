@@ -35,9 +35,9 @@ def wheel(url: str) -> tuple[Path, str]:
             shutil.copyfileobj(answer, stream)
     except (OSError, ValueError) as error:  # URLError is an OSError
         raise OSError(
-            f"flash-attn's wheel cannot be had from {url}: {error}. Give another address (--build-arg "
-            "FLASH_ATTN_URL=…) or a folder with the wheel (--build-context flash-attn-wheel=FOLDER), or build without "
-            "it: ./lab build ENV --flash-attn none (services then use torch's SDPA)"
+            f"flash-attn's wheel cannot be downloaded from {url}: {error}. Use another address (--build-arg "
+            "FLASH_ATTN_URL=…) or a directory with the wheel (--build-context flash-attn-wheel=DIRECTORY), or build "
+            "without it: ./lab build ENV --flash-attn none (services then use torch's SDPA)"
         ) from error
     return target, url
 
@@ -46,14 +46,16 @@ def check_name(path: Path) -> str:
     """Return the version that a wheel's name states. Raises ValueError when it is for another Python or torch."""
     match = NAME.fullmatch(path.name)
     if not match:
-        raise ValueError(f"{path.name} is no wheel of flash-attn; expected flash_attn-…-cp310-cp310-linux_x86_64.whl")
+        raise ValueError(
+            f"{path.name} is not a wheel of flash-attn; expected flash_attn-…-cp310-cp310-linux_x86_64.whl"
+        )
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     if match["python"] != tag:
         raise ValueError(f"{path.name} is for {match['python']}, this image's Python is {tag}")
     stated = dict(re.findall(r"(torch|cxx11abi)([0-9.]+|TRUE|FALSE)", path.name))
     for key, value in _torch().items():
         if stated.get(key, value) != value:
-            raise ValueError(f"{path.name} is for {key} {stated[key]}, this image has {value}; choose its match")
+            raise ValueError(f"{path.name} is for {key} {stated[key]}, this image has {value}; use a matching wheel")
     return match["version"]
 
 

@@ -1,9 +1,9 @@
-"""Cuts a lock into the image's layers: what NVIDIA's packages are, and torch. The last layer takes the whole lock.
+"""Split a lock into the image's layers: NVIDIA's packages, and torch. The last layer uses the whole lock.
 
-    python3.10 layers.py requirements.lock FOLDER
+    python3.10 layers.py requirements.lock DIRECTORY
 
-writes FOLDER/nvidia/requirements.lock and FOLDER/torch/requirements.lock, without comments, so that two locks with the
-same pins give the same bytes, and the build makes their layer once.
+writes DIRECTORY/nvidia/requirements.lock and DIRECTORY/torch/requirements.lock. They have no comments, so locks with
+equal pins give equal bytes, and their layer is built once.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ TORCH = ("torch", "triton", "nvidia-cusparselt-cu12")  # the last: of torch 2.6 
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Returns a lock's pins, name → its lines: version, marker and hashes, without comments."""
+    """Return a lock's pins: name → its lines (version, marker and hashes) without comments."""
     lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    found = re.split(r"(?m)^(?=[A-Za-z0-9])", "\n".join(lines))[1:]
-    return {re.match(r"[\w.-]+", text)[0]: text.rstrip("\\\n ") + "\n" for text in found}  # type: ignore[index]
+    entries = re.split(r"(?m)^(?=[A-Za-z0-9])", "\n".join(lines))[1:]
+    return {re.match(r"[\w.-]+", text)[0]: text.rstrip("\\\n ") + "\n" for text in entries}  # type: ignore[index]
 
 
 def cut(lock: str) -> dict[str, str]:
-    """Returns layer → the part of a lock that it holds; empty where the lock has nothing of it."""
-    found = pins(lock)
-    torch = [name for name in found if name in TORCH]
-    nvidia = [name for name in found if name.startswith("nvidia-") and name not in torch]
-    return {layer: "".join(found[name] for name in names) for layer, names in (("nvidia", nvidia), ("torch", torch))}
+    """Return the parts of a lock: layer → its lines; empty if it has none."""
+    entries = pins(lock)
+    torch = [name for name in entries if name in TORCH]
+    nvidia = [name for name in entries if name.startswith("nvidia-") and name not in torch]
+    return {layer: "".join(entries[name] for name in names) for layer, names in (("nvidia", nvidia), ("torch", torch))}
 
 
 def write(lock: Path, directory: Path) -> None:
-    """Writes the parts of a lock below `folder`."""
+    """Write the parts of a lock below `directory`."""
     for layer, part in cut(lock.read_text()).items():
         (directory / layer).mkdir(parents=True, exist_ok=True)
         (directory / layer / "requirements.lock").write_text(part)

@@ -1,4 +1,4 @@
-"""Docker: whether an engine answers, and what takes GPUs, disk, addresses or packets from its containers."""
+"""Docker: the engine and its plugins, and the GPUs, disk, addresses and MTU of its containers."""
 
 from __future__ import annotations
 
@@ -28,60 +28,60 @@ SETTINGS = "/etc/docker/daemon.json"
 RESTART = "sudo systemctl restart docker"
 
 
-def engine_info(case: Case) -> dict[str, Any]:
-    """Return what `docker info` reports; nothing where no engine answers."""
-    return case.machine.run(*INFO).json() if _engine_problem(case) is None else {}
+def engine_info(context: Case) -> dict[str, Any]:
+    """Return the output of `docker info`; empty if no engine answers."""
+    return context.machine.run(*INFO).json() if _engine_problem(context) is None else {}
 
 
 ENGINE: Condition = (engine_info, "no engine answers")
 
 
-def _engine_problem(case: Case) -> str | None:
-    """Return why the engine cannot be used, in the words of every refusal; None where it can."""
-    path = case.machine.which("docker")
+def _engine_problem(context: Case) -> str | None:
+    """Return why the engine cannot be used, and the fix; None if it can. Other commands print the same message."""
+    path = context.machine.which("docker")
     if path is None:
-        return docker.no_command()
+        return docker.missing_command()
     try:
-        output = case.machine.run(*PROBE)
+        output = context.machine.run(*PROBE)
     except TimeoutError:
-        return docker.silent(RUN_S)
-    return docker.why_unfit(output.code, output.out, output.err, path)
+        return docker.no_answer(RUN_S)
+    return docker.engine_problem(output.code, output.out, output.err, path)
 
 
 @check("docker-engine", "engine", WARN, "sudo systemctl start docker")
-def engine(case: Case) -> Finding:
+def engine(context: Case) -> Finding:
     """Without one, services run as local processes."""
-    if case.machine.which("docker") is None:
+    if context.machine.which("docker") is None:
         return skip("no docker command: services run as processes")
-    if problem := _engine_problem(case):
+    if problem := _engine_problem(context):
         try:
-            json.loads(case.machine.read(SETTINGS) or "{}")
+            json.loads(context.machine.read(SETTINGS) or "{}")
         except ValueError as error:
-            why = f"{SETTINGS} is not valid JSON ({error}): the engine does not start"
-            return warn(why, RESTART, "correct it, then")
+            reason = f"{SETTINGS} is not valid JSON ({error}): the engine does not start"
+            return warn(reason, RESTART, "correct it, then")
         return from_refusal(WARN, problem)
-    version = case.machine.run(*PROBE).json()["Server"]["Version"]
-    return ok(f"version {version}", facts={"version": version})
+    version = context.machine.run(*PROBE).json()["Server"]["Version"]
+    return ok(f"version {version}", details={"version": version})
 
 
 @check("docker-plugins", "Compose and buildx", WARN, "sudo apt-get install docker-compose-plugin docker-buildx-plugin",
        requires=(ENGINE,))  # fmt: skip
-def plugins(case: Case) -> Finding:
+def plugins(context: Case) -> Finding:
     """Compose starts the containers of services, buildx builds images."""
     versions = []
     for name in ("compose", "buildx"):
-        output = case.machine.run("docker", name, "version")
-        if problem := docker.plugin_lack(name, output.code, output.out):
+        output = context.machine.run("docker", name, "version")
+        if problem := docker.plugin_version_problem(name, output.code, output.out):
             return from_refusal(WARN, problem)
         versions.append(f"{name} {'.'.join(map(str, docker.version(output.out)))}")
     return ok(", ".join(versions))
 
 
 @check("docker-rootless", "users in containers", FAIL, RESTART, requires=(ENGINE,))
-def users(case: Case) -> Finding:
-    """With userns-remap users in containers are others, who cannot write to the volume."""
-    info = engine_info(case)
-    if reason := docker.why_no_volume(info):
+def users(context: Case) -> Finding:
+    """With userns-remap, users in containers map to other users, who cannot write to the volume."""
+    info = engine_info(context)
+    if reason := docker.volume_problem(info):
         return from_refusal(FAIL, reason)
     return ok("rootless: root in a container is you" if docker.is_rootless(info) else "the caller's")
 
@@ -99,27 +99,27 @@ def routes(table: str, on_link: bool = False) -> Iterator[tuple[str, ipaddress.I
 
 
 @check("docker-addresses", "address pools", WARN, "sudo ./lab host setup --only engine")
-def addresses(case: Case) -> Finding:
+def addresses(context: Case) -> Finding:
     """A network that overlaps Docker's cannot be reached; without free addresses no service starts."""
-    table = case.machine.read("/proc/net/route") or ""
-    known = [(name, net) for name, net in routes(table) if net.prefixlen > 1]  # a VPN's default route is two halves
-    ours = {name: net for name, net in known if name == "docker0" or name.startswith("br-")}
-    if not ours:
+    table = context.machine.read("/proc/net/route") or ""
+    networks = [(name, net) for name, net in routes(table) if net.prefixlen > 1]  # a VPN's default route is two halves
+    bridges = {name: net for name, net in networks if name == "docker0" or name.startswith("br-")}
+    if not bridges:
         return skip(NO_NETWORK)
-    for name, net in ours.items():
-        for other, theirs in known:
-            if other not in ours and net.overlaps(theirs):
-                why = f"Docker's network {net} ({name}) overlaps {theirs} of {other}, which containers cannot reach"
-                return warn(why, RESTART, f'choose another in {SETTINGS} ("default-address-pools"), then')
-    left = networks_left(engine_info(case), [net for _, net in routes(table, on_link=True)])
+    for name, net in bridges.items():
+        for other, network in networks:
+            if other not in bridges and net.overlaps(network):
+                reason = f"Docker's network {net} ({name}) overlaps {network} of {other}, which containers cannot reach"
+                return warn(reason, RESTART, f'choose another in {SETTINGS} ("default-address-pools"), then')
+    left = networks_left(engine_info(context), [net for _, net in routes(table, on_link=True)])
     if left < FEW_NETWORKS:
-        why = f"{left} address ranges are left for Docker's networks, of which every user's clone takes one"
-        return warn(why, hint="for more")
-    return ok(f"networks of Docker's: {len(ours)}")
+        reason = f"{left} address ranges are left for Docker's networks, of which every user's clone takes one"
+        return warn(reason, hint="for more")
+    return ok(f"networks of Docker's: {len(bridges)}")
 
 
 def networks_left(info: dict[str, Any], used: Sequence[ipaddress.IPv4Network]) -> int:
-    """Return how many networks an engine can still make, counted up to FEW_NETWORKS. used: those on link.
+    """Return the number of networks that an engine can still create, at most FEW_NETWORKS. used: those on link.
 
     Source: moby, libnetwork/netutils, InferReservedNetworks.
     """
@@ -130,56 +130,62 @@ def networks_left(info: dict[str, Any], used: Sequence[ipaddress.IPv4Network]) -
 
 
 @check("docker-mtu", "MTU", WARN, RESTART)
-def mtu(case: Case) -> Finding:
-    """Packets of containers that are larger than the default route carries are lost."""
-    rows = [line.split() for line in (case.machine.read("/proc/net/route") or "").splitlines()[1:]]
+def mtu(context: Case) -> Finding:
+    """Packets from containers that exceed the default route's MTU are lost."""
+    rows = [line.split() for line in (context.machine.read("/proc/net/route") or "").splitlines()[1:]]
     defaults = [row for row in rows if len(row) > 7 and row[1] == "0" * 8]
     # Of several default routes the kernel takes the narrowest (a VPN has two halves), then the lowest metric.
     defaults.sort(key=lambda row: (int(row[7], 16).bit_count(), -int(row[6])))
-    sizes = {name: int(case.machine.read(f"{INTERFACES}/{name}/mtu") or 0) for name in case.machine.names(INTERFACES)}
-    ours = {name: sizes[name] for name in sizes if re.fullmatch("docker0|br-[0-9a-f]{12}", name)}
+    sizes = {
+        name: int(context.machine.read(f"{INTERFACES}/{name}/mtu") or 0) for name in context.machine.names(INTERFACES)
+    }
+    bridge_mtus = {name: sizes[name] for name in sizes if re.fullmatch("docker0|br-[0-9a-f]{12}", name)}
     out = defaults[-1][0] if defaults else ""
-    if not ours or not sizes.get(out):
-        return skip(NO_NETWORK if not ours else "no default route")
-    name = max(ours, key=lambda name: ours[name])
-    if ours[name] <= sizes[out]:
+    if not bridge_mtus or not sizes.get(out):
+        return skip(NO_NETWORK if not bridge_mtus else "no default route")
+    name = max(bridge_mtus, key=lambda name: bridge_mtus[name])
+    if bridge_mtus[name] <= sizes[out]:
         return ok(f"{sizes[out]} ({out})")
     return warn(
-        f"{name} has MTU {ours[name]} and {out}, the default route, {sizes[out]}: TLS in containers may hang",
+        f"{name} has MTU {bridge_mtus[name]} and {out}, the default route, {sizes[out]}: TLS in containers may hang",
         hint=f'put "mtu": {sizes[out]}, "default-network-opts": {{"bridge": {{"com.docker.network.driver.mtu": '
         f'"{sizes[out]}"}}}} into {SETTINGS}, ./lab down, then',
     )
 
 
 @check("docker-firewall", "firewall", WARN, "VLALAB_BIND=127.0.0.1 in .env")
-def firewall(case: Case) -> Finding:
-    """Docker's rules come before those of ufw: a published port is open."""
-    bind = case.machine.variables.get("VLALAB_BIND") or "127.0.0.1"
+def firewall(context: Case) -> Finding:
+    """Docker's rules take precedence over ufw's: a published port is open."""
+    bind = context.machine.variables.get("VLALAB_BIND") or "127.0.0.1"
     if ports.is_loopback(bind):
         return ok(f"ports are published on {bind} alone")
-    if not engine_info(case) or not re.search(r"(?m)^ENABLED=yes", case.machine.read("/etc/ufw/ufw.conf") or ""):
+    if not engine_info(context) or not re.search(r"(?m)^ENABLED=yes", context.machine.read("/etc/ufw/ufw.conf") or ""):
         return skip("no ufw with Docker here")
-    why = f"VLALAB_BIND={bind} opens ports that ufw does not guard: Docker's rules come before its own"
-    return warn(why, "", "allow addresses in iptables' chain DOCKER-USER, or remove VLALAB_BIND and use an SSH tunnel")
+    reason = f"VLALAB_BIND={bind} opens ports that ufw does not protect: Docker's rules take precedence"
+    return warn(
+        reason, "", "allow addresses in iptables' chain DOCKER-USER, or remove VLALAB_BIND and use an SSH tunnel"
+    )
 
 
 @check("docker-disk", "disk of the images", FAIL, "./lab clean", requires=(ENGINE,), before=("build",))
-def images_disk(case: Case) -> Finding:
+def images_disk(context: Case) -> Finding:
     """A build or a pull stops halfway."""
-    info, hint = engine_info(case), "see what can be freed"
+    info, hint = engine_info(context), "see what can be freed"
     root = info.get("DockerRootDir", "")
-    directory = space.images_directory(info, case.machine.read(space.CONTAINERD_CONFIG))
-    disk = case.machine.disk(directory)
+    directory = space.images_directory(info, context.machine.read(space.CONTAINERD_CONFIG))
+    disk = context.machine.disk(directory)
     if disk is None:
         return skip(f"{directory} is not on this machine")
-    if case.environments and (problem := space.lack(case.environments, disk.free, directory, case.no_cache)):
+    if context.environments and (
+        problem := space.shortage(context.environments, disk.free, directory, context.no_cache)
+    ):
         return from_refusal(FAIL, problem)
     free = f"{spell(disk.free)} free at {directory}"
     if disk.free < MIN_DISK:
         return fail(f"{free}: no image can be built or pulled", hint=hint)
-    is_moved = directory == space.CONTAINERD_ROOT and not root.startswith("/var/lib/docker")
-    if is_moved and case.machine.disk(root) != disk:
-        why = f"images are in {directory}, although data-root is {root}: containerd has a root of its own, {free}"
+    has_separate_root = directory == space.CONTAINERD_ROOT and not root.startswith("/var/lib/docker")
+    if has_separate_root and context.machine.disk(root) != disk:
+        reason = f"images are in {directory}, although data-root is {root}: containerd has its own root, {free}"
         hint = f'set root = "{root}/containerd" in {space.CONTAINERD_CONFIG}, then'
-        return warn(why, "sudo systemctl restart containerd docker", hint)
+        return warn(reason, "sudo systemctl restart containerd docker", hint)
     return warn(f"{free}; an image takes up to 8 GB", hint=hint) if disk.free < LOW_DISK else ok(free)

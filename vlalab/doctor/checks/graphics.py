@@ -16,10 +16,10 @@ PACKAGES = f"sudo apt-get install -y {' '.join(gl.PACKAGES)}"
 
 
 @check("egl", "EGL", FAIL, PACKAGES, requires=(GL,))
-def egl(case: Case) -> Finding:
-    """Simulators render through it, on a GPU or on the CPU."""
+def egl(context: Case) -> Finding:
+    """Simulators render through EGL, on a GPU or on the CPU."""
     if lack := gl.missing():
-        if os.geteuid() == 0 and case.machine.which("apt-get"):
+        if os.geteuid() == 0 and context.machine.which("apt-get"):
             return warn(lack, hint="the first evaluation installs it")
         return fail(lack)
     count = gl.egl_devices()
@@ -27,12 +27,12 @@ def egl(case: Case) -> Finding:
 
 
 @check("egl-drivers", "EGL's drivers", WARN, f"sudo cp images/ENV/10_nvidia.json {VENDORS}/", requires=(GL, GPU))
-def egl_drivers(case: Case) -> Finding:
+def egl_drivers(context: Case) -> Finding:
     """Without NVIDIA's file a GPU renders nothing."""
-    files = case.machine.names(VENDORS) + case.machine.names("/etc/glvnd/egl_vendor.d")
+    files = context.machine.names(VENDORS) + context.machine.names("/etc/glvnd/egl_vendor.d")
     if any("nvidia" in name for name in files):
         return ok(", ".join(files))
-    fix = f"sudo cp {case.root}/images/{_simulator()}/10_nvidia.json {VENDORS}/"
+    fix = f"sudo cp {context.root}/images/{_simulator()}/10_nvidia.json {VENDORS}/"
     return warn("EGL does not know NVIDIA's driver: scenes are rendered on the CPU", fix)
 
 
@@ -41,36 +41,36 @@ def _simulator() -> str:
 
 
 @check("renderer", "renderer", FAIL, PACKAGES, requires=(GL,), limit_s=8.0)
-def renderer(case: Case) -> Finding:
+def renderer(context: Case) -> Finding:
     """Rendering on the CPU next to an idle GPU costs hours."""
-    env, module = venvs.named(_simulator(), case.root), manifests.environment(_simulator()).renderer
+    env, module = venvs.named(_simulator(), context.root), manifests.environment(_simulator()).renderer
     if not module or not env.is_ready():
-        return skip("its environment is not made yet")
+        return skip("its environment is not installed yet")
     command = ("env", f"PYTHONPATH={paths.python_path()}", str(env.python), "-m", module, "auto")
-    output = case.machine.run(*command, limit_s=7.0)
-    return judge_renderer(output.out if output.code == 0 else "", bool(devices(case)), output.err.strip())
+    output = context.machine.run(*command, limit_s=7.0)
+    return judge_renderer(output.out if output.code == 0 else "", bool(devices(context)), output.err.strip())
 
 
 def judge_renderer(text: str, has_gpu: bool, messages: str = "") -> Finding:
-    """Return the finding for a driver's own name, the last line of `text`. messages: why it is the CPU."""
+    """Return the finding for a renderer's name, the last line of `text`. messages: why it uses the CPU."""
     name = (text.strip().splitlines() or [""])[-1]
     if not name:
-        return fail(f"nothing can be rendered: {(messages.splitlines() or ['no message of the driver'])[-1]}")
+        return fail(f"nothing can be rendered: {(messages.splitlines() or ['the driver printed no message'])[-1]}")
     label = re.sub(r"\s*\(.*?\)|, .*$", "", name)
     if has_gpu and re.search(r"llvmpipe|softpipe|swrast", name):
         reason = (messages.splitlines() or ["an evaluation takes hours"])[0]
-        why = f"{label} renders on the CPU although there is a GPU: {reason}"
-        return warn(why, "./lab doctor", "look at the files that name EGL's drivers")
-    return ok(f"{label} renders" + ("" if has_gpu else ", on the CPU"), facts={"renderer": name})
+        message = f"{label} renders on the CPU although there is a GPU: {reason}"
+        return warn(message, "./lab doctor", "look at the files that name EGL's drivers")
+    return ok(f"{label} renders" + ("" if has_gpu else ", on the CPU"), details={"renderer": name})
 
 
 @check("one-gpu", "shared GPU", WARN, "./lab eval SUITE --render cpu", requires=(GL, GPU))
-def one_gpu(case: Case) -> Finding:
+def shared_gpu(context: Case) -> Finding:
     """Some drivers abort when one GPU renders and computes."""
-    if len(devices(case)) > 1:
+    if len(devices(context)) > 1:
         return skip("more than one GPU")
-    selected = case.selected().values() if case.environments else ()
-    if any(known.needs_gl for known in selected) and any(known.torch for known in selected):
-        why = "rendering and models share the only GPU, and some drivers abort one of the two"
-        return warn(why, hint="what aborts is started again; where that happens often")
+    selected = context.selected().values() if context.environments else ()
+    if any(environment.needs_gl for environment in selected) and any(environment.torch for environment in selected):
+        reason = "rendering and models share the only GPU, and some drivers abort one of the two"
+        return warn(reason, hint="the aborted process is restarted; if that happens often")
     return ok("rendering and models share the only GPU; --render cpu separates them")

@@ -15,76 +15,79 @@ UPGRADED = ("nvidia-driver*", "nvidia-kernel*", "docker.io", "docker-ce", "conta
 
 
 @check("os", "operating system", FAIL, "install Ubuntu 22.04 or 24.04, or Debian 12 or 13")
-def operating_system(case: Case) -> Finding:
-    """Set-up and pinned wheels are made for four releases and x86_64."""
-    fields = dict(re.findall(r'(?m)^(\w+)="?(.*?)"?$', case.machine.read("/etc/os-release") or ""))
+def operating_system(context: Case) -> Finding:
+    """Setup and pinned wheels support four releases on x86_64."""
+    fields = dict(re.findall(r'(?m)^(\w+)="?(.*?)"?$', context.machine.read("/etc/os-release") or ""))
     name, version = fields.get("ID", "unknown"), fields.get("VERSION_ID", "")
-    kernel = (case.machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    arch, is_wsl = case.machine.run("uname", "-m").out.strip(), "microsoft" in kernel.lower()
+    kernel = (context.machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    arch, is_wsl = context.machine.run("uname", "-m").out.strip(), "microsoft" in kernel.lower()
     label = f"{fields.get('PRETTY_NAME') or name}{', inside WSL 2' if is_wsl else ''}"
-    facts = {"id": name, "version": version, "wsl": is_wsl, "kernel": kernel, "machine": arch}
+    details = {"id": name, "version": version, "wsl": is_wsl, "kernel": kernel, "machine": arch}
     if arch not in ("x86_64", ""):
-        return fail(f"this machine is {arch}; the locks have wheels for x86_64", "", "use another", facts=facts)
+        return fail(f"this machine is {arch}; the locks have wheels for x86_64", "", "use another", details=details)
     if version not in TESTED.get(name, ()):
-        why = f"{label}; the lab is made for Ubuntu 22.04 and 24.04, Debian 12 and 13"
-        return warn(why, "", "expect to install packages by hand", facts=facts)
-    return ok(label, facts=facts)
+        reason = f"{label}; the lab supports Ubuntu 22.04 and 24.04, Debian 12 and 13"
+        return warn(reason, "", "expect to install packages by hand", details=details)
+    return ok(label, details=details)
 
 
 @check("memory", "memory", FAIL, "./lab status", before=("eval", "record", "learn"))
-def memory(case: Case) -> Finding:
-    """The kernel kills a simulator that finds no memory, and torch's data loaders where /dev/shm is small."""
-    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", case.machine.read("/proc/meminfo") or ""))
+def memory(context: Case) -> Finding:
+    """The kernel kills simulators that run out of memory, and torch's data loaders if /dev/shm is small."""
+    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", context.machine.read("/proc/meminfo") or ""))
     if "MemAvailable" not in fields:
-        return skip("/proc/meminfo says nothing")
+        return skip("/proc/meminfo is not readable")
     free, total = (int(fields[name]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    shown, facts = f"{spell(free)} of {spell(total)} free", {"free": free, "total": total}
+    usage, details = f"{spell(free)} of {spell(total)} free", {"free": free, "total": total}
     if free < MIN_MEMORY:
-        why = f"{shown}; one simulator process takes up to {spell(MIN_MEMORY)}"
-        return (fail if free < MIN_MEMORY / 4 else warn)(why, hint="see what of the lab is up", facts=facts)
-    shm = case.machine.disk("/dev/shm")
+        reason = f"{usage}; one simulator process takes up to {spell(MIN_MEMORY)}"
+        return (fail if free < MIN_MEMORY / 4 else warn)(reason, hint="list the running services", details=details)
+    shm = context.machine.disk("/dev/shm")
     if shm and shm.total < MIN_SHM:
-        why = f"/dev/shm has {spell(shm.total)}; data loaders need {spell(MIN_SHM)} or more"
-        return warn(why, "sudo mount -o remount,size=8g /dev/shm", facts=facts)
-    return ok(shown, facts=facts)
+        reason = f"/dev/shm has {spell(shm.total)}; data loaders need {spell(MIN_SHM)} or more"
+        return warn(reason, "sudo mount -o remount,size=8g /dev/shm", details=details)
+    return ok(usage, details=details)
 
 
 @check("disk-volume", "disk of the volume", FAIL, "./lab runs",
        before=("up", "eval", "record", "train", "finetune", "learn"))  # fmt: skip
-def volume_disk(case: Case) -> Finding:
+def volume_disk(context: Case) -> Finding:
     """Downloads and runs stop halfway."""
-    return _space(case, str(case.volume), "the volume's disk", "see which runs can go")
+    return _space(context, str(context.volume), "the volume's disk", "list the runs and remove old ones")
 
 
 @check("disk-clone", "disk of the clone", FAIL, "./lab clean --venvs")
-def clone_disk(case: Case) -> Finding:
-    """An environment cannot be made."""
-    return _space(case, str(case.root), "the clone's disk", "see what can be freed")
+def clone_disk(context: Case) -> Finding:
+    """Environments cannot be installed."""
+    return _space(context, str(context.root), "the clone's disk", "see what can be freed")
 
 
-def _space(case: Case, path: str, name: str, hint: str) -> Finding:
-    disk = case.machine.disk(path)
+def _space(context: Case, path: str, name: str, hint: str) -> Finding:
+    disk = context.machine.disk(path)
     if disk is None:
-        return skip(f"{path} is not there")
-    why, facts = f"{spell(disk.free)} of {spell(disk.total)} free at {path}", {"free": disk.free, "total": disk.total}
+        return skip(f"{path} does not exist")
+    usage, details = (
+        f"{spell(disk.free)} of {spell(disk.total)} free at {path}",
+        {"free": disk.free, "total": disk.total},
+    )
     if disk.free_inodes < 0.01:
-        return fail(f"no more files fit at {path}: its inodes are used up", hint=hint, facts=facts)
+        return fail(f"no more files fit at {path}: its inodes are used up", hint=hint, details=details)
     if disk.free < FULL:
-        return fail(f"{why}: {name} is full", hint=hint, facts=facts)
-    return warn(f"{why}: soon full", hint=hint, facts=facts) if disk.free < LOW else ok(why, facts=facts)
+        return fail(f"{usage}: {name} is full", hint=hint, details=details)
+    return warn(f"{usage}: soon full", hint=hint, details=details) if disk.free < LOW else ok(usage, details=details)
 
 
 @check("upgrades", "automatic upgrades", WARN, "sudo ./lab host setup --only upgrades")
-def upgrades(case: Case) -> Finding:
+def upgrades(context: Case) -> Finding:
     """A new driver takes the GPU from running programs, a new engine stops every container."""
-    settings = case.machine.run("apt-config", "dump").out if case.machine.which("unattended-upgrade") else ""
+    settings = context.machine.run("apt-config", "dump").out if context.machine.which("unattended-upgrade") else ""
     if not re.search(r'(?m)^APT::Periodic::Unattended-Upgrade "[^0"]', settings):
         return skip("unattended-upgrades is off")
     excluded = re.findall(r'(?m)^Unattended-Upgrade::Package-Blacklist:: "(.+)";', settings)
     if not re.search(r'(?mi)^Unattended-Upgrade::(Allowed-Origins|Origins-Pattern):: ".*docker', settings):
         excluded += ["docker-ce", r"containerd\.io"]  # of Docker's repository, which it does not touch
     query = r"${db:Status-Want} ${db:Status-Status} ${Package}\n"
-    listing = case.machine.run("dpkg-query", "-W", "-f", query, *UPGRADED).out
+    listing = context.machine.run("dpkg-query", "-W", "-f", query, *UPGRADED).out
     packages = re.findall(r"(?m)^install installed (\S+)$", listing)
     names = ", ".join(name for name in packages if not any(re.match(pattern, name) for pattern in excluded))
     if names:

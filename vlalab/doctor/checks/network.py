@@ -22,56 +22,56 @@ TRUST = "sudo cp CERTIFICATE.crt /usr/local/share/ca-certificates/ && sudo updat
 
 
 @check("network-variables", "variables", FAIL, "unset SSL_CERT_FILE")
-def variables(case: Case) -> Finding:
-    """A bad one stops downloads, a library, or services with a public address."""
+def variables(context: Case) -> Finding:
+    """An invalid variable breaks downloads, a library, or services with a public address."""
     for name in CERTIFICATES:
-        path = case.machine.variables.get(name)
-        if path and "-----BEGIN" not in (case.machine.read(path) or "") and not case.machine.names(path):
+        path = context.machine.variables.get(name)
+        if path and "-----BEGIN" not in (context.machine.read(path) or "") and not context.machine.names(path):
             return fail(f"{name} names {path}, which is not a readable file of certificates", f"unset {name}")
     try:
-        url = ADDRESS.public_url(case.machine.variables)
+        url = ADDRESS.public_url(context.machine.variables)
     except ValueError as error:
         return fail(str(error), f"unset {ADDRESS.VARIABLE}", "correct it in the shell or .env, or")
-    if reasons := unusable(case.machine.variables):
+    if reasons := unusable(context.machine.variables):
         return warn("; ".join(reasons.values()), f"unset {' '.join(reasons)}")
-    return ok(f"public address {url}" if url else "none that stops a library")
+    return ok(f"public address {url}" if url else "none breaks a library")
 
 
-def _reach(case: Case, url: str, consequence: str) -> Finding:
-    variables = case.machine.variables
-    if case.offline or any(variables.get(name) in ("1", "true", "yes", "on") for name in OFFLINE):
-        return skip("offline, as requested")
-    host, response = urlsplit(url).hostname, case.machine.fetch(url)
+def _reach(context: Case, url: str, consequence: str) -> Finding:
+    variables = context.machine.variables
+    if context.offline or any(variables.get(name) in ("1", "true", "yes", "on") for name in OFFLINE):
+        return skip("offline mode is on")
+    host, response = urlsplit(url).hostname, context.machine.fetch(url)
     if not response.error:
-        error_s = abs(case.machine.now() - response.date) if response.date else 0.0
+        error_s = abs(context.machine.now() - response.date) if response.date else 0.0
         if error_s > MAX_CLOCK_ERROR_S:
             return fail(f"the clock is {error_s / 60:.0f} min off from that of {host}", "sudo timedatectl set-ntp true")
         return ok(f"{host} answers")
     if "CERTIFICATE" in response.error.upper():
-        today = time.strftime("%Y-%m-%d", time.gmtime(case.machine.now()))
-        why = f"this machine does not trust the certificate of {host}"
-        return fail(why, hint=f"if its clock is right ({today}), add your network's authority")
+        today = time.strftime("%Y-%m-%d", time.gmtime(context.machine.now()))
+        reason = f"this machine does not trust the certificate of {host}"
+        return fail(reason, hint=f"if its clock is right ({today}), add your network's authority")
     if proxy := next((name for name in PROXIES if variables.get(name)), ""):
-        why = f"{host} cannot be reached through the proxy of {proxy} ({response.error}): {consequence}"
-        return fail(why, f"unset {proxy}", "correct it, or")
-    why = f"{host} cannot be reached ({response.error}): {consequence}"
-    return warn(why, "./lab restore FILE", "on a machine without network bring it in a bundle")
+        reason = f"{host} cannot be reached through the proxy of {proxy} ({response.error}): {consequence}"
+        return fail(reason, f"unset {proxy}", "correct it, or")
+    reason = f"{host} cannot be reached ({response.error}): {consequence}"
+    return warn(reason, "./lab restore FILE", "on a machine without a network, restore a bundle")
 
 
 @check("network-index", "package index", FAIL, TRUST)
-def index(case: Case) -> Finding:
-    """Environments are made from it; with a wrong clock no certificate is valid."""
-    mirror = next(filter(None, map(case.machine.variables.get, INDEXES)), f"https://{INDEX}/")
-    return _reach(case, mirror, "no environment can be made")
+def index(context: Case) -> Finding:
+    """Packages come from it; with a wrong clock no certificate is valid."""
+    mirror = next(filter(None, map(context.machine.variables.get, INDEXES)), f"https://{INDEX}/")
+    return _reach(context, mirror, "no environment can be installed")
 
 
 @check("network-hub", "model hub", FAIL, TRUST)
-def hub(case: Case) -> Finding:
+def hub(context: Case) -> Finding:
     """Checkpoints come from it."""
-    return _reach(case, case.machine.variables.get("HF_ENDPOINT") or HUB, "no checkpoint can be downloaded")
+    return _reach(context, context.machine.variables.get("HF_ENDPOINT") or HUB, "no checkpoint can be downloaded")
 
 
 @check("network-registry", "image registry", FAIL, TRUST, requires=(ENGINE,))
-def registry(case: Case) -> Finding:
+def registry(context: Case) -> Finding:
     """Base images come from it."""
-    return _reach(case, REGISTRY, "no image can be built")
+    return _reach(context, REGISTRY, "no image can be built")

@@ -1,6 +1,6 @@
-"""NVIDIA: GPUs, driver, what the environments' torch needs of both, and how containers get a GPU.
+"""NVIDIA: GPUs, the driver, the requirements of each environment's torch, and GPUs for containers.
 
-The state of GPUs comes from NVIDIA's library (doctor/nvml.py); files are read where it does not answer.
+The state of GPUs comes from NVIDIA's library (doctor/nvml.py), or from files if it does not answer.
 """
 
 from __future__ import annotations
@@ -18,59 +18,59 @@ from vlalab.host.memory import spell
 # The oldest driver for a CUDA release of that major number (docs.nvidia.com/deploy/cuda-compatibility, for Linux).
 OLDEST = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 VENDOR = "0x10de"
-LEAKED = 10**9  # bytes in use by no process; a driver keeps some hundred MB for itself
+LEAKED_BYTES = 10**9  # bytes in use by no process; a driver keeps some hundred MB for itself
 INSTALL = "sudo ubuntu-drivers install"
 BEFORE = ("up", "train", "finetune", "learn")
 
 
-def devices(case: Case) -> list[dict[str, Any]]:
-    """Return the GPUs that answer, as NVIDIA's library reports them."""
-    return [gpu for gpu in case.machine.gpus().get("devices", ()) if "error" not in gpu]
+def devices(context: Case) -> list[dict[str, Any]]:
+    """Return the working GPUs, as NVIDIA's library reports them."""
+    return [gpu for gpu in context.machine.gpus().get("devices", ()) if "error" not in gpu]
 
 
 GPU: Condition = (devices, "no NVIDIA GPU")
 
 
 @check("nvidia-driver", "driver", FAIL, "sudo reboot", requires=(TORCH,), before=BEFORE)
-def driver(case: Case) -> Finding:
+def driver(context: Case) -> Finding:
     """Models run on a GPU only while its driver answers."""
-    report, bus = case.machine.gpus(), "/sys/bus/pci/devices"
+    report, bus = context.machine.gpus(), "/sys/bus/pci/devices"
     cards = [
-        name for name in case.machine.names(bus)
-        if (case.machine.read(f"{bus}/{name}/vendor") or "").strip() == VENDOR
-        and (case.machine.read(f"{bus}/{name}/class") or "").startswith("0x03")  # display controllers
+        name for name in context.machine.names(bus)
+        if (context.machine.read(f"{bus}/{name}/vendor") or "").strip() == VENDOR
+        and (context.machine.read(f"{bus}/{name}/class") or "").startswith("0x03")  # display controllers
     ]  # fmt: skip
     if "driver" in report:
         lost = [f"driver {report['driver']} lost GPU {gpu['index']}" for gpu in report["devices"] if "error" in gpu]
         if not report["devices"] and not cards:
             return skip(GPU[1])
         if lost or not report["devices"]:
-            why = lost[0] if lost else "the driver finds no GPU that works"
-            return fail(why, facts={"driver": report["driver"]})
+            reason = lost[0] if lost else "the driver finds no working GPU"
+            return fail(reason, details={"driver": report["driver"]})
         names = ", ".join(str(gpu["name"]) for gpu in report["devices"])
-        return ok(f"{report['driver']}: {names}", facts={"driver": report["driver"], "devices": report["devices"]})
-    version = case.machine.read("/proc/driver/nvidia/version") or ""
+        return ok(f"{report['driver']}: {names}", details={"driver": report["driver"], "devices": report["devices"]})
+    version = context.machine.read("/proc/driver/nvidia/version") or ""
     loaded = re.search(r"Kernel Module(?: for \w+)?\s+(\d+\.\d+(?:\.\d+)?)", version)
     if report["error"] == "LibRmVersionMismatch":
-        known = f"driver {loaded[1]}" if loaded else "another driver"
-        return from_refusal(FAIL, gpus.why_silent(report["error"], known))
-    if "dxg" in case.machine.names("/dev"):
-        why = "WSL has a GPU, and Windows's driver does not answer"
-        return fail(why, "wsl.exe --shutdown", "update NVIDIA's driver in Windows, then")
+        driver_label = f"driver {loaded[1]}" if loaded else "another driver"
+        return from_refusal(FAIL, gpus.why_silent(report["error"], driver_label))
+    if "dxg" in context.machine.names("/dev"):
+        reason = "WSL has a GPU, and Windows's driver does not answer"
+        return fail(reason, "wsl.exe --shutdown", "update NVIDIA's driver in Windows, then")
     if not cards and not loaded:
         return skip(GPU[1])
-    if re.search(r"(?m)^nouveau ", case.machine.read("/proc/modules") or ""):
-        return warn("the GPU runs on nouveau, which computes nothing: models use the CPU", INSTALL, "and restart")
+    if re.search(r"(?m)^nouveau ", context.machine.read("/proc/modules") or ""):
+        return warn("the GPU uses the nouveau driver, which has no CUDA: models use the CPU", INSTALL, "and restart")
     if report["error"] == "LibraryNotFound" and not loaded:
-        return warn(f"a GPU is there ({cards[0]}) and no driver for it: models use the CPU", INSTALL, "and restart")
+        return warn(f"GPU {cards[0]} has no driver: models use the CPU", INSTALL, "and restart")
     return from_refusal(FAIL, gpus.why_silent(report["error"]))
 
 
 @check("nvidia-version", "driver and GPU for torch", FAIL, INSTALL, requires=(TORCH, GPU), before=(*BEFORE, "build"))
-def torch_support(case: Case) -> Finding:
-    """CUDA refuses a driver that is older than it; torch has no machine code for a GPU that is newer than it."""
-    version, runs_on = case.machine.gpus()["driver"], borrowed.load("vla_modelkit.builds:runs_on")
-    builds = {name: known.torch for name, known in case.selected().items() if known.torch}
+def torch_support(context: Case) -> Finding:
+    """CUDA rejects older drivers; torch has no machine code for newer GPUs."""
+    version, runs_on = context.machine.gpus()["driver"], borrowed.load("vla_modelkit.builds:runs_on")
+    builds = {name: environment.torch for name, environment in context.selected().items() if environment.torch}
     too_old = []
     for name, torch in builds.items():
         oldest = OLDEST[int(torch.cuda.split(".")[0])]
@@ -78,73 +78,75 @@ def torch_support(case: Case) -> Finding:
             too_old.append(f"{name} ({torch.cuda}: {'.'.join(map(str, oldest))})")
     if too_old:
         return fail(f"driver {version} is too old for the CUDA of {', '.join(too_old)}", hint="then restart")
-    for gpu in devices(case):
+    for gpu in devices(context):
         capability = tuple(gpu["capability"] or ())
         unsupported = [name for name, torch in builds.items() if not runs_on(torch.architectures, capability)]
         if capability and unsupported:
             label = f"GPU {gpu['index']} ({gpu['name']}, sm_{''.join(map(str, capability))})"
-            why = f"{label}: the torch of {', '.join(unsupported)} has no code for it"
-            return fail(why, "./lab up SERVICE --gpu none", "use another GPU, or the CPU")
+            reason = f"{label}: the torch of {', '.join(unsupported)} has no code for it"
+            return fail(reason, "./lab up SERVICE --gpu none", "use another GPU, or the CPU")
     return ok(f"{version} and every GPU serve the environments' torch")
 
 
 @check("nvidia-memory", "GPU's memory", WARN, "sudo fuser -v /dev/nvidia*", requires=(TORCH, GPU))
-def gpu_memory(case: Case) -> Finding:
-    """Memory that a dead process holds is missing to all others."""
-    found = [gpu for gpu in devices(case) if gpu["memory"]]
-    for gpu in found:
-        if gpu["used"] > LEAKED and gpu["processes"] == [] and not gpu["mig"]:
-            why = f"GPU {gpu['index']} has {spell(gpu['used'])} in use by no process"
-            return warn(why, hint="find what holds it")
-    free = [f"{gpu['index']}: {spell(gpu['memory'] - gpu['used'])} of {spell(gpu['memory'])} free" for gpu in found]
+def gpu_memory(context: Case) -> Finding:
+    """Memory of a dead process is not available to other processes."""
+    cards = [gpu for gpu in devices(context) if gpu["memory"]]
+    for gpu in cards:
+        if gpu["used"] > LEAKED_BYTES and gpu["processes"] == [] and not gpu["mig"]:
+            reason = f"GPU {gpu['index']} has {spell(gpu['used'])} in use by no process"
+            return warn(reason, hint="find the process that holds it")
+    free = [f"{gpu['index']}: {spell(gpu['memory'] - gpu['used'])} of {spell(gpu['memory'])} free" for gpu in cards]
     return ok(", ".join(free))
 
 
 @check("nvidia-mig", "MIG", WARN, "nvidia-smi -L", requires=(TORCH, GPU))
-def mig(case: Case) -> Finding:
-    """A divided GPU has no number of its own, and its slices may not be able to render."""
-    divided = ", ".join(str(gpu["index"]) for gpu in devices(case) if gpu["mig"])
+def mig(context: Case) -> Finding:
+    """A partitioned GPU has no index of its own, and its slices may not be able to render."""
+    divided = ", ".join(str(gpu["index"]) for gpu in devices(context) if gpu["mig"])
     if not divided:
-        return ok("no GPU is divided")
-    return warn(f"GPU {divided} is divided (MIG): a slice has to be named", hint="use its UUID for --gpu")
+        return ok("no GPU is partitioned")
+    return warn(f"GPU {divided} is partitioned (MIG): --gpu must name a slice", hint="use the slice's UUID for --gpu")
 
 
 @check("nvidia-toolkit", "GPUs for containers", WARN, "sudo apt-get install -y nvidia-container-toolkit",
        requires=(TORCH, GPU, ENGINE))  # fmt: skip
-def toolkit(case: Case) -> Finding:
-    """Containers get a GPU only through NVIDIA's toolkit, and keep it through a reload of systemd only with links."""
-    info = engine_info(case)
+def toolkit(context: Case) -> Finding:
+    """Containers get a GPU from NVIDIA's toolkit, and keep it after a reload of systemd only with device links."""
+    info = engine_info(context)
     is_unfit = "Docker Desktop" in info.get("OperatingSystem", "") or "/snap/" in info.get("DockerRootDir", "")
     is_registered, is_cdi = "nvidia" in (info.get("Runtimes") or {}), bool(docker.cdi_devices(info))
     if is_unfit or not (is_registered or is_cdi):
-        if not is_unfit and case.machine.which("nvidia-ctk") is None:
+        if not is_unfit and context.machine.which("nvidia-ctk") is None:
             hint = "from NVIDIA's repository (docs.nvidia.com/datacenter/cloud-native/container-toolkit)"
             return warn("nvidia-container-toolkit is not installed: containers get no GPU", hint=hint)
-        return from_refusal(WARN, docker.why_no_gpu(info).replace(": ", "; ", 1))
-    config = case.machine.read("/etc/nvidia-container-runtime/config.toml")
+        return from_refusal(WARN, docker.gpu_problem(info).replace(": ", "; ", 1))
+    config = context.machine.read("/etc/nvidia-container-runtime/config.toml")
     if docker.is_rootless(info) and config and not re.search(r"(?m)^\s*no-cgroups\s*=\s*true", config):
         fix = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place"
         return warn("the engine is rootless, and NVIDIA's runtime uses cgroups, which a user may not set", fix)
-    has_links = any(name.startswith("195:") for name in case.machine.names("/dev/char"))
+    has_links = any(name.startswith("195:") for name in context.machine.names("/dev/char"))
     if info.get("CgroupDriver") == "systemd" and not is_cdi and not has_links:
-        why = "cgroup driver systemd: after `systemctl daemon-reload` running containers lose their GPUs"
+        reason = "cgroup driver systemd: after `systemctl daemon-reload` running containers lose their GPUs"
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
-        return warn(why, fix, "at every boot (docs/doctor.md)")
+        return warn(reason, fix, "at every boot (docs/doctor.md)")
     return ok("NVIDIA's runtime is registered" if is_registered else "by CDI")
 
 
 @check("gpu-in-container", "GPU in a container", FAIL, RESTART, requires=(TORCH, GPU, ENGINE), named_limit_s=30.0)
-def gpu_in_container(case: Case) -> Finding:
+def gpu_in_container(context: Case) -> Finding:
     """A service in a container would compute on the CPU."""
-    if not case.environments:
-        return skip("for a named environment only")
-    name = next(iter(images.found([name for name, known in case.selected().items() if known.torch])), None)
+    if not context.environments:
+        return skip("runs only for a named environment")
+    name = next(
+        iter(images.found([name for name, environment in context.selected().items() if environment.torch])), None
+    )
     if name is None:
         return skip("its image is not built")
     command = ("docker", "run", "--rm", "--gpus", "all", images.reference(name), "nvidia-smi", "-L")
-    output = case.machine.run(*command, limit_s=28.0)
+    output = context.machine.run(*command, limit_s=28.0)
     if output.code != 0:
         last = (output.err.strip().splitlines() or ["no message"])[-1]
-        hint = docker.advice(last) or docker.why_no_gpu(engine_info(case))
+        hint = docker.advice(last) or docker.gpu_problem(engine_info(context))
         return fail(f"a container of {name} sees no GPU: {last}", "", hint)
     return ok(f"{len(output.out.splitlines())} GPUs in a container of {name}")

@@ -1,4 +1,4 @@
-"""What the clone made, environments and images, and its settings."""
+"""The clone's environments, images and settings."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ SECRETS = re.compile(r"(?m)^\s*(?:export\s+)?\w*(?:TOKEN|PASSWORD|SECRET|INDEX|K
 
 
 @check("environments", "environments", FAIL, "./lab env ENV", limit_s=5.0)
-def environments(case: Case) -> Finding:
-    """One of another lock is not what was tested."""
-    made = [env for name in case.selected() if os.path.lexists((env := venvs.named(name, case.root)).python)]
+def environments(context: Case) -> Finding:
+    """An environment of another lock is not the tested one."""
+    made = [env for name in context.selected() if os.path.lexists((env := venvs.named(name, context.root)).python)]
     for env in made:
-        if case.machine.run(str(env.python), "-I", "-c", "pass").code != 0:
+        if context.machine.run(str(env.python), "-I", "-c", "pass").code != 0:
             return fail(f"the Python of environment {env.name} does not run", f"./lab env {env.name}")
     for env in made:
         if not env.is_ready():
-            return warn(f"environment {env.name} is of another lock", f"./lab env {env.name}")
-    return ok(", ".join(env.name for env in made)) if made else skip("none is made yet: the first use makes it")
+            return warn(f"environment {env.name} was installed from another lock", f"./lab env {env.name}")
+    return ok(", ".join(env.name for env in made)) if made else skip("none is installed yet; the first use installs it")
 
 
 @check("images", "images", WARN, "./lab build ENV", requires=(ENGINE,))
-def built_images(case: Case) -> Finding:
-    """A container would run other versions than those of the lock."""
-    built = images.found(list(case.selected()))
+def built_images(context: Case) -> Finding:
+    """A container would run versions that differ from the lock."""
+    built = images.found(list(context.selected()))
     if not built:
         return skip("none is built")
     for name, image in built.items():
@@ -43,17 +43,17 @@ def built_images(case: Case) -> Finding:
 
 
 @check("settings", ".env", FAIL, "chmod 600 .env")
-def settings(case: Case) -> Finding:
-    """A token that others can read is no secret."""
-    path = case.root / ".env"
+def settings(context: Case) -> Finding:
+    """Other users must not be able to read a token."""
+    path = context.root / ".env"
     try:
         text, mode = path.read_text(), stat.S_IMODE(path.stat().st_mode)
         variables = read_dotenv(path)
     except FileNotFoundError:
-        return skip("there is no .env: every setting has its default")
+        return skip("no .env: every setting has its default")
     except (OSError, LabError, UnicodeDecodeError) as error:
         return fail(f".env cannot be read: {error}", "", "correct it; .env.example shows how")
     if mode & (stat.S_IRGRP | stat.S_IROTH) and SECRETS.search(text):
-        why = f".env holds a token or password, and its mode {mode:o} lets others read it"
-        return fail(why, f"chmod 600 {shlex.quote(str(path))}", safe=True)
+        reason = f".env contains a token or password, and its mode {mode:o} lets other users read it"
+        return fail(reason, f"chmod 600 {shlex.quote(str(path))}", safe=True)
     return ok(f"{len(variables)} settings in .env, mode {mode:o}")
