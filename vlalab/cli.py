@@ -56,9 +56,9 @@ class Parser(argparse.ArgumentParser):
     """The parser of a task's words and flags, which prints its help too."""
 
     def __init__(self, task: LabTask) -> None:
-        words = [flag.shown if flag.is_needed else f"[{flag.shown}]" for flag in task.flags if flag.is_word]
+        positionals = [flag.usage if flag.is_needed else f"[{flag.usage}]" for flag in task.flags if flag.is_positional]
         super().__init__(
-            usage=" ".join(["./lab", task.name, *words, *(["[--flags]"] if task.flags else [])]),
+            usage=" ".join(["./lab", task.name, *positionals, *(["[--flags]"] if task.flags else [])]),
             description=description(task),
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 30, width()),
             add_help=False,
@@ -71,9 +71,9 @@ class Parser(argparse.ArgumentParser):
         for flag in task.flags:
             names: list[str] = [f"--{flag.flag}"]
             more: dict[str, Any] = {"dest": flag.name}
-            if flag.is_word:
+            if flag.is_positional:
                 names, more = [flag.name], {"nargs": "*" if flag.is_several else None if flag.is_needed else "?"}
-                more["metavar"] = flag.shown
+                more["metavar"] = flag.usage
             elif flag.type is bool:
                 more["action"] = "store_true"
             else:
@@ -83,23 +83,28 @@ class Parser(argparse.ArgumentParser):
 
     def typed(self, argv: Sequence[str]) -> dict[str, list[Any] | bool]:
         """Return the texts that were typed for each flag, or whether a switch was. Raise LabError for others."""
-        found, unknown = self.parse_known_intermixed_args(argv)
+        namespace, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
-            word, name = next((one for one in unknown if one.startswith("-")), unknown[0]), self.task.name
-            foreign = word.partition("=")[0].lstrip("-").replace("-", "_")
-            if not word.startswith("-"):
-                self.error(f"'{word}' is a word too many")
+            flag_text, name = (
+                next((argument for argument in unknown if argument.startswith("-")), unknown[0]),
+                self.task.name,
+            )
+            foreign = flag_text.partition("=")[0].lstrip("-").replace("-", "_")
+            if not flag_text.startswith("-"):
+                self.error(f"'{flag_text}' is a word too many")
             if foreign in FOREIGN_FLAGS:
-                self.error(f"{name} has no flag '{word}': {FOREIGN_FLAGS[foreign]}")
-            close = difflib.get_close_matches(word, [f"--{flag.flag}" for flag in self.task.flags], 1)
-            self.error(f"{name} has no flag '{word}'" + (f"; did you mean '{close[0]}'?" if close else ""))
-        values = {name: [] if value is None else value for name, value in vars(found).items()}
+                self.error(f"{name} has no flag '{flag_text}': {FOREIGN_FLAGS[foreign]}")
+            close = difflib.get_close_matches(flag_text, [f"--{flag.flag}" for flag in self.task.flags], 1)
+            self.error(f"{name} has no flag '{flag_text}'" + (f"; did you mean '{close[0]}'?" if close else ""))
+        values = {name: [] if value is None else value for name, value in vars(namespace).items()}
         return {name: value if isinstance(value, (list, bool)) else [value] for name, value in values.items()}
 
     def error(self, message: str) -> NoReturn:
         """Raise LabError for a word or a flag that is wrong."""
-        if missing := [flag for flag in self.task.flags if flag.is_word and flag.shown in message.split(": ")[-1]]:
-            message = f"{self.task.name} needs " + "; ".join(f"{flag.shown} ({flag.help})" for flag in missing)
+        if missing := [
+            flag for flag in self.task.flags if flag.is_positional and flag.usage in message.split(": ")[-1]
+        ]:
+            message = f"{self.task.name} needs " + "; ".join(f"{flag.usage} ({flag.help})" for flag in missing)
         end = "" if message.endswith("?") else "."
         raise LabError(f"{message}{end} See: ./lab {self.task.name} --help")
 
@@ -145,26 +150,32 @@ def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
     for group, members in groups.items():
         cells = [f"{task.name:<{name}} {task.short:<{short}}" for task in members]
         rows = -(-len(cells) // columns)
-        for at, row in enumerate(zip_longest(*(cells[k : k + rows] for k in range(0, len(cells), rows)), fillvalue="")):
-            lines.append(f"{group if at == 0 else '':<{title}}  {'  '.join(row)}".rstrip())
+        for index, row in enumerate(
+            zip_longest(*(cells[k : k + rows] for k in range(0, len(cells), rows)), fillvalue="")
+        ):
+            lines.append(f"{group if index == 0 else '':<{title}}  {'  '.join(row)}".rstrip())
     return "\n".join([*lines, *textwrap.wrap(FIRST_STEPS, width())])
 
 
-def candidates(words: Sequence[str]) -> list[str]:
+def candidates(arguments: Sequence[str]) -> list[str]:
     """Return what the last of these words may be: a task, a flag of the task, or a value of the flag before it.
 
     words: a command line without the program; the last one is incomplete, or empty.
     """
-    if len(words) < 2:
+    if len(arguments) < 2:
         return sorted(TASKS)
-    last, before = words[-1], words[-2]
-    flags = TASKS[words[0]].flags if words[0] in TASKS else []
+    last, previous = arguments[-1], arguments[-2]
+    flags = TASKS[arguments[0]].flags if arguments[0] in TASKS else []
     for flag in flags:
-        if before == f"--{flag.flag}" and flag.type is not bool and not (flag.optional_value and last.startswith("-")):
-            return list(flag.values.known)
+        if (
+            previous == f"--{flag.flag}"
+            and flag.type is not bool
+            and not (flag.optional_value and last.startswith("-"))
+        ):
+            return list(flag.values.choices)
     if last.startswith("-"):
-        return [f"--{flag.flag}" for flag in flags if not flag.is_word]
-    return [value for flag in flags if flag.is_word for value in flag.values.known]
+        return [f"--{flag.flag}" for flag in flags if not flag.is_positional]
+    return [value for flag in flags if flag.is_positional for value in flag.values.choices]
 
 
 def run(argv: Sequence[str]) -> None:
@@ -193,5 +204,5 @@ def main() -> None:
 
 
 def _main() -> None:
-    environment_file.take_in()
+    environment_file.load()
     run(sys.argv[1:])

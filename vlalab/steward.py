@@ -47,15 +47,15 @@ LOG_LINES = "400"
 REQUEST_S = 10.0  # for a request to arrive whole
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """A request that is not done: the HTTP status and the sentence it is answered with."""
 
-    def __init__(self, status: int, why: str):
-        super().__init__(why)
-        self.status, self.why = status, why
+    def __init__(self, status: int, detail: str):
+        super().__init__(detail)
+        self.status, self.detail = status, detail
 
 
-class Steward:
+class ControlDaemon:
     """Looks, starts and stops. runtime: the page's, in which the page can reach what is started."""
 
     def __init__(self, runtime: str):
@@ -72,23 +72,23 @@ class Steward:
                 status, error = self._read_status()
                 with self._lock:
                     actions = sorted(self._actions.values(), key=lambda action: -action["began"])
-                known = known_secrets() if actions else ()
-                told = [{**action, "output": safe(action["output"], known)} for action in actions]
-                return {"status": status, "error": error, "actions": told}
+                secret_values = current_secrets() if actions else ()
+                redacted = [{**action, "output": safe(action["output"], secret_values)} for action in actions]
+                return {"status": status, "error": error, "actions": redacted}
             case ("GET", "doctor"):
                 return self._doctor
             case ("POST", "doctor"):
                 with self._lock:
                     if not self._doctor["running"]:
                         self._doctor = {**self._doctor, "running": True}
-                        threading.Thread(target=self._examine, daemon=True).start()
+                        threading.Thread(target=self._run_doctor, daemon=True).start()
                 return self._doctor
             case ("GET", "services", name, "log"):
-                output, error = run("logs", known_service(name), "--lines", LOG_LINES, seconds=LOG_S)
-                return {"log": safe(output or error, known_secrets())}
-            case ("POST", "services", name, what) if what in VERBS:
-                return self._start_action(what, known_service(name))
-        raise Refused(404, "there is no such route")
+                output, error = run("logs", require_service(name), "--lines", LOG_LINES, seconds=LOG_S)
+                return {"log": safe(output or error, current_secrets())}
+            case ("POST", "services", name, verb) if verb in VERBS:
+                return self._start_action(verb, require_service(name))
+        raise RequestError(404, "there is no such route")
 
     def _read_status(self) -> tuple[Any, str]:
         """Return what `./lab status` says; concurrent callers wait for one run of it, which is good for some time."""
@@ -98,36 +98,36 @@ class Steward:
                 self._status_until = time.monotonic() + STATUS_FRESH_S
             return self._status
 
-    def _examine(self) -> None:
-        told, error = read_json("doctor", "--json", "--offline", seconds=DOCTOR_S)
-        self._doctor = {"running": False, "at": time.time(), "told": told, "error": error}
+    def _run_doctor(self) -> None:
+        report, error = read_json("doctor", "--json", "--offline", seconds=DOCTOR_S)
+        self._doctor = {"running": False, "at": time.time(), "told": report, "error": error}
 
-    def _start_action(self, what: str, name: str) -> dict[str, Any]:
+    def _start_action(self, verb: str, name: str) -> dict[str, Any]:
         if name == PAGE:
-            raise Refused(409, f"that would take this page away; at the machine: ./lab down {PAGE}")
-        if what == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
-            why = "outside a container a notebook is a shell of the user that started it"
-            raise Refused(409, f"{why}; at the machine: ./lab up {name}")
+            raise RequestError(409, f"that would take this page away; at the machine: ./lab down {PAGE}")
+        if verb == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
+            reason = "outside a container a notebook is a shell of the user that started it"
+            raise RequestError(409, f"{reason}; at the machine: ./lab up {name}")
         with self._lock:
             running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
-                raise Refused(409, f"{name} is being started or stopped; wait until that has ended")
+                raise RequestError(409, f"{name} is being started or stopped; wait until that has ended")
             if len(running) >= MAX_ACTIONS:
-                raise Refused(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
-            action = {"service": name, "what": what, "began": time.time(), "ended": None, "code": None, "output": ""}
+                raise RequestError(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
+            action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}
             self._actions[name] = action
-        say(f"asked by the page: {what} {name}")
-        told = dict(action)
+        say(f"asked by the page: {verb} {name}")
+        snapshot = dict(action)
         threading.Thread(target=self._act, args=[action], daemon=True).start()
-        return told
+        return snapshot
 
     def _act(self, action: dict[str, Any]) -> None:
-        what, service = action["what"], action["service"]
-        flags = ["--runtime", self._runtime] if what == "start" else []
+        verb, service = action["what"], action["service"]
+        flags = ["--runtime", self._runtime] if verb == "start" else []
         try:
             # A session of its own: what has begun continues when this process ends.
             process = subprocess.Popen(
-                [paths.ROOT / "lab", VERBS[what], service, *flags], cwd=paths.ROOT, start_new_session=True,
+                [paths.ROOT / "lab", VERBS[verb], service, *flags], cwd=paths.ROOT, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
             assert process.stdout is not None
@@ -139,34 +139,34 @@ class Steward:
         self._status_until = 0.0
         self._read_status()  # a caller that hears that it has ended sees the service so
         action["ended"] = time.time()
-        say(f"{what} {service} ended with code {action['code']}:\n{safe(action['output'], known_secrets())}")
+        say(f"{verb} {service} ended with code {action['code']}:\n{safe(action['output'], current_secrets())}")
 
 
 # --- commands that look, and secrets --------------------------------------------------------------------------
 
 
-def known_service(name: str) -> str:
+def require_service(name: str) -> str:
     """Return the name of a service of compose.yaml. Raises Refused for any other."""
-    known = lifecycle.long_lived()
-    if name not in known:
-        raise Refused(404, unknown("service", name[:80], known))
+    services = lifecycle.long_lived()
+    if name not in services:
+        raise RequestError(404, unknown("service", name[:80], services))
     return name
 
 
-def known_secrets() -> set[str]:
+def current_secrets() -> set[str]:
     """Return the secrets that are known on this machine now."""
     docker.ask_again()
-    return support.known_secrets()
+    return support.current_secrets()
 
 
-def safe(value: Any, known: Iterable[str]) -> Any:
+def safe(value: Any, secret_values: Iterable[str]) -> Any:
     """Return a text, or JSON with every text in it, without those secrets and what looks like one."""
     if isinstance(value, dict):
-        hidden = {name for name, one in value.items() if isinstance(one, str) and secrets.NAMED.fullmatch(name)}
-        return {name: secrets.HIDDEN if name in hidden else safe(one, known) for name, one in value.items()}
+        hidden = {name for name, entry in value.items() if isinstance(entry, str) and secrets.NAMED.fullmatch(name)}
+        return {name: secrets.HIDDEN if name in hidden else safe(entry, secret_values) for name, entry in value.items()}
     if isinstance(value, list):
-        return [safe(one, known) for one in value]
-    return end_of(secrets.removed(value, known)) if isinstance(value, str) else value
+        return [safe(entry, secret_values) for entry in value]
+    return end_of(secrets.removed(value, secret_values)) if isinstance(value, str) else value
 
 
 def end_of(text: str) -> str:
@@ -174,21 +174,21 @@ def end_of(text: str) -> str:
     return text if len(text) <= MAX_OUTPUT else text[-MAX_OUTPUT:].partition("\n")[2]
 
 
-def read_json(*words: str, seconds: float) -> tuple[Any, str]:
+def read_json(*arguments: str, seconds: float) -> tuple[Any, str]:
     """Return what a command prints as JSON, its secrets removed, and "" or why there is nothing."""
-    output, error = run(*words, seconds=seconds)
+    output, error = run(*arguments, seconds=seconds)
     try:
-        return safe(json.loads(output), known_secrets()), ""
+        return safe(json.loads(output), current_secrets()), ""
     except ValueError:
-        return None, safe(error, known_secrets())
+        return None, safe(error, current_secrets())
 
 
-def run(*words: str, seconds: float) -> tuple[str, str]:
+def run(*arguments: str, seconds: float) -> tuple[str, str]:
     """Return what a command of the lab prints, and its errors, or why it could not be run."""
-    command = f"./lab {' '.join(words)}"
+    command = f"./lab {' '.join(arguments)}"
     try:
         done = subprocess.run(
-            [paths.ROOT / "lab", *words], capture_output=True, text=True, errors="replace", cwd=paths.ROOT,
+            [paths.ROOT / "lab", *arguments], capture_output=True, text=True, errors="replace", cwd=paths.ROOT,
             stdin=subprocess.DEVNULL, timeout=seconds,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -206,8 +206,8 @@ class Server(ThreadingMixIn, UnixStreamServer):
 
     daemon_threads, block_on_close = True, False
 
-    def __init__(self, address: str, steward: Steward, secret: str):
-        self.steward, self.secret = steward, f"Bearer {secret}".encode()
+    def __init__(self, address: str, daemon: ControlDaemon, secret: str):
+        self.daemon, self.secret = daemon, f"Bearer {secret}".encode()
         super().__init__(address, Handler)
 
 
@@ -220,14 +220,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a request, also one that changes something."""
         try:
-            given = self.headers.get("authorization", "").encode("utf-8", "replace")
-            if not hmac.compare_digest(given, self.server.secret):
-                raise Refused(401, "that is not the secret")
+            credentials = self.headers.get("authorization", "").encode("utf-8", "replace")
+            if not hmac.compare_digest(credentials, self.server.secret):
+                raise RequestError(401, "that is not the secret")
             if self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers:
-                raise Refused(413, "no body is expected")
-            status, answer = 200, self.server.steward.answer(self.command, self.path)
-        except Refused as refused:
-            status, answer = refused.status, {"detail": refused.why}
+                raise RequestError(413, "no body is expected")
+            status, answer = 200, self.server.daemon.answer(self.command, self.path)
+        except RequestError as error:
+            status, answer = error.status, {"detail": error.detail}
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -249,7 +249,7 @@ def main(directory: Path, runtime: str) -> None:
     os.chdir(directory)  # the address of a socket has 107 characters at most, and a path may have more
     Path("socket").unlink(missing_ok=True)
     umask = os.umask(0o177)  # the socket for its owner alone
-    with Server("socket", Steward(runtime), secret) as server:
+    with Server("socket", ControlDaemon(runtime), secret) as server:
         os.umask(umask)
         if os.geteuid() == 0:
             for name in ("secret", "socket"):

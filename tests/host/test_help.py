@@ -118,7 +118,7 @@ def test_what_goes_on_in_the_next_line_stands_below_where_it_began(name):
 @pytest.mark.parametrize("name", ALL)
 def test_a_flag_with_a_value_says_of_which_kind_and_what_happens_without(name):
     for flag in ALL[name].flags:
-        if flag.type is not bool and not flag.is_word:
+        if flag.type is not bool and not flag.is_positional:
             assert flag.shown.startswith(f"--{flag.flag} ") and flag.values.metavar
             assert not (isinstance(flag.default, (str, int)) and flag.default) or "; default: " in flag.help
 

@@ -17,7 +17,7 @@ from vlalab.description import compose, manifests
 from vlalab.environments import venvs
 from vlalab.host import paths, secrets
 from vlalab.runtimes import both, local, logs, steward, supervised
-from vlalab.steward import Refused, Steward
+from vlalab.steward import ControlDaemon, RequestError
 
 SECRET = "Tr0ub4dor-and-3"
 LAB = """#!/bin/sh
@@ -87,7 +87,7 @@ def served(clone, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", clone)
     monkeypatch.chdir(tmp_path)
     (clone / "asked" / "all").write_text("")
-    with daemon.Server("socket", Steward("local"), SECRET + "-of-it") as server:
+    with daemon.Server("socket", ControlDaemon("local"), SECRET + "-of-it") as server:
         (tmp_path / "secret").write_text(SECRET + "-of-it")
         Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         yield tmp_path
@@ -184,13 +184,13 @@ def test_one_action_at_a_time_for_a_service(served, clone):
 
 
 def test_so_many_actions_at_once_and_no_more(monkeypatch):
-    desk, names = Steward("local"), daemon.lifecycle.long_lived()
+    desk, names = ControlDaemon("local"), daemon.lifecycle.long_lived()
     monkeypatch.setattr(desk, "_act", lambda action: None)  # which does not end
     notebooks = manifests.notebooks().values()
     others = [name for name in names if name != steward.PAGE and name not in notebooks]
     for name in others[: daemon.MAX_ACTIONS]:
         desk.answer("POST", f"/services/{name}/start")
-    with pytest.raises(Refused, match="wait until one is done") as refused:
+    with pytest.raises(RequestError, match="wait until one is done") as refused:
         desk.answer("POST", f"/services/{others[daemon.MAX_ACTIONS]}/start")
     assert refused.value.status == 429
 

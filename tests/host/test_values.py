@@ -48,8 +48,8 @@ def nonsense(flag: Flag) -> list[str]:
         return ["/x", "a/../b"]
     if flag.pattern:
         return [text for text in ("/x", "a/../b") if not re.fullmatch(flag.pattern, text)]
-    if flag.values.known:
-        return [flag.values.known[0] + "x", flag.values.known[-1][:-1] + "_"]
+    if flag.values.choices:
+        return [flag.values.choices[0] + "x", flag.values.choices[-1][:-1] + "_"]
     if not flag.kind and flag.type in (int, float):
         return ["x", "1,5", "nan", "inf", *outside(Interval(flag.within or "(-inf, inf)"))]
     return [] if flag.values.read is read_text else ["no, such value!"]
@@ -74,16 +74,16 @@ def call(capsys):
 
 CASES = [
     (name, flag, text) for name, task in ALL.items() for flag in task.flags if flag.type is not bool
-    for text in nonsense(flag) if not (flag.is_word and flag.is_several)
+    for text in nonsense(flag) if not (flag.is_positional and flag.is_several)
 ]  # fmt: skip
 
 
 def words_with(name: str, flag, text: str) -> list[str]:
     """Returns the plain words that a task needs, in their order: good ones, but for that flag this text."""
-    words = [one for one in ALL[name].flags if one.is_word]
+    words = [one for one in ALL[name].flags if one.is_positional]
     before = words.index(flag) + 1 if flag in words else 0
     needed = [one for at, one in enumerate(words) if one.is_needed or at < before]
-    good = ["." if one.kind == "path" else next(iter(one.values.known), "oracle") for one in needed]
+    good = ["." if one.kind == "path" else next(iter(one.values.choices), "oracle") for one in needed]
     words = [text if one == flag else value for one, value in zip(needed, good, strict=True)]
     return words if flag in needed else [*words, f"{flag.label}={text}"]
 

@@ -52,7 +52,7 @@ Without the lab, an image can be loaded by hand:
 
 
 @dataclass(frozen=True)
-class Request:
+class BundleRequest:
     """What to bundle into which file. Names of checkpoints and assets are those on the volume; "all": every one."""
 
     names: tuple[str, ...]
@@ -63,27 +63,27 @@ class Request:
     dry_run: bool = False
 
 
-def parse_words(words: str) -> tuple[tuple[str, ...], Path]:
+def parse_arguments(text: str) -> tuple[tuple[str, ...], Path]:
     """Return (environments, file) of the words `ENV … FILE`; "all" stands for every image that is built."""
-    values = [word for word in words.split(",") if word]
-    known = [*images.buildable(), "all"]
-    count = next((index for index, word in enumerate(values) if word not in known), len(values))
+    values = [word for word in text.split(",") if word]
+    environments = [*images.buildable(), "all"]
+    count = next((index for index, word in enumerate(values) if word not in environments), len(values))
     file = ",".join(values[count:])  # a path may contain a comma
     if not file:
         raise LabError("bundle needs a FILE after the environments: ./lab bundle libero /media/stick/lab.bundle")
     if len(values) > count + 1 and re.fullmatch(r"\w+", values[count]):
-        raise LabError(unknown("environment", values[count], known))
+        raise LabError(unknown("environment", values[count], environments))
     return tuple(values[:count]), Path(file).expanduser().absolute()
 
 
 def default_assets(names: Sequence[str]) -> list[str]:
     """Return the assets on the volume of the benchmarks whose images are bundled."""
-    services, known = compose.read(), manifests.benchmarks()
-    available = [name for name in names_on_volume("assets") if name in known]
+    services, benchmarks = compose.read(), manifests.benchmarks()
+    available = [name for name in names_on_volume("assets") if name in benchmarks]
     return [name for name in available if {services[name].environment_name, "all"} & set(names)]
 
 
-def bundle(request: Request) -> Path | None:
+def bundle(request: BundleRequest) -> Path | None:
     """Return the file that was written, None for a dry run. Raise LabError and leave no file behind."""
     selected = []
     if request.names:
@@ -92,8 +92,8 @@ def bundle(request: Request) -> Path | None:
         for name in request.names:
             if name != "all" and (problem := images.unusable(name, available.get(name))):
                 raise LabError(problem)
-        selected = [one for one in available.values() if one.name in request.names or "all" in request.names]
-        selected = [image for image in selected if image.fits()]
+        requested = [image for name, image in available.items() if {name, "all"} & set(request.names)]
+        selected = [image for image in requested if image.fits()]
     files = volume_files(request.checkpoints, request.assets)
     if not selected and not files:
         raise LabError("nothing to bundle: name environments (./lab build makes images), --checkpoints or --assets")
@@ -149,7 +149,7 @@ def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[Path
     return [path for path in files if path.is_file()]
 
 
-def _check_target(request: Request, selected: Sequence[images.Image], bytes_of_files: int) -> None:
+def _check_target(request: BundleRequest, selected: Sequence[images.Image], bytes_of_files: int) -> None:
     file = request.file
     if file.exists():
         kind = "a directory; name a file in it" if file.is_dir() else "an existing file; remove it or use another name"
@@ -194,7 +194,7 @@ class Writer:
 
 
 def _write(
-    target: Path, request: Request, selected: Sequence[images.Image], files: Sequence[Path], line: Status
+    target: Path, request: BundleRequest, selected: Sequence[images.Image], files: Sequence[Path], line: Status
 ) -> None:
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
         writer = Writer(tar)
@@ -262,9 +262,9 @@ def _add_host(writer: Writer) -> None:
         for command in (git, *([*download, "--python-version", version] for version in PYTHONS)):
             done = subprocess.run(command, capture_output=True, text=True, env=variables)
             if done.returncode != 0:
-                what = "files" if command is git else f"packages for Python {command[-1]}"
+                contents = "files" if command is git else f"packages for Python {command[-1]}"
                 raise LabError(
-                    f"the lab's own {what} cannot be added; leave them out: --no-host\n{done.stderr.strip()}"
+                    f"the lab's own {contents} cannot be added; leave them out: --no-host\n{done.stderr.strip()}"
                 )
         for path in (archive, *sorted(wheels.iterdir())):
             with path.open("rb") as file:

@@ -36,7 +36,7 @@ DAMAGED = "; copy it or make it again"
 
 
 @dataclass
-class Plan:
+class RestorePlan:
     """What a restore does: images to load; files to write, and the number of those that exist or are newer here."""
 
     load: list[dict] = field(default_factory=list)
@@ -127,7 +127,7 @@ def check_volume_path(name: str) -> None:
         raise LabError(f"the bundle holds {name[:200]!a}, which is no file below {' or '.join(DIRECTORIES)}")
 
 
-def restore(file: Path, force: bool = False, dry_run: bool = False) -> Plan:
+def restore(file: Path, force: bool = False, dry_run: bool = False) -> RestorePlan:
     """Return what was done (for a dry run: what would be). Raise LabError, and then no file is changed."""
     with open_bundle(file) as bundle:
         try:
@@ -143,9 +143,9 @@ def restore(file: Path, force: bool = False, dry_run: bool = False) -> Plan:
         return plan
 
 
-def _plan(bundle: Bundle, force: bool) -> Plan:
+def _plan(bundle: Bundle, force: bool) -> RestorePlan:
     """Print and return what a restore does. Raise LabError where it would replace a newer image or leave the volume."""
-    plan = Plan()
+    plan = RestorePlan()
     if bundle.images:
         docker.require()
     print(f"{bundle.path.name}, {bundle.origin}")
@@ -183,7 +183,7 @@ def target_of(name: str) -> Path:
     raise LabError(f"{root / name} leads out of the volume by a link; remove the link. Nothing was restored")
 
 
-def _check_space(bundle: Bundle, plan: Plan) -> None:
+def _check_space(bundle: Bundle, plan: RestorePlan) -> None:
     """Raise LabError where the engine's disk or the volume has too little room."""
     need = sum(max(image["size"], UNPACKED * bundle.members[image["member"]].size) for image in plan.load)
     free = space.free_at_engine() if plan.load else None
@@ -198,7 +198,7 @@ def _check_space(bundle: Bundle, plan: Plan) -> None:
         )
 
 
-def _carry_out(bundle: Bundle, plan: Plan) -> None:
+def _carry_out(bundle: Bundle, plan: RestorePlan) -> None:
     """Write the files next to the volume's own, load the images, rename the files into place."""
     staging = paths.volume() / STAGING
     with exclusive(state.directory() / ".restore.lock", "another restore is running"):

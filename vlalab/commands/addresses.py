@@ -21,40 +21,40 @@ from vlalab.runtimes.both import Instance
 LOG_LINES = 5000  # a notebook server says its address when it starts, and little afterwards
 
 
-def line(found: Instance, on_terminal: bool | None = None) -> str:
+def line(instance: Instance, on_terminal: bool | None = None) -> str:
     """Returns a service's name and address, for the end of `up`.
 
     A notebook server says its token in its log, which is the caller's alone; it is repeated on a terminal (default:
     where the output is one), and not in a file or a pipe, which others may read later.
     """
-    address = with_token(found)
-    if address == page_of(found):
-        return f"{found.name} {address}"
+    address = with_token(instance)
+    if address == page_of(instance):
+        return f"{instance.name} {address}"
     if sys.stdout.isatty() if on_terminal is None else on_terminal:
-        return f"{found.name} {address}"
-    return f"{found.name} {found.url} (the token is in its log: ./lab logs {found.name})"
+        return f"{instance.name} {address}"
+    return f"{instance.name} {instance.url} (the token is in its log: ./lab logs {instance.name})"
 
 
-def with_token(found: Instance) -> str:
+def with_token(instance: Instance) -> str:
     """Returns the address with the token, as the log says it, or the mere address where it says none."""
-    if compose.page_url(found.service):  # with a token of the caller's, which is printed nowhere
-        return page_of(found)
-    port = found.url.rpartition(":")[2]
-    told = re.findall(rf"https?://\S+:{port}/\S*[?]token=[\w-]+", found.last_words(LOG_LINES)) if port else []
-    return told[-1] if told else found.url
+    if compose.page_url(instance.service):  # with a token of the caller's, which is printed nowhere
+        return page_of(instance)
+    port = instance.url.rpartition(":")[2]
+    urls = re.findall(rf"https?://\S+:{port}/\S*[?]token=[\w-]+", instance.last_words(LOG_LINES)) if port else []
+    return urls[-1] if urls else instance.url
 
 
-def page_of(found: Instance) -> str:
+def page_of(instance: Instance) -> str:
     """Return where a person reaches a service: at its public address where it has one, else at its own."""
-    return compose.page_url(found.service) or found.url
+    return compose.page_url(instance.service) or instance.url
 
 
 def open_page(service: str, path: str = "") -> str:
     """Return "open URL" for a service that a browser shows; empty where it is not up."""
-    found = both.find(service)
-    if not found or not found.is_healthy():
+    instance = both.find(service)
+    if not instance or not instance.is_healthy():
         return ""
-    return f"open {page_of(found)}{path}" if path else f"open {with_token(found)}"
+    return f"open {page_of(instance)}{path}" if path else f"open {with_token(instance)}"
 
 
 # --- reports ------------------------------------------------------------------------------------------------
@@ -68,12 +68,12 @@ def serve_reports(run: str | None, runtime: str) -> None:
         if "/" in run and Path(run).resolve().parent != runs.resolve():
             raise LabError(f"{run} is not in {runs}, where --serve looks; open the report.html in it as a file")
         route = f"runs/{name}/report.html"
-    found = next(one for one in lifecycle.up([compose.PAGE], runtime) if one.service == compose.PAGE)
+    page = next(instance for instance in lifecycle.up([compose.PAGE], runtime) if instance.service == compose.PAGE)
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a user of a container, without a name
         user = "USER"
-    for text in report_addresses(page_of(found), route, user, os.environ):
+    for text in report_addresses(page_of(page), route, user, os.environ):
         print(text)
     if compose.environment_variables().get("VLALAB_TOKEN"):
         print("they ask for a password: VLALAB_TOKEN")

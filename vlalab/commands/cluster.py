@@ -30,7 +30,7 @@ from vlalab.runtimes.supervised import Instance
 
 NAME = paths.CLUSTER.name
 PORT = 6379  # Ray's own
-HERE = "127.0.0.1"  # the one address that Ray keeps to; at any other it listens on all of the machine's
+LOOPBACK = "127.0.0.1"  # the one address that Ray keeps to; at any other it listens on all of the machine's
 WORKERS_PORTS = range(10002, 20000)  # Ray's, for its processes
 HEAD, HOST = "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST"  # of the state file
 STARTED = "Ray runtime started."
@@ -50,7 +50,7 @@ class Member:
     @property
     def variables(self) -> dict[str, str]:
         """Return Ray's variables for it."""
-        return variables(self.head.startswith(f"{HERE}:"))
+        return variables(self.head.startswith(f"{LOOPBACK}:"))
 
 
 # --- what runs here -----------------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def instance() -> Instance | None:
 
 def member() -> Member | None:
     """Return this machine's part in a cluster, None where it has none."""
-    found = instance()
-    return Member(found.variables[HEAD], found.variables[HOST]) if found else None
+    running = instance()
+    return Member(running.variables[HEAD], running.variables[HOST]) if running else None
 
 
 def variables(closed: bool) -> dict[str, str]:
@@ -112,73 +112,86 @@ def start(host: str | None, port: int, offer: list[str], dashboard: int | None =
 
     offer: Ray's flags for what this machine offers. dashboard: the port of Ray's own page, None for none.
     """
-    own = _address(host) if host else HERE
+    address = _address(host) if host else LOOPBACK
     if port in WORKERS_PORTS:
         raise LabError(f"--port {port} is among those that Ray's workers take; expected one below {WORKERS_PORTS[0]}")
-    with _alone():
+    with _start_lock():
         require_token(make=True)
         # No monitor, which would start machines: these are there, or join by themselves.
-        words = ["--head", f"--node-ip-address={own}", f"--port={port}", "--no-monitor"]
-        words += [f"--include-dashboard={str(bool(dashboard)).lower()}"]
-        _require_free(own, port, "--port")
+        arguments = ["--head", f"--node-ip-address={address}", f"--port={port}", "--no-monitor"]
+        arguments += [f"--include-dashboard={str(bool(dashboard)).lower()}"]
+        _require_free(address, port, "--port")
         if dashboard:
-            _require_free(own, dashboard, "--dashboard")
-            words += [f"--dashboard-host={own}", f"--dashboard-port={dashboard}"]
-        _launch([*words, *offer], Member(f"{own}:{port}", own))
-    say(f"the cluster's head is at {own}:{port}" + page_of(f"{own}:{dashboard}" if dashboard else ""))
-    if own == HERE:
+            _require_free(address, dashboard, "--dashboard")
+            arguments += [f"--dashboard-host={address}", f"--dashboard-port={dashboard}"]
+        _launch([*arguments, *offer], Member(f"{address}:{port}", address))
+    say(f"the cluster's head is at {address}:{port}" + dashboard_note(f"{address}:{dashboard}" if dashboard else ""))
+    if address == LOOPBACK:
         say("it is this machine's alone (--host ADDRESS lets others join); ./lab eval SUITE --cluster uses it")
     else:
-        say(f"other machines, which need its token ({TOKEN}), join by: ./lab cluster join {own}:{port}")
+        say(f"other machines, which need its token ({TOKEN}), join by: ./lab cluster join {address}:{port}")
 
 
 def join(head: str, host: str | None, offer: list[str]) -> None:
     """Make this machine a node of a cluster. Raise LabError for a head that does not answer, or keeps to itself."""
     address = read_head(head)
-    if address.startswith(f"{HERE}:"):
+    if address.startswith(f"{LOOPBACK}:"):
         raise LabError(f"the head at {address} is its own machine's alone; start it there with --host ADDRESS")
     require_answer(address)
-    here = Member(address, _address(host) if host else towards(address))
-    with _alone():
+    membership = Member(address, _address(host) if host else local_address_for(address))
+    with _start_lock():
         require_token(make=False)
-        _ask("check", here)
-        _launch([f"--address={address}", f"--node-ip-address={here.node}", *offer], here)
-    say(f"this machine ({here.node}) is a node of the cluster at {address}")
+        _ask("check", membership)
+        _launch([f"--address={address}", f"--node-ip-address={membership.node}", *offer], membership)
+    say(f"this machine ({membership.node}) is a node of the cluster at {address}")
 
 
-def _alone() -> AbstractContextManager[None]:
-    if here := member():
-        raise LabError(f"this machine is in the cluster at {here.head} already; leave it by: ./lab cluster stop")
+def _start_lock() -> AbstractContextManager[None]:
+    if membership := member():
+        raise LabError(f"this machine is in the cluster at {membership.head} already; leave it by: ./lab cluster stop")
     return exclusive(state.directory() / f".{NAME}.lock", "another call is starting the cluster")
 
 
-def _launch(words: list[str], here: Member) -> None:
+def _launch(arguments: list[str], membership: Member) -> None:
     """Start Ray under a supervisor and wait until it runs. Raise LabError, with its words, where it ended instead."""
     shutil.rmtree(_directory(), ignore_errors=True)
     # By a path without spaces: Ray starts one of its processes by a line of bash.
     python, link = venvs.ensure(NAME).python, state.short_directory(NAME) / "e"
     link.unlink(missing_ok=True)
     link.symlink_to(python.parent.parent)
-    own = [f"--temp-dir={_directory()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
-    plain = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
-    command = [str(link / "bin" / python.name), "-m", "ray.scripts.scripts", "start", "--block", *words, *own, *plain]
-    facts = {"variables": {HEAD: here.head, HOST: here.node}, "stop_grace_s": STOP_S}
+    storage_flags = [
+        f"--temp-dir={_directory()}",
+        f"--object-store-memory={STORE_BYTES}",
+        "--include-log-monitor=false",
+    ]
+    log_flags = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
+    command = [
+        str(link / "bin" / python.name),
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--block",
+        *arguments,
+        *storage_flags,
+        *log_flags,
+    ]
+    launch_options = {"variables": {HEAD: membership.head, HOST: membership.node}, "stop_grace_s": STOP_S}
     with status("starting Ray"):
-        found = local.launch(NAME, command, here.variables, state_path=_state_path(), **facts)
+        running = local.launch(NAME, command, membership.variables, state_path=_state_path(), **launch_options)
         end = time.monotonic() + START_S
         try:
-            while STARTED not in found.last_words(200):
+            while STARTED not in running.last_words(200):
                 now = instance()
                 if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
-                    why = in_words(found.last_words(200))
-                    raise LabError(f"Ray did not start: {why}\nits log: {found.log_path}")
+                    reason = explain_output(running.last_words(200))
+                    raise LabError(f"Ray did not start: {reason}\nits log: {running.log_path}")
                 time.sleep(0.2)
         except BaseException:
             stop()
             raise
 
 
-def in_words(output: str) -> str:
+def explain_output(output: str) -> str:
     """Return the sentence that tells why Ray gave up, of all that it printed."""
     if "InvalidAuthToken" in output or "Unauthenticated" in output:
         return f"the cluster has another token; copy its head's {TOKEN} here, and try again"
@@ -201,11 +214,11 @@ def stay() -> None:
 
 def stop() -> bool:
     """End this machine's part in a cluster; return whether it had any."""
-    found = instance()
-    if found:
-        found.stop()
+    running = instance()
+    if running:
+        running.stop()
     shutil.rmtree(_directory(make=False).parent, ignore_errors=True)
-    return found is not None
+    return running is not None
 
 
 # --- addresses ----------------------------------------------------------------------------------------------
@@ -237,11 +250,11 @@ def require_answer(head: str) -> None:
         raise LabError(f"no cluster answers at {head} ({error.strerror or error}); {fix}") from error
 
 
-def towards(head: str) -> str:
+def local_address_for(head: str) -> str:
     """Return the address by which others reach this machine, on its way to the head."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect((head.rpartition(":")[0], 9))  # sends nothing
-        return str(way.getsockname()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((head.rpartition(":")[0], 9))  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 def _require_free(host: str, port: int, flag: str) -> None:
@@ -257,15 +270,15 @@ def _require_free(host: str, port: int, flag: str) -> None:
 # --- asking Ray ---------------------------------------------------------------------------------------------
 
 
-def joined(address: str | None) -> Member:
+def find_membership(address: str | None) -> Member:
     """Return this machine's part in the cluster at that address, else in the one it runs. Raise LabError for none."""
-    here = member()
+    membership = member()
     if address is None:
-        if here is None:
+        if membership is None:
             raise LabError("this machine is in no cluster: ./lab cluster start, or ./lab cluster join HEAD")
-        return here
+        return membership
     head = read_head(address)
-    return here if here and here.head == head else Member(head, None)
+    return membership if membership and membership.head == head else Member(head, None)
 
 
 def command(action: str) -> list[str]:
@@ -273,44 +286,50 @@ def command(action: str) -> list[str]:
     return [str(venvs.ensure(NAME).python), str(paths.CLUSTER / "drive.py"), action]
 
 
-def nodes(here: Member) -> tuple[list[dict[str, Any]], str]:
+def nodes(membership: Member) -> tuple[list[dict[str, Any]], str]:
     """Return the live machines of a cluster, as drive.py prints them, and the address of its dashboard or "".
 
     Raises LabError where Ray gives no answer.
     """
-    require_answer(here.head)
+    require_answer(membership.head)
     require_token(make=False)
-    answer = json.loads(_ask("nodes", here).splitlines()[-1])
-    return [one for one in answer["nodes"] if one["alive"]], answer["dashboard"]
+    answer = json.loads(_ask("nodes", membership).splitlines()[-1])
+    return [node for node in answer["nodes"] if node["alive"]], answer["dashboard"]
 
 
-def page_of(dashboard: str) -> str:
+def dashboard_note(dashboard: str) -> str:
     """Return the end of a message about a cluster that has a dashboard at an address."""
     return f"; Ray's dashboard: http://{dashboard} (its token: {TOKEN})" if dashboard else ""
 
 
-def _ask(action: str, here: Member) -> str:
+def _ask(action: str, membership: Member) -> str:
     """Return what drive.py answers. Raise LabError, in words, where Ray refuses."""
-    request = json.dumps({"address": here.head, "node": here.node})
-    done = subprocess.run(command(action), input=request, env=here.variables, capture_output=True, text=True)
+    request = json.dumps({"address": membership.head, "node": membership.node})
+    done = subprocess.run(command(action), input=request, env=membership.variables, capture_output=True, text=True)
     if done.returncode != 0:
-        raise LabError(f"the cluster at {here.head} gives no answer: {in_words(done.stdout + done.stderr)}")
+        raise LabError(f"the cluster at {membership.head} gives no answer: {explain_output(done.stdout + done.stderr)}")
     return done.stdout
 
 
 def show(as_json: bool) -> None:
     """Print the machines of the cluster that this one is in."""
-    here = joined(None)
-    found, dashboard = nodes(here)
+    membership = find_membership(None)
+    machines, dashboard = nodes(membership)
     if as_json:
-        print(json.dumps({"head": here.head, "dashboard": dashboard, "nodes": found}))
+        print(json.dumps({"head": membership.head, "dashboard": dashboard, "nodes": machines}))
         return
     from rich.table import Table  # here, for it takes a fifth of the tool's start
 
     table = Table("machine", "address", "cores", "GPUs", "memory", "", box=None, pad_edge=False)
-    for one in found:
-        cells = (one["host"], one["address"], f"{one['cores']:g}", f"{one['gpus']:g}", f"{one['memory_gb']:g} GB")
-        table.add_row(*cells, "head" if one["is_head"] else "")
+    for machine in machines:
+        cells = (
+            machine["host"],
+            machine["address"],
+            f"{machine['cores']:g}",
+            f"{machine['gpus']:g}",
+            f"{machine['memory_gb']:g} GB",
+        )
+        table.add_row(*cells, "head" if machine["is_head"] else "")
     endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     if dashboard:
-        say(f"the head is at {here.head}{page_of(dashboard)}")
+        say(f"the head is at {membership.head}{dashboard_note(dashboard)}")

@@ -15,7 +15,7 @@ TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 def service() -> str:
     """Return the service that has the labs."""
-    return next(name for name, one in manifests.services().items() if one.labs)
+    return next(name for name, manifest in manifests.services().items() if manifest.labs)
 
 
 def practice() -> tuple[str, ...]:
@@ -67,31 +67,37 @@ def flags(lab: str, typed: Sequence[str]) -> list[str]:
 
 def _flag(lab: str, text: str) -> str:
     name, equals, value = text.partition("=")
-    name, known = name.replace("_", "-"), settings(lab)
-    require_known(f"train {lab} --set", [name], known)
-    one = known[name]
-    if one.type is bool:
+    name, options = name.replace("_", "-"), settings(lab)
+    require_known(f"train {lab} --set", [name], options)
+    option = options[name]
+    if option.type is bool:
         value = value.lower() if equals else "true"
         if value not in TRUE + FALSE:
             raise LabError(f"--set {name}={value} makes no sense; expected {name}=true or {name}=false")
         return f"--{name}" if value in TRUE else f"--no-{name}"
     if not value:
-        raise LabError(f"--set {name} has no value; expected {name}={example(one)}")
-    if one.choices:
-        require_known(f"--set {name}", [value], map(str, one.choices))
-    elif one.type in (int, float):
+        raise LabError(f"--set {name} has no value; expected {name}={example(option)}")
+    if option.choices:
+        require_known(f"--set {name}", [value], map(str, option.choices))
+    elif option.type in (int, float):
         try:
-            Interval(one.within or "(-inf, inf)").read(f"--set {name}", value, one.type)
+            Interval(option.within or "(-inf, inf)").read(f"--set {name}", value, option.type)
         except ValueError as error:
             raise LabError(str(error)) from None
     return f"--{name}={value}"
 
 
-def example(one: Option) -> str:
+def example(option: Option) -> str:
     """Return what a setting takes, in a word: its choices, or its default."""
-    if one.choices:
-        return "|".join(map(str, one.choices))
-    return "N" if one.default is None else f"{one.default:g}" if isinstance(one.default, float) else str(one.default)
+    if option.choices:
+        return "|".join(map(str, option.choices))
+    return (
+        "N"
+        if option.default is None
+        else f"{option.default:g}"
+        if isinstance(option.default, float)
+        else str(option.default)
+    )
 
 
 def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -99,7 +105,7 @@ def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
 
     flags_help: what the help says of settings that are flags; such a setting is listed where it means more to this lab.
     """
-    found = []
+    table = []
     for name, setting in settings(lab).items():
         if flags_help.get(setting.name) == setting.summary:
             continue
@@ -108,5 +114,5 @@ def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
             str(setting.default) if setting.choices and setting.default is not None else ""
         )
         text = f"{setting.summary}; default: {default}" if default else setting.summary
-        found.append((f"--{name}", setting.summary) if setting.name in flags_help else (takes, text))
-    return found
+        table.append((f"--{name}", setting.summary) if setting.name in flags_help else (takes, text))
+    return table

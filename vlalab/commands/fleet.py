@@ -38,7 +38,7 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
     Returns 0, 1 for warnings, 2 where a machine failed or gave no answer.
     """
     request = {
-        "machines": [asdict(one) for one in selected], "command": COMMANDS[verb], "parallel": parallel,
+        "machines": [asdict(machine) for machine in selected], "command": COMMANDS[verb], "parallel": parallel,
         "timeout_s": timeout_s, "connect_s": CONNECT_S,
     }  # fmt: skip
     command = [str(venvs.ensure(ADMIN.name).python), "-I", str(ADMIN / "fleet.py")]
@@ -57,7 +57,7 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
             line.update(f"{len(rows)} have answered")
     if process.returncode != 0:
         raise LabError(f"admin/fleet.py ended with code {process.returncode} (its message is above)")
-    reports = [rows[one.name] for one in selected]
+    reports = [rows[machine.name] for machine in selected]
     worst = max((row["verdict"] for row in reports), key=CODES.__getitem__)
     if as_json:
         print(json.dumps({"schema": SCHEMA, "task": verb, "verdict": worst, "machines": reports}))
@@ -75,13 +75,13 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
 def judge(verb: str, answer: dict[str, Any]) -> Row:
     """Return the row of an answer (admin/fleet.py describes its fields), as --json prints it (docs/host.md)."""
 
-    def row(verdict: str, what: str, fix: str = "", report: object = None) -> Row:
-        machine = {"machine": answer["name"], "verdict": verdict, "what": what, "fix": fix}
+    def row(verdict: str, summary: str, fix: str = "", report: object = None) -> Row:
+        machine = {"machine": answer["name"], "verdict": verdict, "what": summary, "fix": fix}
         return {**machine, "seconds": answer["seconds"], "answer": report}
 
     if "error" in answer:
-        why, _, fix = answer["error"].partition(": ") if ": ssh" in answer["error"] else (answer["error"], "", "")
-        return row("fail", why, fix)
+        reason, _, fix = answer["error"].partition(": ") if ": ssh" in answer["error"] else (answer["error"], "", "")
+        return row("fail", reason, fix)
     out = answer["out"]
     if answer["code"] != 0 and not (verb == "doctor" and out.startswith("{")):
         last = (answer["err"].strip() or out.strip() or f"ended with code {answer['code']}").splitlines()[-1]
@@ -96,13 +96,15 @@ def judge(verb: str, answer: dict[str, Any]) -> Row:
         return row("pass", "; ".join(lines) or "nothing was up")
     report = json.loads(out)
     if verb == "doctor":
-        bad = [one for verdict in ("fail", "warn") for one in report["checks"] if one["verdict"] == verdict]
+        bad = [check for verdict in ("fail", "warn") for check in report["checks"] if check["verdict"] == verdict]
         verdict = {0: "pass", 1: "warn"}.get(answer["code"], "fail")
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         first = bad[0] if bad else {"why": f"{len(report['checks'])} checks", "fix": ""}
         return row(verdict, first["why"] + more, first["fix"] or "", report)
-    up = [one for one in report["services"] if one["state"] != "down"]
-    what = ", ".join(f"{one['name']} {one['health'] or one['state']}" for one in up) or "nothing is up"
-    if all(one["health"] == "healthy" for one in up):
-        return row("pass", what, report=report)
-    return row("warn", what, f"./lab fleet restart --hosts {answer['name']}", report)
+    up = [service for service in report["services"] if service["state"] != "down"]
+    summary = (
+        ", ".join(f"{service['name']} {service['health'] or service['state']}" for service in up) or "nothing is up"
+    )
+    if all(service["health"] == "healthy" for service in up):
+        return row("pass", summary, report=report)
+    return row("warn", summary, f"./lab fleet restart --hosts {answer['name']}", report)

@@ -39,12 +39,12 @@ class Setup:
 
 def settings(typed: list[str]) -> dict[str, str]:
     """Return the playbook's variables of --set NAME=VALUE. Raises LabError for one that the playbook does not know."""
-    known, values = yaml.safe_load((ADMIN / "defaults.yaml").read_text()), {}
+    defaults, values = yaml.safe_load((ADMIN / "defaults.yaml").read_text()), {}
     for text in typed:
         name, equals, value = text.partition("=")
         if not equals:
             raise LabError(f"--set '{text}' has no value; expected NAME=VALUE")
-        require_known("--set", [name], known)
+        require_known("--set", [name], defaults)
         values[name] = value
     return values
 
@@ -56,7 +56,7 @@ def run(setup: Setup) -> int:
     """
     values, is_local = setup.values, not setup.hosts and not setup.inventory
     if setup.hosts and setup.inventory:
-        raise LabError(machines.BOTH_WAYS)
+        raise LabError(machines.SELECTION_CONFLICT)
     if is_local and os.geteuid() != 0:
         raise LabError(f"setting up this machine takes root; run: sudo {ROOT}/lab {' '.join(sys.argv[1:])}")
     if "rootless" in values["extras"] and not values["users"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vlalab.commands import course, evaluation, programs
-from vlalab.commands.evaluation import INTERRUPTED, Request
+from vlalab.commands.evaluation import INTERRUPTED, EvaluationRequest
 from vlalab.description import manifests, service_settings
 from vlalab.engine import volumes
 from vlalab.host import paths
@@ -22,16 +22,16 @@ from vlalab.host.console import LabError, say
 
 MODEL = "minivla"
 NOISE = 0.2  # on what the oracle does: so that demonstrations show how to recover
-PICTURE = 128  # pixels of the films; mini-VLA's profile sends as many
-PER_MINUTE = 6  # demonstrations that a core records and draws, at least
-SHARE = 1 / 3  # of the minutes, for the demonstrations
-MOST = 200  # demonstrations that are made without being asked for more
-DECIDED = ("data", "name", "size", "minutes", "preload")  # of the trainer's settings
-LEAST = 0.1  # of the minutes is left for training, however long the demonstrations took
+IMAGE_SIZE = 128  # pixels of the films; mini-VLA's profile sends as many
+DEMONSTRATIONS_PER_MINUTE = 6  # demonstrations that a core records and draws, at least
+DEMONSTRATION_SHARE = 1 / 3  # of the minutes, for the demonstrations
+MAX_DEMONSTRATIONS = 200  # demonstrations that are made without being asked for more
+DERIVED_SETTINGS = ("data", "name", "size", "minutes", "preload")  # of the trainer's settings
+MIN_TRAINING_SHARE = 0.1  # of the minutes is left for training, however long the demonstrations took
 
 
 @dataclass(frozen=True)
-class Plan:
+class LearningPlan:
     """What was asked for: a run that goes on must not differ in it."""
 
     suite: str
@@ -53,7 +53,7 @@ class Plan:
 class Progress:
     """What is finished, as it lies on the volume."""
 
-    plan: Plan
+    plan: LearningPlan
     finished: list[str] = field(default_factory=list)
     spent_s: float = 0.0  # on demonstrations and their films
     train_minutes: float = 0.0  # chosen when training begins, and kept
@@ -73,7 +73,7 @@ class Progress:
         os.replace(new, self.path)
 
 
-def begun(plan: Plan, counted: bool = True) -> Progress:
+def load_progress(plan: LearningPlan, counted: bool = True) -> Progress:
     """Returns how far a plan is. Raises LabError where another one was begun under its name.
 
     counted: whether the demonstrations were asked for. Where they only follow from minutes and cores, a plan that was
@@ -82,25 +82,33 @@ def begun(plan: Plan, counted: bool = True) -> Progress:
     progress = Progress(plan)
     try:
         stored = json.loads(progress.path.read_text())
-        before = Plan(**stored.pop("plan"))
+        previous = LearningPlan(**stored.pop("plan"))
     except FileNotFoundError:
         return progress
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise LabError(f"{paths.shown(progress.path)} cannot be read ({error}); give another --name") from error
     if not counted:
-        plan = replace(plan, demonstrations=before.demonstrations)
-    differ = [one.name for one in fields(Plan) if getattr(before, one.name) != getattr(plan, one.name)]
+        plan = replace(plan, demonstrations=previous.demonstrations)
+    differ = [
+        attribute.name
+        for attribute in fields(LearningPlan)
+        if getattr(previous, attribute.name) != getattr(plan, attribute.name)
+    ]
     if differ:
-        theirs, asked = (", ".join(f"{name} {getattr(of, name)}" for name in differ) for of in (before, plan))
-        raise LabError(f"{plan.name} was begun with {theirs}; asked for is {asked}; give another --name to start anew")
+        previous_values, requested = (
+            ", ".join(f"{name} {getattr(of, name)}" for name in differ) for of in (previous, plan)
+        )
+        raise LabError(
+            f"{plan.name} was begun with {previous_values}; asked for is {requested}; give another --name to start anew"
+        )
     return Progress(plan, **stored)
 
 
 def settings(typed: list[str]) -> list[str]:
     """Returns the trainer's settings. Raises LabError for unknown ones, and for those that follow from the plan."""
     course.flags(MODEL, typed)
-    for one in typed:
-        if (name := one.partition("=")[0].replace("_", "-")) in DECIDED:
+    for setting in typed:
+        if (name := setting.partition("=")[0].replace("_", "-")) in DERIVED_SETTINGS:
             raise LabError(
                 f"learn --set {name} makes no sense: it follows from --name, --size and --minutes; leave it out"
             )
@@ -109,7 +117,7 @@ def settings(typed: list[str]) -> list[str]:
 
 def demonstrations(minutes: float, workers: int) -> int:
     """Returns how many demonstrations a third of the minutes gives, 200 at most."""
-    return min(MOST, max(1, int(minutes * SHARE * PER_MINUTE * workers)))
+    return min(MAX_DEMONSTRATIONS, max(1, int(minutes * DEMONSTRATION_SHARE * DEMONSTRATIONS_PER_MINUTE * workers)))
 
 
 @dataclass(frozen=True)
@@ -138,22 +146,22 @@ class Learning:
         if not self.dry_run:
             volumes.require_writable()
             plan = self.progress.plan
-            recording = plan.demonstrations / (PER_MINUTE * (self.workers or cores()))
-            training = max(plan.minutes - recording, LEAST * plan.minutes)
+            recording = plan.demonstrations / (DEMONSTRATIONS_PER_MINUTE * (self.workers or cores()))
+            training = max(plan.minutes - recording, MIN_TRAINING_SHARE * plan.minutes)
             say(
                 f"{plan.demonstrations} demonstrations in up to {recording:.0f} min, then up to {training:.0f} min "
                 f"training; the evaluation comes after these {plan.minutes:g} min"
             )
         stages = self.stages()
-        for number, (name, (place, job)) in enumerate(stages.items(), 1):
-            finished = name in self.progress.finished and (paths.volume() / place).exists()
+        for number, (name, (path, job)) in enumerate(stages.items(), 1):
+            finished = name in self.progress.finished and (paths.volume() / path).exists()
             say(f"stage {number} of {len(stages)}, {name}{': finished' if finished else ''}")
             if not finished and (code := self._stage(name, job)):
-                how = "stopped" if code == INTERRUPTED else "not complete"
-                say(f"{how} in stage {name}; this goes on:\n  {self.typed}")
+                outcome = "stopped" if code == INTERRUPTED else "not complete"
+                say(f"{outcome} in stage {name}; this goes on:\n  {self.typed}")
                 return code
         if not self.dry_run:
-            self.tell()
+            self.print_summary()
         return 0
 
     def _stage(self, name: str, job: Callable[[], int]) -> int:
@@ -179,33 +187,37 @@ class Learning:
     def render(self) -> int:
         """Render what was recorded, as a data set."""
         job = manifests.job_of(self.progress.plan.suite)
-        flags = {"format": "lerobot", "size": PICTURE, "workers": self.workers}
-        words = [self.progress.plan.name, *programs.flags_of(flags)]
-        return programs.run_module(job, manifests.benchmarks()[job].datasets, words, self.runtime, self.dry_run)
+        flags = {"format": "lerobot", "size": IMAGE_SIZE, "workers": self.workers}
+        arguments = [self.progress.plan.name, *programs.flags_of(flags)]
+        return programs.run_module(job, manifests.benchmarks()[job].datasets, arguments, self.runtime, self.dry_run)
 
     def train(self) -> int:
         """Train for what is left of the minutes, and no more epochs than the trainer's own number."""
         plan, progress = self.progress.plan, self.progress
         if not progress.train_minutes:
-            progress.train_minutes = round(max(plan.minutes - progress.spent_s / 60, LEAST * plan.minutes), 2)
+            progress.train_minutes = round(
+                max(plan.minutes - progress.spent_s / 60, MIN_TRAINING_SHARE * plan.minutes), 2
+            )
         flags = {"data": plan.name, "name": plan.name, "size": plan.size, "minutes": f"{progress.train_minutes:g}"}
-        words = [*programs.flags_of(flags), *course.flags(MODEL, plan.settings)]
+        arguments = [*programs.flags_of(flags), *course.flags(MODEL, plan.settings)]
         module = course.module(MODEL, "train")
-        return programs.run_module(course.service(), module, words, self.runtime, self.dry_run, self.gpu)
+        return programs.run_module(course.service(), module, arguments, self.runtime, self.dry_run, self.gpu)
 
     def evaluate(self) -> int:
         """Evaluate what was trained, with a service of its own."""
         plan = self.progress.plan
         names_run = "resume" if (paths.volume() / "runs" / plan.run_id).exists() else "run_id"
         flags = {"trials": plan.trials, "tasks": plan.tasks, names_run: plan.run_id}
-        return self._evaluator(MODEL, flags, own={service_settings.variable(MODEL, "NAME"): plan.name})
+        return self._evaluator(MODEL, flags, policy_variables={service_settings.variable(MODEL, "NAME"): plan.name})
 
     def _evaluator(self, policy: str, flags: dict[str, object], **more: Any) -> int:
-        words = tuple(programs.flags_of({**flags, "workers": self.workers}))
+        arguments = tuple(programs.flags_of({**flags, "workers": self.workers}))
         suite = self.progress.plan.suite
-        return evaluation.run(Request(suite, policy, self.runtime, words, self.dry_run, self.gpu, **more), self.typed)
+        return evaluation.run(
+            EvaluationRequest(suite, policy, self.runtime, arguments, self.dry_run, self.gpu, **more), self.typed
+        )
 
-    def tell(self) -> None:
+    def print_summary(self) -> None:
         """Print how good it is, and where all of it lies."""
         plan = self.progress.plan
         programs.run_module(manifests.job_of(plan.suite), evaluation.RUNS, ["table", plan.run_id], self.runtime)

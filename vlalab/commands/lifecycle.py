@@ -15,7 +15,7 @@ from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known, say, status, unknown
 from vlalab.runtimes import both, containers, local, steward
-from vlalab.runtimes import logs as kept_logs
+from vlalab.runtimes import logs as service_logs
 from vlalab.runtimes.both import READY_TIMEOUT_S, Instance
 
 LOOK_S = 0.5  # between two looks at a policy in front
@@ -34,10 +34,10 @@ def jobs() -> list[str]:
 
 def check_names(names: Sequence[str], also: Sequence[str] = ()) -> None:
     """Raise LabError for no name and for one that is not a service (nor among `also`), with the nearest that is."""
-    known = [*long_lived(), *also]
+    services = [*long_lived(), *also]
     if not names:
-        raise LabError(f"which service? Known: {', '.join(known)}")
-    require_known("service", names, known)
+        raise LabError(f"which service? Known: {', '.join(services)}")
+    require_known("service", names, services)
 
 
 # --- up -----------------------------------------------------------------------------------------------------
@@ -61,11 +61,11 @@ def up(
             reported.
         previous_settings: settings of services that were just stopped, which they get again.
     """
-    known_jobs = jobs()
-    check_names(names, also=known_jobs)
-    named_jobs = [name for name in names if name in known_jobs]
-    names = [name for name in names if name not in known_jobs]
-    running = {found.service: found for found in both.instances() if not found.attached}
+    all_jobs = jobs()
+    check_names(names, also=all_jobs)
+    named_jobs = [name for name in names if name in all_jobs]
+    names = [name for name in names if name not in all_jobs]
+    running = {instance.service: instance for instance in both.instances() if not instance.attached}
     requested = _settings(names, overrides or {}, running)
     order = in_order(names, {**compose.environment_variables(), **_flat(requested)})
     settings = checkpoints.complete(order, names, _settings(order, overrides or {}, running), running)
@@ -74,41 +74,43 @@ def up(
     environments = [services[name].environment_name for name in [*order, *named_jobs]]
     # Services that belong together run in one runtime.
     prefer = next((running[name].runtime for name in order if name in running), None)
-    chosen, line = both.choose(runtime, environments, prefer)
-    for found in (running[name] for name in order if name in running):
-        if found.runtime != chosen.NAME:
-            where = f"in runtime {found.runtime}, at {found.url}"
-            raise LabError(f"'{found.name}' is up {where}; stop it first: ./lab down {found.name}")
+    selected, line = both.choose(runtime, environments, prefer)
+    for instance in (running[name] for name in order if name in running):
+        if instance.runtime != selected.NAME:
+            location = f"in runtime {instance.runtime}, at {instance.url}"
+            raise LabError(f"'{instance.name}' is up {location}; stop it first: ./lab down {instance.name}")
     say(line)
     if dry_run:
         for name in order:
-            print(chosen.start_command(name, settings[name]))
+            print(selected.start_command(name, settings[name]))
         return []
     volumes.require_writable()
-    chosen.prepare(environments)
+    selected.prepare(environments)
     for name in named_jobs:
         say(f"{name} is a job: its environment is ready, and `./lab eval SUITE` runs it")
-    others = service_settings.of_all([name for name in running if name not in settings])
+    other_settings = service_settings.of_all([name for name in running if name not in settings])
     current = {name: _current_settings(running[name], settings[name], restart) for name in order if name in running}
-    plan = StartPlan(order, names, settings, {**others, **_flat(settings)}, {**current, **(previous_settings or {})})
-    ready = start_services(plan, chosen)
-    for page in (one for one in ready if one.service == steward.PAGE):
+    plan = StartPlan(
+        order, names, settings, {**other_settings, **_flat(settings)}, {**current, **(previous_settings or {})}
+    )
+    ready = start_services(plan, selected)
+    for page in (instance for instance in ready if instance.service == steward.PAGE):
         steward.attend(page)
     return ready
 
 
-def _current_settings(found: Instance, wanted: Mapping[str, str], restart: bool) -> dict[str, str]:
+def _current_settings(instance: Instance, settings: Mapping[str, str], restart: bool) -> dict[str, str]:
     """Return the settings that a running service keeps; report which others are requested, or stop it for them."""
-    current, requested = found.started_with(), compose.environment_variables()
-    if wanted == service_settings.kept(found.service):
-        other = service_settings.differing(found.service, current, requested)
+    current, requested = instance.started_with(), compose.environment_variables()
+    if settings == service_settings.stored(instance.service):
+        other = service_settings.differing(instance.service, current, requested)
         if not other or not restart:
-            _report_other(found.service, other)
+            _report_other(instance.service, other)
             return current
-        say(f"{found.name} is started anew with other settings: {', '.join(other)}")
-        found.stop()
+        say(f"{instance.name} is started anew with other settings: {', '.join(other)}")
+        instance.stop()
     new = {**current, **{name: requested[name] for name in current if name in requested}}
-    return {name: value for name, value in new.items() if not service_settings.is_own(found.service, name)}
+    return {name: value for name, value in new.items() if not service_settings.belongs_to(instance.service, name)}
 
 
 def _report_other(name: str, other: Sequence[str]) -> None:
@@ -124,9 +126,9 @@ def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -
 
 def _settings(names: Sequence[str], overrides: Overrides, running: Mapping[str, Instance]) -> dict[str, dict[str, str]]:
     """Return the settings of each service: what is kept while it is up, the shell's, and the overrides."""
-    kept = {name: service_settings.kept(name) if name in running else {} for name in names}
-    known = {name: {**kept[name], **service_settings.from_shell(name)} for name in names}
-    return {name: service_settings.merged(known[name], overrides.get(name, {})) for name in names}
+    stored = {name: service_settings.stored(name) if name in running else {} for name in names}
+    current = {name: {**stored[name], **service_settings.from_shell(name)} for name in names}
+    return {name: service_settings.merged(current[name], overrides.get(name, {})) for name in names}
 
 
 def _flat(settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -139,9 +141,9 @@ def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool
     It belongs to this command and ends with it. Raises LabError for several names, for what is not a policy, and for
     containers, of which a private one publishes no port.
     """
-    known = [name for name, service in compose.read().items() if service.role == "policy"]
-    if len(names) != 1 or names[0] not in known:
-        raise LabError(f"--stay keeps one policy in front, not {', '.join(names)}; known: {', '.join(known)}")
+    policies = [name for name, service in compose.read().items() if service.role == "policy"]
+    if len(names) != 1 or names[0] not in policies:
+        raise LabError(f"--stay keeps one policy in front, not {', '.join(names)}; known: {', '.join(policies)}")
     if runtime == "docker":
         raise LabError("--stay works with --runtime local: a container that ends with its command publishes no port")
     (name,) = names
@@ -173,59 +175,59 @@ def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool
 
 def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
     """Return the names of what was stopped; no names mean all that `up` started."""
-    chosen = _chosen(names)
+    instances = _running_instances(names)
     if dry_run:
-        for found in chosen:
-            print(f"stop {found.name} (runtime {found.runtime})")
+        for instance in instances:
+            print(f"stop {instance.name} (runtime {instance.runtime})")
         return []
     if not names or steward.PAGE in names:
         steward.dismiss()  # before its page, which would say that it is lost
     with ThreadPoolExecutor() as pool:
-        list(pool.map(_stop, chosen))
+        list(pool.map(_stop, instances))
     if not names and not docker.available():  # the engine refuses while a container is left on the network
         docker.run(["network", "rm", f"{compose.project()}_default"], check=False)
-    return [found.name for found in chosen]
+    return [instance.name for instance in instances]
 
 
-def _chosen(names: Sequence[str]) -> list[Instance]:
+def _running_instances(names: Sequence[str]) -> list[Instance]:
     """Return what runs, or ended without being removed, of those names; no names mean all that `up` started."""
-    instances = {found.name: found for found in [*containers.everything(), *both.instances()]}
+    instances = {instance.name: instance for instance in [*containers.everything(), *both.instances()]}
     for name in names:
         if name not in instances:
             raise LabError(f"'{name}' is not up; up: {', '.join(sorted(instances)) or 'nothing'}")
-    return [found for found in instances.values() if (found.name in names if names else not found.attached)]
+    return [instance for instance in instances.values() if (instance.name in names if names else not instance.attached)]
 
 
-def _stop(found: Instance) -> None:
-    found.stop()
-    service_settings.forget(found.name)
-    say(f"stopped {found.name}")
+def _stop(instance: Instance) -> None:
+    instance.stop()
+    service_settings.forget(instance.name)
+    say(f"stopped {instance.name}")
 
 
 def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     """Return the services of those names (all that are up without names), stopped and started with their settings."""
-    chosen = _chosen(names)
-    kept = {found.service: service_settings.kept(found.service) for found in chosen}
+    selected = _running_instances(names)
+    stored = {instance.service: service_settings.stored(instance.service) for instance in selected}
     if dry_run:
-        for found in chosen:
-            print(f"stop {found.name} (runtime {found.runtime})")
-            print(both.of(found).start_command(found.service, kept[found.service]))
+        for instance in selected:
+            print(f"stop {instance.name} (runtime {instance.runtime})")
+            print(both.of(instance).start_command(instance.service, stored[instance.service]))
         return []
-    previous = {found.service: found.started_with() for found in chosen}
+    previous = {instance.service: instance.started_with() for instance in selected}
     requested = compose.environment_variables()
     other = {name: service_settings.differing(name, settings, requested) for name, settings in previous.items()}
-    if steward.PAGE in kept:
+    if steward.PAGE in stored:
         steward.dismiss()
-    for found in chosen:
-        _stop(found)
+    for instance in selected:
+        _stop(instance)
     started: list[Instance] = []
-    for runtime in dict.fromkeys(found.runtime for found in chosen):
-        mine = [found.service for found in chosen if found.runtime == runtime]
-        order = [name for name in in_order(mine) if name in mine]
-        started += up(order, runtime, {name: kept[name] for name in order}, previous_settings=previous)
+    for runtime in dict.fromkeys(instance.runtime for instance in selected):
+        services = [instance.service for instance in selected if instance.runtime == runtime]
+        order = [name for name in in_order(services) if name in services]
+        started += up(order, runtime, {name: stored[name] for name in order}, previous_settings=previous)
     for name, variables in other.items():
         _report_other(name, variables)
-    return [found for found in started if found.service in other]
+    return [instance for instance in started if instance.service in other]
 
 
 # --- logs, shell --------------------------------------------------------------------------------------------
@@ -233,11 +235,13 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
 
 def logs(name: str, lines: int, follow: bool) -> None:
     """Print the end of a service's log, and what is added to it if `follow`."""
-    found = next((one for one in [*both.instances(), *containers.everything()] if one.name == name), None)
-    known = {*long_lived(), *kept_logs.names()}
-    if found is None and name not in known:
-        raise LabError(unknown("service", name, sorted(known)))
-    runtime = both.of(found) if found else both.choose("local", [])[0]
+    instance = next(
+        (candidate for candidate in [*both.instances(), *containers.everything()] if candidate.name == name), None
+    )
+    services = {*long_lived(), *service_logs.names()}
+    if instance is None and name not in services:
+        raise LabError(unknown("service", name, sorted(services)))
+    runtime = both.of(instance) if instance else both.choose("local", [])[0]
     try:
         runtime.follow_log(name, lines, follow)
     except KeyboardInterrupt:
@@ -249,8 +253,8 @@ def shell(name: str, runtime: str = "auto", command: str | None = None, dry_run:
     services = compose.read()
     if name not in services:
         raise LabError(unknown("environment", name, sorted({*services, *paths.image_names()})))
-    chosen, line = both.choose(runtime, [services[name].environment_name])
+    selected, line = both.choose(runtime, [services[name].environment_name])
     say(line)
     if not dry_run:
-        chosen.prepare([services[name].environment_name])
-    return chosen.shell(name, command, dry_run)
+        selected.prepare([services[name].environment_name])
+    return selected.shell(name, command, dry_run)

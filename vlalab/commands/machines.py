@@ -18,7 +18,7 @@ from vlalab.host.paths import ADMIN
 
 VARIABLE = "VLALAB_INVENTORY"
 INSTALL = "/opt/vla-lab"
-BOTH_WAYS = "--hosts and --inventory both name machines; give one of them"
+SELECTION_CONFLICT = "--hosts and --inventory both name machines; give one of them"
 NAME = re.compile(r"(?:(?P<user>[a-z_][\w.-]*)@)?(?P<host>[A-Za-z0-9][\w.-]*)(?::(?P<port>\d{1,5}))?", re.ASCII)
 
 
@@ -37,8 +37,8 @@ class Machine:
 def variables() -> dict[str, str]:
     """Return the environment variables for Ansible: the lab's settings, its own cache, and text in UTF-8."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    own = {"ANSIBLE_CONFIG": str(ADMIN / "ansible.cfg"), "ANSIBLE_HOME": f"{cache}/vla-lab/ansible"}
-    return {**os.environ, **own, "LC_ALL": "C.UTF-8"}
+    ansible_settings = {"ANSIBLE_CONFIG": str(ADMIN / "ansible.cfg"), "ANSIBLE_HOME": f"{cache}/vla-lab/ansible"}
+    return {**os.environ, **ansible_settings, "LC_ALL": "C.UTF-8"}
 
 
 def ansible(program: str) -> list[str]:
@@ -57,7 +57,7 @@ def read(label: str, text: str) -> Machine:
 def select(hosts: list[Machine], inventory: str | None, root: str | None = None) -> list[Machine]:
     """Return the requested machines. Raises LabError for none, and where both ways are used at once."""
     if hosts and inventory:
-        raise LabError(BOTH_WAYS)
+        raise LabError(SELECTION_CONFLICT)
     inventory = inventory or (None if hosts else os.environ.get(VARIABLE))
     if not hosts and not inventory:
         raise LabError(f"no machines; name them (--hosts gpu01,gpu02), or a file (--inventory FILE, or {VARIABLE})")

@@ -38,7 +38,7 @@ def run_benchmark(name: str, quick: bool, options: str) -> int:
     options: further flags of its program, quoted as in a shell. Raises LabError where a quote does not end.
     """
     try:
-        words = [str(paths.ROOT / "bench" / f"{name}.py"), *flags_of({"quick": quick}), *shlex.split(options)]
+        arguments = [str(paths.ROOT / "bench" / f"{name}.py"), *flags_of({"quick": quick}), *shlex.split(options)]
     except ValueError:
         raise LabError(f"--options {options!r} opens a quote that does not end") from None
     named = [node for node in _parsed(name).body if isinstance(node, ast.Assign)]
@@ -47,11 +47,11 @@ def run_benchmark(name: str, quick: bool, options: str) -> int:
     if "ENVIRONMENT" in constants:
         environment = str(ast.literal_eval(constants["ENVIRONMENT"]))
     if environment == "host":
-        return supervise([sys.executable, *words], local.service_variables())
+        return supervise([sys.executable, *arguments], local.service_variables())
     env = venvs.ensure(environment)
     if manifests.environment(environment).needs_gl:
         gl.ensure()
-    return supervise([str(env.python), *words], local.service_variables(env))
+    return supervise([str(env.python), *arguments], local.service_variables(env))
 
 
 def models_with(program: str) -> tuple[str, ...]:
@@ -64,14 +64,16 @@ def asset_getters() -> dict[str, str]:
     return {name: benchmark.assets for name, benchmark in manifests.benchmarks().items() if benchmark.assets}
 
 
-def run(service: str, module: str, words: Sequence[str], given: Mapping[str, Any], first: Sequence[str] = ()) -> int:
+def run(
+    service: str, module: str, arguments: Sequence[str], options: Mapping[str, Any], first: Sequence[str] = ()
+) -> int:
     """Run a module with the flags that a task was given, of which runtime, dry_run and gpu say how.
 
     Its arguments are the words of `first`, the flags, then `words`.
     """
-    how = {name: given[name] for name in ("runtime", "dry_run", "gpu") if name in given}
-    flags = flags_of({name: value for name, value in given.items() if name not in how})
-    return run_module(service, module, [*first, *flags, *words], **how)
+    run_options = {name: options[name] for name in ("runtime", "dry_run", "gpu") if name in options}
+    flags = flags_of({name: value for name, value in options.items() if name not in run_options})
+    return run_module(service, module, [*first, *flags, *arguments], **run_options)
 
 
 def several_gpus(service: str, count: int, gpu: str | None) -> str | None:
@@ -85,13 +87,13 @@ def several_gpus(service: str, count: int, gpu: str | None) -> str | None:
     return gpu if count < 2 or named else gpus.first(count)
 
 
-def train(service: str, module: str, words: Sequence[str], count: int, given: Mapping[str, Any]) -> int:
+def train(service: str, module: str, arguments: Sequence[str], count: int, options: Mapping[str, Any]) -> int:
     """Run a trainer as `run` does, as `count` processes of this machine with a GPU each."""
-    given = {**given, "gpu": several_gpus(service, count, given["gpu"])}
+    options = {**options, "gpu": several_gpus(service, count, options["gpu"])}
     if count < 2:
-        return run(service, module, words, given)
+        return run(service, module, arguments, options)
     launcher = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={count}", "-m", module]
-    return run(service, "torch.distributed.run", words, given, launcher)
+    return run(service, "torch.distributed.run", arguments, options, launcher)
 
 
 def flags_of(values: Mapping[str, object]) -> list[str]:
@@ -119,9 +121,9 @@ def run_module(
     """
     variables = {**paths.of_caller(), **service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))}
     environment = compose.read()[service].environment_name
-    chosen, line = both.choose(runtime, [environment], prefer)
+    selected, line = both.choose(runtime, [environment], prefer)
     say(line)
     command = ["python", "-m", module, *arguments]
     if not dry_run:
-        chosen.prepare([environment])
-    return chosen.run(service, command, variables, dry_run=dry_run)
+        selected.prepare([environment])
+    return selected.run(service, command, variables, dry_run=dry_run)

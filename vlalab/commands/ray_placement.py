@@ -29,13 +29,13 @@ END_S = 10.0
 class RayPlacement:
     """The workers of evaluations on a cluster, and where these listen."""
 
-    here: Member
+    membership: Member
     host: str
     port: int
     workers: int | None
     runtime: str = "local"  # of the evaluator; each machine that joins has its own
     replicas: int = 0  # of the policy, which Ray places too
-    why: str = ""  # why the evaluation was stopped: no machine takes part, no policy is left
+    stop_reason: str = ""  # why the evaluation was stopped: no machine takes part, no policy is left
 
     @property
     def flags(self) -> dict[str, object]:
@@ -49,8 +49,8 @@ class RayPlacement:
         Raises LabError for one that does not get ready. Where all have ended the evaluation is ended as by Ctrl-C.
         """
         model = manifests.models().get(service)
-        words = ["up", service, "--stay", *(["--suite", suite] if model and suite in model.checkpoints else [])]
-        request = {"replicas": self.replicas, "command": words, "gpu": service in compose.gpu_services()}
+        arguments = ["up", service, "--stay", *(["--suite", suite] if model and suite in model.checkpoints else [])]
+        request = {"replicas": self.replicas, "command": arguments, "gpu": service in compose.gpu_services()}
         with self._driver("serve", request) as (process, follow):
             assert process.stdout
             urls, last = list[str](), ""
@@ -59,7 +59,7 @@ class RayPlacement:
                     if line.startswith("http"):
                         urls.append(line.strip())
                     else:
-                        last = cluster.in_words(line.strip())
+                        last = cluster.explain_output(line.strip())
                     if len(urls) == self.replicas:
                         break
                 else:
@@ -83,25 +83,30 @@ class RayPlacement:
         """Run drive.py while it lasts; yield it, and a thread that prints its messages and ends the evaluation too."""
         over = threading.Event()
         url = f"http://{self.host}:{self.port}"
-        where = {"address": self.here.head, "node": self.here.node, "url": url, "token": compose.token()}
+        connection = {
+            "address": self.membership.head,
+            "node": self.membership.node,
+            "url": url,
+            "token": compose.token(),
+        }
 
         def follow() -> None:
             assert process.stdout
             message = ""
             for line in process.stdout:
-                message = cluster.in_words(line.strip())
+                message = cluster.explain_output(line.strip())
                 say(f"cluster: {message}")
             if process.wait() != 0 and not over.is_set():
-                self.why = message or "Ray ended"
+                self.stop_reason = message or "Ray ended"
                 os.kill(os.getpid(), signal.SIGINT)
 
         with subprocess.Popen(
-            cluster.command(action), env=self.here.variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            cluster.command(action), env=self.membership.variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, start_new_session=True, preexec_fn=die_with_parent(),
         ) as process:  # fmt: skip
             try:
                 assert process.stdin
-                json.dump({**where, "workers": self.workers, **request}, process.stdin)
+                json.dump({**connection, "workers": self.workers, **request}, process.stdin)
                 process.stdin.close()
                 yield process, threading.Thread(target=follow, daemon=True)
             finally:
@@ -113,21 +118,23 @@ class RayPlacement:
                     process.kill()
 
 
-def prepare(runtime: str, head: str | bool, policy: str, evaluators: Mapping[str, Any], replicas: int) -> RayPlacement:
+def prepare(
+    runtime: str, head: str | bool, policy: str, evaluator_options: Mapping[str, Any], replicas: int
+) -> RayPlacement:
     """Return what places the workers of an evaluation.
 
     head: the address of the cluster's head; True: of the one that this machine is in. policy, evaluators: the other
     flags. Raises LabError where Ray gives no answer, this machine is not part of the cluster, or others could not reach
     it.
     """
-    if evaluators["listen"]:
+    if evaluator_options["listen"]:
         raise LabError("--cluster has the evaluator listen where the cluster reaches it; leave --listen out")
-    here, workers = cluster.joined(None if head is True else str(head)), evaluators["workers"]
-    machines, dashboard = cluster.nodes(here)
-    host = here.node or cluster.towards(here.head)
+    membership, workers = cluster.find_membership(None if head is True else str(head)), evaluator_options["workers"]
+    machines, dashboard = cluster.nodes(membership)
+    host = membership.node or cluster.local_address_for(membership.head)
     if host not in {machine["address"] for machine in machines}:
         raise LabError(
-            f"this machine ({host}) is no part of the cluster at {here.head}: ./lab cluster join {here.head}"
+            f"this machine ({host}) is no part of the cluster at {membership.head}: ./lab cluster join {membership.head}"
         )
     if not ports.is_loopback(host):
         _require_reachable(host, policy)
@@ -135,7 +142,7 @@ def prepare(runtime: str, head: str | bool, policy: str, evaluators: Mapping[str
         raise LabError(f"a container does not reach {host}, which is this machine's alone; use --runtime local")
     cores = int(sum(machine["cores"] for machine in machines))
     many = f"{len(machines)} machine{'s' * (len(machines) > 1)}, {cores} core{'s' * (cores != 1)}"
-    say(f"cluster at {here.head}: {many}{cluster.page_of(dashboard)}")
+    say(f"cluster at {membership.head}: {many}{cluster.dashboard_note(dashboard)}")
     if replicas and replicas >= cores:
         raise LabError(
             f"--replicas {replicas}: each takes a core, which leaves none of the cluster's {cores} for a worker; "
@@ -144,7 +151,7 @@ def prepare(runtime: str, head: str | bool, policy: str, evaluators: Mapping[str
     if workers and workers > cores - replicas:
         say(f"some of {workers} workers wait for room, or for machines that join")
     runs_in = "docker" if runtime == "docker" else "local"
-    return RayPlacement(here, host, ports.free(host), workers, runs_in, replicas)
+    return RayPlacement(membership, host, ports.free(host), workers, runs_in, replicas)
 
 
 def _require_reachable(host: str, policy: str) -> None:

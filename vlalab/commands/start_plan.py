@@ -30,7 +30,7 @@ def start_services(plan: StartPlan, runtime: Runtime) -> list[Instance]:
 
     Raises LabError for the first that did not get ready; it is stopped, and the others of its batch stay up.
     """
-    return [found for names in batches(plan.order) for found in _start_batch(names, plan, runtime)]
+    return [instance for names in batches(plan.order) for instance in _start_batch(names, plan, runtime)]
 
 
 def batches(order: Sequence[str]) -> list[list[str]]:
@@ -58,7 +58,7 @@ def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> lis
                 settings = {**plan.variables, **plan.current_settings.get(name, {}), **plan.settings[name]}
                 # A running one whose settings match is kept.
                 started = runtime.start(name, {**settings, **steward.variables(name)})
-                service_settings.keep(name, plan.settings[name])
+                service_settings.save(name, plan.settings[name])
                 is_same = before and before.started_at == started.started_at and started.is_healthy()
                 (running if is_same else pending)[name] = started
             for name in names:

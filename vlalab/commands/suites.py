@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vlalab.commands import evaluation
-from vlalab.commands.evaluation import INTERRUPTED, Request
+from vlalab.commands.evaluation import INTERRUPTED, EvaluationRequest
 from vlalab.description import compose, manifests
 from vlalab.host import paths
 from vlalab.host.console import LabError, say
@@ -20,19 +20,19 @@ from vlalab.runtimes import both
 NAMED = ("--resume", "--run-id")  # the flags that name a run
 
 
-def chosen(words: Sequence[str]) -> list[str]:
+def select(names: Sequence[str]) -> list[str]:
     """Returns the suites of those words, each once: "all" is the table of the benchmark that is there by default.
 
     Raises LabError for suites of two benchmarks, which no table has side by side.
     """
     table = manifests.benchmarks()[manifests.default_job()].table
-    found = list(dict.fromkeys(suite for word in words for suite in (table if word == "all" else (word,))))
-    if len({manifests.job_of(suite) for suite in found}) > 1:
-        raise LabError(f"{', '.join(found)} are of several benchmarks; evaluate those of one at a time")
-    return found
+    selected = list(dict.fromkeys(suite for word in names for suite in (table if word == "all" else (word,))))
+    if len({manifests.job_of(suite) for suite in selected}) > 1:
+        raise LabError(f"{', '.join(selected)} are of several benchmarks; evaluate those of one at a time")
+    return selected
 
 
-def run(request: Request, suites: Sequence[str], typed: Sequence[str]) -> int:
+def run(request: EvaluationRequest, suites: Sequence[str], typed: Sequence[str]) -> int:
     """Evaluates every suite and prints the table; returns the exit code of the first that did not end well, else 0.
 
     typed: the command line, to say what goes on with it.
@@ -44,21 +44,21 @@ def run(request: Request, suites: Sequence[str], typed: Sequence[str]) -> int:
     for number, suite in enumerate(suites, 1):
         say(f"suite {number} of {len(suites)}: {suite}")
         ids.append(f"{suite}-{name}")
-        one = replace(request, suite=suite, flags=(*flags, "--run-id", ids[-1]))
-        code = evaluation.run(one, shlex.join(["./lab", "eval", suite, *typed_flags]))
+        suite_request = replace(request, suite=suite, flags=(*flags, "--run-id", ids[-1]))
+        code = evaluation.run(suite_request, shlex.join(["./lab", "eval", suite, *typed_flags]))
         if code:
             break
     if len(ids) > 1:  # a table that cannot be made takes nothing away from the runs
         runtime, _ = both.choose(request.runtime, [compose.read()[request.job].environment_name])
         runtime.run(request.job, ["python", "-m", evaluation.RUNS, "table", *ids], dry_run=request.dry_run)
     if code and not request.dry_run:
-        again = shlex.join(["./lab", "eval", *suites, *typed_flags, "--run-id", name])
+        resume_command = shlex.join(["./lab", "eval", *suites, *typed_flags, "--run-id", name])
         say(f"{'stopped' if code == INTERRUPTED else 'not complete'}; this goes on with all {len(suites)} suites:")
-        say(f"  {again}")
+        say(f"  {resume_command}")
     return code
 
 
-def _name(request: Request, suites: Sequence[str]) -> str:
+def _name(request: EvaluationRequest, suites: Sequence[str]) -> str:
     """Returns what the runs of all suites have in common: as told, the last one to go on with, or a new one."""
     flags = dict(zip(request.flags, [*request.flags[1:], ""], strict=True))
     if "--run-id" in flags:
@@ -77,16 +77,16 @@ def _name(request: Request, suites: Sequence[str]) -> str:
 def _numbers(suite: str, policy: str) -> list[int]:
     pattern = re.compile(rf"{suite}-{re.escape(policy)}-(\d+)")
     names = (path.name for path in (paths.volume() / "runs").glob(f"{suite}-*"))
-    return [int(found[1]) for name in names if (found := pattern.fullmatch(name))]
+    return [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
 
 
 def _without_names(flags: Sequence[str]) -> list[str]:
     """Returns flags without those that name a run, and what they name."""
-    kept: list[str] = []
-    before = ""
-    for word in flags:
-        is_name = before in NAMED and not word.startswith("--")
-        before = word
-        if not is_name and word.split("=")[0] not in NAMED:
-            kept.append(word)
-    return kept
+    remaining: list[str] = []
+    previous = ""
+    for argument in flags:
+        is_name = previous in NAMED and not argument.startswith("--")
+        previous = argument
+        if not is_name and argument.split("=")[0] not in NAMED:
+            remaining.append(argument)
+    return remaining

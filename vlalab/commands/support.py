@@ -72,7 +72,7 @@ def write(target: Path | None, root: Path = paths.ROOT) -> Path:
 
 def gather(root: Path) -> dict[str, str]:
     """Return the archive's files by name, their secrets removed."""
-    known = known_secrets(root)
+    secret_values = current_secrets(root)
 
     def services() -> str:
         environment = compose.environment_variables()
@@ -85,9 +85,12 @@ def gather(root: Path) -> dict[str, str]:
         "compose.yaml": services,  # with their variables filled in
         "variables.txt": lambda: variables(root),
         **{f"logs/{name}.log": (lambda name=name: _service_log(name)) for name in logs.names()},
-        **{f"logs/{one.name}-container.log": (lambda one=one: _container_log(one)) for one in containers.everything()},
+        **{
+            f"logs/{container.name}-container.log": (lambda container=container: _container_log(container))
+            for container in containers.everything()
+        },
     }
-    return {name: secrets.removed(_or_reason(make), known) for name, make in parts.items()}
+    return {name: secrets.removed(_or_reason(make), secret_values) for name, make in parts.items()}
 
 
 def versions() -> dict[str, object]:
@@ -111,20 +114,20 @@ def variables(root: Path) -> str:
     harmless = HARMLESS | environment_file.documented() - SECRET
 
     def listed(values: Mapping[str, str]) -> str:
-        shown = {name: value if name in harmless or not value else secrets.HIDDEN for name, value in values.items()}
-        return "".join(f"{name}={shown[name]}\n" for name in sorted(shown)) or "(none)\n"
+        displayed = {name: value if name in harmless or not value else secrets.HIDDEN for name, value in values.items()}
+        return "".join(f"{name}={displayed[name]}\n" for name in sorted(displayed)) or "(none)\n"
 
     shell = {n: v for n, v in os.environ.items() if n.startswith(PREFIXES) or n.upper() in HARMLESS | PROXIES}
     return f"# .env\n{_or_reason(lambda: listed(read_dotenv(root / '.env')))}\n# the shell\n{listed(shell)}"
 
 
-def known_secrets(root: Path = paths.ROOT) -> set[str]:
+def current_secrets(root: Path = paths.ROOT) -> set[str]:
     """Return the known secret values: those of the shell, of .env, and of running services."""
     try:
-        known = secrets.values(compose.environment_variables(root))
+        values = secrets.values(compose.environment_variables(root))
     except LabError:  # .env cannot be read; what looks like a secret is removed all the same
-        known = secrets.values(os.environ)
-    return known.union(*(secrets.values(instance.started_with()) for instance in both.instances()))
+        values = secrets.values(os.environ)
+    return values.union(*(secrets.values(instance.started_with()) for instance in both.instances()))
 
 
 def _or_reason(make: Callable[[], str]) -> str:

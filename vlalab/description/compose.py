@@ -80,9 +80,9 @@ def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[
 
     Raises LabError for what this reader does not know, and for a `${VARIABLE:?text}` that is not set.
     """
-    known = environment_variables(path.parent) if variables is None else variables
-    known = {**known, **discovered(known, path)}
-    return {name: _service(name, _filled(body, known), known) for name, body in _document(path)["services"].items()}
+    values = environment_variables(path.parent) if variables is None else variables
+    values = {**values, **discovered(values, path)}
+    return {name: _service(name, _filled(body, values), values) for name, body in _document(path)["services"].items()}
 
 
 def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str]:
@@ -204,8 +204,8 @@ def project() -> str:
 
     $COMPOSE_PROJECT_NAME, else $VLALAB_PROJECT, of .env too; else this caller's and clone's own.
     """
-    known = environment_variables()
-    return known.get("COMPOSE_PROJECT_NAME") or known.get(PROJECT) or f"vla-lab-{state.owner()}"
+    variables = environment_variables()
+    return variables.get("COMPOSE_PROJECT_NAME") or variables.get(PROJECT) or f"vla-lab-{state.owner()}"
 
 
 def token() -> str | None:
@@ -231,28 +231,28 @@ def page_url(service: str) -> str:
 # --- one service --------------------------------------------------------------------------------------------
 
 
-def _service(name: str, body: Mapping[str, Any], known: Mapping[str, str]) -> Service:
-    where = f"compose.yaml: service '{name}'"
+def _service(name: str, body: Mapping[str, Any], variables: Mapping[str, str]) -> Service:
+    label = f"compose.yaml: service '{name}'"
     if "extends" in body or "env_file" in body or isinstance(body.get("environment"), list):
         unread = "extends, env_file or a list of variables"
-        raise LabError(f"{where} uses {unread}, which the local runtime does not read")
+        raise LabError(f"{label} uses {unread}, which the local runtime does not read")
     if "x-local" not in body:
-        raise LabError(f"{where} has no x-local; name the images/ folder it runs in")
+        raise LabError(f"{label} has no x-local; name the images/ folder it runs in")
     mounts = []
     for mount in body.get("volumes") or ():
         entry = mount if isinstance(mount, dict) and mount.get("type") == "bind" else {}
         source, target = str(entry.get("source", "")), str(entry.get("target", ""))
         if not (source.startswith(("/", "./", "~")) and target.startswith("/")):
-            raise LabError(f"{where} mounts {mount!r}; expected {{type: bind, source: ./this, target: /that}}")
+            raise LabError(f"{label} mounts {mount!r}; expected {{type: bind, source: ./this, target: /that}}")
         mounts.append((source, target))
     health = None
     if check := body.get("healthcheck"):
         if not isinstance(check["test"], list) or check["test"][0] != "CMD":
-            raise LabError(f"{where} has the health check {check['test']!r}; expected a list [CMD, …]")
+            raise LabError(f"{label} has the health check {check['test']!r}; expected a list [CMD, …]")
         health = Health(tuple(check["test"][1:]), seconds(check.get("timeout", "30s")))
     command, environment = body.get("command") or [], body.get("environment") or {}
     # A variable without a value is the caller's own.
-    environment = {key: known.get(key) if value is None else value for key, value in environment.items()}
+    environment = {key: variables.get(key) if value is None else value for key, value in environment.items()}
     return Service(
         name=name,
         environment_name=body["x-local"],

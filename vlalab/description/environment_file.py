@@ -19,7 +19,7 @@ EXAMPLE = ROOT / ".env.example"  # which documents every variable
 PREFIX = "VLALAB_"
 
 
-def take_in() -> None:
+def load() -> None:
     """Puts .env under the process's variables, and makes folders absolute: what is started runs elsewhere.
 
     Says which names begin like the lab's and are none of its variables.
@@ -27,20 +27,20 @@ def take_in() -> None:
     for name in DIRECTORIES.keys() & os.environ.keys():
         if os.environ[name] not in DIRECTORIES[name]:
             os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
-    found = read_dotenv(ROOT / ".env")
-    for name, value in found.items():
+    values = read_dotenv(ROOT / ".env")
+    for name, value in values.items():
         is_directory = name in DIRECTORIES and value not in DIRECTORIES[name]
         os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_directory else value)
-    if not os.environ.get("VLALAB_VOLUME") and (own := default_volume()) != CLONES_VOLUME:
-        os.environ["VLALAB_VOLUME"] = str(own)  # for what is started: compose.yaml's own default is the clone's
+    if not os.environ.get("VLALAB_VOLUME") and (volume := default_volume()) != CLONES_VOLUME:
+        os.environ["VLALAB_VOLUME"] = str(volume)  # for what is started: compose.yaml's own default is the clone's
     for name, replacement in removed().items():
         if os.environ.get(name):
             raise LabError(f"{name} was removed: {replacement}; unset it")
-    for text in strangers(found, known()) if found else ():
+    for text in strangers(values, variable_names()) if values else ():
         say(f".env: {text}")
 
 
-def known() -> set[str]:
+def variable_names() -> set[str]:
     """Return the names of the lab's variables: .env.example's, compose.yaml's, and a base image per environment."""
     texts = (path.read_text(encoding="utf-8") for path in (EXAMPLE, FILE))
     named = [name for text in texts for name in re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]\b", text)]
@@ -57,12 +57,12 @@ def removed() -> dict[str, str]:
     return dict(re.findall(r"(?m)^# (\w+): removed; (.+)$", EXAMPLE.read_text(encoding="utf-8")))
 
 
-def strangers(given: Mapping[str, str], known: Collection[str]) -> list[str]:
+def strangers(names: Mapping[str, str], valid: Collection[str]) -> list[str]:
     """Return a sentence for each name that begins like the lab's variables and is none of them."""
     sentences = []
-    for name in given:
-        if name.upper().startswith(PREFIX) and name not in known:
-            close = difflib.get_close_matches(name.upper(), known, 1, 0.7)
+    for name in names:
+        if name.upper().startswith(PREFIX) and name not in valid:
+            close = difflib.get_close_matches(name.upper(), valid, 1, 0.7)
             hint = f"did you mean {close[0]}?" if close else ".env.example has them all"
             sentences.append(f"{name} is no variable of the lab and changes nothing; {hint}")
     return sentences

@@ -24,7 +24,7 @@ NO_DEVICES = "No devices were found"  # nvidia-smi's words, with a status of its
 DEVICE = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
 # What a driver that does not answer says of itself, as its library names it → a part of nvidia-smi's words; why, and
 # what to do.
-SILENT = {
+DRIVER_FAILURES = {
     "LibRmVersionMismatch": (
         "version mismatch",
         "the kernel has {driver} loaded and the library is of another version: it was updated since the machine "
@@ -42,7 +42,7 @@ SILENT = {
 }
 
 
-def _ask(query: str, timeout_s: float) -> list[list[str]]:
+def _query(query: str, timeout_s: float) -> list[list[str]]:
     """Return the rows of `nvidia-smi --query-…`, each a list of stripped cells; none where it is missing.
 
     Raises OSError, with nvidia-smi's words, where it is installed and fails.
@@ -51,13 +51,13 @@ def _ask(query: str, timeout_s: float) -> list[list[str]]:
         return []
     command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         raise OSError(f"it did not answer within {timeout_s:g} s") from None
-    words = (asked.stdout + asked.stderr).strip()
-    if asked.returncode != 0 and NO_DEVICES not in words:
-        raise OSError(words.splitlines()[0] if words else f"it ended with status {asked.returncode}")
-    lines = asked.stdout.splitlines() if asked.returncode == 0 else []
+    output = (process.stdout + process.stderr).strip()
+    if process.returncode != 0 and NO_DEVICES not in output:
+        raise OSError(output.splitlines()[0] if output else f"it ended with status {process.returncode}")
+    lines = process.stdout.splitlines() if process.returncode == 0 else []
     return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
 
 
@@ -65,7 +65,7 @@ def _ask(query: str, timeout_s: float) -> list[list[str]]:
 def _devices() -> tuple[dict[str, str], str | None]:
     """Return {number: UUID}, and what nvidia-smi said if it failed."""
     try:
-        rows = _ask("gpu=index,uuid", ASK_S)
+        rows = _query("gpu=index,uuid", ASK_S)
     except OSError as error:
         return {}, str(error)
     return {row[0]: row[-1] for row in rows if row[0].isdigit()}, None
@@ -85,8 +85,8 @@ def memory_by_process() -> dict[int, dict[str, int]]:
     """Return {pid: {GPU's index: MiB}} for every process that computes on a GPU; nothing where nvidia-smi fails."""
     used: dict[int, dict[str, int]] = defaultdict(dict)
     try:
-        index = {row[1]: row[0] for row in _ask("gpu=index,uuid", STATUS_S) if len(row) == 2}
-        rows = _ask("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
+        index = {row[1]: row[0] for row in _query("gpu=index,uuid", STATUS_S) if len(row) == 2}
+        rows = _query("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
     except OSError:
         return {}
     for row in rows:
@@ -103,37 +103,41 @@ def variable(service: str) -> str:
     return f"VLALAB_{service.upper().replace('-', '_')}_GPU"
 
 
-def devices(choice: str, where: str) -> list[str]:
+def devices(choice: str, label: str) -> list[str]:
     """Return the devices of a choice like "0,1", as nvidia-smi names them. Raises LabError for what names none."""
-    found = [part.strip() for part in choice.split(",")]
-    if not all(DEVICE.fullmatch(part) for part in found):
+    names = [part.strip() for part in choice.split(",")]
+    if not all(DEVICE.fullmatch(part) for part in names):
         raise LabError(
-            f"{where} {choice} is no device; expected auto, none, all, or numbers or UUIDs as `nvidia-smi -L` shows: "
+            f"{label} {choice} is no device; expected auto, none, all, or numbers or UUIDs as `nvidia-smi -L` shows: "
             "0 or 0,1 or GPU-… or MIG-…"
         )
-    if len(set(found)) < len(found):
-        raise LabError(f"{where} {choice} names a device twice; name each once")
-    return found
+    if len(set(names)) < len(names):
+        raise LabError(f"{label} {choice} names a device twice; name each once")
+    return names
 
 
-def chosen(service: str, known: Mapping[str, str]) -> str:
+def chosen(service: str, variables: Mapping[str, str]) -> str:
     """Return what `known` says about a service: "" (what there is), "none", "all" or devices. Raises LabError."""
-    choice = known.get(variable(service), "")
+    choice = variables.get(variable(service), "")
     if service not in compose.gpu_services() or choice in ("", "auto"):
         return ""
     return choice if choice in ("all", "none") else ",".join(devices(choice, variable(service)))
 
 
-def why_silent(words: str, driver: str = "another driver") -> str:
+def why_silent(message: str, driver: str = "another driver") -> str:
     """Return why a driver does not answer and what to do, by nvidia-smi's words or by the name of NVML's error."""
-    known = (why.format(driver=driver) for name, (said, why) in SILENT.items() if words == name or said in words)
-    return next(known, f"the GPU's driver does not answer ({words}); restart the machine: sudo reboot")
+    explanations = (
+        explanation.format(driver=driver)
+        for name, (pattern, explanation) in DRIVER_FAILURES.items()
+        if message == name or pattern in message
+    )
+    return next(explanations, f"the GPU's driver does not answer ({message}); restart the machine: sudo reboot")
 
 
 def check(service: str) -> None:
     """Raise LabError where a service would take the GPU there is, and nvidia-smi fails."""
-    if service in compose.gpu_services() and (words := problem()):
-        raise LabError(f"{why_silent(words)}, or run on the CPU with --gpu none ({variable(service)}=none)")
+    if service in compose.gpu_services() and (message := problem()):
+        raise LabError(f"{why_silent(message)}, or run on the CPU with --gpu none ({variable(service)}=none)")
 
 
 def first(number: int) -> str | None:
@@ -141,13 +145,13 @@ def first(number: int) -> str | None:
     return ",".join(list(_devices()[0])[:number]) if count() >= number else None
 
 
-def visible(service: str, known: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def visible(service: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Return which GPUs a local process is to see, "" for all, and the variables that let it see no other.
 
     CUDA counts devices as nvidia-smi does only when it is told to. What the caller's own CUDA_VISIBLE_DEVICES says
     stays, unless the lab's variable says something. Raises LabError where nobody said anything and nvidia-smi fails.
     """
-    choice = chosen(service, known)
+    choice = chosen(service, variables)
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if choice == "none":
         return choice, {"CUDA_VISIBLE_DEVICES": ""}

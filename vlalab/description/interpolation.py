@@ -28,9 +28,13 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
         if dollar or plain:
             return dollar or variables.get(plain, "")
         if not braced:
-            why = "has a '${' without its '}', or what is no variable in it"
-            why = why if text.startswith("{", match.end()) else "has a '$' before no name; write '$$' for a dollar sign"
-            raise LabError(f"compose.yaml: {text!r} {why}; expected ${{NAME}} or ${{NAME:-default}}")
+            reason = "has a '${' without its '}', or what is no variable in it"
+            reason = (
+                reason
+                if text.startswith("{", match.end())
+                else "has a '$' before no name; write '$$' for a dollar sign"
+            )
+            raise LabError(f"compose.yaml: {text!r} {reason}; expected ${{NAME}} or ${{NAME:-default}}")
         value = variables.get(braced)
         present = bool(value) if operator and operator.startswith(":") else value is not None
         if operator and operator.endswith("+"):
@@ -51,17 +55,17 @@ def read_dotenv(path: Path) -> dict[str, str]:
     python-dotenv parses the lines (quotes, comments, several lines); variables in values are filled in as Compose
     does, from the process and the lines above, but in single quotes. Raises LabError for a line that is not NAME=value.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise LabError(f"{path} is not UTF-8 text (line {line}); save it as UTF-8") from None
     for binding in parse_stream(io.StringIO(text)):
-        where = f"{path}, line {binding.original.line}"
+        location = f"{path}, line {binding.original.line}"
         if binding.error:
             # The line itself is not repeated: it may hold a token, and this text goes into `./lab support`.
-            raise LabError(f"{where} is not a variable; expected NAME=value, quotes closed at the end")
+            raise LabError(f"{location} is not a variable; expected NAME=value, quotes closed at the end")
         if binding.key is None or binding.value is None:
             continue
         raw, value = binding.original.string.partition("=")[2].lstrip(), binding.value
@@ -69,8 +73,8 @@ def read_dotenv(path: Path) -> dict[str, str]:
             value = value.replace(r"\$", "$$") if raw.startswith('"') else value
             value = re.sub(r"\$\$|\$(?![A-Za-z_{])", "$$", value)  # a "$" before no name is itself
             try:
-                value = interpolate(value, {**found, **os.environ})
+                value = interpolate(value, {**values, **os.environ})
             except LabError as error:
-                raise LabError(f"{where}: {str(error).removeprefix('compose.yaml: ')}") from None
-        found[binding.key] = value
-    return found
+                raise LabError(f"{location}: {str(error).removeprefix('compose.yaml: ')}") from None
+        values[binding.key] = value
+    return values

@@ -130,7 +130,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Folder:
+class ServiceManifest:
     """`services/<folder>/manifest.yaml`."""
 
     services: Mapping[str, Service]
@@ -151,24 +151,26 @@ def environments() -> dict[str, Environment]:
 
 def default_environment() -> str:
     """Return the environment that is meant where none is named."""
-    return next(name for name, one in environments().items() if one.default)
+    return next(name for name, manifest in environments().items() if manifest.default)
 
 
 def stages() -> dict[str, Stage]:
     """Return the stages of the Dockerfile that a folder may replace, by name."""
-    return {name: stage for one in environments().values() for name, stage in one.stages.items()}
+    return {name: stage for manifest in environments().values() for name, stage in manifest.stages.items()}
 
 
 @functools.cache
-def directories() -> dict[str, Folder]:
+def directories() -> dict[str, ServiceManifest]:
     """Return the manifests of services, by folder. Raises LabError for a bad one, and for a service that has two."""
-    found = {path.parent.name: _read(path, Folder) for path in sorted((paths.ROOT / "services").glob(f"*/{NAME}"))}
-    homes: dict[str, str] = {}
-    for directory, manifest in found.items():
+    manifests = {
+        path.parent.name: _read(path, ServiceManifest) for path in sorted((paths.ROOT / "services").glob(f"*/{NAME}"))
+    }
+    owners: dict[str, str] = {}
+    for directory, manifest in manifests.items():
         for name in manifest.services:
-            if homes.setdefault(name, directory) != directory:
-                raise LabError(f"service '{name}' has two manifests, services/{homes[name]} and services/{directory}")
-    return found
+            if owners.setdefault(name, directory) != directory:
+                raise LabError(f"service '{name}' has two manifests, services/{owners[name]} and services/{directory}")
+    return manifests
 
 
 def directory_of(service: str) -> str:
@@ -204,8 +206,8 @@ def benchmarks() -> dict[str, Benchmark]:
 
 def _loaded(benchmark: Benchmark) -> Benchmark:
     """Return a benchmark with the names that a program defines."""
-    places = {name: value for name, value in vars(benchmark).items() if name in DEFINED and isinstance(value, str)}
-    values = {name: borrowed.load(place) for name, place in places.items()}
+    locations = {name: value for name, value in vars(benchmark).items() if name in DEFINED and isinstance(value, str)}
+    values = {name: borrowed.load(location) for name, location in locations.items()}
     return replace(benchmark, **{name: value if name == "variants" else tuple(value) for name, value in values.items()})
 
 
@@ -226,7 +228,7 @@ def base_of(suite: str) -> str:
     )
 
 
-def suites_in_words() -> str:
+def format_suites() -> str:
     """Return the suites as helps name them; of those that are made of others, how many there are."""
     named = [suite for benchmark in benchmarks().values() for suite in benchmark.suites]
     further = [suite for benchmark in benchmarks().values() for suite in benchmark.variants]
@@ -248,43 +250,43 @@ def job_of(suite: str) -> str:
 
 @functools.cache
 def _read(path: Path, kind: type) -> Any:
-    shown = str(path.relative_to(paths.ROOT)) if path.is_relative_to(paths.ROOT) else str(path)
+    label = str(path.relative_to(paths.ROOT)) if path.is_relative_to(paths.ROOT) else str(path)
     try:
-        return _parse(kind, yaml.load(path.read_text(encoding="utf-8"), LOADER), shown)
+        return _parse(kind, yaml.load(path.read_text(encoding="utf-8"), LOADER), label)
     except OSError as error:
-        raise LabError(f"{shown} cannot be read ({error.strerror}); docs/architecture.md says what it holds") from None
+        raise LabError(f"{label} cannot be read ({error.strerror}); docs/architecture.md says what it holds") from None
     except yaml.YAMLError as error:
-        raise LabError(f"{shown} is no YAML: {' '.join(str(error).split())}") from None
+        raise LabError(f"{label} is no YAML: {' '.join(str(error).split())}") from None
 
 
-def _parse(kind: Any, data: Any, where: str) -> Any:
+def _parse(kind: Any, data: Any, location: str) -> Any:
     """Return `data`, as YAML gives it, as what `kind` says: a dataclass, a mapping, a tuple or a plain value.
 
     Raises LabError for an unknown or a missing key and for a value of another type; `where` names its place.
     """
-    if isinstance(data, str) and where.rpartition(": ")[2] in DEFINED:
+    if isinstance(data, str) and location.rpartition(": ")[2] in DEFINED:
         return data
     arguments = typing.get_args(kind)
     if types.NoneType in arguments:
-        return None if data is None else _parse(arguments[0], data, where)
+        return None if data is None else _parse(arguments[0], data, location)
     expected, is_class = _yaml_type(kind), dataclasses.is_dataclass(kind)
     data = float(data) if expected is float and type(data) is int else data
     actual: type = type(data)  # isinstance would take true for a number
     if actual is not expected:
-        raise LabError(f"{where} is {data!r}; expected {YAML_TYPES[expected]}")
+        raise LabError(f"{location} is {data!r}; expected {YAML_TYPES[expected]}")
     if expected is list:
-        return tuple(_parse(arguments[0], value, f"{where}[{index}]") for index, value in enumerate(data))
+        return tuple(_parse(arguments[0], value, f"{location}[{index}]") for index, value in enumerate(data))
     if not is_class:
         is_mapping = expected is dict
-        return {key: _parse(arguments[1], data[key], f"{where}: {key}") for key in data} if is_mapping else data
+        return {key: _parse(arguments[1], data[key], f"{location}: {key}") for key in data} if is_mapping else data
     hints = typing.get_type_hints(kind)
     for key in data:
         if key not in hints:
-            raise LabError(unknown(f"{where}: key", str(key), hints))
-    for one in dataclasses.fields(kind):
-        if one.name not in data and one.default is one.default_factory is dataclasses.MISSING:
-            raise LabError(f"{where} lacks '{one.name}'; expected {YAML_TYPES[_yaml_type(hints[one.name])]}")
-    return kind(**{key: _parse(hints[key], value, f"{where}: {key}") for key, value in data.items()})
+            raise LabError(unknown(f"{location}: key", str(key), hints))
+    for entry in dataclasses.fields(kind):
+        if entry.name not in data and entry.default is entry.default_factory is dataclasses.MISSING:
+            raise LabError(f"{location} lacks '{entry.name}'; expected {YAML_TYPES[_yaml_type(hints[entry.name])]}")
+    return kind(**{key: _parse(hints[key], value, f"{location}: {key}") for key, value in data.items()})
 
 
 def _yaml_type(kind: Any) -> type:

@@ -33,34 +33,43 @@ def _ip(bind: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def service_on_free_port(
-    path: Path, name: str, known: Mapping[str, str], any_port: bool, mine: int | None = None, by_engine: bool = False
+    path: Path,
+    name: str,
+    variables: Mapping[str, str],
+    any_port: bool,
+    current_port: int | None = None,
+    by_engine: bool = False,
 ) -> Service:
     """Return the service as compose.yaml has it, on a free port: its port variable is set where the port is taken.
 
     mine: the port that the service has already, if it runs; nobody else took that one. by_engine: Docker's engine will
     listen there, which may have rights that the caller lacks. Raises LabError for a place that cannot be.
     """
-    bind = known.get("VLALAB_BIND") or "127.0.0.1"
-    known = {**known, "VLALAB_LISTEN": bind}
-    if not is_loopback(bind) and not known.get("VLALAB_TOKEN"):
+    bind = variables.get("VLALAB_BIND") or "127.0.0.1"
+    variables = {**variables, "VLALAB_LISTEN": bind}
+    if not is_loopback(bind) and not variables.get("VLALAB_TOKEN"):
         raise LabError(f"VLALAB_BIND={bind} opens services to the network; set VLALAB_TOKEN too (8 characters or more)")
-    services = compose.read(path, known)
+    services = compose.read(path, variables)
     require_known("service", [name], services)
     service = services[name]
     if not service.ports:
         return service
-    wanted = service.ports[0].published
-    others = {p.published for other in services.values() if other.name != name for p in other.ports}
-    port = wanted if wanted == mine else next(_free_ports(bind, 0 if any_port else wanted, others, by_engine))
-    port = mine if mine and port != wanted else port
-    if port == wanted:
+    requested = service.ports[0].published
+    reserved = {p.published for other in services.values() if other.name != name for p in other.ports}
+    port = (
+        requested
+        if requested == current_port
+        else next(_free_ports(bind, 0 if any_port else requested, reserved, by_engine))
+    )
+    port = current_port if current_port and port != requested else port
+    if port == requested:
         return service
     if not any_port:
-        say(f"port {wanted} is taken by another program; '{name}' gets {port}")
-    moved = compose.read(path, {**known, port_variable(name): str(port)})[name]
-    if moved.ports[0].published != port:
+        say(f"port {requested} is taken by another program; '{name}' gets {port}")
+    updated = compose.read(path, {**variables, port_variable(name): str(port)})[name]
+    if updated.ports[0].published != port:
         raise LabError(f"compose.yaml: the port of '{name}' does not follow {port_variable(name)}")
-    return moved
+    return updated
 
 
 def port_variable(service: str) -> str:
@@ -73,12 +82,12 @@ def free(host: str) -> int:
     return next(_free_ports(host, 0, frozenset()))
 
 
-def _free_ports(bind: str, wanted: int, others: Set[int], by_engine: bool = False) -> Iterator[int]:
+def _free_ports(bind: str, requested: int, reserved: Set[int], by_engine: bool = False) -> Iterator[int]:
     """Yield ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any.
 
     One that is yielded is this process's until it ends: what it starts there does not listen yet.
     """
-    candidates = [port for port in range(wanted, wanted + 100) if port not in others] if wanted else []
+    candidates = [port for port in range(requested, requested + 100) if port not in reserved] if requested else []
     for port in (*candidates, *[0] * 9):
         with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -88,14 +97,14 @@ def _free_ports(bind: str, wanted: int, others: Set[int], by_engine: bool = Fals
                 if by_engine and isinstance(error, PermissionError):
                     yield port
                 elif isinstance(error, PermissionError):
-                    why = "those below 1024 are root's; choose another (VLALAB_…_PORT)"
-                    raise LabError(f"port {port} is not permitted to you: {why}") from None
+                    reason = "those below 1024 are root's; choose another (VLALAB_…_PORT)"
+                    raise LabError(f"port {port} is not permitted to you: {reason}") from None
                 elif not by_engine and (error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror)):
-                    why = "is no address of this machine; expected one of its own, or 0.0.0.0 for all"
-                    raise LabError(f"VLALAB_BIND={bind} {why}") from None
+                    reason = "is no address of this machine; expected one of its own, or 0.0.0.0 for all"
+                    raise LabError(f"VLALAB_BIND={bind} {reason}") from None
                 continue
-            if _reserve(chosen := probe.getsockname()[1]):
-                yield chosen
+            if _reserve(selected := probe.getsockname()[1]):
+                yield selected
     raise LabError(f"no free port at {bind}")
 
 

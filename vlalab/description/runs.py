@@ -45,8 +45,8 @@ def newest(kind: str = "runs") -> list[str]:
         except OSError:
             return 0.0
 
-    known = runs() if kind == "runs" else recordings()
-    return sorted(known or [], key=started, reverse=True)
+    names = runs() if kind == "runs" else recordings()
+    return sorted(names or [], key=started, reverse=True)
 
 
 def _holding(directory: str, pattern: str) -> list[str] | None:
@@ -71,22 +71,24 @@ def _files(directory: Path) -> list[str]:
 def run(label: str, text: str) -> str:
     """Return the run that a name, the beginning of one, `latest` or a folder means. Raises LabError for nothing."""
     directory = Path(text).expanduser()
-    known = runs()
-    if known is None or (text not in known and (directory / STORE).is_file()):
+    names = runs()
+    if names is None or (text not in names and (directory / STORE).is_file()):
         return str(directory.absolute()) if "/" in text or directory.exists() else text
-    return meant(label, text, known, "run")
+    return meant(label, text, names, "run")
 
 
 def model(label: str, text: str, lab: str) -> str:
     """Return the trained model of a lab that is meant, as `run` does."""
-    known = trained(lab)
-    return text if known is None else meant(label, text, known, lab)
+    names = trained(lab)
+    return text if names is None else meant(label, text, names, lab)
 
 
 def thing(label: str, text: str) -> str:
     """Return the run, recording or trained model of any lab that is meant, as `run` does."""
-    known = [runs(), recordings(), *(trained(lab) for lab in PREFIXES)]
-    return text if None in known else meant(label, text, [name for some in known for name in some], "run")
+    names_by_kind = [runs(), recordings(), *(trained(lab) for lab in PREFIXES)]
+    return (
+        text if None in names_by_kind else meant(label, text, [name for some in names_by_kind for name in some], "run")
+    )
 
 
 def require(kind: str) -> None:
@@ -101,29 +103,29 @@ def require_epochs(lab: str, name: object, epochs: object) -> None:
     name: of the model, None for the one trained last. epochs: as in "0,10,29".
     """
     require(lab)
-    directories = [paths.volume() / "checkpoints" / lab / one for one in trained(lab) or []]
+    directories = [paths.volume() / "checkpoints" / lab / model for model in trained(lab) or []]
     if not epochs or not directories:
         return
-    newest = max(directories, key=lambda path: max(one.stat().st_mtime for one in path.glob("*.pt")))
+    newest = max(directories, key=lambda path: max(file.stat().st_mtime for file in path.glob("*.pt")))
     directory = next((directory for directory in directories if directory.name == name), newest)
     files = (re.fullmatch(rf"{PREFIXES[lab]}_(\d+)\.pt", file) for file in _files(directory))
-    known = sorted(int(match[1]) for match in files if match)
-    if missing := [epoch for epoch in map(int, str(epochs).split(",")) if epoch not in known]:
-        has = ", ".join(map(str, known)) or "none"
+    epochs_saved = sorted(int(match[1]) for match in files if match)
+    if missing := [epoch for epoch in map(int, str(epochs).split(",")) if epoch not in epochs_saved]:
+        has = ", ".join(map(str, epochs_saved)) or "none"
         raise LabError(f"--epoch {missing[0]}: '{directory.name}' has no weights of it; it has {has}")
 
 
-def meant(label: str, text: str, known: Sequence[str], kind: str) -> str:
+def meant(label: str, text: str, names: Sequence[str], kind: str) -> str:
     """Return the one of these names that begins so, or is it; `latest` stays as it is. Raises LabError for none."""
-    if not known:
+    if not names:
         raise LabError(f"{label} '{text}' not found; there are none: {_none(kind)}")
-    found = [name for name in known if name.startswith(text)]
-    if text in (*known, LATEST) or (text and len(found) == 1):
-        return text if text in (*known, LATEST) else found[0]
-    if text and found:
-        raise LabError(f"{label} '{text}' could be {_some(found)}; type some more of it")
-    close = difflib.get_close_matches(text, known, 1, 0.4)
-    hint = f"did you mean '{close[0]}'?" if close else f"there are {_some(known)}."
+    matches = [name for name in names if name.startswith(text)]
+    if text in (*names, LATEST) or (text and len(matches) == 1):
+        return text if text in (*names, LATEST) else matches[0]
+    if text and matches:
+        raise LabError(f"{label} '{text}' could be {_some(matches)}; type some more of it")
+    close = difflib.get_close_matches(text, names, 1, 0.4)
+    hint = f"did you mean '{close[0]}'?" if close else f"there are {_some(names)}."
     raise LabError(f"{label} '{text}' not found; {hint} ./lab runs lists all")
 
 
@@ -132,5 +134,5 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _none(kind: str) -> str:
-    what = kind if kind in ("run", "recording") else f"trained {kind}"
-    return f"no {what} is in {paths.shown(paths.volume())} yet; first: {FIRST[kind]}"
+    label = kind if kind in ("run", "recording") else f"trained {kind}"
+    return f"no {label} is in {paths.shown(paths.volume())} yet; first: {FIRST[kind]}"

@@ -20,16 +20,16 @@ from vlalab.host import borrowed, paths, state
 from vlalab.host.borrowed import Option
 from vlalab.host.console import LabError, unknown
 
-_WHOLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that is one variable, with its default
+_SINGLE_VARIABLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that is one variable, with its default
 _PORT = re.compile(r":\d+")
 _VARIABLE = re.compile(r"\$\{[^{}]*\}")  # one inside a default
 
 Settings = Mapping[str, "str | None"]  # variable → value; None: back to the default
 
 
-def variable(service: str, what: str) -> str:
+def variable(service: str, setting: str) -> str:
     """Return the name of a service's variable: ("ws_mdl", "GPU") → VLALAB_WS_MDL_GPU."""
-    return f"VLALAB_{service.upper().replace('-', '_')}_{what}"
+    return f"VLALAB_{service.upper().replace('-', '_')}_{setting}"
 
 
 # --- from flags ---------------------------------------------------------------------------------------------
@@ -37,32 +37,32 @@ def variable(service: str, what: str) -> str:
 
 def from_flags(
     service: str, suite: str | None = None, checkpoint: str | None = None, gpu: str | None = None,
-    own: Mapping[str, str] = MappingProxyType({}),
+    model_flags: Mapping[str, str] = MappingProxyType({}),
 ) -> Settings:  # fmt: skip
     """Return the settings of one service for the flags of `up`. Raise LabError for a checkpoint that does not exist.
 
     own: the model's own flags: setting -> value.
     """
-    found: dict[str, str | None] = {}
+    settings: dict[str, str | None] = {}
     model = manifests.models().get(service)
     if model and (suite or checkpoint):
         published = model.checkpoints
         if not checkpoint and suite not in published:
             raise LabError(unknown("suite", suite or "", published) + "; name another one's with --checkpoint")
-        how = f"./lab checkpoint {service} " + (f"--suite {suite}" if suite in published else "--tiny")
-        name = existing_checkpoint(checkpoint or published[suite or ""], how)
-        found[variable(service, "CHECKPOINT")] = name
+        command = f"./lab checkpoint {service} " + (f"--suite {suite}" if suite in published else "--tiny")
+        name = existing_checkpoint(checkpoint or published[suite or ""], command)
+        settings[variable(service, "CHECKPOINT")] = name
         if model.suite_setting:
-            found[variable(service, model.suite_setting)] = suite if suite in manifests.suites() else None
-    known = own_options(service) if model and own else {}
-    found |= {variable(service, name.upper()): value for name, value in own.items() if name in known}
+            settings[variable(service, model.suite_setting)] = suite if suite in manifests.suites() else None
+    options = model_options(service) if model and model_flags else {}
+    settings |= {variable(service, name.upper()): value for name, value in model_flags.items() if name in options}
     if gpu and service in compose.gpu_services():
         devices = gpu if gpu in ("auto", "all", "none") else ",".join(gpus.devices(gpu, "--gpu"))
-        found[variable(service, "GPU")] = None if gpu == "auto" else devices
-    return found
+        settings[variable(service, "GPU")] = None if gpu == "auto" else devices
+    return settings
 
 
-def own_options(service: str) -> Mapping[str, Option]:
+def model_options(service: str) -> Mapping[str, Option]:
     """Return the options of a model that are flags of `up` for it alone."""
     location = manifests.models()[service].options.get("up")
     options = borrowed.options(location) if location else {}
@@ -71,7 +71,7 @@ def own_options(service: str) -> Mapping[str, Option]:
 
 def for_services(
     names: Sequence[str], suite: str | None, checkpoint: str | None, gpu: str | None,
-    own: Mapping[str, str] = MappingProxyType({}),
+    model_flags: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Settings]:  # fmt: skip
     """Return the settings of several services for the flags of `up`. Raise LabError for a flag that fits none."""
     models = manifests.models()
@@ -79,11 +79,11 @@ def for_services(
         raise LabError(f"--suite and --checkpoint are for {' and '.join(models)}, not for {', '.join(names)}")
     if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
         raise LabError(f"--gpu is for {', '.join(compose.gpu_services())}; {', '.join(names)} uses none")
-    for flag in own:
-        fitting = [name for name in models if flag in own_options(name)]
+    for flag in model_flags:
+        fitting = [name for name in models if flag in model_options(name)]
         if not set(names) & set(fitting):
             raise LabError(f"--{flag.replace('_', '-')} is for {' and '.join(fitting)}, not for {', '.join(names)}")
-    return {name: from_flags(name, suite, checkpoint, gpu, own) for name in names}
+    return {name: from_flags(name, suite, checkpoint, gpu, model_flags) for name in names}
 
 
 def checkpoints_on_volume() -> list[str]:
@@ -108,9 +108,9 @@ def existing_checkpoint(name: str, advice: str = "") -> str:
 
 def from_shell(service: str) -> dict[str, str]:
     """Return a service's own variables that this call was given by the shell; those of .env are there at any time."""
-    lasting, prefix = compose.read_dotenv(paths.ROOT / ".env"), variable(service, "")
-    mine = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
-    return {name: value for name, value in mine.items() if value != lasting.get(name)}
+    dotenv, prefix = compose.read_dotenv(paths.ROOT / ".env"), variable(service, "")
+    shell = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
+    return {name: value for name, value in shell.items() if value != dotenv.get(name)}
 
 
 # --- kept ---------------------------------------------------------------------------------------------------
@@ -120,15 +120,15 @@ def _path(service: str, make: bool = False) -> Path:
     return state.directory(make=make) / f"{service}.settings"
 
 
-def kept(service: str) -> dict[str, str]:
+def stored(service: str) -> dict[str, str]:
     """Return what is kept for a service; nothing when nothing was, or the file is damaged."""
     try:
-        found = json.loads(state.read(_path(service)) or "{}")
+        stored = json.loads(state.read(_path(service)) or "{}")
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+    if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
         return {}
-    return {name: value for name, value in found.items() if name.startswith(variable(service, ""))}
+    return {name: value for name, value in stored.items() if name.startswith(variable(service, ""))}
 
 
 def merged(old: Mapping[str, str], new: Settings) -> dict[str, str]:
@@ -136,7 +136,7 @@ def merged(old: Mapping[str, str], new: Settings) -> dict[str, str]:
     return {name: value for name, value in {**old, **new}.items() if value is not None}
 
 
-def keep(service: str, values: Mapping[str, str]) -> None:
+def save(service: str, values: Mapping[str, str]) -> None:
     """Keep the settings of a service, for as long as it is up."""
     if not values:
         return forget(service)
@@ -150,7 +150,7 @@ def forget(service: str) -> None:
 
 def of_all(services: list[str]) -> dict[str, str]:
     """Return the kept settings of several services as one set of variables."""
-    return {name: value for service in services for name, value in kept(service).items()}
+    return {name: value for service in services for name, value in stored(service).items()}
 
 
 # --- what a service was started with ------------------------------------------------------------------------
@@ -167,16 +167,18 @@ def of_container(service: str, environment: Mapping[str, str], command: list[str
     written = compose.written(service)
     pairs = [(text, environment[name]) for name, text in written["environment"].items() if name in environment]
     pairs += list(zip(map(str, written.get("command") or ()), command, strict=False))
-    whole = [(match, value) for text, value in pairs if (match := _WHOLE.fullmatch(str(text)))]
-    values = {match[1]: "" if _is_default(match[2], value) else value for match, value in whole}
-    known = names_of(service) - {ports.port_variable(service)}  # it may have been moved, and nobody asked for that
-    return {name: value for name, value in values.items() if name in known}
+    matches = [(match, value) for text, value in pairs if (match := _SINGLE_VARIABLE.fullmatch(str(text)))]
+    values = {match[1]: "" if _is_default(match[2], value) else value for match, value in matches}
+    names = names_of(service) - {ports.port_variable(service)}  # it may have been moved, and nobody asked for that
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _is_default(default: str, value: str) -> bool:
     """Return whether a value is a default that follows another variable, as that was then: nobody asked for it."""
-    if whole := _WHOLE.fullmatch(default):  # a list of what compose.yaml has, whose ports may have moved since
-        return _PORT.sub("", value) == _PORT.sub("", compose.discovered({}).get(whole[1], ""))
+    if variable_match := _SINGLE_VARIABLE.fullmatch(
+        default
+    ):  # a list of what compose.yaml has, whose ports may have moved since
+        return _PORT.sub("", value) == _PORT.sub("", compose.discovered({}).get(variable_match[1], ""))
     parts = _VARIABLE.split(default)
     return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), value) is not None
 
@@ -184,16 +186,16 @@ def _is_default(default: str, value: str) -> bool:
 def differing(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> list[str]:
     """Return the variables that are requested with another effect than what a service was started with."""
     before = compose.filled(service, current)
-    given = {name: requested[name] for name in current if name in requested}
-    return sorted(name for name in given if compose.filled(service, {**current, name: given[name]}) != before)
+    overrides = {name: requested[name] for name in current if name in requested}
+    return sorted(name for name in overrides if compose.filled(service, {**current, name: overrides[name]}) != before)
 
 
 def is_as_wanted(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> bool:
     """Return whether the settings that are the service's own have the effect they would have with `requested`."""
-    own = {name: requested.get(name, "") for name in current if is_own(service, name)}
-    return compose.filled(service, {**current, **own}) == compose.filled(service, current)
+    own_values = {name: requested.get(name, "") for name in current if belongs_to(service, name)}
+    return compose.filled(service, {**current, **own_values}) == compose.filled(service, current)
 
 
-def is_own(service: str, name: str) -> bool:
+def belongs_to(service: str, name: str) -> bool:
     """Return whether a variable is that service's alone."""
     return name.startswith(variable(service, ""))

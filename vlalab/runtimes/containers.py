@@ -268,7 +268,9 @@ def _with_ports(service: str, given: Mapping[str, str], any_port: bool) -> dict[
     used = {ports.port_variable(one.service): str(one.port) for one in others}
     known = {**compose.environment_variables(), **used, **given}
     mine = next((one.port for one in running if one.name == service and one.port and not any_port), None)
-    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=any_port, mine=mine, by_engine=True)
+    placed = ports.service_on_free_port(
+        compose.FILE, service, known, any_port=any_port, current_port=mine, by_engine=True
+    )
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
     return {**used, **given, **port}
 

@@ -11,7 +11,7 @@ from vlalab.engine import building, cleaning
 from vlalab.environments import locks, venvs
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
-from vlalab.tasks.flags import Flag, Runtime, word
+from vlalab.tasks.flags import Flag, Runtime, positional
 from vlalab.tasks.task import finish, task
 from vlalab.testing import parts as test_parts
 from vlalab.testing import run as test_run
@@ -21,7 +21,7 @@ DEFAULT_ENVIRONMENT = manifests.default_environment()
 
 @task("test what runs here", "./lab eval libero_goal --trials 2")
 def test(
-    parts: list[str] = word(help=f"all, {', '.join(test_run.NAMES)}; default: all", metavar="PART"),
+    parts: list[str] = positional(help=f"all, {', '.join(test_run.NAMES)}; default: all", metavar="PART"),
     quick: bool = option(False, "linter, host tool, and the contract in one Python only"),
     nightly: bool = option(False, "also the tests that are too long for every change"),
     minutes: float | None = option(
@@ -44,7 +44,7 @@ def test(
 
 @task("what is wrong here", f"./lab doctor {DEFAULT_ENVIRONMENT}")
 def doctor(
-    names: list[str] = word(help="environments to look at closely, by their own self-tests", metavar="ENV",
+    names: list[str] = positional(help="environments to look at closely, by their own self-tests", metavar="ENV",
                             kind="environment"),
     json: bool = option(False, "print one JSON object (docs/doctor.md) instead of the table"),
     fix: bool = option(False, "mend what is safe to mend, and ask before the rest"),
@@ -70,7 +70,7 @@ def _stages() -> list[Flag]:
 
 @task("build images", "./lab up SERVICE --runtime docker", "no-check", options=_stages)
 def build(
-    names: list[str] = word(help="environments, or all; default: all", metavar="NAME"),
+    names: list[str] = positional(help="environments, or all; default: all", metavar="NAME"),
     no_cache: bool = option(False, "build every layer anew"),
     flash_attn: str | None = option(
         None, "prebuilt (the release's wheel), compile (hours), or none", kind="one of", keywords=building.FLASH_ATTN,
@@ -97,7 +97,7 @@ def build(
 
 @task("pack all for offline", "./lab restore FILE")
 def bundle(
-    words: list[str] = word(help="environments, or all that are built, and last the file to write",
+    arguments: list[str] = positional(help="environments, or all that are built, and last the file to write",
                             metavar="ENV … FILE"),
     checkpoints: list[str] = option((), "names of folders under checkpoints/ on the volume, or all"),
     assets: list[str] | None = option(
@@ -112,14 +112,14 @@ def bundle(
     ./lab bundle all /media/stick/lab.bundle --checkpoints all --assets all
     ./lab bundle weights.bundle --checkpoints openvla-7b-finetuned-libero-goal
     """
-    names, file = packing.parse_words(",".join(words))
-    chosen = packing.default_assets(names) if assets is None else assets
-    packing.bundle(packing.Request(names, file, tuple(checkpoints), tuple(chosen), not no_host, dry_run))
+    names, file = packing.parse_arguments(",".join(arguments))
+    selected_assets = packing.default_assets(names) if assets is None else assets
+    packing.bundle(packing.BundleRequest(names, file, tuple(checkpoints), tuple(selected_assets), not no_host, dry_run))
 
 
 @task("unpack a bundle", "./lab eval libero_goal --trials 2")
 def restore(
-    file: str = word(help="what ./lab bundle made"),
+    file: str = positional(help="what ./lab bundle made"),
     force: bool = option(False, "replace images and files that are newer here"),
     dry_run: bool = option(False, "show what it would bring"),
 ) -> None:
@@ -151,7 +151,7 @@ def clean(
     tables=lambda: {"The benchmarks, with results in bench/RESULTS.md": programs.described_benchmarks()},
 )
 def bench(
-    benchmark: str = word(help="which one", kind="one of", keywords=programs.benchmarks()),
+    benchmark: str = positional(help="which one", kind="one of", keywords=programs.benchmarks()),
     quick: bool = option(False, "at most a minute"),
     options: str = option("", "flags of its program, in quotes; --options=--help lists them"),
 ) -> None:
@@ -164,7 +164,7 @@ def bench(
 
 
 @task("make an environment", "./lab status")
-def env(names: list[str] = word(help=f"environments; default: {DEFAULT_ENVIRONMENT}", metavar="NAME")) -> None:
+def env(names: list[str] = positional(help=f"environments; default: {DEFAULT_ENVIRONMENT}", metavar="NAME")) -> None:
     """Make an environment from its lock, as eval and test do on first use.
 
     ./lab env libero
@@ -175,7 +175,7 @@ def env(names: list[str] = word(help=f"environments; default: {DEFAULT_ENVIRONME
 
 @task("pin packages", "./lab test --quick")
 def lock(
-    names: list[str] = word(help="host, contract or an environment; default: all", metavar="NAME"),
+    names: list[str] = positional(help="host, contract or an environment; default: all", metavar="NAME"),
     check: bool = option(False, "change nothing; fail when a lock does not fit its requirements.in"),
     licences: bool = option(False, "change no lock; write the packages' licences into THIRD_PARTY.md"),
     upgrade: bool = option(False, "take the newest versions that fit, not the ones already pinned"),
@@ -191,11 +191,11 @@ def lock(
 
         print(f"{licence_table.FILE}: {licence_table.write()} packages")
         return
-    chosen = locks.choose(names)
+    targets = locks.choose(names)
     if not check:
-        for wanted in chosen:
-            print(f"{wanted.name}: {'new lock' if locks.make(wanted, upgrade) else 'unchanged'}")
-    elif problems := [problem for wanted in chosen for problem in locks.problems(wanted)]:
+        for target in targets:
+            print(f"{target.name}: {'new lock' if locks.make(target, upgrade) else 'unchanged'}")
+    elif problems := [problem for target in targets for problem in locks.problems(target)]:
         raise LabError("\n  ".join(["locks and requirements disagree:", *problems]))
     else:
-        print(f"{len(chosen)} locks fit their requirements")
+        print(f"{len(targets)} locks fit their requirements")

@@ -11,27 +11,27 @@ from vlalab.description import compose, manifests
 from vlalab.description import runs as existing
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
-from vlalab.tasks.flags import Runtime, of_benchmarks, program_flags, word
-from vlalab.tasks.task import Given, finish, task
+from vlalab.tasks.flags import Runtime, of_benchmarks, positional, program_flags
+from vlalab.tasks.task import FlagValues, finish, task
 
 CONFIG = "vla_evaluation.config"  # of the evaluator's and the recorder's options
 RUN_HELP = "a run: its name, the beginning of it, latest, or its folder"
-SUITE = word(help=manifests.suites_in_words(), kind="suite")
+SUITE = positional(help=manifests.format_suites(), kind="suite")
 
 
-def _after_evaluating(given: Given) -> str:
+def _after_evaluating(values: FlagValues) -> str:
     """Return the run's page if the pages are up, else how to compare it with the latest of its suite or see it."""
-    last, *before = existing.newest() or ["latest"]
+    last, *earlier = existing.newest() or ["latest"]
     if page := addresses.open_page(compose.PAGE, f"/runs/{last}"):
         return page
-    others = [name for name in before if name.split("-")[0] == last.split("-")[0]]
-    return f"./lab compare {others[0]} {last}" if others else f"./lab report {last} --serve"
+    earlier_of_suite = [name for name in earlier if name.split("-")[0] == last.split("-")[0]]
+    return f"./lab compare {earlier_of_suite[0]} {last}" if earlier_of_suite else f"./lab report {last} --serve"
 
 
-def _after_report(given: Given) -> str:
+def _after_report(values: FlagValues) -> str:
     """Return the page of the report where the pages are up."""
-    run, runs = str(given["run"] or "RUN"), existing.newest()
-    if given["serve"]:
+    run, runs = str(values["run"] or "RUN"), existing.newest()
+    if values["serve"]:
         return addresses.open_page(compose.PAGE) or "./lab up ui"
     if run == "latest" and runs:
         run = runs[0]
@@ -47,8 +47,8 @@ def _after_report(given: Given) -> str:
     name="eval",
 )
 def evaluate(
-    suite: list[str] = word(
-        help=f"{manifests.suites_in_words()}; all: those of the default benchmark's table", kind="suite",
+    suite: list[str] = positional(
+        help=f"{manifests.format_suites()}; all: those of the default benchmark's table", kind="suite",
         keywords=("all",)),
     policy: str = option(
         "auto", "auto (the policy service that is up, else the benchmark's own), a service's name, a URL, or several: "
@@ -66,7 +66,7 @@ def evaluate(
     gpu: str | None = None,
     runtime: Runtime = "auto",
     dry_run: bool = False,
-    **evaluators: object,
+    **evaluator_options: object,
 ) -> None:  # fmt: skip
     """Evaluate a policy on a suite of tasks; ends with the success rate and the report's path.
 
@@ -87,44 +87,44 @@ def evaluate(
     if join:
         if suite:
             raise LabError(f"--join takes the suite of the run that is joined; leave {suite[0]} out")
-        finish(joining.join(join, policy, {**evaluators, "replicas": replicas}, runtime, dry_run, gpu))
+        finish(joining.join(join, policy, {**evaluator_options, "replicas": replicas}, runtime, dry_run, gpu))
         return
-    for one, other, what in (("trials", "episodes", "choose episodes"), ("run_id", "resume", "name a run")):
-        if evaluators[one] is not None and evaluators[other] not in (None, False):
-            both = " and ".join(f"--{name.replace('_', '-')}" for name in (one, other))
-            raise LabError(f"{both} both {what}; give one of them")
+    for first, second, purpose in (("trials", "episodes", "choose episodes"), ("run_id", "resume", "name a run")):
+        if evaluator_options[first] is not None and evaluator_options[second] not in (None, False):
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in (first, second))
+            raise LabError(f"{flags} both {purpose}; give one of them")
     if not suite:
-        raise LabError(f"eval needs SUITE ({manifests.suites_in_words()}). See: ./lab eval --help")
-    if evaluators["resume"] is True and len(suite) == 1:
+        raise LabError(f"eval needs SUITE ({manifests.format_suites()}). See: ./lab eval --help")
+    if evaluator_options["resume"] is True and len(suite) == 1:
         existing.require("run")
     evaluation.check_replicas(replicas, policy)
-    chosen = suites.chosen(suite)
-    if evaluators["workers"] == 0 and not evaluators["listen"]:
+    selected = suites.select(suite)
+    if evaluator_options["workers"] == 0 and not evaluator_options["listen"]:
         raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
-    if evaluators["listen"]:
-        runtime = joining.runtime_to_listen(runtime, str(evaluators["listen"]), chosen)
-    placed = ray_placement.prepare(runtime, cluster, policy, evaluators, replicas or 0) if cluster else None
+    if evaluator_options["listen"]:
+        runtime = joining.runtime_to_listen(runtime, str(evaluator_options["listen"]), selected)
+    placed = ray_placement.prepare(runtime, cluster, policy, evaluator_options, replicas or 0) if cluster else None
     if placed:
-        runtime, evaluators = placed.runtime, evaluators | placed.flags
-    request = evaluation.Request(
-        chosen[0],
+        runtime, evaluator_options = placed.runtime, evaluator_options | placed.flags
+    request = evaluation.EvaluationRequest(
+        selected[0],
         policy,
         runtime,
-        tuple(programs.flags_of(evaluators)),
+        tuple(programs.flags_of(evaluator_options)),
         dry_run,
         gpu,
         run_alongside=placed.run_alongside if placed else nullcontext,
         replicas=replicas or 0,
-        place_policies=placed.policies if placed and replicas else None,
+        start_policies=placed.policies if placed and replicas else None,
     )
-    code = evaluation.run(request) if len(chosen) == 1 else suites.run(request, chosen, ["./lab", *sys.argv[1:]])
-    if placed and placed.why:  # where lines of progress were drawn it may have been seen for a moment
-        raise LabError(f"the cluster stopped this evaluation: {placed.why}")
+    code = evaluation.run(request) if len(selected) == 1 else suites.run(request, selected, ["./lab", *sys.argv[1:]])
+    if placed and placed.stop_reason:  # where lines of progress were drawn it may have been seen for a moment
+        raise LabError(f"the cluster stopped this evaluation: {placed.stop_reason}")
     finish(code)
 
 
-ASKED_POLICY = word(help="a service's name or a URL; auto: the policy service that is up", kind="policy")
-STARTED_CHECKPOINT = option(
+POLICY_ARGUMENT = positional(help="a service's name or a URL; auto: the policy service that is up", kind="policy")
+CHECKPOINT_OPTION = option(
     None, "for a policy that is started: a folder under checkpoints/ on the volume, or a path", kind="checkpoint"
 )
 
@@ -135,13 +135,13 @@ STARTED_CHECKPOINT = option(
     "gpu runtime dry-run",
     options=of_benchmarks("offline", without=["index"]),
 )
-def offline(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPOINT, **given: object) -> None:
+def offline(policy: str = POLICY_ARGUMENT, checkpoint: str | None = CHECKPOINT_OPTION, **options: object) -> None:
     """Compare what a policy would do with what was recorded: errors by dimension, key and episode, and does it listen?
 
     ./lab offline gr00t --dataset small --plot
     ./lab offline http://host:8000 --dataset ~/data/so100 --episodes 0-4
     """
-    _ask("offline", policy, checkpoint, given)
+    _query_policy("offline", policy, checkpoint, options)
 
 
 @task(
@@ -150,27 +150,31 @@ def offline(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPO
     "gpu runtime dry-run",
     options=of_benchmarks("offline", without=["plot", "episodes", "steps", "execute"]),
 )
-def act(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPOINT, **given: object) -> None:
+def act(policy: str = POLICY_ARGUMENT, checkpoint: str | None = CHECKPOINT_OPTION, **options: object) -> None:
     """Show a policy one recorded moment: what it saw and was told, its chunk of actions, and what was done.
 
     ./lab act gr00t --dataset small --index 0
     """
-    _ask("act", policy, checkpoint, {**given, "index": given["index"] or 0})
+    _query_policy("act", policy, checkpoint, {**options, "index": options["index"] or 0})
 
 
-def _ask(task: str, policy: str, checkpoint: str | None, given: dict[str, object]) -> None:
+def _query_policy(task: str, policy: str, checkpoint: str | None, options: dict[str, object]) -> None:
     """Run the program that asks a policy about recorded data."""
-    if not given["dataset"]:
+    if not options["dataset"]:
         raise LabError(f"{task} needs --dataset: a name under datasets/ on the volume, or a path")
-    how = {name: given.pop(name) for name in ("gpu", "runtime", "dry_run")}
+    run_options = {name: options.pop(name) for name in ("gpu", "runtime", "dry_run")}
     module = manifests.benchmarks()[manifests.default_job()].offline
-    flags = tuple(programs.flags_of(given))
-    finish(evaluation.run(evaluation.Request(None, policy, flags=flags, module=module, checkpoint=checkpoint, **how)))
+    flags = tuple(programs.flags_of(options))
+    finish(
+        evaluation.run(
+            evaluation.EvaluationRequest(None, policy, flags=flags, module=module, checkpoint=checkpoint, **run_options)
+        )
+    )
 
 
 @task("build or serve reports", _after_report, "runtime")
 def report(
-    run: str | None = word(None, RUN_HELP, kind="run or directory"),
+    run: str | None = positional(None, RUN_HELP, kind="run or directory"),
     serve: bool = option(False, "show reports in a browser, also one on another machine; without RUN a list of all"),
     runtime: Runtime = "auto",
 ) -> None:
@@ -190,15 +194,15 @@ def report(
 
 @task(
     "compare two runs",
-    lambda given: (
-        addresses.open_page(compose.PAGE, "/runs/compare?a={a}&b={b}".format_map(given))
-        or f"./lab report {given['b'] or 'RUN'} --serve"
+    lambda values: (
+        addresses.open_page(compose.PAGE, "/runs/compare?a={a}&b={b}".format_map(values))
+        or f"./lab report {values['b'] or 'RUN'} --serve"
     ),
     "runtime",
 )
 def compare(
-    a: str = word(help=RUN_HELP, kind="run or directory"),
-    b: str = word(help="another", kind="run or directory"),
+    a: str = positional(help=RUN_HELP, kind="run or directory"),
+    b: str = positional(help="another", kind="run or directory"),
     force: bool = option(False, "also an incomplete run, a run with itself, other robots or control frequencies"),
     runtime: Runtime = "auto",
 ) -> None:
@@ -211,7 +215,7 @@ def compare(
 
 @task("policies × suites", lambda _: addresses.open_page(compose.PAGE, "/runs/leaderboard") or "./lab up ui", "runtime")
 def leaderboard(
-    suite: list[str] = word(help=f"only these suites ({manifests.suites_in_words()}); default: all that have runs",
+    suite: list[str] = positional(help=f"only these suites ({manifests.format_suites()}); default: all that have runs",
                             kind="suite"),
     csv: str | None = option(None, "write the figures to a file for a spreadsheet", pattern=r"(?i).+\.csv",
                              expected="a name that ends with .csv", metavar="FILE"),
@@ -226,16 +230,16 @@ def leaderboard(
     ./lab leaderboard --csv all.csv --html all.html
     """
     existing.require("run")
-    words = []
+    arguments = []
     for flag, file in (("--csv", csv), ("--html", html)):
         path = Path(file or "").expanduser().absolute()
         if file and not path.parent.is_dir():
             raise LabError(f"{flag} '{file}': there is no directory {path.parent}; make it, or name another")
         # Directory and name apart: a container is shown the directory.
-        words += [flag, str(path.parent), path.name] if file else []
-    on_runs(["leaderboard", *suite, *words], runtime)
+        arguments += [flag, str(path.parent), path.name] if file else []
+    on_runs(["leaderboard", *suite, *arguments], runtime)
 
 
-def on_runs(words: list[str], runtime: str) -> None:
+def on_runs(arguments: list[str], runtime: str) -> None:
     """Run the evaluator's program for existing runs."""
-    finish(programs.run_module(manifests.default_job(), evaluation.RUNS, words, runtime))
+    finish(programs.run_module(manifests.default_job(), evaluation.RUNS, arguments, runtime))

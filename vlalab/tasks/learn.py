@@ -11,9 +11,9 @@ from vlalab.commands import addresses, course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError, unknown
-from vlalab.tasks.flags import Flag, of_models, program_flags, word
+from vlalab.tasks.flags import Flag, of_models, positional, program_flags
 from vlalab.tasks.serve import print_addresses
-from vlalab.tasks.task import Given, finish, task
+from vlalab.tasks.task import FlagValues, finish, task
 
 OF_SOME_LABS = ("corpus", "pair", "size", "data", "context")  # flags that not every lab has
 HAVE_FLAGS = ("epochs", "name", *OF_SOME_LABS, "preload", "device")  # the others are settings of --set
@@ -29,8 +29,8 @@ def _settings() -> dict[str, list[tuple[str, str]]]:
     return {f"train {lab} --set takes": course.rows(lab, help) for lab in course.labs()}
 
 
-def _after_training(given: Given) -> str:
-    lab = given["lab"]
+def _after_training(values: FlagValues) -> str:
+    lab = values["lab"]
     if lab == "minivla":
         return "./lab eval libero_object --policy minivla"
     use = {"diffusion": "./lab sample diffusion", "transformer": './lab translate "The door is open."'}
@@ -39,10 +39,10 @@ def _after_training(given: Given) -> str:
 
 @task("train a model", _after_training, "gpu runtime dry-run no-check", options=_lab_flags, tables=_settings)
 def train(
-    lab: str = word(kind="lab"),
+    lab: str = positional(kind="lab"),
     set: list[str] = option((), "further settings, listed below", metavar="NAME=VALUE,…"),
     gpus: int = GPUS,
-    **given: object,
+    **options: object,
 ) -> None:
     """Train a model of the course; Ctrl-C saves, and the same command goes on.
 
@@ -52,24 +52,24 @@ def train(
     ./lab train minivla --data goal-oracle --size small
     ./lab train vit --epochs 60          a practice lab: docs/practice.md
     """
-    known, settings = course.settings(lab), course.flags(lab, set)
-    if others := programs.flags_of({name: given[name] for name in OF_SOME_LABS if name not in known}):
-        own = ", ".join(f"--{name}" for name in OF_SOME_LABS if name in known)
-        raise LabError(f"train {lab} does not take {others[0]}; its own: {own}")
-    if lab in ("transformer", "lstm") and given["corpus"] == "python":
+    available, settings = course.settings(lab), course.flags(lab, set)
+    if unsupported := programs.flags_of({name: options[name] for name in OF_SOME_LABS if name not in available}):
+        supported = ", ".join(f"--{name}" for name in OF_SOME_LABS if name in available)
+        raise LabError(f"train {lab} does not take {unsupported[0]}; its own: {supported}")
+    if lab in ("transformer", "lstm") and options["corpus"] == "python":
         raise LabError(f"--corpus python has one language and train {lab} translates; train gpt or bert read it")
     if gpus > 1 and lab in ("diffusion", *course.practice()):
         raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
-    if lab == "minivla" and given["data"] in (None, *known["data"].keywords):
+    if lab == "minivla" and options["data"] in (None, *available["data"].keywords):
         raise LabError("train minivla needs demonstrations: --data NAME, a data set that `./lab dataset` has made")
-    if given["size"] and given["size"] not in known["size"].choices:
-        raise LabError(unknown(f"train {lab} --size", str(given["size"]), map(str, known["size"].choices)))
-    finish(programs.train(course.service(), course.module(lab, "train"), settings, gpus, given))
+    if options["size"] and options["size"] not in available["size"].choices:
+        raise LabError(unknown(f"train {lab} --size", str(options["size"]), map(str, available["size"].choices)))
+    finish(programs.train(course.service(), course.module(lab, "train"), settings, gpus, options))
 
 
 @task("demos to a policy", "./lab report learn-{suite} --serve", "gpu runtime dry-run no-check")
 def learn(
-    suite: str = word(help=manifests.suites_in_words(), kind="suite"),
+    suite: str = positional(help=manifests.format_suites(), kind="suite"),
     minutes: float = option(90, "for demonstrations and training together", "(0, inf)"),
     size: str = option("small", "of mini-VLA: tiny, small or base", kind="one of", keywords=("tiny", "small", "base")),
     name: str | None = option(None, "of recording, data set and model", kind="directory name",
@@ -90,9 +90,9 @@ def learn(
     ./lab learn libero_goal --minutes 30 --tasks 0-2 --name three
     """
     count = demonstrations or learning.demonstrations(minutes, workers or learning.cores())
-    plan = learning.Plan(suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set))
+    plan = learning.LearningPlan(suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set))
     typed = shlex.join(["./lab", *sys.argv[1:]])
-    progress = learning.begun(plan, counted=demonstrations is not None)
+    progress = learning.load_progress(plan, counted=demonstrations is not None)
     finish(learning.Learning(progress, workers, gpu, runtime, dry_run, typed).run())
 
 
@@ -102,15 +102,15 @@ def learn(
     "gpu runtime dry-run no-check",
     options=of_models("finetune"),
 )
-def finetune(model: str = word(kind="model", keywords=("trainer",)), gpus: int = GPUS, **given: object) -> None:
+def finetune(model: str = positional(kind="model", keywords=("trainer",)), gpus: int = GPUS, **options: object) -> None:
     """Fine-tune a policy on a data set; Ctrl-C saves, and the same command goes on. The result serves at once.
 
     ./lab finetune gr00t --dataset cups --max-steps 20000
     ./lab finetune gr00t --dataset cups --lora-rank 16 --batch-size 4     fits a card of 24 GB
     """
-    if not given["dataset"]:
+    if not options["dataset"]:
         raise LabError("finetune needs --dataset, a data set's name under datasets/ on the volume, or its path")
-    finish(programs.train(model, manifests.models()[model].trainer, [], gpus, given))
+    finish(programs.train(model, manifests.models()[model].trainer, [], gpus, options))
 
 
 @task(
@@ -119,17 +119,17 @@ def finetune(model: str = word(kind="model", keywords=("trainer",)), gpus: int =
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("transformer", "config:TranslateCommand")),
 )
-def translate(sentence: str = word(help="what to translate"), **given: object) -> None:
+def translate(sentence: str = positional(help="what to translate"), **options: object) -> None:
     """Translate a sentence with a Transformer that was trained here.
 
     ./lab translate "The door is open."
     ./lab translate "The door is open." --epoch 0,10,19     what it knew then
     """
-    runs.require_epochs("transformer", given["name"], given["epoch"])
-    finish(programs.run(course.service(), course.module("transformer", "translate"), ["--", sentence], given))
+    runs.require_epochs("transformer", options["name"], options["epoch"])
+    finish(programs.run(course.service(), course.module("transformer", "translate"), ["--", sentence], options))
 
 
-DIFFUSION = word(help="diffusion", kind="one of", keywords=("diffusion",))
+DIFFUSION = positional(help="diffusion", kind="one of", keywords=("diffusion",))
 
 
 @task(
@@ -138,13 +138,13 @@ DIFFUSION = word(help="diffusion", kind="one of", keywords=("diffusion",))
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("diffusion", "config:SampleRequest")),
 )
-def sample(lab: str = DIFFUSION, **given: object) -> None:
+def sample(lab: str = DIFFUSION, **options: object) -> None:
     """Make pictures with a diffusion model that was trained here: a grid, and the way there as an animation.
 
     ./lab sample diffusion --sampler ddim --steps 20 --context hero
     """
-    runs.require_epochs(lab, given["name"], given["epoch"])
-    finish(programs.run(course.service(), course.module(lab, "sample"), [], given))
+    runs.require_epochs(lab, options["name"], options["epoch"])
+    finish(programs.run(course.service(), course.module(lab, "sample"), [], options))
 
 
 @task(
@@ -153,13 +153,13 @@ def sample(lab: str = DIFFUSION, **given: object) -> None:
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("diffusion", "config:ScoreRequest")),
 )
-def score(lab: str = DIFFUSION, **given: object) -> None:
+def score(lab: str = DIFFUSION, **options: object) -> None:
     """Measure a diffusion model's pictures: of the class asked for? as varied as the real ones?
 
     ./lab score diffusion --count 200
     """
-    runs.require_epochs(lab, given["name"], None)
-    finish(programs.run(course.service(), course.module(lab, "score"), [], given))
+    runs.require_epochs(lab, options["name"], None)
+    finish(programs.run(course.service(), course.module(lab, "score"), [], options))
 
 
 def _exercises() -> dict[str, list[tuple[str, str]]]:
@@ -169,11 +169,11 @@ def _exercises() -> dict[str, list[tuple[str, str]]]:
 
 @task("check an exercise", "./lab check", "runtime dry-run", tables=_exercises)
 def check(
-    exercise: str | None = word(None, "its name, listed below; none: list all, with how far you are", kind="exercise"),
-    file: str | None = word(None, "yours; default: the one in your exercises folder", kind="path", metavar="FILE"),
+    exercise: str | None = positional(None, "its name, listed below; none: list all, with how far you are", kind="exercise"),
+    file: str | None = positional(None, "yours; default: the one in your exercises folder", kind="path", metavar="FILE"),
     all: str | None = option(
         None, "a folder with a folder of such files for each student: a table of them", kind="path", metavar="FOLDER"),
-    **given: object,
+    **options: object,
 ) -> None:  # fmt: skip
     """Check an exercise of the course: what is wrong is said in words. The first time, its file is made.
 
@@ -186,15 +186,15 @@ def check(
     if file and not Path(file).is_file():
         raise LabError(f"file '{file}' is not a file; without one the file in your exercises folder is taken")
     flags = {"directory": str(course.exercises_directory()), "name": exercise, "file": file, "all": all}
-    finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **given}))
+    finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **options}))
 
 
 @task("the course's own files", "./lab runs", "runtime dry-run", name="course")
 def course_files(
-    action: str = word(help="import", kind="one of", keywords=("import",)),
-    path: str = word(help="a folder or a zip archive with weights, tokenizers, arrays, curves", kind="path"),
+    action: str = positional(help="import", kind="one of", keywords=("import",)),
+    path: str = positional(help="a folder or a zip archive with weights, tokenizers, arrays, curves", kind="path"),
     name: str = option("course", "what is set up is called so, and then what it is", kind="directory name"),
-    **given: object,
+    **options: object,
 ) -> None:
     """Bring the course's own files: told by their content, set up beside what is here, the originals left alone.
 
@@ -204,16 +204,16 @@ def course_files(
     if not Path(path).is_dir() and not zipfile.is_zipfile(path):
         raise LabError(f"path '{path}' is no folder and no zip archive; expected where the course's files lie")
     module = f"services.{manifests.directory_of(course.service())}.course_files"
-    finish(programs.run(course.service(), module, [path, f"--name={name}"], given))
+    finish(programs.run(course.service(), module, [path, f"--name={name}"], options))
 
 
-def _after_notebook(given: Given) -> str:
-    return addresses.open_page(manifests.notebooks().get(str(given["env"]), "")) or "./lab status"
+def _after_notebook(values: FlagValues) -> str:
+    return addresses.open_page(manifests.notebooks().get(str(values["env"]), "")) or "./lab status"
 
 
 @task("open notebooks", _after_notebook, "gpu runtime dry-run")
 def notebook(
-    env: str = word(help="whose notebooks, and the environment that they run in", kind="notebooks"),
+    env: str = positional(help="whose notebooks, and the environment that they run in", kind="notebooks"),
     fresh: bool = option(False, "bring fresh copies; what was changed stays beside them as NAME.before-N"),
     gpu: str | None = None,
     runtime: str = "auto",
@@ -227,8 +227,8 @@ def notebook(
     service = manifests.notebooks()[env]
     if fresh:
         finish(programs.run_module(service, "vla_notebooks.home", [env, "--fresh"], runtime, dry_run))
-    given = service_settings.for_services([service], None, None, gpu)
-    print_addresses(lifecycle.up([service], runtime, given, dry_run))
+    overrides = service_settings.for_services([service], None, None, gpu)
+    print_addresses(lifecycle.up([service], runtime, overrides, dry_run))
 
 
 @task("show training curves", lambda _: addresses.open_page("tensorboard") or "./lab status", "runtime")

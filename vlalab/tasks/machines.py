@@ -11,7 +11,7 @@ from vlalab.commands import support as supporting
 from vlalab.host import paths
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
-from vlalab.tasks.flags import word
+from vlalab.tasks.flags import positional
 from vlalab.tasks.task import finish, task
 
 ABSOLUTE = {"pattern": r'/[^\n"\\]*[^\n"\\/]', "expected": "an absolute path, as /srv/vla-lab", "metavar": "FOLDER"}
@@ -25,7 +25,7 @@ JSON = option(False, "print JSON instead of a table")
 
 @task("make a machine ready", "./lab doctor")
 def host(
-    action: str = word(help="setup", kind="one of", keywords=("setup",)),
+    action: str = positional(help="setup", kind="one of", keywords=("setup",)),
     hosts: list[str] = option((), "machines, as gpu01 or anna@gpu01:2222", default_help="this machine"),
     inventory: str | None = option(None, "file that names them, as Ansible has it", kind="path", metavar="FILE"),
     check: bool = option(False, "Ansible's dry run: show what would change, change nothing"),
@@ -58,13 +58,13 @@ def host(
     values = {"engine": engine, "volume": volume, "lab_root": lab, "lab_source": from_, "ca_bundle": ca_bundle}
     values = {name: value for name, value in values.items() if value} | host_setup.settings(set)
     values |= {"extras": list(with_), "users": list(user), "boot": list(boot)}
-    chosen = [machines.read("--hosts", name) for name in hosts]
-    finish(host_setup.run(host_setup.Setup(chosen, inventory, values, list(only), check, ask_password)))
+    selected = [machines.read("--hosts", name) for name in hosts]
+    finish(host_setup.run(host_setup.Setup(selected, inventory, values, list(only), check, ask_password)))
 
 
 @task("ask several machines", "./lab fleet status")
 def fleet(
-    action: str = word(help=", ".join(fleets.COMMANDS), kind="one of", keywords=tuple(fleets.COMMANDS)),
+    action: str = positional(help=", ".join(fleets.COMMANDS), kind="one of", keywords=tuple(fleets.COMMANDS)),
     hosts: list[str] = HOSTS,
     inventory: str | None = INVENTORY,
     lab: str | None = option(None, "where the lab lies there",
@@ -80,8 +80,8 @@ def fleet(
     ./lab fleet status --inventory machines.yaml --json
     ./lab fleet pull --inventory machines.yaml     git pull, then the environments that are there
     """
-    chosen = machines.select([machines.read("--hosts", name) for name in hosts], inventory, lab)
-    finish(fleets.run(action, chosen, parallel, timeout or fleets.TIMEOUT_S[action], json))
+    selected = machines.select([machines.read("--hosts", name) for name in hosts], inventory, lab)
+    finish(fleets.run(action, selected, parallel, timeout or fleets.TIMEOUT_S[action], json))
 
 
 @task("archive for a question", "./lab doctor")
@@ -95,9 +95,9 @@ def support(out: str | None = option(None, "the file to write", default_help="on
 
 @task("machines for eval", "./lab eval libero_goal --cluster")
 def cluster(
-    action: str = word("status", "start: a new one, join: the one whose head is HEAD, status: its machines, stop: "
+    action: str = positional("status", "start: a new one, join: the one whose head is HEAD, status: its machines, stop: "
                        "leave it", kind="one of", keywords=("start", "join", "status", "stop")),
-    head: str | None = word(None, "with join: the head's address, HOST[:PORT]"),
+    head: str | None = positional(None, "with join: the head's address, HOST[:PORT]"),
     host: str | None = option(None, "this machine's address for the others, and opens the head to them",
                               metavar="ADDRESS"),
     port: int = option(clusters.PORT, "of the head, to start it", "[1, 65535]"),
@@ -115,8 +115,8 @@ def cluster(
     ./lab cluster status
     """
     if bool(head) != (action == "join"):
-        many = f"'{head}' is a word too many" if head else "join needs HEAD, the head's address"
-        raise LabError(f"{many}. See: ./lab cluster --help")
+        problem = f"'{head}' is a word too many" if head else "join needs HEAD, the head's address"
+        raise LabError(f"{problem}. See: ./lab cluster --help")
     offer = [f"--num-{name}={count}" for name, count in (("cpus", cpus), ("gpus", gpus)) if count is not None]
     if action == "start":
         clusters.start(host, port, offer, dashboard)

@@ -10,8 +10,8 @@ from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.borrowed import option
 from vlalab.runtimes import steward
 from vlalab.runtimes.both import Instance
-from vlalab.tasks.flags import Flag, of_models, word
-from vlalab.tasks.task import Given, finish, task
+from vlalab.tasks.flags import Flag, of_models, positional
+from vlalab.tasks.task import FlagValues, finish, task
 
 
 def print_addresses(instances: list[Instance]) -> None:
@@ -22,12 +22,12 @@ def print_addresses(instances: list[Instance]) -> None:
 
 def _up_options() -> list[Flag]:
     options = of_models("up", without=["checkpoint"])()
-    return [replace(one, default_help="") for one in options]  # the service's own settings hold
+    return [replace(flag, default_help="") for flag in options]  # the service's own settings hold
 
 
-def after_up(given: Given) -> str:
+def after_up(values: FlagValues) -> str:
     """Return what to open of the first service that a browser shows, else how to use a policy."""
-    names = given["names"]
+    names = values["names"]
     for name in (steward.PAGE, *manifests.notebooks().values(), "tensorboard"):
         if name in names and (page := addresses.open_page(name)):
             return page
@@ -43,7 +43,7 @@ def after_up(given: Given) -> str:
     tables=lambda: {"Services": [(name, service.about) for name, service in manifests.services().items()]},
 )
 def up(
-    names: list[str] = word(help="services to start", metavar="SERVICE"),
+    names: list[str] = positional(help="services to start", metavar="SERVICE"),
     suite: str | None = option(
         None, "serve the checkpoint that was fine-tuned on this suite, with its statistics", kind="published suite"),
     checkpoint: str | None = option(None, "a folder under checkpoints/ on the volume, or a path", kind="checkpoint"),
@@ -52,7 +52,7 @@ def up(
     gpu: str | None = None,
     runtime: str = "auto",
     dry_run: bool = False,
-    **own: str | None,
+    **model_flags: str | None,
 ) -> None:  # fmt: skip
     """Start services and wait until they are ready.
 
@@ -63,20 +63,21 @@ def up(
     ./lab up openvla --stay --gpu 1                  another one beside it, until Ctrl-C
     ./lab up ui                                      the pages and what they ask
     """
-    own = {name: value for name, value in own.items() if value}
+    model_flags = {name: value for name, value in model_flags.items() if value}
     lifecycle.check_names(names, also=lifecycle.jobs())
-    given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, own)
+    settings = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, model_flags)
     if not dry_run:
-        preflight.refuse(names, given)
+        preflight.require_startable(names, settings)
     if stay:
-        lifecycle.stay(names, runtime, given, dry_run)
+        lifecycle.stay(names, runtime, settings, dry_run)
     else:
-        print_addresses(lifecycle.up(names, runtime, given, dry_run, restart=restart))
+        print_addresses(lifecycle.up(names, runtime, settings, dry_run, restart=restart))
 
 
 @task("stop services", "./lab up {names}", "dry-run")
 def down(
-    names: list[str] = word(help="services to stop; default: all that are up", metavar="SERVICE"), dry_run: bool = False
+    names: list[str] = positional(help="services to stop; default: all that are up", metavar="SERVICE"),
+    dry_run: bool = False,
 ) -> None:
     """Stop services.
 
@@ -89,7 +90,7 @@ def down(
 
 @task("stop and start again", "./lab status", "dry-run")
 def restart(
-    names: list[str] = word(help="services; default: all that are up", metavar="SERVICE"), dry_run: bool = False
+    names: list[str] = positional(help="services; default: all that are up", metavar="SERVICE"), dry_run: bool = False
 ) -> None:
     """Stop services and start them with the settings they had, on the newest image and lock.
 
@@ -115,7 +116,7 @@ def status(
 
 @task("the end of a log", "./lab status")
 def logs(
-    name: str = word(help="service"),
+    name: str = positional(help="service"),
     lines: int = option(50, "how many lines", "[0, inf)"),
     follow: bool = option(False, "go on printing what is added"),
 ) -> None:
@@ -128,7 +129,7 @@ def logs(
 
 @task("open a shell", "./lab status", "runtime dry-run")
 def shell(
-    name: str = word(help="environment or service"),
+    name: str = positional(help="environment or service"),
     command: str | None = option(None, "run this command line instead, and end"),
     runtime: str = "auto",
     dry_run: bool = False,
@@ -147,30 +148,30 @@ def shell(
     "gpu runtime dry-run",
     options=of_models("verify", only=("checkpoint", "modes", "count", "image", "instruction")),
 )
-def verify(model: str = word(kind="model", keywords=("verifier",)), **given: object) -> None:
+def verify(model: str = positional(kind="model", keywords=("verifier",)), **options: object) -> None:
     """Load a checkpoint, ask it for actions, and say what that takes: latency, its parts, memory.
 
     ./lab verify openvla --checkpoint openvla-tiny
     ./lab verify openvla --modes bf16-sdpa,nf4
     """
-    finish(programs.run(model, manifests.models()[model].verifier, [], given))
+    finish(programs.run(model, manifests.models()[model].verifier, [], options))
 
 
 @task("write ONNX modules", "./lab bench {model}", "runtime dry-run", options=of_models("export"))
 def export(
-    model: str = word(kind="model", keywords=("exporter",)),
-    checkpoint: str | None = word(None, "its name; default: the only one on the volume, else what .env names"),
-    **given: object,
+    model: str = positional(kind="model", keywords=("exporter",)),
+    checkpoint: str | None = positional(None, "its name; default: the only one on the volume, else what .env names"),
+    **options: object,
 ) -> None:
     """Write a checkpoint's ONNX modules, compare each with torch, and build TensorRT's engines where that is installed.
 
     ./lab export gr00t
     ./lab export gr00t gr00t-tiny --dtype fp16
     """
-    available = checkpoints.there(model)
+    available = checkpoints.available(model)
     checkpoint = checkpoint or compose.environment_variables().get(service_settings.variable(model, "CHECKPOINT"))
     if checkpoint or len(available) != 1:
         get = f"./lab checkpoint {model} --tiny"
         checkpoint = service_settings.existing_checkpoint(checkpoint or "", get)
-    words = programs.flags_of({"checkpoint": checkpoint or available[0]})
-    finish(programs.run(model, manifests.models()[model].exporter, words, given))
+    arguments = programs.flags_of({"checkpoint": checkpoint or available[0]})
+    finish(programs.run(model, manifests.models()[model].exporter, arguments, options))

@@ -11,8 +11,8 @@ from functools import cached_property
 from vlalab.host.console import say
 from vlalab.tasks.flags import SHARED, Flag, flags_of_function
 
-Given = Mapping[str, object]  # a task's values by the names of its parameters
-Next = str | Callable[[Given], str]
+FlagValues = Mapping[str, object]  # a task's values by the names of its parameters
+Next = str | Callable[[FlagValues], str]
 Tables = Callable[[], dict[str, list[tuple[str, str]]]]  # title → rows of a name and what it means
 
 
@@ -46,8 +46,8 @@ class LabTask:
         """
         values: dict[str, object] = {}
         for flag in self.flags:
-            given = typed[flag.name]
-            values[flag.name] = given if isinstance(given, bool) else flag.read(given)
+            texts = typed[flag.name]
+            values[flag.name] = texts if isinstance(texts, bool) else flag.read(texts)
         if not values.pop("no_check", True) and not values.get("dry_run"):
             from vlalab.commands import examining  # a task without checks need not load it
 
@@ -56,15 +56,15 @@ class LabTask:
         if sys.stderr.isatty() and not values.get("dry_run"):
             say(f"next: {self.next_command(values)}")
 
-    def next_command(self, given: Given) -> str:
+    def next_command(self, values: FlagValues) -> str:
         """Return the command that is useful next; what it names and the caller did not, in capitals."""
         if not isinstance(self.next, str):
-            return self.next(given)
-        words = {flag.name: flag.shown if flag.is_word else flag.values.metavar for flag in self.flags}
-        for name, value in given.items():
+            return self.next(values)
+        placeholders = {flag.name: flag.usage if flag.is_positional else flag.values.metavar for flag in self.flags}
+        for name, value in values.items():
             if value:
-                words[name] = shlex.join(map(str, value if isinstance(value, list) else [value]))
-        return self.next.format_map(words)
+                placeholders[name] = shlex.join(map(str, value if isinstance(value, list) else [value]))
+        return self.next.format_map(placeholders)
 
 
 def task(

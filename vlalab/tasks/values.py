@@ -30,7 +30,7 @@ class Values:
 
     metavar: str = "TEXT"
     read: Callable[[str, str], object] = read_text
-    known: Sequence[str] = ()  # for completion, and for a help that does not name them
+    choices: Sequence[str] = ()  # for completion, and for a help that does not name them
     is_list: bool = False  # separated by commas, and the flag may be typed more than once
 
 
@@ -46,44 +46,44 @@ def number(within: str = "(-inf, inf)", kind: type[float] = int, metavar: str = 
     return Values(metavar, read)
 
 
-def one_of(known: Sequence[str], aliases: Mapping[str, str] | None = None, metavar: str = "WHICH") -> Values:
+def choice(choices: Sequence[str], aliases: Mapping[str, str] | None = None, metavar: str = "WHICH") -> Values:
     """Return a few words. aliases: what others call them."""
 
     def read(label: str, text: str) -> str:
-        require_known(label, [text], known, aliases or {})
+        require_known(label, [text], choices, aliases or {})
         return text
 
-    return Values(metavar, read, known)
+    return Values(metavar, read, choices)
 
 
-def matching(pattern: str, expected: str, metavar: str = "TEXT", known: Sequence[str] = ()) -> Values:
+def matching(pattern: str, expected: str, metavar: str = "TEXT", keywords: Sequence[str] = ()) -> Values:
     """Return texts of a form that `expected` describes. A known word that a text nearly is, is suggested."""
 
     def read(label: str, text: str) -> str:
-        if text in known or re.fullmatch(pattern, text):
+        if text in keywords or re.fullmatch(pattern, text):
             return text
-        close = difflib.get_close_matches(text, known, 1, 0.5)
+        close = difflib.get_close_matches(text, keywords, 1, 0.5)
         hint = f"did you mean '{close[0]}'? Expected" if close else "expected"
         raise LabError(f"invalid {label} '{text}'; {hint} {expected}")
 
-    return Values(metavar, read, known)
+    return Values(metavar, read, keywords)
 
 
-def existing(known: Sequence[str] = (), directory: str = "", metavar: str = "PATH") -> Values:
+def existing(keywords: Sequence[str] = (), directory: str = "", metavar: str = "PATH") -> Values:
     """Return a keyword, or something that exists: a path, or a name in a directory of the volume."""
 
     def read(label: str, text: str) -> str:
         path = Path(text).expanduser()
-        if text in known or (text and directory and (paths.volume() / directory / text).exists()):
+        if text in keywords or (text and directory and (paths.volume() / directory / text).exists()):
             return text
         if text and path.exists():
             return str(path.absolute())
-        if known and "/" not in text:
-            raise LabError(unknown(label, text, known) + f", or {metavar}")
+        if keywords and "/" not in text:
+            raise LabError(unknown(label, text, keywords) + f", or {metavar}")
         elsewhere = f", neither here nor in {paths.shown(paths.volume() / directory)}" if directory else ""
         raise LabError(f"{label} '{text}' not found{elsewhere}; expected a path that exists")
 
-    return Values(metavar, read, known)
+    return Values(metavar, read, keywords)
 
 
 def ranges(count: int | None = None, names: bool = False, metavar: str = "0,2-4") -> Values:
