@@ -1,16 +1,16 @@
-"""The control daemon of the page Lab: it looks, starts and stops services by the lab's own commands.
+"""The control daemon of the page Lab: shows, starts and stops services with the lab's commands.
 
-`python -m vlalab.steward DIRECTORY RUNTIME` answers on DIRECTORY/socket to callers that know DIRECTORY/secret:
+`python -m vlalab.steward DIRECTORY RUNTIME` listens on DIRECTORY/socket; clients need the secret in DIRECTORY/secret:
 
-| route | what |
+| route | answer |
 |---|---|
-| `GET /status` | `./lab status --json`, and what was started and stopped from here |
-| `GET /doctor`, `POST /doctor` | what the doctor said last; have it look again |
+| `GET /status` | `./lab status --json`, and the services started and stopped from the page |
+| `GET /doctor`, `POST /doctor` | the latest report of the doctor; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
 | `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
 
-No route takes a body or a query. Only the choice among services of compose.yaml gets into a command line, and no shell
-reads that.
+No route takes a body or a query. Command lines contain only names of services in compose.yaml, and no shell is
+involved.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from vlalab.runtimes import local
 from vlalab.runtimes.steward import PAGE
 
 VERBS = {"start": "up", "stop": "down"}
-MAX_ACTIONS = 4  # at once: each is a process of the host tool
-STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # longest wait for a command that looks
-STATUS_FRESH_S = 4.0  # an answer is good for so long, however many users look
-MAX_OUTPUT = 32_000  # characters: the end of a longer one
+MAX_ACTIONS = 4  # concurrent; each is a process of the host tool
+STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # timeouts of read-only commands
+STATUS_FRESH_S = 4.0  # lifetime of a cached answer
+MAX_OUTPUT = 32_000  # characters; the end of a longer output
 LOG_LINES = "400"
-REQUEST_S = 10.0  # for a request to arrive whole
+REQUEST_S = 10.0  # timeout for receiving a request
 
 
 class RequestError(Exception):
-    """A request that is not done: the HTTP status and the sentence it is answered with."""
+    """A rejected request: its HTTP status and message."""
 
     def __init__(self, status: int, detail: str):
         super().__init__(detail)
@@ -56,17 +56,17 @@ class RequestError(Exception):
 
 
 class ControlDaemon:
-    """Looks, starts and stops. runtime: the page's, in which the page can reach what is started."""
+    """Shows, starts and stops services. runtime: the page's, so that it can reach the services."""
 
     def __init__(self, runtime: str):
         self._runtime, self._lock = runtime, threading.Lock()
-        # by service, what is or was done to it; times in seconds since the epoch, code None while it runs
+        # service → its last action; times in seconds since the epoch, code None while it runs
         self._actions: dict[str, dict[str, Any]] = {}
         self._status_lock, self._status_until, self._status = threading.Lock(), 0.0, (None, "")
         self._doctor: dict[str, Any] = {"running": False, "at": None, "told": None, "error": ""}
 
     def answer(self, method: str, path: str) -> Any:
-        """Return the JSON of a route. Raises Refused."""
+        """Return the JSON of a route. Raise RequestError."""
         match (method, *path.split("/")[1:]):
             case ("GET", "status"):
                 status, error = self._read_status()
@@ -88,10 +88,10 @@ class ControlDaemon:
                 return {"log": safe(output or error, current_secrets())}
             case ("POST", "services", name, verb) if verb in VERBS:
                 return self._start_action(verb, require_service(name))
-        raise RequestError(404, "there is no such route")
+        raise RequestError(404, "route not found")
 
     def _read_status(self) -> tuple[Any, str]:
-        """Return what `./lab status` says; concurrent callers wait for one run of it, which is good for some time."""
+        """Return the cached output of `./lab status`; concurrent callers wait for one call."""
         with self._status_lock:
             if time.monotonic() > self._status_until:
                 self._status = read_json("status", "--json", seconds=STATUS_S)
@@ -104,19 +104,21 @@ class ControlDaemon:
 
     def _start_action(self, verb: str, name: str) -> dict[str, Any]:
         if name == PAGE:
-            raise RequestError(409, f"that would take this page away; at the machine: ./lab down {PAGE}")
+            raise RequestError(409, f"this would stop this page; use the command line: ./lab down {PAGE}")
         if verb == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
-            reason = "outside a container a notebook is a shell of the user that started it"
-            raise RequestError(409, f"{reason}; at the machine: ./lab up {name}")
+            reason = "outside a container a notebook is a shell of the user who starts it"
+            raise RequestError(409, f"{reason}; use the command line: ./lab up {name}")
         with self._lock:
             running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
-                raise RequestError(409, f"{name} is being started or stopped; wait until that has ended")
+                raise RequestError(409, f"{name} is already being started or stopped; wait until that is finished")
             if len(running) >= MAX_ACTIONS:
-                raise RequestError(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
+                raise RequestError(
+                    429, f"{MAX_ACTIONS} services are already being started or stopped; wait until one is done"
+                )
             action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}
             self._actions[name] = action
-        say(f"asked by the page: {verb} {name}")
+        say(f"request of the page: {verb} {name}")
         snapshot = dict(action)
         threading.Thread(target=self._act, args=[action], daemon=True).start()
         return snapshot
@@ -125,7 +127,7 @@ class ControlDaemon:
         verb, service = action["what"], action["service"]
         flags = ["--runtime", self._runtime] if verb == "start" else []
         try:
-            # A session of its own: what has begun continues when this process ends.
+            # A new session, so that the command continues if this process exits.
             process = subprocess.Popen(
                 [paths.ROOT / "lab", VERBS[verb], service, *flags], cwd=paths.ROOT, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -137,16 +139,16 @@ class ControlDaemon:
         except OSError as error:
             action.update(output=f"./lab cannot be run: {error}\n", code=127)
         self._status_until = 0.0
-        self._read_status()  # a caller that hears that it has ended sees the service so
+        self._read_status()  # so that the status is current when clients see the end
         action["ended"] = time.time()
-        say(f"{verb} {service} ended with code {action['code']}:\n{safe(action['output'], current_secrets())}")
+        say(f"{verb} {service} exited with code {action['code']}:\n{safe(action['output'], current_secrets())}")
 
 
-# --- commands that look, and secrets --------------------------------------------------------------------------
+# --- commands and secrets --------------------------------------------------------------------------
 
 
 def require_service(name: str) -> str:
-    """Return the name of a service of compose.yaml. Raises Refused for any other."""
+    """Return the name of a service of compose.yaml. Raise RequestError for any other."""
     services = lifecycle.long_lived()
     if name not in services:
         raise RequestError(404, unknown("service", name[:80], services))
@@ -154,13 +156,13 @@ def require_service(name: str) -> str:
 
 
 def current_secrets() -> set[str]:
-    """Return the secrets that are known on this machine now."""
+    """Return this machine's current secrets."""
     docker.ask_again()
     return support.current_secrets()
 
 
 def safe(value: Any, secret_values: Iterable[str]) -> Any:
-    """Return a text, or JSON with every text in it, without those secrets and what looks like one."""
+    """Return a text, or JSON, without those secrets and values that look secret."""
     if isinstance(value, dict):
         hidden = {name for name, entry in value.items() if isinstance(entry, str) and secrets.NAMED.fullmatch(name)}
         return {name: secrets.HIDDEN if name in hidden else safe(entry, secret_values) for name, entry in value.items()}
@@ -170,12 +172,12 @@ def safe(value: Any, secret_values: Iterable[str]) -> Any:
 
 
 def end_of(text: str) -> str:
-    """Return the end of a text, from the beginning of a line on."""
+    """Return the end of a text, in whole lines."""
     return text if len(text) <= MAX_OUTPUT else text[-MAX_OUTPUT:].partition("\n")[2]
 
 
 def read_json(*arguments: str, seconds: float) -> tuple[Any, str]:
-    """Return what a command prints as JSON, its secrets removed, and "" or why there is nothing."""
+    """Return a command's JSON output without secrets, and an error message or ""."""
     output, error = run(*arguments, seconds=seconds)
     try:
         return safe(json.loads(output), current_secrets()), ""
@@ -184,7 +186,7 @@ def read_json(*arguments: str, seconds: float) -> tuple[Any, str]:
 
 
 def run(*arguments: str, seconds: float) -> tuple[str, str]:
-    """Return what a command of the lab prints, and its errors, or why it could not be run."""
+    """Return the stdout of a command of the lab, and its stderr or an error message."""
     command = f"./lab {' '.join(arguments)}"
     try:
         done = subprocess.run(
@@ -195,14 +197,14 @@ def run(*arguments: str, seconds: float) -> tuple[str, str]:
         return "", f"{command} did not answer within {seconds:g} s"
     except OSError as error:
         return "", f"{command} cannot be run: {error}"
-    return done.stdout, done.stderr.strip() or f"{command} ended with code {done.returncode}"
+    return done.stdout, done.stderr.strip() or f"{command} exited with code {done.returncode}"
 
 
 # --- HTTP over the socket -------------------------------------------------------------------------------------
 
 
 class Server(ThreadingMixIn, UnixStreamServer):
-    """Answers on a socket that only the page and its user can open."""
+    """Listens on a socket that only the page and its user can open."""
 
     daemon_threads, block_on_close = True, False
 
@@ -212,19 +214,19 @@ class Server(ThreadingMixIn, UnixStreamServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request of one connection."""
+    """Handles one request per connection."""
 
     timeout = REQUEST_S
     server: Server
 
     def do_GET(self) -> None:
-        """Answer a request, also one that changes something."""
+        """Answer a request."""
         try:
             credentials = self.headers.get("authorization", "").encode("utf-8", "replace")
             if not hmac.compare_digest(credentials, self.server.secret):
-                raise RequestError(401, "that is not the secret")
+                raise RequestError(401, "wrong secret")
             if self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers:
-                raise RequestError(413, "no body is expected")
+                raise RequestError(413, "a request body is not allowed")
             status, answer = 200, self.server.daemon.answer(self.command, self.path)
         except RequestError as error:
             status, answer = error.status, {"detail": error.detail}
@@ -238,23 +240,23 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_: object) -> None:
-        """Log no request: what is done is logged by the steward."""
+        """Log nothing; the daemon logs actions."""
 
 
 def main(directory: Path, runtime: str) -> None:
-    """Serve; the secret is a new one each time. What root makes is given to the user of the page's container."""
+    """Serve with a new secret. Files created by root are given to the user of the page's container."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     secret = token_urlsafe(32)
     state.write(directory / "secret", secret)
-    os.chdir(directory)  # the address of a socket has 107 characters at most, and a path may have more
+    os.chdir(directory)  # a socket address has at most 107 bytes, a path may be longer
     Path("socket").unlink(missing_ok=True)
-    umask = os.umask(0o177)  # the socket for its owner alone
+    umask = os.umask(0o177)  # socket for its owner only
     with Server("socket", ControlDaemon(runtime), secret) as server:
         os.umask(umask)
         if os.geteuid() == 0:
             for name in ("secret", "socket"):
                 os.chown(name, *volumes.owner(), follow_symlinks=False)
-        say(f"the page's steward answers at {directory}/socket")
+        say(f"the page's control daemon listens on {directory}/socket")
         try:
             server.serve_forever()
         finally:

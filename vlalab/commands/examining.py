@@ -1,4 +1,4 @@
-"""`./lab doctor`, and the few checks that a task asks for before it begins."""
+"""`./lab doctor`, and the quick checks before a task."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vlalab.engine import images
 from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError, require_known, say, status
 
-BEFORE_S = 1.8  # what a task waits for its checks
+BEFORE_S = 1.8  # time limit of the checks before a task
 
 
 def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool) -> int:
-    """Examines machine and clone, and each named environment by its own self-test; returns the exit code."""
+    """Check machine and clone, self-test the named environments, print the results; return the exit code."""
     require_known("environment", names, manifests.environments())
     context, began = Case(environments=tuple(names), offline=offline), time.monotonic()
     results = examine(context)
@@ -36,7 +36,7 @@ def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: b
 
 
 def examine(context: Case) -> list[Result]:
-    """Returns what every check found, and the self-test of each environment that was named."""
+    """Return the results of all checks and of the self-test of each environment in the context."""
     results = runner.run(runner.checks(), context)
     for name in context.environments:
         with status(f"self-test of {name}"):
@@ -45,7 +45,7 @@ def examine(context: Case) -> list[Result]:
 
 
 def _show(lines: Sequence[str]) -> None:
-    from rich.text import Text  # here, for it takes a fifth of the tool's start
+    from rich.text import Text  # slow import
 
     console = endings.console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
     for line in lines:
@@ -59,10 +59,10 @@ def _show(lines: Sequence[str]) -> None:
 
 # --- before a task ------------------------------------------------------------------------------------------
 
-FlagValues = Mapping[str, object]  # a task's flags, read
+FlagValues = Mapping[str, object]  # parameter name → value
 
 
-# Task → the services that it is going to use; what concerns none of their environments is not asked.
+# Task → the services that it uses; checks run for their environments only.
 USES: dict[str, Callable[[FlagValues], Sequence[str]]] = {
     "up": lambda values: lifecycle.in_order([name for name in values["names"] if name in compose.read()]),
     "train": lambda values: [course.service()],
@@ -72,7 +72,7 @@ USES: dict[str, Callable[[FlagValues], Sequence[str]]] = {
 
 
 def require(task: str, values: FlagValues) -> None:
-    """Raises LabError with the first thing that a task cannot go on with; a check that is late stops nothing."""
+    """Raise LabError for the first failed check of a task; checks that time out are ignored."""
     services = list(USES.get(task, lambda values: [])(values))
     compose_services = compose.read()
     environments = (
@@ -83,19 +83,21 @@ def require(task: str, values: FlagValues) -> None:
     checks = [check for check in runner.checks() if task in check.before]
     selected = [check for check in checks if check.group != "nvidia" or not _on_cpu(services, values)]
     context = Case(environments=tuple(dict.fromkeys(environments)), no_cache=bool(values.get("no_cache")))
-    limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes, and space
+    limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes; wait for all checks
     for result in runner.run(selected, context, limit_s):
         if result.finding.verdict != FAIL:
             continue
-        if task == "build" and result.check.group == "nvidia":  # the image may be for another machine
-            say(f"a service of it will find no GPU here: {result.finding.text}")
+        if task == "build" and result.check.group == "nvidia":  # the image may be built for another machine
+            say(f"services of this image will have no GPU on this machine: {result.finding.text}")
             continue
         cpu = ", or run on the CPU with --gpu none" if result.check.group == "nvidia" else ""
-        raise LabError(f"{result.finding.text}{cpu}\n  ./lab doctor says more; --no-check begins all the same")
+        raise LabError(
+            f"{result.finding.text}{cpu}\n  run ./lab doctor for details, or add --no-check to continue anyway"
+        )
 
 
 def _on_cpu(services: Sequence[str], values: FlagValues) -> bool:
-    """Returns whether a task leaves GPUs alone: by a flag, or because every service of its is told so."""
+    """Return whether a task uses no GPU: by a flag, or by the settings of all its services."""
     if values.get("gpu") or values.get("device") == "cpu":
         return values.get("gpu") == "none" or values.get("device") == "cpu"
     variables = compose.environment_variables()

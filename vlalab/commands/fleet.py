@@ -1,4 +1,4 @@
-"""`fleet`: run one command on several machines at once; a dead or slow one affects only its own row of the table."""
+"""`fleet`: run a command on several machines in parallel; a dead or slow one affects only its own row."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Row = dict[str, Any]  # of the table: machine, verdict (pass, warn or fail), wha
 
 
 def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_json: bool) -> int:
-    """Run the command on all machines; print a table, or JSON.
+    """Run the command on all machines; print a table or JSON.
 
-    Returns 0, 1 for warnings, 2 where a machine failed or gave no answer.
+    Return 0, 1 for warnings, 2 if a machine failed or did not answer.
     """
     request = {
         "machines": [asdict(machine) for machine in selected], "command": COMMANDS[verb], "parallel": parallel,
@@ -52,28 +52,28 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
         assert process.stdin and process.stdout
         json.dump(request, process.stdin)
         process.stdin.close()
-        for answer in map(json.loads, process.stdout):  # in the order of arrival
+        for answer in map(json.loads, process.stdout):  # in order of arrival
             rows[answer["name"]] = judge(verb, answer)
-            line.update(f"{len(rows)} have answered")
+            line.update(f"{len(rows)} answered")
     if process.returncode != 0:
-        raise LabError(f"admin/fleet.py ended with code {process.returncode} (its message is above)")
+        raise LabError(f"admin/fleet.py ended with code {process.returncode} ; see its message above")
     reports = [rows[machine.name] for machine in selected]
     worst = max((row["verdict"] for row in reports), key=CODES.__getitem__)
     if as_json:
         print(json.dumps({"schema": SCHEMA, "task": verb, "verdict": worst, "machines": reports}))
         return CODES[worst]
-    from rich.table import Table  # here, for it takes a fifth of the tool's start
+    from rich.table import Table  # slow import
 
     table = Table("machine", "verdict", "what", "fix", "s", box=None, pad_edge=False)
     for row in reports:
         table.add_row(row["machine"], row["verdict"], row["what"], row["fix"], f"{row['seconds']:.1f}")
     endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
-    print(f"\n{sum(row['verdict'] == 'pass' for row in reports)} of {len(reports)} machines are well")
+    print(f"\n{sum(row['verdict'] == 'pass' for row in reports)} of {len(reports)} machines without problems")
     return CODES[worst]
 
 
 def judge(verb: str, answer: dict[str, Any]) -> Row:
-    """Return the row of an answer (admin/fleet.py describes its fields), as --json prints it (docs/host.md)."""
+    """Return the row (docs/host.md) of an answer, whose fields admin/fleet.py describes."""
 
     def row(verdict: str, summary: str, fix: str = "", report: object = None) -> Row:
         machine = {"machine": answer["name"], "verdict": verdict, "what": summary, "fix": fix}
@@ -86,14 +86,16 @@ def judge(verb: str, answer: dict[str, Any]) -> Row:
     if answer["code"] != 0 and not (verb == "doctor" and out.startswith("{")):
         last = (answer["err"].strip() or out.strip() or f"ended with code {answer['code']}").splitlines()[-1]
         if re.search(r"\bcd\b.*|\./lab: ?(not found|no such file)", last, re.IGNORECASE):
-            return row("fail", "no lab lies there", f"./lab host setup --hosts {answer['name']} --from ADDRESS")
+            return row(
+                "fail", "the lab is not installed there", f"./lab host setup --hosts {answer['name']} --from ADDRESS"
+            )
         return row("fail", last.removeprefix("lab: "))
     if verb == "pull":
         before, after = out.split()[-2:]
-        return row("pass", f"is at {after}" if before == after else f"{before} → {after}")
+        return row("pass", f"already at {after}" if before == after else f"{before} → {after}")
     if verb == "restart":
         lines = [" ".join(line.split()) for line in out.splitlines() if line.strip()]
-        return row("pass", "; ".join(lines) or "nothing was up")
+        return row("pass", "; ".join(lines) or "no services were running")
     report = json.loads(out)
     if verb == "doctor":
         bad = [check for verdict in ("fail", "warn") for check in report["checks"] if check["verdict"] == verdict]
@@ -103,7 +105,8 @@ def judge(verb: str, answer: dict[str, Any]) -> Row:
         return row(verdict, first["why"] + more, first["fix"] or "", report)
     up = [service for service in report["services"] if service["state"] != "down"]
     summary = (
-        ", ".join(f"{service['name']} {service['health'] or service['state']}" for service in up) or "nothing is up"
+        ", ".join(f"{service['name']} {service['health'] or service['state']}" for service in up)
+        or "no services are running"
     )
     if all(service["health"] == "healthy" for service in up):
         return row("pass", summary, report=report)

@@ -1,4 +1,4 @@
-"""`status`: one table of all services in both runtimes. Everything is asked at once, so that nobody waits long."""
+"""`status`: a table of all services in both runtimes, queried in parallel."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from vlalab.runtimes.containers import Container
 from vlalab.runtimes.local import Instance
 
 COLUMNS = ("service", "runtime", "state", "health", "image or environment", "GPU", "memory", "URL")
-NARROW = ("service", "runtime", "state", "health", "URL")  # where a terminal has no room for all of them
+NARROW = ("service", "runtime", "state", "health", "URL")  # for narrow terminals
 PLAIN_WIDTH = 160
-SCHEMA = 1  # of what --json prints
+SCHEMA = 1  # version of the --json format
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Snapshot:
 
 
 def gather() -> Snapshot:
-    """Return the state now. Nothing that is down is asked anything."""
+    """Return the current state."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         instances = pool.submit(containers.everything), pool.submit(local.instances)
         built = pool.submit(lambda: {} if docker.available() else images.found())
@@ -50,8 +50,8 @@ def gather() -> Snapshot:
 
 
 def show() -> None:
-    """Print the table, and below it where the volume is and whether an engine answers."""
-    from rich.table import Table  # here, for it takes a fifth of the tool's start
+    """Print the table, the volume's path and the state of Docker."""
+    from rich.table import Table  # slow import
 
     now, services = gather(), compose.read()
     console = endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
@@ -68,7 +68,7 @@ def show() -> None:
 
 
 def as_json() -> dict[str, Any]:
-    """Return the same as one object; docs/doctor.md explains every field."""
+    """Return the table as one object; docs/doctor.md describes every field."""
     now, services = gather(), compose.read()
     devices = Machine().gpus().get("devices", [])
     return {
@@ -84,7 +84,7 @@ def as_json() -> dict[str, Any]:
 
 
 def _rows(services: Mapping[str, compose.Service], now: Snapshot) -> list[tuple[Any, compose.Service]]:
-    """Return (instance, service) for everything that runs or ended, and (None, service) for a service that is down."""
+    """Return (instance, service) for running and exited ones, and (None, service) for services that are down."""
     rows: list[tuple[Any, compose.Service]] = []
     for name, service in services.items():
         instances = [(instance, service) for instance in now.running if instance.service == name]
@@ -93,7 +93,7 @@ def _rows(services: Mapping[str, compose.Service], now: Snapshot) -> list[tuple[
 
 
 def _entry(instance: Container | Instance | None, service: compose.Service, now: Snapshot) -> dict[str, Any]:
-    """Return what is known of a service; None for what is not known."""
+    """Return the --json entry of a service; unknown fields are None."""
     environment = service.environment_name
     env, image = venvs.named(environment), now.images.get(environment)
     entry: dict[str, Any] = {"name": instance.name if instance else service.name, "service": service.name}
@@ -128,7 +128,7 @@ def _entry(instance: Container | Instance | None, service: compose.Service, now:
 
 
 def _row(instance: Container | Instance | None, service: compose.Service, now: Snapshot) -> list[str]:
-    """Return the cells of a service behind its name."""
+    """Return a service's cells after its name."""
     entry, image = _entry(instance, service, now), now.images.get(service.environment_name)
     state = entry["state"]
     if state == "up":
@@ -136,9 +136,9 @@ def _row(instance: Container | Instance | None, service: compose.Service, now: S
         state += f", {entry['restarts']} restart{'s' * (entry['restarts'] > 1)}" if entry["restarts"] else ""
         state += ", for one call" if entry["private"] else ""
     if isinstance(instance, Container) and image is None:
-        source = "image is gone"
+        source = "image removed"
     elif isinstance(instance, Container) and image and image.id != instance.image_id:
-        source = f"older than the image: ./lab restart {instance.service}"
+        source = f"older than its image: ./lab restart {instance.service}"
     elif image and not isinstance(instance, Instance):
         source = f"image {image.age()} old, {'lock fits' if image.fits() else 'of another lock'}"
     else:
@@ -150,5 +150,5 @@ def _row(instance: Container | Instance | None, service: compose.Service, now: S
 
 
 def spell_duration(seconds: float) -> str:
-    """Return how long something has run: "40 s", "12 min", "3 hours"."""
+    """Return a run time: "40 s", "12 min", "3 hours"."""
     return f"{max(0, int(seconds))} s" if seconds < 60 else images.spell_age(seconds)

@@ -1,4 +1,4 @@
-"""Which checkpoint a model's service gets where nobody named one: the one that lies on the volume."""
+"""The default checkpoint of a model's service: the only one on the volume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def available(service: str) -> list[str]:
     """Return the names of the checkpoints on the volume that this service can serve, sorted."""
     names = []
     for path in (paths.volume() / "checkpoints").glob("*/config.json"):
-        # One that cannot be read is half written, another user's, or not a checkpoint's.
+        # Unreadable ones are incomplete, another user's, or not checkpoints.
         with suppress(OSError, ValueError, AttributeError):
             is_of_model = json.loads(path.read_text()).get("model_type") == manifests.models()[service].type
             if is_of_model and any(path.parent.glob("*.safetensors")):
@@ -29,11 +29,11 @@ def available(service: str) -> list[str]:
 def complete(
     order: Sequence[str], named: Sequence[str], requested: RequestedSettings, running: Collection[str] = ()
 ) -> Settings:
-    """Return the settings of the services to start, in their order, each model with a checkpoint where there is one.
+    """Return the settings of the services to start, in their order, with a checkpoint for each model.
 
-    One that nobody chose is the only one on the volume, and said. Where there is none, or more than one, a service that
-    another merely needs is left out, with how to get it; `preflight` refuses what was asked for by name. Those that run
-    have what they need.
+    The default, which is printed, is the only checkpoint on the volume. With none or several, a service that is only a
+    dependency is omitted, with a message how to add it; `preflight` rejects one that the user named. Running services
+    need nothing.
     """
     completed: Settings = {}
     for name in order:
@@ -43,7 +43,7 @@ def complete(
         if candidates is None or (name in named and len(candidates) != 1):
             completed[name] = dict(requested[name])
         elif len(candidates) == 1:
-            say(f"{name} serves checkpoint {candidates[0]}, the only one on the volume that it can")
+            say(f"{name} serves checkpoint {candidates[0]}, the only suitable one on the volume")
             completed[name] = {**requested[name], variable: candidates[0]}
         else:
             suite = manifests.models()[name].example_suite
@@ -52,5 +52,5 @@ def complete(
                 command = (
                     f"./lab up {name} --checkpoint {candidates[0]} (also on the volume: {', '.join(candidates[1:])})"
                 )
-            say(f"{', '.join(named)} comes up without {name}, and finds it once it is up: {command}")
+            say(f"{', '.join(named)} starts without {name}; to add it: {command}")
     return completed

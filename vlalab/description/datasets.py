@@ -1,4 +1,4 @@
-"""Data sets on the volume, and what one can be made of, by name: found before anything is made ready."""
+"""Data sets on the volume and the sources of new ones, by name."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ def available() -> list[str]:
 
 
 def is_dataset(path: Path) -> bool:
-    """Return whether a path is a data set: a folder with meta/, or with HDF5 files, or such a file."""
+    """Return whether a path is a data set: a directory with meta/ or HDF5 files, or an HDF5 file."""
     if path.is_file():
         return path.suffix in SUFFIXES
     return (path / "meta").is_dir() or any(file.suffix in SUFFIXES for file in path.glob("*"))
 
 
 def dataset(label: str, text: str) -> str:
-    """Return a data set's name, or its absolute path. Raises LabError for what is none, with the nearest name."""
+    """Return a data set's name or absolute path. Raise LabError if it is not one."""
     names = available()
     if text in names:
         return text
     path = Path(text).expanduser()
     if path.exists():
         if not is_dataset(path):
-            raise LabError(f"{label} '{text}' is no data set; expected a folder with meta/info.json or *.hdf5 in it")
+            raise LabError(
+                f"{label} '{text}' is not a data set; expected a directory with meta/info.json or *.hdf5 files"
+            )
         return str(path.absolute())
     raise _missing(label, text, names, "data set")
 
 
 def source(label: str, text: str) -> str:
-    """Return what a data set is made of, or one that exists: a recording, a run, a data set, by name or directory."""
+    """Return the name or directory of a recording, a run or a data set."""
     names = [*(runs.recordings() or []), *(runs.runs() or []), *available()]
     if text == runs.LATEST:
         return runs.run(label, text)
@@ -60,7 +62,7 @@ def source(label: str, text: str) -> str:
 
 
 def job_of(text: str) -> str | None:
-    """Return the benchmark's job that a recording or a run was made on, None for what is neither or cannot be read."""
+    """Return the benchmark's job of a recording or a run, None for anything else."""
     name = (runs.newest() or [text])[0] if text == runs.LATEST else text
     for directory in (*(paths.volume() / kind / name for kind in ("demonstrations", "runs")), Path(text).expanduser()):
         config, max_bytes = directory / "config.json", CONFIG_BYTES
@@ -71,8 +73,8 @@ def job_of(text: str) -> str | None:
 
 def _missing(label: str, text: str, names: list[str], kind: str) -> LabError:
     if not names:
-        none_yet = f"there is no {kind} in {paths.shown(paths.volume())} yet: {FIRST}"
-        return LabError(f"{label} '{text}' not found; expected a {kind} or its folder, and {none_yet}")
+        none_yet = f"there is no {kind} in {paths.shown(paths.volume())} yet; create one: {FIRST}"
+        return LabError(f"{label} '{text}' not found; {none_yet}")
     close = difflib.get_close_matches(text, names, 1, 0.4)
     hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(names[:5])}"
     return LabError(f"{label} '{text}' not found; {hint}")

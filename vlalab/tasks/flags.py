@@ -1,7 +1,7 @@
 """Flags of tasks. Each is declared once: as an option of a program, or as a parameter of the task's function.
 
-A parameter is declared as a field of options is: `lines: int = option(50, "how many lines", "[0, inf)")`. What
-`option(…, kind=KIND)` takes is said in KINDS.
+A parameter is declared like a field of an options dataclass: `lines: int = option(50, "how many lines", "[0, inf)")`.
+KINDS defines the values of `option(…, kind=KIND)`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Runtime = Literal["auto", "docker", "local"]
 
 @dataclass(frozen=True)
 class Flag(Option):
-    """A flag of a task, or a plain word after it. One of a program has no default here: the program's holds."""
+    """A flag or a positional argument of a task. Flags of programs have no default here: the program has it."""
 
     @property
     def flag(self) -> str:
-        """Its name as typed, without dashes; a parameter named like a word of Python ends with "_"."""
+        """Its name as typed, without dashes; a parameter named like a Python keyword ends with "_"."""
         return self.name.rstrip("_").replace("_", "-")
 
     @property
     def is_positional(self) -> bool:
-        """Whether it is a plain word after the task."""
+        """Whether it is a positional argument."""
         return self.group == "word"
 
     @property
     def is_needed(self) -> bool:
-        """Whether the task does nothing without it."""
+        """Whether it is required."""
         return self.is_positional and self.default is MISSING and not self.is_several
 
     @property
@@ -48,12 +48,12 @@ class Flag(Option):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.flag if self.is_positional else f"--{self.flag}"
 
     @property
     def usage(self) -> str:
-        """How help shows it: SUITE …, --trials N, --resume [RUN], --no-host."""
+        """Its usage in the help: SUITE …, --trials N, --resume [RUN], --no-host."""
         if self.is_positional:
             name = self.metavar or self.flag.upper()
             return f"{name} …" if self.is_several and "…" not in name else name
@@ -63,7 +63,7 @@ class Flag(Option):
 
     @property
     def help(self) -> str:
-        """What it means, and what happens without it."""
+        """Its description and default."""
         text = self.summary or " or ".join(self.values.choices)
         default = self.default if isinstance(self.default, (str, int, float)) and self.type is not bool else ""
         default = self.default_help or (str(default) if default not in ("", 0) else "")
@@ -71,7 +71,7 @@ class Flag(Option):
 
     @cached_property
     def values(self) -> Values:
-        """What it takes."""
+        """The values it accepts."""
         if self.kind:
             return KINDS[self.kind](self)
         if self.choices:
@@ -83,7 +83,7 @@ class Flag(Option):
         return Values(self.metavar or ("A,B" if self.is_several else "TEXT"))
 
     def read(self, typed: Sequence[str | bool]) -> object:
-        """Return the value of what was typed, the default where that is nothing. Raise LabError for an invalid one."""
+        """Return the value of what was typed, or the default. Raise LabError for an invalid value."""
         values = self.values
         if not typed:
             return [] if self.is_several and self.default is MISSING else self.default
@@ -91,7 +91,7 @@ class Flag(Option):
             return True
         if not (self.is_several or values.is_list):
             if len(typed) > 1:
-                raise LabError(f"{self.label} is given twice, the second time as '{typed[1]}'; give it once")
+                raise LabError(f"{self.label} was given more than once (the second value is '{typed[1]}')")
             return values.read(self.label, typed[0])
         parts = [part.strip() for part in ",".join(typed).split(",")]
         read = [values.read(self.label, part) for part in parts if part or not self.is_several]
@@ -114,7 +114,7 @@ def _robot(label: str, text: str) -> object:
 
 
 def _of_benchmarks(attribute: str) -> tuple[str, ...]:
-    """Return the cameras or the profiles of all benchmarks, each once."""
+    """Return the distinct cameras or profiles of all benchmarks."""
     return tuple(
         dict.fromkeys(name for benchmark in manifests.benchmarks().values() for name in getattr(benchmark, attribute))
     )
@@ -128,10 +128,10 @@ def _suites(*keywords: str) -> Values:
     return choice((*keywords, *manifests.suites()), manifests.suite_aliases())
 
 
-NAME_EXPECTED = "letters, digits, '.', '_' and '-', as a directory's name"
+NAME_EXPECTED = "a name of letters, digits, '.', '_' and '-'"
 DIRECTORY_NAME = matching(r"[\w][\w.-]*", NAME_EXPECTED, "NAME")
 RUN_ID = matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", NAME_EXPECTED, "RUN")
-# `kind` of an option → what its value may be.
+# `kind` of an option → its values.
 KINDS: dict[str, Callable[[Flag], Values]] = {
     "address": lambda flag: Values("HOST:PORT", _address),
     "assets": lambda flag: choice((*programs.asset_getters(), "official", "kit", "status")),
@@ -172,12 +172,12 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
 
 
 def positional(default: Any = MISSING, help: str = "", **more: Any) -> Any:
-    """Return the declaration of a plain word after a task, of all such words for a list."""
+    """Return the declaration of a positional argument; a list takes all remaining ones."""
     return option(default, help, group="word", **more)
 
 
 def flags_of_function(function: Callable[..., None]) -> list[Flag]:
-    """Return the flags that a function's parameters declare; those without a declaration come from elsewhere."""
+    """Return the flags that a function's parameters declare; parameters without a declaration are shared flags."""
     declared = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     hints = get_type_hints(function)
     fields = [(name, hints[name], default) for name, default in declared.items() if isinstance(default, Field)]
@@ -188,8 +188,8 @@ def flags_of_function(function: Callable[..., None]) -> list[Flag]:
 def program_flags(*locations: str, only: Collection[str] = (), without: Collection[str] = ()) -> list[Flag]:
     """Return the flags of a program's options.
 
-    locations: MODULE:CLASS of each program that the task may run; an option of several is one flag, which takes what any
-    of them takes. only, without: names of options.
+    locations: MODULE:CLASS of each program that the task may run; an option that several have becomes one flag, which
+    accepts the values of all. only, without: names of options.
     """
     flags: dict[str, Flag] = {}
     for location in locations:
@@ -219,12 +219,12 @@ def program_flags(*locations: str, only: Collection[str] = (), without: Collecti
 
 
 def of_models(task: str, *more: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
-    """Return what makes the flags of the programs that models have for a task, by their manifests."""
+    """Return a function that returns the flags of the models' programs for a task."""
     return lambda: program_flags(*more, *_option_classes(manifests.models(), task), **which)
 
 
 def of_benchmarks(task: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
-    """Return what makes the flags of the programs that benchmarks have for a task, by their manifests."""
+    """Return a function that returns the flags of the benchmarks' programs for a task."""
     return lambda: program_flags(*_option_classes(manifests.benchmarks(), task), **which)
 
 
@@ -236,16 +236,16 @@ def _option_classes(
 
 def _shared(
     runtime: Runtime = option(
-        "auto", "docker, local or auto: containers where an engine answers and the images are built, else processes"
+        "auto", "docker, local or auto: containers if Docker is running and the images are built, else processes"
     ),
-    dry_run: bool = option(False, "print the commands, change nothing"),
-    no_check: bool = option(False, "begin without the doctor's few checks"),
+    dry_run: bool = option(False, "print the commands without running them"),
+    no_check: bool = option(False, "skip the doctor's quick checks"),
     gpu: str | None = option(
-        None, "auto, none, all, or devices as nvidia-smi has them: 0 or 0,1, or UUIDs", kind="devices",
+        None, "auto, none, all, or devices as in nvidia-smi: 0 or 0,1, or UUIDs", kind="devices",
         default_help="VLALAB_<SERVICE>_GPU, else auto",
     ),
 ) -> None:  # fmt: skip
-    """Declare the flags of several tasks."""
+    """Declare the flags that several tasks share."""
 
 
 SHARED = {flag.flag: flag for flag in flags_of_function(_shared)}

@@ -1,7 +1,7 @@
-"""What a flag takes: how help names it, and how the text that was typed is read.
+"""The values that flags accept: their name in the help, and how typed text is parsed.
 
-`read(label, text)` returns the value, or raises LabError in one sentence: the value, what was expected, the next step.
-The label is the flag as it is typed, or the name of a plain word.
+`read(label, text)` returns the value, or raises LabError with the value, what was expected and the next step. The label
+is the flag as typed, or the name of the positional argument.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from vlalab.host.console import LabError, require_known, unknown
 
 
 def read_text(label: str, text: str) -> str:
-    """Return any text but none at all."""
+    """Return the text. Raise LabError for an empty one."""
     if not text.strip():
-        raise LabError(f"{label} is empty; expected a text")
+        raise LabError(f"{label} must not be empty")
     return text
 
 
@@ -30,7 +30,7 @@ class Values:
 
     metavar: str = "TEXT"
     read: Callable[[str, str], object] = read_text
-    choices: Sequence[str] = ()  # for completion, and for a help that does not name them
+    choices: Sequence[str] = ()  # for completion, and for help without a summary
     is_list: bool = False  # separated by commas, and the flag may be typed more than once
 
 
@@ -47,7 +47,7 @@ def number(within: str = "(-inf, inf)", kind: type[float] = int, metavar: str = 
 
 
 def choice(choices: Sequence[str], aliases: Mapping[str, str] | None = None, metavar: str = "WHICH") -> Values:
-    """Return a few words. aliases: what others call them."""
+    """Return the values of a fixed set. aliases: other names → the value to suggest."""
 
     def read(label: str, text: str) -> str:
         require_known(label, [text], choices, aliases or {})
@@ -57,7 +57,7 @@ def choice(choices: Sequence[str], aliases: Mapping[str, str] | None = None, met
 
 
 def matching(pattern: str, expected: str, metavar: str = "TEXT", keywords: Sequence[str] = ()) -> Values:
-    """Return texts of a form that `expected` describes. A known word that a text nearly is, is suggested."""
+    """Return texts that match a pattern, which `expected` describes, or a keyword; a close keyword is suggested."""
 
     def read(label: str, text: str) -> str:
         if text in keywords or re.fullmatch(pattern, text):
@@ -80,21 +80,21 @@ def existing(keywords: Sequence[str] = (), directory: str = "", metavar: str = "
             return str(path.absolute())
         if keywords and "/" not in text:
             raise LabError(unknown(label, text, keywords) + f", or {metavar}")
-        elsewhere = f", neither here nor in {paths.shown(paths.volume() / directory)}" if directory else ""
-        raise LabError(f"{label} '{text}' not found{elsewhere}; expected a path that exists")
+        elsewhere = f" here or in {paths.shown(paths.volume() / directory)}" if directory else ""
+        raise LabError(f"{label} '{text}' not found{elsewhere}; expected an existing path")
 
     return Values(metavar, read, keywords)
 
 
 def ranges(count: int | None = None, names: bool = False, metavar: str = "0,2-4") -> Values:
-    """Return whole numbers from 0 and ranges of them, below `count`. names: also names and instructions."""
+    """Return non-negative integers and ranges of them, below `count`. names: accept names and instructions too."""
 
     def read(label: str, text: str) -> str:
         if names and re.fullmatch(r"[A-Za-z]([\w '-]*\w)?\.?", text):
             return text
         match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", text)
         if not match or int(match[2] or match[1]) < int(match[1]):
-            raise LabError(f"{label} '{text}' is not a number or a range; expected something like 0,2-4")
+            raise LabError(f"{label} '{text}' is not a number or a range; expected for example 0,2-4")
         if count is not None and int(match[2] or match[1]) >= count:
             raise LabError(f"{label} '{text}' does not exist; expected 0 to {count - 1}")
         return text
