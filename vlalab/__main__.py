@@ -1,13 +1,13 @@
-"""`python -m vlalab TASK …`: what the launcher `./lab` runs."""
+"""`python -m vlalab TASK …`, run by the launcher `./lab`."""
 
 import signal
 
-HEARS_CTRL_C = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a job in the background does not
-if HEARS_CTRL_C:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while modules are imported there is nothing to end in order
+HANDLES_CTRL_C = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in a background job
+if HANDLES_CTRL_C:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit immediately while modules are imported
 
 from vlalab.cli import main  # noqa: E402
 
-if HEARS_CTRL_C:
+if HANDLES_CTRL_C:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 main()

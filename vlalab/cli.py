@@ -1,4 +1,4 @@
-"""The command line: finds the task, parses its words and flags with argparse, prints its help."""
+"""The command line: find the task, parse its arguments with argparse, print its help."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from vlalab.tasks.task import LabTask
 TASKS = {task.name: task for tasks in GROUPS.values() for task in tasks}
 FIRST_STEPS = "First: ./lab eval libero_goal --trials 2; ./lab up ui    Help: ./lab TASK --help"
 MAX_WIDTH = 110  # columns; longer lines are hard to read
-# Flags of the scripts that course material runs, each with what `./lab` has instead (docs/handout.md).
+# Flags of upstream scripts that the course material uses → the equivalent in `./lab` (docs/handout.md).
 FOREIGN_FLAGS = {
-    "action_dim": "a policy's /v1/info states the sizes of its actions",
-    "center_crop": "the profile crops where the checkpoint was trained so: ./lab eval SUITE --profile NAME",
-    "data_config": "the robot is the flag --embodiment of ./lab finetune",
-    "dataset_name": "the data set is the flag --dataset of ./lab finetune",
-    "dataset_path": "the data set is the flag --dataset of ./lab finetune",
-    "embodiment_tag": "the robot is the flag --embodiment of ./lab finetune",
-    "load_in_4bit": "use --quant fp4 of ./lab up (fp4 is what load_in_4bit=True means)",
+    "action_dim": "the policy reports its action dimensions at /v1/info",
+    "center_crop": "the profile sets cropping: ./lab eval SUITE --profile NAME",
+    "data_config": "use --embodiment of ./lab finetune",
+    "dataset_name": "use --dataset of ./lab finetune",
+    "dataset_path": "use --dataset of ./lab finetune",
+    "embodiment_tag": "use --embodiment of ./lab finetune",
+    "load_in_4bit": "use --quant fp4 of ./lab up (the same as load_in_4bit=True)",
     "load_in_8bit": "use --quant int8 of ./lab up",
-    "logdir": "./lab tensorboard shows logs/tensorboard on the volume",
-    "model_family": "the policy is the flag --policy of ./lab eval",
-    "model_path": "the model is the flag --checkpoint of ./lab up",
+    "logdir": "run ./lab tensorboard; it reads logs/tensorboard on the volume",
+    "model_family": "use --policy of ./lab eval",
+    "model_path": "use --checkpoint of ./lab up",
     "num_gpus": "use --gpus of ./lab finetune",
     "num_trials_per_task": "use --trials of ./lab eval",
-    "output_dir": "results go to the volume; name them with --name of ./lab finetune",
-    "pretrained_checkpoint": "the model is the flag --checkpoint of ./lab up",
+    "output_dir": "results are stored on the volume; set their name with --name of ./lab finetune",
+    "pretrained_checkpoint": "use --checkpoint of ./lab up",
     "run_id_note": "use --run-id of ./lab eval",
-    "task_suite_name": "the suite is a word of its own: ./lab eval SUITE",
-    "use_wandb": "./lab report and ./lab tensorboard show results; nothing is sent elsewhere",
+    "task_suite_name": "give the suite as an argument: ./lab eval SUITE",
+    "use_wandb": "use ./lab report and ./lab tensorboard; results are not uploaded",
 }
-# zsh runs it too, by bashcompinit.
+# Works in zsh too, through bashcompinit.
 COMPLETION_SCRIPT = """[ -z "$ZSH_VERSION" ] || { autoload -U +X bashcompinit && bashcompinit; }
 _complete_lab() {
     local words="$("${COMP_WORDS[0]}" --complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)"
@@ -53,12 +53,12 @@ complete -o default -F _complete_lab lab invoke inv"""
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a task's words and flags, which prints its help too."""
+    """The argument parser of one task."""
 
     def __init__(self, task: LabTask) -> None:
-        words = [flag.shown if flag.is_needed else f"[{flag.shown}]" for flag in task.flags if flag.is_word]
+        positionals = [flag.usage if flag.is_needed else f"[{flag.usage}]" for flag in task.flags if flag.is_positional]
         super().__init__(
-            usage=" ".join(["./lab", task.name, *words, *(["[--flags]"] if task.flags else [])]),
+            usage=" ".join(["./lab", task.name, *positionals, *(["[--flags]"] if task.flags else [])]),
             description=description(task),
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 30, width()),
             add_help=False,
@@ -71,9 +71,9 @@ class Parser(argparse.ArgumentParser):
         for flag in task.flags:
             names: list[str] = [f"--{flag.flag}"]
             more: dict[str, Any] = {"dest": flag.name}
-            if flag.is_word:
+            if flag.is_positional:
                 names, more = [flag.name], {"nargs": "*" if flag.is_several else None if flag.is_needed else "?"}
-                more["metavar"] = flag.shown
+                more["metavar"] = flag.usage
             elif flag.type is bool:
                 more["action"] = "store_true"
             else:
@@ -82,29 +82,34 @@ class Parser(argparse.ArgumentParser):
             groups[flag.group].add_argument(*names, help=flag.help.replace("%", "%%"), **more)
 
     def typed(self, argv: Sequence[str]) -> dict[str, list[Any] | bool]:
-        """Return the texts that were typed for each flag, or whether a switch was. Raise LabError for others."""
-        found, unknown = self.parse_known_intermixed_args(argv)
+        """Return the texts typed for each flag; for a switch, a bool. Raise LabError for unknown arguments."""
+        namespace, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
-            word, name = next((one for one in unknown if one.startswith("-")), unknown[0]), self.task.name
-            foreign = word.partition("=")[0].lstrip("-").replace("-", "_")
-            if not word.startswith("-"):
-                self.error(f"'{word}' is a word too many")
+            flag_text, name = (
+                next((argument for argument in unknown if argument.startswith("-")), unknown[0]),
+                self.task.name,
+            )
+            foreign = flag_text.partition("=")[0].lstrip("-").replace("-", "_")
+            if not flag_text.startswith("-"):
+                self.error(f"unexpected argument '{flag_text}'")
             if foreign in FOREIGN_FLAGS:
-                self.error(f"{name} has no flag '{word}': {FOREIGN_FLAGS[foreign]}")
-            close = difflib.get_close_matches(word, [f"--{flag.flag}" for flag in self.task.flags], 1)
-            self.error(f"{name} has no flag '{word}'" + (f"; did you mean '{close[0]}'?" if close else ""))
-        values = {name: [] if value is None else value for name, value in vars(found).items()}
+                self.error(f"{name} has no flag '{flag_text}': {FOREIGN_FLAGS[foreign]}")
+            close = difflib.get_close_matches(flag_text, [f"--{flag.flag}" for flag in self.task.flags], 1)
+            self.error(f"{name} has no flag '{flag_text}'" + (f"; did you mean '{close[0]}'?" if close else ""))
+        values = {name: [] if value is None else value for name, value in vars(namespace).items()}
         return {name: value if isinstance(value, (list, bool)) else [value] for name, value in values.items()}
 
     def error(self, message: str) -> NoReturn:
-        """Raise LabError for a word or a flag that is wrong."""
-        if missing := [flag for flag in self.task.flags if flag.is_word and flag.shown in message.split(": ")[-1]]:
-            message = f"{self.task.name} needs " + "; ".join(f"{flag.shown} ({flag.help})" for flag in missing)
+        """Raise LabError for an invalid argument."""
+        if missing := [
+            flag for flag in self.task.flags if flag.is_positional and flag.usage in message.split(": ")[-1]
+        ]:
+            message = f"{self.task.name} needs " + "; ".join(f"{flag.usage} ({flag.help})" for flag in missing)
         end = "" if message.endswith("?") else "."
         raise LabError(f"{message}{end} See: ./lab {self.task.name} --help")
 
     def full_help(self) -> str:
-        """Return the task's help, with the tables that it ends with."""
+        """Return the task's help, its tables at the end."""
         for title, rows in self.task.tables().items():
             table = self.add_argument_group(title)
             for name, meaning in rows:
@@ -113,12 +118,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def width() -> int:
-    """Return how wide a line may be, in columns."""
+    """Return the maximum line width, in columns."""
     return min(shutil.get_terminal_size().columns, MAX_WIDTH)
 
 
 def description(task: LabTask) -> str:
-    """Return a task's sentence and its examples; what one is for stands next to the command where there is room."""
+    """Return a task's description and examples; explanations are next to the commands if they fit."""
     sentence, *lines = (task.function.__doc__ or "").strip().splitlines()
     rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines if line.strip()]
     column = max((len(command) for command, *purpose in rows if purpose), default=0)
@@ -137,7 +142,7 @@ def description(task: LabTask) -> str:
 
 
 def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
-    """Return every task with a few words, in groups; two columns where there is room, so that 24 rows show all."""
+    """Return all tasks and their short descriptions by group, in two columns if they fit, so 24 rows show all."""
     tasks = [task for group in groups.values() for task in group]
     title, name, short = (max(map(len, texts)) for texts in (groups, TASKS, [task.short for task in tasks]))
     columns = 2 if title + 2 * (name + short) + 6 <= width() else 1
@@ -145,30 +150,36 @@ def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
     for group, members in groups.items():
         cells = [f"{task.name:<{name}} {task.short:<{short}}" for task in members]
         rows = -(-len(cells) // columns)
-        for at, row in enumerate(zip_longest(*(cells[k : k + rows] for k in range(0, len(cells), rows)), fillvalue="")):
-            lines.append(f"{group if at == 0 else '':<{title}}  {'  '.join(row)}".rstrip())
+        for index, row in enumerate(
+            zip_longest(*(cells[k : k + rows] for k in range(0, len(cells), rows)), fillvalue="")
+        ):
+            lines.append(f"{group if index == 0 else '':<{title}}  {'  '.join(row)}".rstrip())
     return "\n".join([*lines, *textwrap.wrap(FIRST_STEPS, width())])
 
 
-def candidates(words: Sequence[str]) -> list[str]:
-    """Return what the last of these words may be: a task, a flag of the task, or a value of the flag before it.
+def candidates(arguments: Sequence[str]) -> list[str]:
+    """Return the completions of the last argument: a task, a flag of the task, or a value of the preceding flag.
 
-    words: a command line without the program; the last one is incomplete, or empty.
+    arguments: a command line without the program; the last one is incomplete or empty.
     """
-    if len(words) < 2:
+    if len(arguments) < 2:
         return sorted(TASKS)
-    last, before = words[-1], words[-2]
-    flags = TASKS[words[0]].flags if words[0] in TASKS else []
+    last, previous = arguments[-1], arguments[-2]
+    flags = TASKS[arguments[0]].flags if arguments[0] in TASKS else []
     for flag in flags:
-        if before == f"--{flag.flag}" and flag.type is not bool and not (flag.optional_value and last.startswith("-")):
-            return list(flag.values.known)
+        if (
+            previous == f"--{flag.flag}"
+            and flag.type is not bool
+            and not (flag.optional_value and last.startswith("-"))
+        ):
+            return list(flag.values.choices)
     if last.startswith("-"):
-        return [f"--{flag.flag}" for flag in flags if not flag.is_word]
-    return [value for flag in flags if flag.is_word for value in flag.values.known]
+        return [f"--{flag.flag}" for flag in flags if not flag.is_positional]
+    return [value for flag in flags if flag.is_positional for value in flag.values.choices]
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run the task of a command line without the program, or print a help. Raise LabError for what is wrong in it."""
+    """Run the task of a command line (without the program), or print help. Raise LabError for invalid arguments."""
     name, *rest = argv or ["--list"]
     if name in ("-V", "--version"):
         print(f"lab {borrowed.version()}")
@@ -188,10 +199,10 @@ def run(argv: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its status."""
     endings.run(_main, known=(LabError,), prefix="lab: ")
 
 
 def _main() -> None:
-    environment_file.take_in()
+    environment_file.load()
     run(sys.argv[1:])

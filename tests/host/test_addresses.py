@@ -60,4 +60,4 @@ def test_up_refuses_a_bad_public_address_and_one_without_a_token(variables, monk
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LabError, match="VLALAB_PUBLIC_URL"):
-        preflight.refuse(["oracle"], {})
+        preflight.require_startable(["oracle"], {})

@@ -13,7 +13,7 @@ import zlib
 import pytest
 
 from vlalab.bundles import packing, restoring
-from vlalab.bundles.packing import Request
+from vlalab.bundles.packing import BundleRequest
 from vlalab.engine import images
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -41,7 +41,7 @@ def volume(tmp_path, monkeypatch):
 @pytest.fixture
 def bundle(volume, tmp_path):
     """A bundle of all of its files."""
-    request = Request((), tmp_path / "lab.bundle", checkpoints=("all",), assets=("libero",), host=False)
+    request = BundleRequest((), tmp_path / "lab.bundle", checkpoints=("all",), assets=("libero",), host=False)
     return packing.bundle(request)
 
 
@@ -73,7 +73,7 @@ def test_a_second_restore_finds_everything_there(bundle, elsewhere):
 
 
 def test_only_what_was_chosen_goes_in(volume, tmp_path):
-    packing.bundle(Request((), tmp_path / "one.bundle", checkpoints=("tiny",), host=False))
+    packing.bundle(BundleRequest((), tmp_path / "one.bundle", checkpoints=("tiny",), host=False))
     with restoring.open_bundle(tmp_path / "one.bundle") as reader:
         assert {*reader.files} == {n for n in FILES if "/tiny/" in n}
 
@@ -182,7 +182,7 @@ def test_a_link_on_the_volume_that_leads_out_is_not_followed(bundle, elsewhere, 
     ],
 )
 def test_what_is_not_there_is_told(volume, tmp_path, change, says):
-    request = Request((), tmp_path / "x", **{"checkpoints": ("tiny",), "host": False, **change})
+    request = BundleRequest((), tmp_path / "x", **{"checkpoints": ("tiny",), "host": False, **change})
     with pytest.raises(LabError, match=says):
         packing.bundle(request)
     assert not (tmp_path / "x").exists()
@@ -192,7 +192,7 @@ def test_a_file_that_is_there_and_a_folder_that_is_not_are_told(bundle, volume, 
     missing = tmp_path / "no" / "x"
     for file, says in ((bundle, "an existing file"), (tmp_path, "a directory"), (missing, "does not exist")):
         with pytest.raises(LabError, match=says):
-            packing.bundle(Request((), file, checkpoints=("tiny",), host=False))
+            packing.bundle(BundleRequest((), file, checkpoints=("tiny",), host=False))
 
 
 def test_a_full_disk_is_told_before_and_leaves_nothing_after(volume, bundle, elsewhere, tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_full_disk_is_told_before_and_leaves_nothing_after(volume, bundle, els
         restoring.restore(bundle)
     monkeypatch.setenv("VLALAB_VOLUME", str(volume))
     with pytest.raises(LabError, match="the bundle takes up to"):
-        packing.bundle(Request((), tmp_path / "x", checkpoints=("tiny",), host=False))
+        packing.bundle(BundleRequest((), tmp_path / "x", checkpoints=("tiny",), host=False))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lab.bundle", "volume"]
 
 
@@ -213,7 +213,7 @@ def test_a_bundle_that_fails_midway_leaves_no_file(volume, tmp_path, monkeypatch
 
     monkeypatch.setattr(packing.Writer, "add", breaks)
     with pytest.raises(LabError, match="the disk is full; nothing of it is left"):
-        packing.bundle(Request((), tmp_path / "x", checkpoints=("tiny",), host=False))
+        packing.bundle(BundleRequest((), tmp_path / "x", checkpoints=("tiny",), host=False))
     assert [p.name for p in tmp_path.iterdir()] == ["volume"]
 
 
@@ -234,13 +234,13 @@ def test_links_bring_what_they_lead_to_and_dangling_ones_are_told(volume):
     ],
 )
 def test_the_last_word_is_the_file(words, names, file):
-    assert packing.parse_words(words) == (names, packing.Path(file))
+    assert packing.parse_arguments(words) == (names, packing.Path(file))
 
 
 @pytest.mark.parametrize(("words", "says"), [("libero", "needs a FILE"), ("", "needs a FILE"), ("libro,/x", "libero")])
 def test_words_without_a_file_or_with_a_typing_mistake_are_told(words, says):
     with pytest.raises(LabError, match=says):
-        packing.parse_words(words)
+        packing.parse_arguments(words)
 
 
 # --- images -------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def engine(speaking, tmp_path, monkeypatch):
 
 
 def test_an_image_is_loaded_as_it_was_saved(volume, engine, tmp_path):
-    packing.bundle(Request(("ui",), tmp_path / "x", host=False))
+    packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))
     (engine / "record.json").unlink()
     plan = restoring.restore(tmp_path / "x")
     assert [image["reference"] for image in plan.load] == [images.reference("ui")]
@@ -281,13 +281,13 @@ def test_an_image_is_loaded_as_it_was_saved(volume, engine, tmp_path):
 
 
 def test_an_image_that_is_here_is_not_loaded_again(volume, engine, tmp_path):
-    packing.bundle(Request(("all",), tmp_path / "x", host=False))
+    packing.bundle(BundleRequest(("all",), tmp_path / "x", host=False))
     assert restoring.restore(tmp_path / "x").load == []
     assert not (engine / "loaded").exists()
 
 
 def test_a_newer_image_here_is_replaced_only_when_forced(volume, engine, tmp_path):
-    packing.bundle(Request(("ui",), tmp_path / "x", host=False))
+    packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))
     newer = (engine / "record.json").read_text().replace("sha256:1", "sha256:2").replace("2026-01-02", "2026-01-03")
     (engine / "record.json").write_text(newer)
     with pytest.raises(LabError, match="newer here than in the bundle; --force replaces it"):
@@ -296,7 +296,7 @@ def test_a_newer_image_here_is_replaced_only_when_forced(volume, engine, tmp_pat
 
 
 def test_another_image_than_the_bundles_is_noticed(volume, engine, tmp_path):
-    packing.bundle(Request(("ui",), tmp_path / "x", host=False))
+    packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))
     (engine / "record.json").unlink()
     (engine / "kept.json").write_text((engine / "kept.json").read_text().replace(images.LOCK_LABEL, "other"))
     with pytest.raises(LabError, match="loaded another image"):
@@ -306,7 +306,7 @@ def test_another_image_than_the_bundles_is_noticed(volume, engine, tmp_path):
 def test_a_save_that_fails_leaves_no_file_and_gives_the_engines_words(volume, engine, tmp_path):
     (engine / "layers").unlink()
     with pytest.raises(LabError, match="`docker save vla-lab/ui:.*` failed"):
-        packing.bundle(Request(("ui",), tmp_path / "x", host=False))
+        packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))
     assert not list(tmp_path.glob("x*"))
 
 
@@ -314,7 +314,7 @@ def test_an_image_of_another_lock_is_not_bundled(volume, engine, tmp_path):
     record = (engine / "record.json").read_text()
     (engine / "record.json").write_text(record.replace(images.venvs.named("ui").lock_hash, "0"))
     with pytest.raises(LabError, match="another lock"):
-        packing.bundle(Request(("ui",), tmp_path / "x", host=False))
+        packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))
 
 
 # --- the lab itself -----------------------------------------------------------------------------------------

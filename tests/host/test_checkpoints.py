@@ -47,14 +47,14 @@ def test_what_was_asked_for_is_refused_without_one_to_take(names, volume):
         write(volume, name)
     assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
     with pytest.raises(LabError, match="openvla cannot start yet: it lacks a checkpoint"):
-        preflight.refuse(["openvla"], {})
+        preflight.require_startable(["openvla"], {})
 
 
 def test_the_only_one_is_not_lacking(volume):
     with pytest.raises(LabError, match="it lacks a checkpoint"):
-        preflight.refuse(["openvla"], {})
+        preflight.require_startable(["openvla"], {})
     write(volume, "openvla-tiny")
-    assert preflight.refuse(["openvla"], {}) is None
+    assert preflight.require_startable(["openvla"], {}) is None
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ def test_what_merely_needs_a_policy_comes_up_without_it(names, said, volume, cap
 
 def test_an_address_that_a_service_needs_is_asked_for(volume):
     with pytest.raises(LabError, match="bridge cannot start yet.*VLALAB_BRIDGE_SERVER=ws://host:8000 ./lab up bridge"):
-        preflight.refuse(["bridge"], {})
-    assert preflight.refuse(["bridge"], {"bridge": {"VLALAB_BRIDGE_SERVER": "ws://gpu01:8000"}}) is None
+        preflight.require_startable(["bridge"], {})
+    assert preflight.require_startable(["bridge"], {"bridge": {"VLALAB_BRIDGE_SERVER": "ws://gpu01:8000"}}) is None

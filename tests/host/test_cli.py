@@ -193,7 +193,7 @@ def test_folders_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_p
     monkeypatch.delenv("VLALAB_VOLUME")
     for value, settled in (("kit", "kit"), ("official", "official"), ("srv/assets", "/srv/assets"), ("", "")):
         monkeypatch.setenv("VLALAB_LIBERO_ASSETS", value)
-        environment_file.take_in()
+        environment_file.load()
         assert os.environ["VLALAB_LIBERO_ASSETS"] == settled
     assert os.environ["VLALAB_VOLUME"] == str(tmp_path / "data")
 
@@ -216,9 +216,9 @@ def test_a_flag_of_another_script_is_answered_with_the_labs(name):
 def test_a_removed_variable_that_is_set_is_an_error_with_its_replacement(name, monkeypatch):
     monkeypatch.setenv(name, "upstream")
     with pytest.raises(LabError, match=f"{name} was removed: .*; unset it"):
-        environment_file.take_in()
+        environment_file.load()
     monkeypatch.setenv(name, "")
-    environment_file.take_in()
+    environment_file.load()
 
 
 def test_the_host_tool_needs_no_service_package():

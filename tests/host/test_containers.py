@@ -14,7 +14,7 @@ import pytest
 from tests.host import recording_docker
 from tests.lab import run_lab
 from vlalab.commands import evaluation, lifecycle, programs
-from vlalab.commands.evaluation import Request
+from vlalab.commands.evaluation import EvaluationRequest
 from vlalab.description import compose, gpus, manifests
 from vlalab.description import service_settings as kept_settings
 from vlalab.doctor import runner
@@ -195,9 +195,9 @@ def test_settings_survive_a_restart_and_end_with_down(engine, tmp_path):
     for call in engine.calls("up --detach --no-deps openvla"):
         assert wanted.items() <= call["variables"].items()
     lifecycle.up(["openvla"], "docker", {"openvla": kept_settings.from_flags("openvla", gpu="auto")})
-    assert kept_settings.kept("openvla") == {k: v for k, v in wanted.items() if not k.endswith("GPU")}
+    assert kept_settings.stored("openvla") == {k: v for k, v in wanted.items() if not k.endswith("GPU")}
     lifecycle.down(["openvla"])
-    assert kept_settings.kept("openvla") == {}
+    assert kept_settings.stored("openvla") == {}
 
 
 def test_a_variable_of_the_shell_is_kept_too(engine, monkeypatch):
@@ -358,7 +358,7 @@ def test_listing_runs_takes_no_gpu(engine, monkeypatch):
 def test_an_evaluation_that_draws_on_the_cpu_takes_no_gpu(engine, monkeypatch, flags, given):
     monkeypatch.setattr(gpus, "count", lambda: 2)
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
-    evaluation.run(Request("libero_goal", runtime="docker", flags=flags), "")
+    evaluation.run(EvaluationRequest("libero_goal", runtime="docker", flags=flags), "")
     (job,) = engine.calls("run --rm")
     assert (str(compose.GPU_FILE) in job["words"]) == given
 
@@ -392,7 +392,9 @@ def flags(call: dict, name: str) -> list[str]:
 
 
 def test_an_evaluation_starts_a_private_policy_and_takes_it_away(engine, tmp_path):
-    assert evaluation.run(Request("libero_goal", runtime="docker", flags=("--trials", "1")), "./lab eval …") == 0
+    assert (
+        evaluation.run(EvaluationRequest("libero_goal", runtime="docker", flags=("--trials", "1")), "./lab eval …") == 0
+    )
     (private,) = engine.calls("run --detach --no-deps")
     (name,) = flags(private, "--name")
     (job,) = engine.calls("run --rm --no-deps --interactive=false")
@@ -408,7 +410,7 @@ def test_an_evaluation_starts_a_private_policy_and_takes_it_away(engine, tmp_pat
 @pytest.mark.parametrize("code", [1, 2, 130])
 def test_a_private_policys_log_is_kept_after_a_failure_only(engine, tmp_path, code):
     (engine.directory / "exit").write_text("0")
-    request = Request("libero_goal", runtime="docker")
+    request = EvaluationRequest("libero_goal", runtime="docker")
     original = containers.run
     containers.run = lambda *args, **kwargs: original(*args, **kwargs) or code
     try:
@@ -422,17 +424,17 @@ def test_a_private_policys_log_is_kept_after_a_failure_only(engine, tmp_path, co
 
 def test_a_policy_that_is_up_is_reached_by_its_name(engine):
     (found,) = lifecycle.up(["random"], "docker")
-    evaluation.run(Request("libero_goal"), "")
+    evaluation.run(EvaluationRequest("libero_goal"), "")
     (job,) = engine.calls("run --rm")
     assert f"http://random:{found.port}" in job["words"]
-    evaluation.run(Request("libero_goal", policy=f"http://localhost:{found.port}/"), "")
+    evaluation.run(EvaluationRequest("libero_goal", policy=f"http://localhost:{found.port}/"), "")
     assert f"http://random:{found.port}" in engine.calls("run --rm")[1]["words"]
 
 
 def test_an_evaluator_that_listens_is_published_and_asks_where_others_do(engine, monkeypatch):
     """A policy that others could not reach is refused, before anything is started."""
     monkeypatch.setenv("VLALAB_TOKEN", "for-these-tests")
-    request = Request("libero_goal", "oracle", "docker", ("--listen", "192.0.2.7:8100", "--trials", "1"))
+    request = EvaluationRequest("libero_goal", "oracle", "docker", ("--listen", "192.0.2.7:8100", "--trials", "1"))
     lifecycle.up(["oracle"], "docker")
     with pytest.raises(LabError, match="VLALAB_BIND set to this machine's address: ./lab up oracle --restart"):
         evaluation.run(request, "./lab eval")
@@ -447,10 +449,10 @@ def test_an_evaluator_that_listens_is_published_and_asks_where_others_do(engine,
 
 def test_a_url_on_loopback_is_out_of_a_containers_reach(engine, capsys):
     with pytest.raises(LabError, match=r"a container cannot reach http://127.0.0.1:9.*Use --runtime local"):
-        evaluation.run(Request("libero_goal", policy="http://127.0.0.1:9", runtime="docker"), "")
-    evaluation.run(Request("libero_goal", policy="http://127.0.0.1:9", dry_run=True), "")
+        evaluation.run(EvaluationRequest("libero_goal", policy="http://127.0.0.1:9", runtime="docker"), "")
+    evaluation.run(EvaluationRequest("libero_goal", policy="http://127.0.0.1:9", dry_run=True), "")
     assert "runtime local; policy at http://127.0.0.1:9" in capsys.readouterr().err
-    evaluation.run(Request("libero_goal", policy="http://gpu-box:8000", dry_run=True), "")
+    evaluation.run(EvaluationRequest("libero_goal", policy="http://gpu-box:8000", dry_run=True), "")
     assert "runtime docker; policy at http://gpu-box:8000" in capsys.readouterr().err
 
 

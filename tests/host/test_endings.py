@@ -150,7 +150,7 @@ def test_a_path_in_another_script_works_in_any_locale(copy_clone, tmp_path):
 
 
 def test_names_that_are_no_variables_are_told_with_the_nearest_one():
-    known = environment_file.known()
+    known = environment_file.variable_names()
     assert {"VLALAB_TOKEN", "VLALAB_BASE_UI", "VLALAB_ORACLE_PORT"} <= known
     given = {"VLALAB_TOKN": "x", "VLALAB_BASE_UI": "y", "vlalab_bind": "", "VLALAB_ZZZZ": "", "HF_TOKEN": "z"}
     assert environment_file.strangers(given, known) == [

@@ -16,7 +16,7 @@ import pytest
 
 from tests.ports import free_ports
 from vlalab.commands import evaluation, joining
-from vlalab.commands.evaluation import Request, choose_policy, resume_line, why_killed
+from vlalab.commands.evaluation import EvaluationRequest, choose_policy, describe_signal, resume_line
 from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.host import paths, processes, state
@@ -42,49 +42,51 @@ def up(service: str, port: int) -> local.Instance:
 )
 def test_an_unknown_suite_is_told_at_once(suite, says):
     with pytest.raises(LabError, match=says):
-        Request(suite)
+        EvaluationRequest(suite)
 
 
 def test_auto_takes_the_service_that_is_up_and_says_so():
     choice = choose_policy("auto", [up("random", 8002)], POLICIES, "oracle")
     assert (choice.url, choice.service) == ("http://127.0.0.1:8002", None)
-    assert "random" in choice.why and "is up" in choice.why
+    assert "random" in choice.reason and "is up" in choice.reason
 
 
 def test_auto_falls_back_to_the_oracle_and_says_so():
     choice = choose_policy("auto", [], POLICIES, "oracle")
     assert (choice.url, choice.service) == (None, "oracle")
-    assert "oracle" in choice.why
+    assert "oracle" in choice.reason
 
 
 def test_the_oracle_that_the_pages_bring_gives_way_to_another_policy(answering, monkeypatch):
     process, check = identify(os.getpid()), answering(200)
     there = [replace(up(name, 8001), check=check, child=process) for name in ("oracle", "random")]
     monkeypatch.setattr(evaluation.both, "instances", lambda: there)
-    assert evaluation.name_of_policy(Request("libero_goal")) == "random"
+    assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "random"
     del there[1]
-    assert evaluation.name_of_policy(Request("libero_goal")) == "oracle"
-    assert evaluation.name_of_policy(Request("metaworld_mt10")) == "metaworld_oracle", "LIBERO's cannot play that"
+    assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "oracle"
+    assert evaluation.name_of_policy(EvaluationRequest("metaworld_mt10")) == "metaworld_oracle", (
+        "LIBERO's cannot play that"
+    )
 
 
 def test_auto_names_the_services_it_did_not_take():
-    assert "replay up too" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").why
+    assert "replay up too" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").reason
 
 
 def test_a_websockets_address_is_a_bridges_to_start():
     flags = ("--act-timeout-s", "300.0", "--policy-timeout-s", "5.0")
-    request = Request("libero_goal", "ws://host:8000", flags=flags).bridged()
+    request = EvaluationRequest("libero_goal", "ws://host:8000", flags=flags).bridged()
     assert (request.policy, request.addresses, request.urls) == ("bridge", ["ws://host:8000"], [])
-    assert dict(request.own) == {
+    assert dict(request.policy_variables) == {
         "VLALAB_BRIDGE_SERVER": "ws://host:8000",
         "VLALAB_BRIDGE_ANSWER_S": "300.0",
         "VLALAB_BRIDGE_WAIT_S": "5.0",
     }
     assert request.bridged() == request
-    plain = Request("libero_goal", "http://host:8000")
+    plain = EvaluationRequest("libero_goal", "http://host:8000")
     assert plain.bridged() == plain and plain.addresses == ["http://host:8000"]
     with pytest.raises(LabError, match="is no address"):
-        Request("libero_goal", "ws://host:0").bridged()
+        EvaluationRequest("libero_goal", "ws://host:0").bridged()
 
 
 @pytest.mark.parametrize(
@@ -110,16 +112,16 @@ def test_an_openvla_server_is_recognized_by_its_routes(readyz, act, policy, serv
         thread = threading.Thread(target=http.serve_forever)
         thread.start()
         flags = ("--unnorm-key", "bridge_orig")
-        request = Request("libero_goal", f"http://127.0.0.1:{http.server_port}/", flags=flags).bridged()
+        request = EvaluationRequest("libero_goal", f"http://127.0.0.1:{http.server_port}/", flags=flags).bridged()
         http.shutdown()
         thread.join(10)
     assert request.policy == policy.format(port=http.server_port)
     expected = {"VLALAB_BRIDGE_SERVER": server.format(port=http.server_port)} if server else {}
-    assert dict(request.own) == expected | ({"VLALAB_BRIDGE_UNNORM_KEY": "bridge_orig"} if server else {})
+    assert dict(request.policy_variables) == expected | ({"VLALAB_BRIDGE_UNNORM_KEY": "bridge_orig"} if server else {})
 
 
 def test_runs_of_several_suites_are_called_as_the_bridge_calls_its_policy(monkeypatch):
-    request = Request("libero_goal", "ws://host:8000")
+    request = EvaluationRequest("libero_goal", "ws://host:8000")
     assert evaluation.name_of_policy(request) == "bridge"
     assert '"${VLALAB_BRIDGE_NAME:-}"' in compose.FILE.read_text()
     monkeypatch.setenv("VLALAB_BRIDGE_NAME", "pi05")
@@ -127,12 +129,12 @@ def test_runs_of_several_suites_are_called_as_the_bridge_calls_its_policy(monkey
 
 
 def test_a_bridge_is_started_whatever_else_is_up():
-    request = Request("libero_goal", "ws://127.0.0.1:8000").bridged()
+    request = EvaluationRequest("libero_goal", "ws://127.0.0.1:8000").bridged()
     choice = evaluation._choice(request, local, [up("bridge", 8007)], [*POLICIES, "bridge"])
-    assert (choice.service, choice.url) == ("bridge", None) and "ws://127.0.0.1:8000, through a bridge" in choice.why
+    assert (choice.service, choice.url) == ("bridge", None) and "ws://127.0.0.1:8000, through a bridge" in choice.reason
     with pytest.raises(LabError, match="a container cannot reach ws://127"):
         evaluation._choice(request, evaluation.containers, [], [*POLICIES, "bridge"])
-    far = Request("libero_goal", "ws://gpu01:8000").bridged()
+    far = EvaluationRequest("libero_goal", "ws://gpu01:8000").bridged()
     assert evaluation._choice(far, evaluation.containers, [], [*POLICIES, "bridge"]).service == "bridge"
 
 
@@ -158,7 +160,7 @@ def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_w
 
     monkeypatch.setattr(venvs, "ensure", not_yet)
     (port,) = free_ports(1)
-    request = Request("libero_goal", f"http://127.0.0.1:{port}", "local", ("--policy-timeout-s", "5.0"))
+    request = EvaluationRequest("libero_goal", f"http://127.0.0.1:{port}", "local", ("--policy-timeout-s", "5.0"))
     with pytest.raises(LabError, match="about to be made"):
         evaluation.run(request, "./lab eval libero_goal")
     assert f"nobody answers at http://127.0.0.1:{port}; waiting up to 5 s for it" in capsys.readouterr().err
@@ -166,7 +168,7 @@ def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_w
 
 @pytest.mark.parametrize("name", ["oracle", "replay"])
 def test_a_policy_of_the_simulator_is_not_asked_about_recorded_data(name):
-    request = Request(None, name, "local", ("--dataset", "cups"), module="services.libero.offline")
+    request = EvaluationRequest(None, name, "local", ("--dataset", "cups"), module="services.libero.offline")
     with pytest.raises(LabError, match=f"'{name}' works from the simulator, .*name another: .*gr00t"):
         evaluation.run(request, f"./lab offline {name} --dataset cups")
 
@@ -245,8 +247,8 @@ def test_the_line_that_goes_on(typed, says):
 
 
 def test_what_an_exit_code_says():
-    assert "want of memory" in why_killed(137) and why_killed(139) == "SIGSEGV"
-    assert [why_killed(code) for code in (0, 1, 2, 130, 128, 255)] == [""] * 6
+    assert "want of memory" in describe_signal(137) and describe_signal(139) == "SIGSEGV"
+    assert [describe_signal(code) for code in (0, 1, 2, 130, 128, 255)] == [""] * 6
 
 
 def clone_eval(tmp_path, *words: str) -> subprocess.Popen:
@@ -318,8 +320,8 @@ def test_who_joins_something_else_is_told_by_the_program_that_joins(said, capsys
 def test_a_token_is_sent_to_the_address_that_was_given_and_to_no_other(monkeypatch):
     monkeypatch.setenv("VLALAB_TOKEN", "for-these-tests")
     with answering(b'{"job": {}}') as elsewhere, answering(b"", status=302, Location=f"{elsewhere}/v1/run") as url:
-        assert joining.about(elsewhere) == {"job": {}}
-        assert joining.about(url) == {}
+        assert joining.fetch_run(elsewhere) == {"job": {}}
+        assert joining.fetch_run(url) == {}
 
 
 @contextlib.contextmanager

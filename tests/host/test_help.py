@@ -90,7 +90,7 @@ def test_help_fits_the_terminal_and_its_flags_stand_in_their_order(help_of, name
     lines = help_of[name]
     assert "\n".join(lines).strip() == cli.Parser(ALL[name]).full_help().strip(), "a line is too long"
     begins = [line.strip() for line in lines if line.startswith("  ") and not line.startswith("   ")]
-    places = [next(at for at, one in enumerate(begins) if one.startswith(flag.shown)) for flag in ALL[name].flags]
+    places = [next(at for at, one in enumerate(begins) if one.startswith(flag.usage)) for flag in ALL[name].flags]
     assert places == sorted(places)
 
 
@@ -118,8 +118,8 @@ def test_what_goes_on_in_the_next_line_stands_below_where_it_began(name):
 @pytest.mark.parametrize("name", ALL)
 def test_a_flag_with_a_value_says_of_which_kind_and_what_happens_without(name):
     for flag in ALL[name].flags:
-        if flag.type is not bool and not flag.is_word:
-            assert flag.shown.startswith(f"--{flag.flag} ") and flag.values.metavar
+        if flag.type is not bool and not flag.is_positional:
+            assert flag.usage.startswith(f"--{flag.flag} ") and flag.values.metavar
             assert not (isinstance(flag.default, (str, int)) and flag.default) or "; default: " in flag.help
 
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 import pytest
 
 from vlalab.commands import evaluation, learning
-from vlalab.commands.evaluation import INTERRUPTED, Request
-from vlalab.commands.learning import Learning, Plan, begun
+from vlalab.commands.evaluation import INTERRUPTED, EvaluationRequest
+from vlalab.commands.learning import Learning, LearningPlan, load_progress
 from vlalab.host.console import LabError
 
-PLAN = Plan("libero_object", "mine", 30, "tiny", None, 40, 2, ["draws=1"])
+PLAN = LearningPlan("libero_object", "mine", 30, "tiny", None, 40, 2, ["draws=1"])
 STAGES = ["record", "dataset", "train", "evaluate"]
 
 
@@ -35,7 +35,7 @@ class Walk(Learning):
 
         return run
 
-    def tell(self) -> None:
+    def print_summary(self) -> None:
         ran.append("told")
 
 
@@ -48,7 +48,7 @@ def walk(**stops: int) -> tuple[int, list[str]]:
     ran.clear()
     stopped.clear()
     stopped.update(stops)
-    return Walk(begun(PLAN), None, None, "local", False, "./lab learn libero_object").run(), list(ran)
+    return Walk(load_progress(PLAN), None, None, "local", False, "./lab learn libero_object").run(), list(ran)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -81,28 +81,28 @@ def test_a_result_that_was_deleted_is_made_again(volume):
 def test_other_settings_than_it_began_with_are_refused(change, words):
     walk(record=INTERRUPTED)
     with pytest.raises(LabError, match=f"mine was begun with {words}.*give another --name"):
-        begun(replace(PLAN, **change))
+        load_progress(replace(PLAN, **change))
 
 
 def test_with_fewer_cores_it_goes_on_with_as_many_demonstrations_as_it_began_with():
     walk(train=INTERRUPTED)
     fewer = replace(PLAN, demonstrations=20)
-    assert begun(fewer, counted=False).plan == PLAN
+    assert load_progress(fewer, counted=False).plan == PLAN
     with pytest.raises(LabError, match="demonstrations 40; asked for is demonstrations 20"):
-        begun(fewer)
-    assert begun(replace(fewer, name="new"), counted=False).plan.demonstrations == 20
+        load_progress(fewer)
+    assert load_progress(replace(fewer, name="new"), counted=False).plan.demonstrations == 20
 
 
 def test_a_note_that_cannot_be_read_is_told():
     walk()
-    path = begun(PLAN).path
+    path = load_progress(PLAN).path
     path.write_text(json.dumps({"plan": asdict(PLAN) | {"colour": "red"}}))
     with pytest.raises(LabError, match="logs/learn/mine.json cannot be read"):
-        begun(PLAN)
+        load_progress(PLAN)
 
 
 def commands(capsys, spent_s: float = 0) -> list[str]:
-    progress = begun(PLAN)
+    progress = load_progress(PLAN)
     progress.spent_s = spent_s
     assert Learning(progress, 1, None, "local", True, "").run() == 0
     return capsys.readouterr().out.splitlines()
@@ -139,4 +139,4 @@ def test_settings_that_are_unknown_or_follow_from_the_plan_are_refused(typed, wo
 
 def test_the_policy_it_starts_is_the_one_that_was_trained():
     own = {"VLALAB_MINIVLA_NAME": "mine"}
-    assert evaluation._settings("minivla", Request("libero_object", "minivla", own=own)) == own
+    assert evaluation._settings("minivla", EvaluationRequest("libero_object", "minivla", policy_variables=own)) == own

@@ -58,7 +58,7 @@ def test_flags_are_made_of_them(monkeypatch):
     flags = {flag.flag: flag for flag in program_flags("a")}
     assert flags["steps"].help == "how many; default: 20" and flags["steps"].group == "advanced"
     assert flags["dtype"].help == "numbers of a special model; default: the model's own"
-    assert flags["no-fast"].shown == "--no-fast" and flags["no-fast"].help == "take time"
+    assert flags["no-fast"].usage == "--no-fast" and flags["no-fast"].help == "take time"
 
 
 def test_a_task_has_no_internal_option_and_only_those_it_names(monkeypatch):

@@ -82,9 +82,9 @@ def test_a_replay_without_a_run_is_refused_before_its_environment_is_made(volume
     for name, said in (("", "VLALAB_REPLAY_RUN=NAME"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
         monkeypatch.setenv("VLALAB_REPLAY_RUN", name)
         with pytest.raises(LabError, match=f"replay cannot start yet: it lacks .*{said}"):
-            preflight.refuse(["replay"], {})
+            preflight.require_startable(["replay"], {})
     monkeypatch.setenv("VLALAB_REPLAY_RUN", "spat")
-    preflight.refuse(["replay"], {})
+    preflight.require_startable(["replay"], {})
 
 
 @pytest.mark.parametrize(

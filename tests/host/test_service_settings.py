@@ -78,14 +78,14 @@ def test_devices_that_make_none(gpu):
 
 
 def test_settings_are_kept_until_they_are_forgotten(volume):
-    assert service_settings.kept("oracle") == {}
-    service_settings.keep("oracle", {"VLALAB_ORACLE_PORT": "9"})
+    assert service_settings.stored("oracle") == {}
+    service_settings.save("oracle", {"VLALAB_ORACLE_PORT": "9"})
     assert service_settings.of_all(["random", "oracle"]) == {"VLALAB_ORACLE_PORT": "9"}
-    service_settings.keep("oracle", {})
-    assert service_settings.kept("oracle") == {}
-    service_settings.keep("oracle", {"A": "1"})
+    service_settings.save("oracle", {})
+    assert service_settings.stored("oracle") == {}
+    service_settings.save("oracle", {"A": "1"})
     service_settings._path("oracle").write_text("damaged")
-    assert service_settings.kept("oracle") == {}
+    assert service_settings.stored("oracle") == {}
 
 
 def test_what_the_shell_says_is_told_from_what_dotenv_says(monkeypatch, tmp_path):

@@ -48,8 +48,8 @@ def nonsense(flag: Flag) -> list[str]:
         return ["/x", "a/../b"]
     if flag.pattern:
         return [text for text in ("/x", "a/../b") if not re.fullmatch(flag.pattern, text)]
-    if flag.values.known:
-        return [flag.values.known[0] + "x", flag.values.known[-1][:-1] + "_"]
+    if flag.values.choices:
+        return [flag.values.choices[0] + "x", flag.values.choices[-1][:-1] + "_"]
     if not flag.kind and flag.type in (int, float):
         return ["x", "1,5", "nan", "inf", *outside(Interval(flag.within or "(-inf, inf)"))]
     return [] if flag.values.read is read_text else ["no, such value!"]
@@ -74,16 +74,16 @@ def call(capsys):
 
 CASES = [
     (name, flag, text) for name, task in ALL.items() for flag in task.flags if flag.type is not bool
-    for text in nonsense(flag) if not (flag.is_word and flag.is_several)
+    for text in nonsense(flag) if not (flag.is_positional and flag.is_several)
 ]  # fmt: skip
 
 
 def words_with(name: str, flag, text: str) -> list[str]:
     """Returns the plain words that a task needs, in their order: good ones, but for that flag this text."""
-    words = [one for one in ALL[name].flags if one.is_word]
+    words = [one for one in ALL[name].flags if one.is_positional]
     before = words.index(flag) + 1 if flag in words else 0
     needed = [one for at, one in enumerate(words) if one.is_needed or at < before]
-    good = ["." if one.kind == "path" else next(iter(one.values.known), "oracle") for one in needed]
+    good = ["." if one.kind == "path" else next(iter(one.values.choices), "oracle") for one in needed]
     words = [text if one == flag else value for one, value in zip(needed, good, strict=True)]
     return words if flag in needed else [*words, f"{flag.label}={text}"]
 
@@ -135,8 +135,8 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["eval", "libero_goal", "--ensemble", "men"], "did you mean 'mean'?"),
         (["eval", "libero_goal", "--realtime", "0"], "--realtime 0"),
         (["leaderboard", "libero_gaol"], "did you mean 'libero_goal'?"),
-        (["leaderboard", "--csv", "all.xls"], "invalid --csv 'all.xls'; expected a name that ends with .csv"),
-        (["leaderboard", "--html", "/nowhere/all.html"], "there is no directory /nowhere; make it"),
+        (["leaderboard", "--csv", "all.xls"], "invalid --csv 'all.xls'; expected a file name that ends with .csv"),
+        (["leaderboard", "--html", "/nowhere/all.html"], "directory /nowhere does not exist"),
         (["train", "transformer", "--size", "tiy"], "did you mean 'tiny'?"),
         (["train", "transformer", "--set", "foo=3"], "train transformer --set 'foo' not found"),
         (["sample", "diffusion", "--steps", "0"], "--steps 0 makes no sense; expected 1 to 500"),
@@ -166,21 +166,21 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["up", "oracle", "ui", "--stay"], "--stay keeps one policy in front, not oracle, ui"),
         (["up", "ui", "--stay"], "--stay keeps one policy in front, not ui"),
         (["up", "oracle", "--stay", "--runtime", "docker"], "--stay works with --runtime local"),
-        (["eval", "libero_goal", "--trials", "2", "--episodes", "0-1"], "give one of them"),
-        (["eval", "libero_goal", "--resume", "oracle", "--run-id", "b"], "give one of them"),
-        (["train", "transformer", "--data", "digits"], "its own: --corpus"),
+        (["eval", "libero_goal", "--trials", "2", "--episodes", "0-1"], "one of them"),
+        (["eval", "libero_goal", "--resume", "oracle", "--run-id", "b"], "one of them"),
+        (["train", "transformer", "--data", "digits"], "it accepts --corpus"),
         (["train", "diffusion", "--gpus", "2"], "runs on one GPU"),
         (["train", "vit", "--gpus", "2"], "train vit runs on one GPU"),
-        (["train", "vit", "--corpus", "default"], "train vit does not take --corpus; its own: --data"),
-        (["train", "gpt", "--size", "tiny"], "train gpt does not take --size; its own: --corpus, --pair"),
+        (["train", "vit", "--corpus", "default"], "train vit does not accept --corpus; it accepts --data"),
+        (["train", "gpt", "--size", "tiny"], "train gpt does not accept --size; it accepts --corpus, --pair"),
         (["train", "gpt", "--set", "top-p=0"], "--set top-p 0 makes no sense; expected more than 0, at most 1"),
         (["train", "bert", "--set", "warmup=-1"], "--set warmup -1 makes no sense; expected 0 or more"),
-        (["train", "transformer", "--corpus", "python"], "has one language and train transformer translates"),
-        (["train", "lstm", "--corpus", "python"], "has one language and train lstm translates"),
-        (["train", "lstm", "--data", "digits"], "train lstm does not take --data; its own: --corpus, --pair"),
+        (["train", "transformer", "--corpus", "python"], "train transformer needs a parallel corpus"),
+        (["train", "lstm", "--corpus", "python"], "train lstm needs a parallel corpus"),
+        (["train", "lstm", "--data", "digits"], "train lstm does not accept --data; it accepts --corpus, --pair"),
         (["train", "vae", "--set", "anneal=2"], "--set anneal 2 makes no sense; expected 0 to 1"),
         (["report", "libero_x"], "run 'libero_x' not found; there are oracle. ./lab runs lists all"),
-        (["report", "a", "b"], "'b' is a word too many"),
+        (["report", "a", "b"], "unexpected argument 'b'"),
         (["report", "./elsewhere"], "run './elsewhere' not found"),
         (["compare", "oracle", "oracel"], "b 'oracel' not found; did you mean 'oracle'?"),
         (["eval", "libero_goal", "--resume", "orakel"], "--resume 'orakel' not found; did you mean 'oracle'?"),
@@ -188,7 +188,7 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["translate", "Hello.", "--name", "firts"], "--name 'firts' not found; did you mean 'first'?"),
         (["translate", "Hello.", "--epoch", "0,7"], "--epoch 7: 'first' has no weights of it; it has 0"),
         (["translate", "Hello.", "--epoch", "0-7"], "expected epochs such as 0,10,29"),
-        (["course", "import", "volume/runs/oracle/run.sqlite"], "is no folder and no zip archive"),
+        (["course", "import", "volume/runs/oracle/run.sqlite"], "is not a directory or zip archive"),
         (["sample", "diffusion", "--name", "any"], "there are none: no trained diffusion is in volume yet; first: "),
         (["score", "diffusion"], "no trained diffusion is in volume yet; first: ./lab train diffusion"),
         (["verify", "openvla", "--checkpoint", "nowhere"], "there are: none"),

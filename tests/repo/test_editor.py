@@ -83,7 +83,7 @@ def test_every_task_of_the_editor_is_one_of_the_lab():
     ours = {f"lab {task.name}": task for task in cli.TASKS.values()}
     assert len(theirs) > 25 and set(theirs) <= set(ours)
     for name, one in theirs.items():
-        asks = " ${input:words}" if any(flag.is_word for flag in ours[name].flags) else ""
+        asks = " ${input:words}" if any(flag.is_positional for flag in ours[name].flags) else ""
         assert (one["command"], one["detail"]) == (f"./{name}{asks}", ours[name].short)
 
 

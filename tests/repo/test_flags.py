@@ -59,7 +59,7 @@ def test_a_flag_takes_what_the_program_takes_and_says_its_default(place, one):
         assert not flag.default
         return
     if one.choices:
-        assert flag.values.known == tuple(map(str, one.choices))
+        assert flag.values.choices == tuple(map(str, one.choices))
     elif one.type in (int, float):
         with pytest.raises(LabError, match="is no whole number" if one.type is int else "is no number"):
             flag.values.read("x", "nonsense")

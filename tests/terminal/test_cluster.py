@@ -224,7 +224,7 @@ def test_another_ray_is_told_with_both_versions(machines, tmp_path):
         [venvs.ensure(cluster.NAME).python, "-c", older, *words], capture_output=True, text=True, timeout=120,
         env={name: value for name, value in variables.items() if value is not None},
     )  # fmt: skip
-    said = cluster.in_words(done.stdout + done.stderr)
+    said = cluster.explain_output(done.stdout + done.stderr)
     assert done.returncode != 0
     assert "the cluster runs another Ray or Python (Ray: 2.60.0" in said and "Ray: 2.59.0" in said
     assert "bring both to one commit" in said

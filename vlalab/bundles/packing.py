@@ -31,29 +31,29 @@ from vlalab.host.console import LabError, Status, require_known, say, status, un
 
 FORMAT = "vla-lab-bundle 3"
 MANIFEST = "manifest.json"
-DIRECTORIES = ("checkpoints", "assets")  # of the volume; runs and logs stay where they were made
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")  # for each, the wheels that ./lab needs
+DIRECTORIES = ("checkpoints", "assets")  # of the volume; runs and logs are not bundled
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")  # versions to include the wheels of ./lab for
 WHEELS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
 COMPRESSION = 0.65  # compressed size of an image; CUDA's libraries compress least
 LEVEL = 1  # of gzip (or pigz): 77 MB/s per core, 0.39 of an image's size; level 6 takes three times as long for 0.35
 HOST_BYTES = 200 << 20
 BLOCK = 1 << 20
-README = """This bundle was made by `./lab bundle`. On a machine that has the lab: ./lab restore FILE
-Without network, the lab and what it needs come first:
+README = """This bundle was created by `./lab bundle`. On a machine with the lab, run: ./lab restore FILE
+On a machine without the lab and without network, install the lab first:
 
     tar -xf FILE host
     tar -xzf host/vla-lab.tar.gz && cd vla-lab
     PIP_NO_INDEX=1 PIP_FIND_LINKS=$PWD/../host/wheels ./lab restore FILE
 
-Without the lab, an image can be loaded by hand:
+To load an image without the lab:
 
     tar -xOf FILE images/libero.tar.gz | docker load
 """
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to bundle into which file. Names of checkpoints and assets are those on the volume; "all": every one."""
+class BundleRequest:
+    """The contents and file of a bundle. Checkpoints and assets are names on the volume, or "all"."""
 
     names: tuple[str, ...]
     file: Path
@@ -63,28 +63,30 @@ class Request:
     dry_run: bool = False
 
 
-def parse_words(words: str) -> tuple[tuple[str, ...], Path]:
-    """Return (environments, file) of the words `ENV … FILE`; "all" stands for every image that is built."""
-    values = [word for word in words.split(",") if word]
-    known = [*images.buildable(), "all"]
-    count = next((index for index, word in enumerate(values) if word not in known), len(values))
+def parse_arguments(text: str) -> tuple[tuple[str, ...], Path]:
+    """Return (environments, file) of the arguments `ENV … FILE`; "all" selects every image that is built."""
+    values = [word for word in text.split(",") if word]
+    environments = [*images.buildable(), "all"]
+    count = next((index for index, word in enumerate(values) if word not in environments), len(values))
     file = ",".join(values[count:])  # a path may contain a comma
     if not file:
-        raise LabError("bundle needs a FILE after the environments: ./lab bundle libero /media/stick/lab.bundle")
+        raise LabError(
+            "bundle requires FILE after the environments, for example ./lab bundle libero /media/stick/lab.bundle"
+        )
     if len(values) > count + 1 and re.fullmatch(r"\w+", values[count]):
-        raise LabError(unknown("environment", values[count], known))
+        raise LabError(unknown("environment", values[count], environments))
     return tuple(values[:count]), Path(file).expanduser().absolute()
 
 
 def default_assets(names: Sequence[str]) -> list[str]:
-    """Return the assets on the volume of the benchmarks whose images are bundled."""
-    services, known = compose.read(), manifests.benchmarks()
-    available = [name for name in names_on_volume("assets") if name in known]
+    """Return the assets on the volume that belong to the bundled benchmarks."""
+    services, benchmarks = compose.read(), manifests.benchmarks()
+    available = [name for name in names_on_volume("assets") if name in benchmarks]
     return [name for name in available if {services[name].environment_name, "all"} & set(names)]
 
 
-def bundle(request: Request) -> Path | None:
-    """Return the file that was written, None for a dry run. Raise LabError and leave no file behind."""
+def bundle(request: BundleRequest) -> Path | None:
+    """Write a bundle; return its path, None for a dry run. A failure raises LabError and leaves no file."""
     selected = []
     if request.names:
         docker.require()
@@ -92,11 +94,13 @@ def bundle(request: Request) -> Path | None:
         for name in request.names:
             if name != "all" and (problem := images.unusable(name, available.get(name))):
                 raise LabError(problem)
-        selected = [one for one in available.values() if one.name in request.names or "all" in request.names]
-        selected = [image for image in selected if image.fits()]
+        requested = [image for name, image in available.items() if {name, "all"} & set(request.names)]
+        selected = [image for image in requested if image.fits()]
     files = volume_files(request.checkpoints, request.assets)
     if not selected and not files:
-        raise LabError("nothing to bundle: name environments (./lab build makes images), --checkpoints or --assets")
+        raise LabError(
+            "nothing to bundle; give environments (build images with ./lab build), --checkpoints or --assets"
+        )
     for image in selected:
         print(f"{images.spell_size(image.size):>10}  image {image.reference}, {image.age()} old")
     sizes: dict[str, int] = {}
@@ -118,7 +122,7 @@ def bundle(request: Request) -> Path | None:
         temporary.rename(request.file)
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
-        raise LabError(f"{request.file} could not be written: {reason}; nothing of it is left") from error
+        raise LabError(f"{request.file} could not be written: {reason}; the partial file was removed") from error
     finally:
         temporary.unlink(missing_ok=True)
     volumes.give(request.file)
@@ -133,7 +137,7 @@ def names_on_volume(directory: str) -> list[str]:
 
 
 def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[Path]:
-    """Return the files of those checkpoints and assets. A link counts as the file that it leads to."""
+    """Return the files of checkpoints and assets. A link stands for its target file."""
     files = []
     for directory, names in zip(DIRECTORIES, (checkpoints, assets), strict=True):
         available = names_on_volume(directory)
@@ -143,37 +147,39 @@ def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[Path
             files += sorted(root.rglob("*")) if root.is_dir() else [root]
     for path in files:
         if path.is_symlink() and not path.is_file():
-            raise LabError(f"{path} is a link to a directory or to nothing; put a file in its place")
+            raise LabError(f"{path} is a link to a directory or a broken link; replace it with a file")
         if not str(path).isprintable():
-            raise LabError(f"{str(path)!a} has a name with control characters or no UTF-8; rename it")
+            raise LabError(f"{str(path)!a} has control characters or invalid UTF-8 in its name; rename it")
     return [path for path in files if path.is_file()]
 
 
-def _check_target(request: Request, selected: Sequence[images.Image], bytes_of_files: int) -> None:
+def _check_target(request: BundleRequest, selected: Sequence[images.Image], bytes_of_files: int) -> None:
     file = request.file
     if file.exists():
         kind = "a directory; name a file in it" if file.is_dir() else "an existing file; remove it or use another name"
         raise LabError(f"{file} is {kind}")
     if not file.parent.is_dir():
-        raise LabError(f"the directory {file.parent} does not exist; make it, or is the disk not mounted?")
+        raise LabError(f"directory {file.parent} does not exist; create it, or mount the disk")
     need = COMPRESSION * sum(image.size for image in selected) + bytes_of_files + HOST_BYTES * request.host
     free = shutil.disk_usage(file.parent).free
     if free < need:
-        raise LabError(f"the bundle takes up to {images.spell_size(need)}; {file.parent} has {images.spell_size(free)}")
+        raise LabError(
+            f"the bundle needs up to {images.spell_size(need)}; {file.parent} has {images.spell_size(free)} free"
+        )
 
 
 # --- writing ------------------------------------------------------------------------------------------------
 
 
 class Writer:
-    """Adds members to a tar, one after the other, and notes the sha256 and size of each."""
+    """Adds members to a tar file, and records the sha256 and size of each."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
         self.members: dict[str, dict[str, object]] = {}
 
     def add(self, name: str, source: BinaryIO, mtime: float | None = None) -> None:
-        """Add a member of unknown size: its header is written again at the end."""
+        """Add a member of unknown size: the header is rewritten at the end."""
         header = tarfile.TarInfo(name)
         header.mtime, header.mode = int(time.time() if mtime is None else mtime), 0o644
         file, digest = self._tar.fileobj, hashlib.sha256()
@@ -194,7 +200,7 @@ class Writer:
 
 
 def _write(
-    target: Path, request: Request, selected: Sequence[images.Image], files: Sequence[Path], line: Status
+    target: Path, request: BundleRequest, selected: Sequence[images.Image], files: Sequence[Path], line: Status
 ) -> None:
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
         writer = Writer(tar)
@@ -212,7 +218,7 @@ def _write(
             with path.open("rb") as file:
                 writer.add(f"volume/{name}", file, before.st_mtime)
             if path.stat().st_size != before.st_size or path.stat().st_mtime != before.st_mtime:
-                raise LabError(f"{path} changed while it was read; bundle again when nothing writes it")
+                raise LabError(f"{path} changed while it was read; repeat the command when no program writes it")
         manifest = {
             "format": FORMAT,
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -244,9 +250,9 @@ def _save(writer: Writer, image: images.Image) -> None:
 
 
 def _add_host(writer: Writer) -> None:
-    """Add the repository's files as committed, and the wheels from which the launcher makes .venv without network.
+    """Add the repository's committed files, and the wheels with which the launcher creates .venv without network.
 
-    They are the host tool's pinned ones for every Python that it runs on, checked by hash.
+    These are the host tool's locked packages for every supported Python, checked by hash.
     """
     with tempfile.TemporaryDirectory(prefix="vlalab-bundle-") as name:
         directory = Path(name)
@@ -262,9 +268,9 @@ def _add_host(writer: Writer) -> None:
         for command in (git, *([*download, "--python-version", version] for version in PYTHONS)):
             done = subprocess.run(command, capture_output=True, text=True, env=variables)
             if done.returncode != 0:
-                what = "files" if command is git else f"packages for Python {command[-1]}"
+                contents = "files" if command is git else f"packages for Python {command[-1]}"
                 raise LabError(
-                    f"the lab's own {what} cannot be added; leave them out: --no-host\n{done.stderr.strip()}"
+                    f"the lab's own {contents} cannot be added; to omit them use --no-host\n{done.stderr.strip()}"
                 )
         for path in (archive, *sorted(wheels.iterdir())):
             with path.open("rb") as file:
@@ -272,5 +278,5 @@ def _add_host(writer: Writer) -> None:
 
 
 def without_markers(lock: str) -> str:
-    """Return a lock whose pins hold for every Python: pip judges `; python_version < …` by the Python it runs on."""
+    """Return a lock without markers, since pip evaluates `; python_version < …` for the Python it runs on."""
     return re.sub(r"(?m)^([A-Za-z0-9][^;\n\\]*?)\s*;[^\\\n]*", r"\1 ", lock)

@@ -1,7 +1,7 @@
-"""`./lab restore`: check every part of a bundle, load its images and put its files onto the volume.
+"""`./lab restore`: verify a bundle, load its images and copy its files to the volume.
 
-Every part is checked before anything changes. Then files are written next to the volume's own, images are loaded, and
-the files are renamed into place. Files that are newer here stay, unless `force`.
+Every part is verified before anything changes. Then files are written to a staging directory on the volume, images are
+loaded, and the files are renamed into place. Newer files on this machine stay, unless `force`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from vlalab.environments.venvs import exclusive
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, say, status
 
-STAGING = ".restoring"  # on the volume; the next restore removes what a killed one left
-UNPACKED = 3  # times its compressed size: what the engine needs to load an image
+STAGING = ".restoring"  # on the volume; removed by the next restore if one was killed
+UNPACKED = 3  # times the compressed size: disk space to load an image
 MAX_MANIFEST = 64 << 20  # bytes
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
 INVALID = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)  # of a manifest
-DAMAGED = "; copy it or make it again"
+DAMAGED = "; copy or create it again"
 
 
 @dataclass
-class Plan:
-    """What a restore does: images to load; files to write, and the number of those that exist or are newer here."""
+class RestorePlan:
+    """The steps of a restore: images to load, files to write; and the files that exist or are newer here."""
 
     load: list[dict] = field(default_factory=list)
     write: list[str] = field(default_factory=list)
@@ -52,32 +52,32 @@ class Bundle:
         self.path, self._tar, self.members = path, tar, {}
         for member in tar:
             if not member.isreg() or member.issparse() or member.name in self.members:
-                raise LabError(f"{path} holds {member.name[:200]!a}, which is no plain file or there twice{DAMAGED}")
+                raise LabError(f"{path} has {member.name[:200]!a}, which is not a regular file or a duplicate{DAMAGED}")
             self.members[member.name] = member
         if MANIFEST not in self.members or self.members[MANIFEST].size > MAX_MANIFEST:
-            raise LabError(f"{path} has no manifest: it is no bundle or was cut off{DAMAGED}")
+            raise LabError(f"{path} has no manifest: it is not a bundle or is truncated{DAMAGED}")
         manifest = json.loads(tar.extractfile(MANIFEST).read())
         if manifest["format"] != FORMAT:
             name = str(manifest["format"])[:40]
-            raise LabError(f"{path} has format {name!a}; this version reads {FORMAT!r}; make it again")
+            raise LabError(f"{path} has format {name!a}; this version reads {FORMAT!r}; create the bundle again")
         self.hashes = {str(name): str(entry["sha256"]) for name, entry in manifest["members"].items()}
         sizes = {name: entry["size"] for name, entry in manifest["members"].items()}
         if sizes != {name: member.size for name, member in self.members.items() if name != MANIFEST}:
-            raise LabError(f"{path} holds more, less or something else than its manifest names{DAMAGED}")
+            raise LabError(f"{path} does not match its manifest{DAMAGED}")
         self.images = [_parse_image(record) for record in manifest["images"]]
         if {image["member"] for image in self.images} != {name for name in sizes if name.startswith("images/")}:
-            raise LabError(f"{path} holds other images than its manifest names{DAMAGED}")
+            raise LabError(f"the images in {path} do not match its manifest{DAMAGED}")
         self.files = {name[7:]: member for name, member in self.members.items() if name.startswith("volume/")}
         directories = {str(parent) for name in self.files for parent in PurePosixPath(name).parents}
         for name in self.files:
             check_volume_path(name)
             if name in directories:
-                raise LabError(f"{path} holds {name[:200]!a} as a file and as a directory{DAMAGED}")
+                raise LabError(f"{path} has {name[:200]!a} as a file and as a directory{DAMAGED}")
         created, commit = datetime.fromisoformat(manifest["created"]), re.sub(r"[^0-9a-z-]", "?", manifest["commit"])
-        self.origin = f"made {created} from commit {commit[:12]}"
+        self.origin = f"created {created} from commit {commit[:12]}"
 
     def verify(self) -> None:
-        """Raise LabError at the first member whose sha256 is not the manifest's."""
+        """Raise LabError for the first member whose sha256 differs from the manifest."""
         for name, expected in self.hashes.items():
             digest = hashlib.sha256()
             for block in self.read(name):
@@ -94,15 +94,16 @@ class Bundle:
 
 @contextmanager
 def open_bundle(path: Path) -> Iterator[Bundle]:
-    """Open a bundle that anybody may have written. Raise LabError for anything that `./lab bundle` does not write."""
+    """Open an untrusted bundle. Raise LabError for anything that `./lab bundle` does not write."""
     if not path.is_file():
-        raise LabError(f"{path} is {'a directory' if path.is_dir() else 'missing'}; expected a file of ./lab bundle")
+        problem = "is a directory" if path.is_dir() else "not found"
+        raise LabError(f"{path} {problem}; expected a file of ./lab bundle")
     with ExitStack() as stack:
         try:
             bundle = Bundle(path, stack.enter_context(tarfile.open(path, "r:")))
         except (tarfile.TarError, *INVALID) as error:
             reason = f"{type(error).__name__}: {error}"[:200]
-            raise LabError(f"{path} is no bundle, or it was cut off ({reason!a}){DAMAGED}") from error
+            raise LabError(f"{path} is not a bundle, or is truncated ({reason!a}){DAMAGED}") from error
         yield bundle
 
 
@@ -120,15 +121,15 @@ def _parse_image(record: dict) -> dict:
 
 
 def check_volume_path(name: str) -> None:
-    """Raise LabError for a path that is not below a directory of the volume."""
+    """Raise LabError for a path outside the bundled directories of the volume."""
     path = PurePosixPath(name)
     is_below = len(path.parts) > 1 and path.parts[0] in DIRECTORIES and ".." not in path.parts and str(path) == name
     if not is_below or not name.isprintable():
-        raise LabError(f"the bundle holds {name[:200]!a}, which is no file below {' or '.join(DIRECTORIES)}")
+        raise LabError(f"the bundle has {name[:200]!a}, which is not in {' or '.join(DIRECTORIES)}")
 
 
-def restore(file: Path, force: bool = False, dry_run: bool = False) -> Plan:
-    """Return what was done (for a dry run: what would be). Raise LabError, and then no file is changed."""
+def restore(file: Path, force: bool = False, dry_run: bool = False) -> RestorePlan:
+    """Restore a bundle (unless dry_run) and return the plan. A failure raises LabError and changes no file."""
     with open_bundle(file) as bundle:
         try:
             plan = _plan(bundle, force)
@@ -139,13 +140,13 @@ def restore(file: Path, force: bool = False, dry_run: bool = False) -> Plan:
                 _carry_out(bundle, plan)
         except OSError as error:
             reason = f"{(error.filename or str(file))[:200]!a}: {error.strerror or error}"
-            raise LabError(f"nothing was restored: {reason}; fix that and try again") from error
+            raise LabError(f"nothing was restored: {reason}; fix this and try again") from error
         return plan
 
 
-def _plan(bundle: Bundle, force: bool) -> Plan:
-    """Print and return what a restore does. Raise LabError where it would replace a newer image or leave the volume."""
-    plan = Plan()
+def _plan(bundle: Bundle, force: bool) -> RestorePlan:
+    """Print and return the plan. Raise LabError if it would replace a newer image or leave the volume."""
+    plan = RestorePlan()
     if bundle.images:
         docker.require()
     print(f"{bundle.path.name}, {bundle.origin}")
@@ -175,36 +176,36 @@ def _plan(bundle: Bundle, force: bool) -> Plan:
 
 
 def target_of(name: str) -> Path:
-    """Return where a bundle's file goes on the volume. Raise LabError where a link leads out of it."""
+    """Return the path of a bundle's file on the volume. Raise LabError if a link leads out of the volume."""
     root = paths.volume().resolve()
-    with suppress(OSError, RuntimeError):  # links in a circle
+    with suppress(OSError, RuntimeError):  # circular links
         if (root / name).resolve().is_relative_to(root):
             return root / name
-    raise LabError(f"{root / name} leads out of the volume by a link; remove the link. Nothing was restored")
+    raise LabError(f"{root / name} leads out of the volume through a link; remove the link. Nothing was restored")
 
 
-def _check_space(bundle: Bundle, plan: Plan) -> None:
-    """Raise LabError where the engine's disk or the volume has too little room."""
+def _check_space(bundle: Bundle, plan: RestorePlan) -> None:
+    """Raise LabError if the engine's disk or the volume has not enough space."""
     need = sum(max(image["size"], UNPACKED * bundle.members[image["member"]].size) for image in plan.load)
     free = space.free_at_engine() if plan.load else None
     if free is not None and free < need:
-        raise LabError(f"loading takes {images.spell_size(need)}, the engine's disk has {images.spell_size(free)} free")
+        raise LabError(f"loading needs {images.spell_size(need)}; the engine's disk has {images.spell_size(free)} free")
     existing = next(path for path in (paths.volume(), *paths.volume().parents) if path.exists())
     size, free = sum(bundle.files[name].size for name in plan.write), shutil.disk_usage(existing).free
     if free < size:
         raise LabError(
-            f"the files take {images.spell_size(size)}, {existing} has {images.spell_size(free)} free; "
-            "free some, or set VLALAB_VOLUME elsewhere"
+            f"the files need {images.spell_size(size)}; {existing} has {images.spell_size(free)} free; "
+            "free some space, or set VLALAB_VOLUME to another disk"
         )
 
 
-def _carry_out(bundle: Bundle, plan: Plan) -> None:
-    """Write the files next to the volume's own, load the images, rename the files into place."""
+def _carry_out(bundle: Bundle, plan: RestorePlan) -> None:
+    """Write the files to the staging directory, load the images, rename the files into place."""
     staging = paths.volume() / STAGING
     with exclusive(state.directory() / ".restore.lock", "another restore is running"):
         if bundle.files:
             volumes.prepare()
-        if os.path.lexists(staging):  # a killed restore left it
+        if os.path.lexists(staging):  # left by a killed restore
             shutil.rmtree(staging)
         try:
             if plan.write:
@@ -244,7 +245,7 @@ def _inspect(reference: str) -> dict | None:
 
 
 def _load(bundle: Bundle, image: dict) -> None:
-    """Load an image, and check that the engine then has the one that the bundle names."""
+    """Load an image, and check that it is the one in the manifest."""
     with tempfile.TemporaryFile() as output:
         process = docker.open_pipe(["load"], stdin=subprocess.PIPE, stdout=output, stderr=output)
         with process, suppress(BrokenPipeError):  # docker's message is in the output
@@ -255,4 +256,4 @@ def _load(bundle: Bundle, image: dict) -> None:
             raise LabError(docker.failure(["load"], output.read().decode(errors="replace")))
     current = _inspect(image["reference"])
     if current is None or (current["Config"].get("Labels") or {}) != image["labels"]:
-        raise LabError(f"the engine loaded another image than {image['reference']}; make the bundle again")
+        raise LabError(f"the loaded image is not {image['reference']}; create the bundle again")

@@ -1,4 +1,4 @@
-"""Where users reach what is up: public addresses, the token of notebooks, reports (`report --serve`), also by SSH."""
+"""Addresses of running services: public URLs, notebook tokens, reports (`report --serve`), SSH tunnels."""
 
 from __future__ import annotations
 
@@ -18,72 +18,74 @@ from vlalab.host.console import LabError
 from vlalab.runtimes import both
 from vlalab.runtimes.both import Instance
 
-LOG_LINES = 5000  # a notebook server says its address when it starts, and little afterwards
+LOG_LINES = 5000  # a notebook server logs its address at the start, and little afterwards
 
 
-def line(found: Instance, on_terminal: bool | None = None) -> str:
-    """Returns a service's name and address, for the end of `up`.
+def line(instance: Instance, on_terminal: bool | None = None) -> str:
+    """Return the line with a service's name and address that `up` prints at the end.
 
-    A notebook server says its token in its log, which is the caller's alone; it is repeated on a terminal (default:
-    where the output is one), and not in a file or a pipe, which others may read later.
+    The token of a notebook server is in its log, which only the caller can read. It is repeated on a terminal only
+    (default: whether stdout is one): other users may read a file or a pipe later.
     """
-    address = with_token(found)
-    if address == page_of(found):
-        return f"{found.name} {address}"
+    address = with_token(instance)
+    if address == page_of(instance):
+        return f"{instance.name} {address}"
     if sys.stdout.isatty() if on_terminal is None else on_terminal:
-        return f"{found.name} {address}"
-    return f"{found.name} {found.url} (the token is in its log: ./lab logs {found.name})"
+        return f"{instance.name} {address}"
+    return f"{instance.name} {instance.url} (the token is in its log: ./lab logs {instance.name})"
 
 
-def with_token(found: Instance) -> str:
-    """Returns the address with the token, as the log says it, or the mere address where it says none."""
-    if compose.page_url(found.service):  # with a token of the caller's, which is printed nowhere
-        return page_of(found)
-    port = found.url.rpartition(":")[2]
-    told = re.findall(rf"https?://\S+:{port}/\S*[?]token=[\w-]+", found.last_words(LOG_LINES)) if port else []
-    return told[-1] if told else found.url
+def with_token(instance: Instance) -> str:
+    """Return the address with the token from the log, or the plain address if the log has none."""
+    if compose.page_url(instance.service):  # its token is the caller's own and never printed
+        return page_of(instance)
+    port = instance.url.rpartition(":")[2]
+    urls = re.findall(rf"https?://\S+:{port}/\S*[?]token=[\w-]+", instance.last_words(LOG_LINES)) if port else []
+    return urls[-1] if urls else instance.url
 
 
-def page_of(found: Instance) -> str:
-    """Return where a person reaches a service: at its public address where it has one, else at its own."""
-    return compose.page_url(found.service) or found.url
+def page_of(instance: Instance) -> str:
+    """Return a service's public address if it has one, else its local one."""
+    return compose.page_url(instance.service) or instance.url
 
 
 def open_page(service: str, path: str = "") -> str:
-    """Return "open URL" for a service that a browser shows; empty where it is not up."""
-    found = both.find(service)
-    if not found or not found.is_healthy():
+    """Return "open URL" for a service with a web page; "" if it is not up."""
+    instance = both.find(service)
+    if not instance or not instance.is_healthy():
         return ""
-    return f"open {page_of(found)}{path}" if path else f"open {with_token(found)}"
+    return f"open {page_of(instance)}{path}" if path else f"open {with_token(instance)}"
 
 
 # --- reports ------------------------------------------------------------------------------------------------
 
 
 def serve_reports(run: str | None, runtime: str) -> None:
-    """Start the service unless it is up, and print where the report, or the list of all, can be seen."""
+    """Start the web pages unless they are up, and print the address of the report, or of the list of all."""
     route = "runs"
     if run:
         runs, name = paths.volume() / "runs", Path(run).resolve().name if "/" in run else run
         if "/" in run and Path(run).resolve().parent != runs.resolve():
-            raise LabError(f"{run} is not in {runs}, where --serve looks; open the report.html in it as a file")
+            raise LabError(
+                f"{run} is not in {runs}, the only directory that --serve shows; open its report.html as a file"
+            )
         route = f"runs/{name}/report.html"
-    found = next(one for one in lifecycle.up([compose.PAGE], runtime) if one.service == compose.PAGE)
+    page = next(instance for instance in lifecycle.up([compose.PAGE], runtime) if instance.service == compose.PAGE)
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a user of a container, without a name
+    except KeyError:  # a user of a container without an entry
         user = "USER"
-    for text in report_addresses(page_of(found), route, user, os.environ):
+    for text in report_addresses(page_of(page), route, user, os.environ):
         print(text)
     if compose.environment_variables().get("VLALAB_TOKEN"):
-        print("they ask for a password: VLALAB_TOKEN")
-    print(f"stop it: ./lab down {compose.PAGE}")
+        print("log in with the value of VLALAB_TOKEN")
+    print(f"stop with: ./lab down {compose.PAGE}")
 
 
 def report_addresses(url: str, route: str, user: str, variables: Mapping[str, str]) -> list[str]:
-    """Return where a service at `url` is seen: from here and, where only this machine reaches it, by SSH from others.
+    """Return lines with the address of a page and, if the service listens on loopback, an SSH tunnel to it.
 
-    user: whose login here. variables: sshd says in SSH_CONNECTION at which address the caller reached this machine.
+    user: login name for SSH. variables: sshd sets SSH_CONNECTION, which has this machine's address.
     """
     parts = urlsplit(url)
     lines = [f"reports: {url}/{route}"]
@@ -92,4 +94,8 @@ def report_addresses(url: str, route: str, user: str, variables: Mapping[str, st
     reached = variables.get("SSH_CONNECTION", "").split()
     machine = reached[2] if len(reached) == 4 else platform.node()
     tunnel = f"ssh -N -L {parts.port}:127.0.0.1:{parts.port} {user}@{machine}"
-    return [*lines, f"from another machine, there: {tunnel}", f"and then, there: http://127.0.0.1:{parts.port}/{route}"]
+    return [
+        *lines,
+        f"from another machine, run there: {tunnel}",
+        f"then open there: http://127.0.0.1:{parts.port}/{route}",
+    ]

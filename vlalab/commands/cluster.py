@@ -1,7 +1,7 @@
-"""`cluster`: Ray on the lab's machines, a head and its nodes, each under a supervisor as a local service is.
+"""`cluster`: a Ray cluster of a head and nodes, each run by a supervisor like a local service.
 
-Ray knows the machines and starts processes on them; `ray_placement` says which. Whoever has Ray's token may run
-anything as the user who started it, so without --host nothing beyond this machine reaches it.
+Ray starts processes on the machines; `ray_placement` decides which. Ray's token lets its holder run anything as the
+user who started the cluster, so without --host only this machine can connect.
 """
 
 from __future__ import annotations
@@ -30,56 +30,56 @@ from vlalab.runtimes.supervised import Instance
 
 NAME = paths.CLUSTER.name
 PORT = 6379  # Ray's own
-HERE = "127.0.0.1"  # the one address that Ray keeps to; at any other it listens on all of the machine's
-WORKERS_PORTS = range(10002, 20000)  # Ray's, for its processes
-HEAD, HOST = "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST"  # of the state file
+LOOPBACK = "127.0.0.1"  # at any other address Ray listens on all interfaces
+WORKERS_PORTS = range(10002, 20000)  # of Ray's worker processes
+HEAD, HOST = "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST"  # in the state file
 STARTED = "Ray runtime started."
 START_S, ANSWER_S, STOP_S = 120.0, 3.0, 15.0
-STORE_BYTES = 80_000_000  # Ray's store of objects, which nothing here uses; the default is 30 % of the memory
+STORE_BYTES = 80_000_000  # Ray's object store, unused here; its default is 30 % of the memory
 PLAIN_WIDTH = 120
 TOKEN = Path("~/.ray/auth_token")
 
 
 @dataclass(frozen=True)
 class Member:
-    """This machine's part in a cluster: where the head is, and the address by which Ray knows this machine."""
+    """This machine's membership of a cluster: the head's address, and the address by which Ray knows this machine."""
 
     head: str
     node: str | None
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return Ray's variables for it."""
-        return variables(self.head.startswith(f"{HERE}:"))
+        """Ray's environment variables."""
+        return variables(self.head.startswith(f"{LOOPBACK}:"))
 
 
-# --- what runs here -----------------------------------------------------------------------------------------
+# --- this machine -------------------------------------------------------------------------------------------
 
 
 def _state_path(make: bool = True) -> Path:
-    return state.directory(NAME, make=make) / f"{NAME}.json"  # not among the services'
+    return state.directory(NAME, make=make) / f"{NAME}.json"  # separate from the services' state
 
 
 def instance() -> Instance | None:
-    """Return the head or node that this caller runs on this machine."""
+    """Return the head or node that this user runs on this machine, None without one."""
     return supervised.load(_state_path(make=False))
 
 
 def member() -> Member | None:
-    """Return this machine's part in a cluster, None where it has none."""
-    found = instance()
-    return Member(found.variables[HEAD], found.variables[HOST]) if found else None
+    """Return this machine's membership, None if it is not in a cluster."""
+    running = instance()
+    return Member(running.variables[HEAD], running.variables[HOST]) if running else None
 
 
 def variables(closed: bool) -> dict[str, str]:
-    """Return Ray's variables: every call needs the token, nothing is reported, files lie in a directory of its own."""
+    """Return Ray's variables: token required, usage reports off, temporary files in their own directory."""
     return {
         **os.environ,
         "RAY_AUTH_MODE": "token",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # workers give their episodes back when they are told to end
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers draw on the GPU without asking Ray for one
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0" if closed else "1",  # how one says that 127.0.0.1 is meant
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # workers return their episodes on SIGTERM
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers render on a GPU that Ray does not reserve
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0" if closed else "1",  # 0 makes Ray accept 127.0.0.1
         "RAY_ROTATION_MAX_BYTES": "10000000",
         "RAY_ROTATION_BACKUP_COUNT": "1",
         "RAY_TMPDIR": str(_directory(make=False)),
@@ -89,17 +89,17 @@ def variables(closed: bool) -> dict[str, str]:
 
 
 def _directory(make: bool = True) -> Path:
-    """Return the directory of Ray's sockets and logs; its path has to be short (unix(7): 107 bytes)."""
-    return state.short_directory(NAME, make=make) / "r"  # Ray opens it to all
+    """Return the directory of Ray's sockets and logs; its path must be short (unix(7): 107 bytes)."""
+    return state.short_directory(NAME, make=make) / "r"  # Ray makes it world-readable
 
 
 def require_token(make: bool) -> None:
-    """Make sure that Ray finds its token. Raise LabError where there is none and none is to be made."""
+    """Create Ray's token if there is none and `make` is set, else raise LabError."""
     path = TOKEN.expanduser()
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH") or path.is_file():
         return
     if not make:
-        raise LabError(f"this machine lacks the cluster's token: copy {TOKEN} from its head to {TOKEN} here")
+        raise LabError(f"the cluster's token was not found; copy {TOKEN} from the head to {TOKEN} on this machine")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     state.write(path, secrets.token_hex(32))
 
@@ -108,90 +108,107 @@ def require_token(make: bool) -> None:
 
 
 def start(host: str | None, port: int, offer: list[str], dashboard: int | None = None) -> None:
-    """Start the head of a cluster, and print how others join.
+    """Start the head of a cluster, and print how other machines join.
 
-    offer: Ray's flags for what this machine offers. dashboard: the port of Ray's own page, None for none.
+    offer: Ray's flags for the resources to offer. dashboard: port of Ray's dashboard, None for none.
     """
-    own = _address(host) if host else HERE
+    address = _address(host) if host else LOOPBACK
     if port in WORKERS_PORTS:
-        raise LabError(f"--port {port} is among those that Ray's workers take; expected one below {WORKERS_PORTS[0]}")
-    with _alone():
+        raise LabError(
+            f"--port must be below {WORKERS_PORTS[0]}, got {port}; ports from there on are for Ray's workers"
+        )
+    with _start_lock():
         require_token(make=True)
-        # No monitor, which would start machines: these are there, or join by themselves.
-        words = ["--head", f"--node-ip-address={own}", f"--port={port}", "--no-monitor"]
-        words += [f"--include-dashboard={str(bool(dashboard)).lower()}"]
-        _require_free(own, port, "--port")
+        # The monitor would start machines; ours join by themselves.
+        arguments = ["--head", f"--node-ip-address={address}", f"--port={port}", "--no-monitor"]
+        arguments += [f"--include-dashboard={str(bool(dashboard)).lower()}"]
+        _require_free(address, port, "--port")
         if dashboard:
-            _require_free(own, dashboard, "--dashboard")
-            words += [f"--dashboard-host={own}", f"--dashboard-port={dashboard}"]
-        _launch([*words, *offer], Member(f"{own}:{port}", own))
-    say(f"the cluster's head is at {own}:{port}" + page_of(f"{own}:{dashboard}" if dashboard else ""))
-    if own == HERE:
-        say("it is this machine's alone (--host ADDRESS lets others join); ./lab eval SUITE --cluster uses it")
+            _require_free(address, dashboard, "--dashboard")
+            arguments += [f"--dashboard-host={address}", f"--dashboard-port={dashboard}"]
+        _launch([*arguments, *offer], Member(f"{address}:{port}", address))
+    say(f"the cluster's head is at {address}:{port}" + dashboard_note(f"{address}:{dashboard}" if dashboard else ""))
+    if address == LOOPBACK:
+        say("only this machine can use it (--host ADDRESS lets others join): ./lab eval SUITE --cluster")
     else:
-        say(f"other machines, which need its token ({TOKEN}), join by: ./lab cluster join {own}:{port}")
+        say(f"copy its token ({TOKEN}) to other machines, and run there: ./lab cluster join {address}:{port}")
 
 
 def join(head: str, host: str | None, offer: list[str]) -> None:
-    """Make this machine a node of a cluster. Raise LabError for a head that does not answer, or keeps to itself."""
+    """Make this machine a node of a cluster. Raise LabError if the head does not answer or is on loopback."""
     address = read_head(head)
-    if address.startswith(f"{HERE}:"):
-        raise LabError(f"the head at {address} is its own machine's alone; start it there with --host ADDRESS")
+    if address.startswith(f"{LOOPBACK}:"):
+        raise LabError(f"the head at {address} accepts only its own machine; start it with --host ADDRESS")
     require_answer(address)
-    here = Member(address, _address(host) if host else towards(address))
-    with _alone():
+    membership = Member(address, _address(host) if host else local_address_for(address))
+    with _start_lock():
         require_token(make=False)
-        _ask("check", here)
-        _launch([f"--address={address}", f"--node-ip-address={here.node}", *offer], here)
-    say(f"this machine ({here.node}) is a node of the cluster at {address}")
+        _ask("check", membership)
+        _launch([f"--address={address}", f"--node-ip-address={membership.node}", *offer], membership)
+    say(f"this machine ({membership.node}) is a node of the cluster at {address}")
 
 
-def _alone() -> AbstractContextManager[None]:
-    if here := member():
-        raise LabError(f"this machine is in the cluster at {here.head} already; leave it by: ./lab cluster stop")
-    return exclusive(state.directory() / f".{NAME}.lock", "another call is starting the cluster")
+def _start_lock() -> AbstractContextManager[None]:
+    if membership := member():
+        raise LabError(
+            f"this machine is already in the cluster at {membership.head}; leave it with: ./lab cluster stop"
+        )
+    return exclusive(state.directory() / f".{NAME}.lock", "another command is starting the cluster")
 
 
-def _launch(words: list[str], here: Member) -> None:
-    """Start Ray under a supervisor and wait until it runs. Raise LabError, with its words, where it ended instead."""
+def _launch(arguments: list[str], membership: Member) -> None:
+    """Start Ray with a supervisor and wait until it runs. Raise LabError with Ray's message if it exits."""
     shutil.rmtree(_directory(), ignore_errors=True)
-    # By a path without spaces: Ray starts one of its processes by a line of bash.
+    # Through a path without spaces, since Ray starts one of its processes with a shell command.
     python, link = venvs.ensure(NAME).python, state.short_directory(NAME) / "e"
     link.unlink(missing_ok=True)
     link.symlink_to(python.parent.parent)
-    own = [f"--temp-dir={_directory()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
-    plain = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
-    command = [str(link / "bin" / python.name), "-m", "ray.scripts.scripts", "start", "--block", *words, *own, *plain]
-    facts = {"variables": {HEAD: here.head, HOST: here.node}, "stop_grace_s": STOP_S}
+    storage_flags = [
+        f"--temp-dir={_directory()}",
+        f"--object-store-memory={STORE_BYTES}",
+        "--include-log-monitor=false",
+    ]
+    log_flags = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
+    command = [
+        str(link / "bin" / python.name),
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--block",
+        *arguments,
+        *storage_flags,
+        *log_flags,
+    ]
+    launch_options = {"variables": {HEAD: membership.head, HOST: membership.node}, "stop_grace_s": STOP_S}
     with status("starting Ray"):
-        found = local.launch(NAME, command, here.variables, state_path=_state_path(), **facts)
+        running = local.launch(NAME, command, membership.variables, state_path=_state_path(), **launch_options)
         end = time.monotonic() + START_S
         try:
-            while STARTED not in found.last_words(200):
+            while STARTED not in running.last_words(200):
                 now = instance()
                 if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
-                    why = in_words(found.last_words(200))
-                    raise LabError(f"Ray did not start: {why}\nits log: {found.log_path}")
+                    reason = explain_output(running.last_words(200))
+                    raise LabError(f"Ray did not start: {reason}\nlog: {running.log_path}")
                 time.sleep(0.2)
         except BaseException:
             stop()
             raise
 
 
-def in_words(output: str) -> str:
-    """Return the sentence that tells why Ray gave up, of all that it printed."""
+def explain_output(output: str) -> str:
+    """Return the cause of a failure from Ray's output."""
     if "InvalidAuthToken" in output or "Unauthenticated" in output:
-        return f"the cluster has another token; copy its head's {TOKEN} here, and try again"
+        return f"wrong token; copy {TOKEN} from the cluster's head to this machine"
     if "Version mismatch" in output:
         lines = output.partition("Version mismatch")[2].splitlines()
         versions = "; here: ".join(" ".join(line.split()) for line in lines if "Ray:" in line)
-        return f"the cluster runs another Ray or Python ({versions}); bring both to one commit and one Python"
-    return logs.cause(output) or "it said nothing"
+        return f"the cluster has another version of Ray or Python ({versions}); use the same commit and Python on both"
+    return logs.cause(output) or "no output"
 
 
 def stay() -> None:
-    """Wait until this machine's part ends by itself; leave the cluster when this process is told to end."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as Slurm and Kubernetes tell it
+    """Wait until Ray exits; leave the cluster on SIGTERM or Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # sent by Slurm and Kubernetes
     try:
         while instance():
             time.sleep(1.0)
@@ -200,12 +217,12 @@ def stay() -> None:
 
 
 def stop() -> bool:
-    """End this machine's part in a cluster; return whether it had any."""
-    found = instance()
-    if found:
-        found.stop()
+    """Leave the cluster; return whether this machine was in one."""
+    running = instance()
+    if running:
+        running.stop()
     shutil.rmtree(_directory(make=False).parent, ignore_errors=True)
-    return found is not None
+    return running is not None
 
 
 # --- addresses ----------------------------------------------------------------------------------------------
@@ -215,33 +232,35 @@ def read_head(text: str) -> str:
     """Return "address:port" of HEAD[:PORT]. Raise LabError for an invalid one."""
     host, _, port = text.rpartition(":") if ":" in text else (text, "", str(PORT))
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise LabError(f"'{text}' is not an address of a cluster's head; expected HOST[:PORT], as gpu01:{PORT}")
+        raise LabError(
+            f"'{text}' is not an address of a cluster's head; expected HOST[:PORT], for example gpu01:{PORT}"
+        )
     return f"{_address(host)}:{port}"
 
 
 def _address(host: str) -> str:
-    """Return the IPv4 address of a name. Raise LabError where it cannot be resolved."""
+    """Return the IPv4 address of a host name. Raise LabError if it cannot be resolved."""
     try:
         return socket.gethostbyname(host)
     except OSError as error:
-        raise LabError(f"nobody knows '{host}' ({error}); expected an address in the cluster's network") from error
+        raise LabError(f"host '{host}' not found ({error}); expected an address in the cluster's network") from error
 
 
 def require_answer(head: str) -> None:
-    """Raise LabError where nothing listens at a head's address: Ray itself would try for a minute."""
+    """Raise LabError if nothing listens at the head's address; Ray itself would try for a minute."""
     host, _, port = head.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
     except OSError as error:
-        fix = f"start its head there: ./lab cluster start --host {host}"
+        fix = f"start its head with: ./lab cluster start --host {host}"
         raise LabError(f"no cluster answers at {head} ({error.strerror or error}); {fix}") from error
 
 
-def towards(head: str) -> str:
-    """Return the address by which others reach this machine, on its way to the head."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect((head.rpartition(":")[0], 9))  # sends nothing
-        return str(way.getsockname()[0])
+def local_address_for(head: str) -> str:
+    """Return this machine's address on the route to the head."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((head.rpartition(":")[0], 9))  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 def _require_free(host: str, port: int, flag: str) -> None:
@@ -250,67 +269,73 @@ def _require_free(host: str, port: int, flag: str) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            fix = f"choose one with {flag}, or with --host an address of this machine (`ip address`)"
+            fix = f"choose another with {flag}, or an address of this machine with --host (run `ip address`)"
             raise LabError(f"port {port} at {host} cannot be used ({error.strerror}); {fix}") from error
 
 
-# --- asking Ray ---------------------------------------------------------------------------------------------
+# --- queries ------------------------------------------------------------------------------------------------
 
 
-def joined(address: str | None) -> Member:
-    """Return this machine's part in the cluster at that address, else in the one it runs. Raise LabError for none."""
-    here = member()
+def find_membership(address: str | None) -> Member:
+    """Return this machine's membership of the cluster at an address, else of its own. Raise LabError without one."""
+    membership = member()
     if address is None:
-        if here is None:
-            raise LabError("this machine is in no cluster: ./lab cluster start, or ./lab cluster join HEAD")
-        return here
+        if membership is None:
+            raise LabError("this machine is not in a cluster; run ./lab cluster start, or ./lab cluster join HEAD")
+        return membership
     head = read_head(address)
-    return here if here and here.head == head else Member(head, None)
+    return membership if membership and membership.head == head else Member(head, None)
 
 
 def command(action: str) -> list[str]:
-    """Return the command that asks Ray."""
+    """Return the command that runs an action of cluster/drive.py."""
     return [str(venvs.ensure(NAME).python), str(paths.CLUSTER / "drive.py"), action]
 
 
-def nodes(here: Member) -> tuple[list[dict[str, Any]], str]:
+def nodes(membership: Member) -> tuple[list[dict[str, Any]], str]:
     """Return the live machines of a cluster, as drive.py prints them, and the address of its dashboard or "".
 
-    Raises LabError where Ray gives no answer.
+    Raise LabError if Ray does not answer.
     """
-    require_answer(here.head)
+    require_answer(membership.head)
     require_token(make=False)
-    answer = json.loads(_ask("nodes", here).splitlines()[-1])
-    return [one for one in answer["nodes"] if one["alive"]], answer["dashboard"]
+    answer = json.loads(_ask("nodes", membership).splitlines()[-1])
+    return [node for node in answer["nodes"] if node["alive"]], answer["dashboard"]
 
 
-def page_of(dashboard: str) -> str:
-    """Return the end of a message about a cluster that has a dashboard at an address."""
+def dashboard_note(dashboard: str) -> str:
+    """Return the part of a message that names a cluster's dashboard; "" without one."""
     return f"; Ray's dashboard: http://{dashboard} (its token: {TOKEN})" if dashboard else ""
 
 
-def _ask(action: str, here: Member) -> str:
-    """Return what drive.py answers. Raise LabError, in words, where Ray refuses."""
-    request = json.dumps({"address": here.head, "node": here.node})
-    done = subprocess.run(command(action), input=request, env=here.variables, capture_output=True, text=True)
+def _ask(action: str, membership: Member) -> str:
+    """Return the output of drive.py. Raise LabError with the cause if it fails."""
+    request = json.dumps({"address": membership.head, "node": membership.node})
+    done = subprocess.run(command(action), input=request, env=membership.variables, capture_output=True, text=True)
     if done.returncode != 0:
-        raise LabError(f"the cluster at {here.head} gives no answer: {in_words(done.stdout + done.stderr)}")
+        raise LabError(f"the cluster at {membership.head} does not answer: {explain_output(done.stdout + done.stderr)}")
     return done.stdout
 
 
 def show(as_json: bool) -> None:
-    """Print the machines of the cluster that this one is in."""
-    here = joined(None)
-    found, dashboard = nodes(here)
+    """Print the machines of this machine's cluster."""
+    membership = find_membership(None)
+    machines, dashboard = nodes(membership)
     if as_json:
-        print(json.dumps({"head": here.head, "dashboard": dashboard, "nodes": found}))
+        print(json.dumps({"head": membership.head, "dashboard": dashboard, "nodes": machines}))
         return
-    from rich.table import Table  # here, for it takes a fifth of the tool's start
+    from rich.table import Table  # slow import
 
     table = Table("machine", "address", "cores", "GPUs", "memory", "", box=None, pad_edge=False)
-    for one in found:
-        cells = (one["host"], one["address"], f"{one['cores']:g}", f"{one['gpus']:g}", f"{one['memory_gb']:g} GB")
-        table.add_row(*cells, "head" if one["is_head"] else "")
+    for machine in machines:
+        cells = (
+            machine["host"],
+            machine["address"],
+            f"{machine['cores']:g}",
+            f"{machine['gpus']:g}",
+            f"{machine['memory_gb']:g} GB",
+        )
+        table.add_row(*cells, "head" if machine["is_head"] else "")
     endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     if dashboard:
-        say(f"the head is at {here.head}{page_of(dashboard)}")
+        say(f"the head is at {membership.head}{dashboard_note(dashboard)}")

@@ -1,4 +1,4 @@
-"""The settings of the course's labs, for `train --set`: listed and checked here, before an environment is made."""
+"""The settings of the course's labs for `train --set`, checked before an environment is created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 def service() -> str:
     """Return the service that has the labs."""
-    return next(name for name, one in manifests.services().items() if one.labs)
+    return next(name for name, manifest in manifests.services().items() if manifest.labs)
 
 
 def practice() -> tuple[str, ...]:
@@ -43,63 +43,69 @@ def config(lab: str) -> str:
 
 
 def exercises() -> tuple[str, ...]:
-    """Returns the names of the lessons' exercises."""
+    """Return the names of the lessons' exercises."""
     return borrowed.load("lessons.exercises:NAMES")
 
 
 def exercises_directory() -> Path:
-    """Returns where a student's files lie: JupyterLab shows that folder."""
+    """Return the directory of a student's files, which JupyterLab shows."""
     return paths.volume() / "notebooks" / "exercises"
 
 
 def settings(lab: str) -> dict[str, Option]:
-    """Return a lab's settings by name as it is typed: batch-size."""
+    """Return a lab's settings by flag name: batch-size."""
     return {option.flag: option for option in borrowed.options(config(lab)).values()}
 
 
 def flags(lab: str, typed: Sequence[str]) -> list[str]:
-    """Return the trainer's flags for what --set was given, NAME=VALUE or the NAME of a switch.
+    """Return the trainer's flags for the values of --set: NAME=VALUE, or the NAME of a switch.
 
-    Raises LabError for a name that the lab does not have and for a value that its type or its bounds exclude.
+    Raise LabError for unknown names and invalid values.
     """
     return [_flag(lab, text) for text in typed]
 
 
 def _flag(lab: str, text: str) -> str:
     name, equals, value = text.partition("=")
-    name, known = name.replace("_", "-"), settings(lab)
-    require_known(f"train {lab} --set", [name], known)
-    one = known[name]
-    if one.type is bool:
+    name, options = name.replace("_", "-"), settings(lab)
+    require_known(f"train {lab} --set", [name], options)
+    option = options[name]
+    if option.type is bool:
         value = value.lower() if equals else "true"
         if value not in TRUE + FALSE:
-            raise LabError(f"--set {name}={value} makes no sense; expected {name}=true or {name}=false")
+            raise LabError(f"invalid value in --set {name}={value}; expected {name}=true or {name}=false")
         return f"--{name}" if value in TRUE else f"--no-{name}"
     if not value:
-        raise LabError(f"--set {name} has no value; expected {name}={example(one)}")
-    if one.choices:
-        require_known(f"--set {name}", [value], map(str, one.choices))
-    elif one.type in (int, float):
+        raise LabError(f"--set {name} requires a value; expected {name}={example(option)}")
+    if option.choices:
+        require_known(f"--set {name}", [value], map(str, option.choices))
+    elif option.type in (int, float):
         try:
-            Interval(one.within or "(-inf, inf)").read(f"--set {name}", value, one.type)
+            Interval(option.within or "(-inf, inf)").read(f"--set {name}", value, option.type)
         except ValueError as error:
             raise LabError(str(error)) from None
     return f"--{name}={value}"
 
 
-def example(one: Option) -> str:
-    """Return what a setting takes, in a word: its choices, or its default."""
-    if one.choices:
-        return "|".join(map(str, one.choices))
-    return "N" if one.default is None else f"{one.default:g}" if isinstance(one.default, float) else str(one.default)
+def example(option: Option) -> str:
+    """Return an example of a setting's value: its choices, or its default."""
+    if option.choices:
+        return "|".join(map(str, option.choices))
+    return (
+        "N"
+        if option.default is None
+        else f"{option.default:g}"
+        if isinstance(option.default, float)
+        else str(option.default)
+    )
 
 
 def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return a line for each setting: name, what it takes, what it means.
+    """Return (name and example, meaning) of each setting.
 
-    flags_help: what the help says of settings that are flags; such a setting is listed where it means more to this lab.
+    flags_help: help of the settings that are also flags of `train`; one is listed only if its meaning differs here.
     """
-    found = []
+    table = []
     for name, setting in settings(lab).items():
         if flags_help.get(setting.name) == setting.summary:
             continue
@@ -108,5 +114,5 @@ def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
             str(setting.default) if setting.choices and setting.default is not None else ""
         )
         text = f"{setting.summary}; default: {default}" if default else setting.summary
-        found.append((f"--{name}", setting.summary) if setting.name in flags_help else (takes, text))
-    return found
+        table.append((f"--{name}", setting.summary) if setting.name in flags_help else (takes, text))
+    return table

@@ -1,7 +1,7 @@
-"""The main job, `eval SUITE`: find or start a policy, wait for it, run the evaluator, stop what was started.
+"""`eval SUITE`: find or start a policy, wait for it, run the evaluator, stop what was started.
 
-The evaluator itself (shared/evaluation/vla_evaluation/evaluate.py) runs in the environment of the suite's job, as a
-process or in a container; its exit code is passed on. `record SUITE` is the same with another program.
+The evaluator (shared/evaluation/vla_evaluation/evaluate.py) runs in the environment of the suite's job, as a process or
+in a container; its exit code is passed on. `record SUITE` runs another program in the same way.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from vlalab.host.console import LabError, say, status, unknown
 from vlalab.runtimes import both, containers
 from vlalab.runtimes.both import READY_TIMEOUT_S, Instance, Runtime
 
-CONNECT_S = 2.0  # an address that takes longer is called silent, and is waited for all the same
-WATCH_S = {"local": 0.5, "docker": 5.0}  # asking the engine takes 40 ms of a CPU
-RUNS = "vla_evaluation.runs"  # the program for existing runs; every benchmark's environment has it
+CONNECT_S = 2.0  # a slower address is reported as silent; the evaluator still waits for it
+WATCH_S = {"local": 0.5, "docker": 5.0}  # a query of the engine takes 40 ms of CPU time
+RUNS = "vla_evaluation.runs"  # works on existing runs; in every benchmark's environment
 BRIDGE = "bridge"  # the service for policy servers of other projects
-WEBSOCKETS = ("ws://", "wss://")  # their addresses: openpi's and vla-eval's protocols
-OPENVLA = ("act://", "acts://")  # OpenVLA's and OpenVLA-OFT's /act
+WEBSOCKETS = ("ws://", "wss://")  # protocols of openpi and vla-eval
+OPENVLA = ("act://", "acts://")  # /act of OpenVLA and OpenVLA-OFT
 SERVER = service_settings.variable(BRIDGE, "SERVER")
 OUT_OF_REACH = (
-    "a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the policy on "
-    "an address of this machine's network (with a token) and give that"
+    "a container cannot reach {url}: inside it, that is the container itself. Use --runtime local, or serve the policy "
+    "on an address of this machine's network (with VLALAB_TOKEN) and give that address"
 )
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the command line asks for. `flags` go to the evaluator as they are.
+class EvaluationRequest:
+    """A request to run the evaluator, or another program with a policy. `flags` are passed on to the program.
 
-    suite: None for a program that plays none. module: what runs then, in the environment of the default job.
+    suite: None for a program without one. module: the program in that case; it runs in the default job's environment.
     """
 
     suite: str | None
@@ -51,14 +51,16 @@ class Request:
     runtime: str = "auto"
     flags: tuple[str, ...] = ()
     dry_run: bool = False
-    gpu: str | None = None  # for drawing, and for a policy that is started
-    program: tuple[str, ...] = ()  # the first words to the job, where it is not to evaluate
+    gpu: str | None = None  # for rendering, and for a policy that is started
+    program: tuple[str, ...] = ()  # the job's first arguments, if not for evaluating
     module: str = ""
     checkpoint: str | None = None  # for a policy that is started
-    own: Mapping[str, str] = field(default_factory=dict)  # its variables; if any, it is started whatever else is up
-    run_alongside: Callable[[], AbstractContextManager] = nullcontext  # lasts as long as the evaluator
-    replicas: int = 0  # how many of the policy to start, whatever else is up; 0: one, where none is up
-    place_policies: Callable[[str, str | None], AbstractContextManager[str]] | None = None  # starts these on a cluster
+    policy_variables: Mapping[str, str] = field(
+        default_factory=dict
+    )  # its variables; if any, it is started whatever else is up
+    run_alongside: Callable[[], AbstractContextManager] = nullcontext  # entered while the evaluator runs
+    replicas: int = 0  # number of policies to start in any case; 0: start one if none is up
+    start_policies: Callable[[str, str | None], AbstractContextManager[str]] | None = None  # starts them on a cluster
 
     def __post_init__(self) -> None:
         if self.suite is not None:
@@ -66,35 +68,35 @@ class Request:
 
     @property
     def job(self) -> str:
-        """The job of compose.yaml that evaluates on its suite."""
+        """The job of compose.yaml that evaluates its suite."""
         return manifests.default_job() if self.suite is None else manifests.job_of(self.suite)
 
     @property
     def fallback(self) -> str:
-        """The policy that is started where none is up and none is named."""
+        """The policy to start if none is named and none is up."""
         return manifests.benchmarks()[self.job].fallback
 
     @property
     def listens(self) -> str:
-        """Where others join it, "host:port"; "" where it cannot be joined."""
+        """The address at which other machines join, "host:port"; "" if they cannot."""
         return self.flag("--listen") or ""
 
     @property
     def urls(self) -> list[str]:
-        """The addresses that were given for the policy."""
+        """The policy's addresses, if it was given as URLs."""
         return self.policy.split(",") if self.policy.startswith(("http://", "https://")) else []
 
     @property
     def addresses(self) -> list[str]:
-        """The policy's addresses, or that of the server behind the bridge."""
-        return [self.own[SERVER]] if self.own.get(SERVER) else self.urls
+        """The policy's addresses, or the address of the server behind the bridge."""
+        return [self.policy_variables[SERVER]] if self.policy_variables.get(SERVER) else self.urls
 
     def flag(self, name: str) -> str | None:
-        """Return the value of an evaluator's flag."""
+        """Return the value of a flag of the evaluator."""
         return dict(zip(self.flags, self.flags[1:], strict=False)).get(name)
 
-    def bridged(self) -> Request:
-        """Return the request with a bridge for its policy, if the policy is a server of another project."""
+    def bridged(self) -> EvaluationRequest:
+        """Return the request with the bridge as its policy, if the policy is a server of another project."""
         server = self.policy
         if len(self.urls) == 1 and speaks_openvla(server):
             server = server.replace("http", "act", 1)
@@ -107,11 +109,11 @@ class Request:
             "ANSWER_S": self.flag("--act-timeout-s"),
             "UNNORM_KEY": self.flag("--unnorm-key") if server.startswith(OPENVLA) else None,
         }
-        own = {service_settings.variable(BRIDGE, name): value for name, value in settings.items() if value}
-        return replace(self, policy=BRIDGE, own={**own, **self.own})
+        policy_variables = {service_settings.variable(BRIDGE, name): value for name, value in settings.items() if value}
+        return replace(self, policy=BRIDGE, policy_variables={**policy_variables, **self.policy_variables})
 
     def variables(self) -> dict[str, str]:
-        """Return the evaluator's variables, which say what GPUs it may use. Drawing on the CPU needs none."""
+        """Return the evaluator's variables, which set the GPUs it may use: none to render on the CPU."""
         gpu = "none" if self.flag("--render") == "cpu" else self.gpu
         settings = service_settings.from_flags(self.job, gpu=gpu)
         return {**paths.of_caller(), **service_settings.merged({}, settings)}
@@ -119,15 +121,15 @@ class Request:
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """Where actions come from: a given URL, an instance that is up, or a service to start first."""
+    """The selected policy: a URL, a running instance, or a service to start."""
 
     url: str | None
     service: str | None
-    why: str
+    reason: str
     instance: Instance | None = None
 
 
-# --- which policy -------------------------------------------------------------------------------------------
+# --- policy selection----------------------------------------------------------------------------------------
 
 
 def policies() -> list[str]:
@@ -149,105 +151,120 @@ def check_policy(label: str, text: str) -> str:
         is_url = False
     if not is_url:
         raise LabError(
-            f"{label} {text} is no address; expected something like http://host:8000, or ws://host:8000 or "
+            f"{label} {text} is not a valid URL; expected for example http://host:8000, or ws://host:8000 or "
             "act://host:8000 for servers of other projects"
         )
     return text
 
 
 def check_policies(label: str, text: str) -> None:
-    """Raise LabError where --policy names several that are not addresses, or one address twice."""
-    words = text.split(",")
-    for word in words if len(words) > 1 else ():
-        if "://" not in word:
-            raise LabError(
-                f"{label} {text} names several; expected an address of each, like http://a:8000,http://b:8000"
-            )
-        if [word.rstrip("/") for word in words].count(word.rstrip("/")) > 1:
-            raise LabError(f"{label} names {word} twice; expected another address for each of the same policy")
+    """Raise LabError if --policy lists something other than URLs, or one URL twice."""
+    urls = text.split(",")
+    for url in urls if len(urls) > 1 else ():
+        if "://" not in url:
+            raise LabError(f"{label} {text} has several values; expected URLs, for example http://a:8000,http://b:8000")
+        if [url.rstrip("/") for url in urls].count(url.rstrip("/")) > 1:
+            raise LabError(f"{label} has {url} twice; expected one URL per replica")
 
 
 def check_replicas(replicas: int | None, policy: str) -> None:
-    """Raise LabError where several of a policy are to be started and --policy names no service."""
+    """Raise LabError if --replicas is given and --policy is not a service."""
     if replicas and "://" in policy:
-        raise LabError(f"--replicas starts policies of its own, and {policy} is up already; leave one of the two out")
+        raise LabError(
+            f"--replicas starts new policies, but --policy {policy} is a running one; remove one of the two flags"
+        )
     if replicas and policy == "auto":
-        raise LabError(f"--replicas {replicas} of which policy? Name it: --policy {' or '.join(policies())}")
+        raise LabError(f"--replicas {replicas} requires --policy {' or '.join(policies())}")
 
 
 def speaks_openvla(url: str) -> bool:
     """Return whether an OpenVLA server answers at this URL: no `/readyz`, and `/act` for POST only."""
-    import httpx  # 0.1 s that other commands need not pay
+    import httpx  # slow import: 0.1 s
 
     url = url.rstrip("/")
     with httpx.Client(timeout=CONNECT_S, trust_env=False) as client:
         try:
             return client.get(f"{url}/readyz").status_code == 404 and client.get(f"{url}/act").status_code in (405, 422)
         except (httpx.HTTPError, httpx.InvalidURL):
-            return False  # not reachable yet, or no HTTP: the evaluator waits for it and reports
+            return False  # not reachable yet or not HTTP: the evaluator waits and reports
 
 
 def choose_policy(text: str, running: Sequence[Instance], policies: Sequence[str], fallback: str) -> PolicyChoice:
     """Return the policy for --policy: a URL, a service's name, or "auto".
 
-    running: policy services that are up, healthy and within reach. policies: those of compose.yaml. fallback: the one
-    that is started where "auto" finds none; "auto" where there is none.
+    running: policy services that are up, healthy and reachable. policies: those of compose.yaml. fallback: the one to
+    start if "auto" finds none; "auto" if there is no fallback.
     """
     if text.startswith(("http://", "https://")):
         return PolicyChoice(text.rstrip("/"), None, f"policy at {text.replace(',', ' and ')}")
     if text != "auto" and text not in policies:
         raise LabError(unknown("policy", text, ["auto", *policies]) + ", or a URL")
-    up = [found for found in running if text in ("auto", found.service)]
-    if up:
-        others = f" ({', '.join(o.name for o in up[1:])} up too; choose with --policy)" if up[1:] else ""
-        why = f"policy {up[0].service}, which is up at {up[0].url}{others}"
-        return PolicyChoice(up[0].url, None, why, up[0])
+    matching = [instance for instance in running if text in ("auto", instance.service)]
+    if matching:
+        alternatives = (
+            f" ({', '.join(o.name for o in matching[1:])} also up; select with --policy)" if matching[1:] else ""
+        )
+        reason = f"policy {matching[0].service}, running at {matching[0].url}{alternatives}"
+        return PolicyChoice(matching[0].url, None, reason, matching[0])
     if text == fallback == "auto":
-        raise LabError("no policy service is up, and this benchmark has none of its own; name one: --policy WHICH")
+        raise LabError("no policy service is running, and this benchmark has no default; name one with --policy")
     if text == "auto":
-        return PolicyChoice(None, fallback, f"policy {fallback}, since no policy service is up (--policy chooses)")
+        return PolicyChoice(
+            None, fallback, f"policy {fallback}, since no policy service is running (select with --policy)"
+        )
     return PolicyChoice(None, text, f"policy {text}")
 
 
-def name_of_policy(request: Request) -> str:
-    """Return the service that a request's policy is; "policy" for an address; behind a bridge, the bridge's name."""
-    if SERVER in request.bridged().own:
+def name_of_policy(request: EvaluationRequest) -> str:
+    """Return the name of a request's policy: its service, "policy" for a URL, or the bridge's configured name."""
+    if SERVER in request.bridged().policy_variables:
         return compose.environment_variables().get(service_settings.variable(BRIDGE, "NAME")) or BRIDGE
     choice = choose_policy(request.policy, _healthy(request), policies(), request.fallback)
     return choice.instance.service if choice.instance else choice.service or "policy"
 
 
-def _healthy(request: Request) -> list[Instance]:
-    """Return the policies that are up and can play the suite; the benchmark's own comes last: the pages bring it."""
+def _healthy(request: EvaluationRequest) -> list[Instance]:
+    """Return the healthy policies that support the suite; the benchmark's own is last, since `up ui` starts it."""
     services = compose.read()
-    running = [found for found in both.instances() if found.role == "policy" and not found.attached]
-    fitting = [found for found in running if f"{request.job}_{found.service}" not in services and found.is_healthy()]
-    return sorted(fitting, key=lambda found: found.service == request.fallback)
+    running = [instance for instance in both.instances() if instance.role == "policy" and not instance.attached]
+    fitting = [
+        instance
+        for instance in running
+        if f"{request.job}_{instance.service}" not in services and instance.is_healthy()
+    ]
+    return sorted(fitting, key=lambda instance: instance.service == request.fallback)
 
 
-def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
-    """Return the policy among those that this runtime's programs reach; report what is up and out of their reach."""
-    if server := request.own.get(SERVER):
+def _choice(
+    request: EvaluationRequest, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]
+) -> PolicyChoice:
+    """Select a policy that programs of this runtime can reach; report running ones that they cannot reach."""
+    if server := request.policy_variables.get(SERVER):
         if runtime is containers and _is_local(server):
             raise LabError(OUT_OF_REACH.format(url=server))
         return PolicyChoice(None, request.policy, f"policy at {server}, through a bridge")
     if runtime is not containers:
         return choose_policy(request.policy, healthy, policies, request.fallback)
-    mine = [found for found in healthy if found.runtime == containers.NAME]
+    reachable = [instance for instance in healthy if instance.runtime == containers.NAME]
     if any(map(_is_local, request.urls)):
-        at = {url: next((found for found in mine if _is_at(found, url)), None) for url in request.urls}
-        for url, found in at.items():
-            if found is None and _is_local(url):
+        instances = {
+            url: next((instance for instance in reachable if _is_at(instance, url)), None) for url in request.urls
+        }
+        for url, instance in instances.items():
+            if instance is None and _is_local(url):
                 raise LabError(OUT_OF_REACH.format(url=url))
-        inside = [containers.address(found) if found else url for url, found in at.items()]
-        only = next(iter(at.values())) if len(at) == 1 else None
+        inside = [containers.address(instance) if instance else url for url, instance in instances.items()]
+        only = next(iter(instances.values())) if len(instances) == 1 else None
         if only:
-            return PolicyChoice(only.url, None, f"policy {only.service}, which is up at {only.url}", only)
+            return PolicyChoice(only.url, None, f"policy {only.service}, running at {only.url}", only)
         return PolicyChoice(",".join(inside), None, f"policy at {' and '.join(request.urls)}")
-    choice = choose_policy(request.policy, mine, policies, request.fallback)
-    for found in healthy:
-        if found not in mine and request.policy in ("auto", found.service):
-            say(f"{found.name} at {found.url} is a local process, out of a container's reach (--runtime local uses it)")
+    choice = choose_policy(request.policy, reachable, policies, request.fallback)
+    for instance in healthy:
+        if instance not in reachable and request.policy in ("auto", instance.service):
+            say(
+                f"{instance.name} at {instance.url} is a local process, which containers cannot reach; to use it add "
+                "--runtime local"
+            )
     return choice
 
 
@@ -255,46 +272,44 @@ def _is_local(url: str) -> bool:
     try:
         return ports.is_loopback(urlsplit(url).hostname or "")
     except ValueError as error:
-        raise LabError(
-            f"--policy {url!r} is no URL of a service; expected for example http://127.0.0.1:8001"
-        ) from error
+        raise LabError(f"invalid --policy {url!r}; expected for example http://127.0.0.1:8001") from error
 
 
-def _is_at(found: Instance, url: str) -> bool:
-    """Return whether a URL on loopback is where an instance is published: localhost and 127.0.0.1 are the same."""
-    return _is_local(url) and _is_local(found.url) and urlsplit(url).port == urlsplit(found.url).port
+def _is_at(instance: Instance, url: str) -> bool:
+    """Return whether a loopback URL is the address of an instance; localhost and 127.0.0.1 are equal."""
+    return _is_local(url) and _is_local(instance.url) and urlsplit(url).port == urlsplit(instance.url).port
 
 
 # --- the evaluation -----------------------------------------------------------------------------------------
 
 
-def run(request: Request, typed: str = "") -> int:
+def run(request: EvaluationRequest, typed: str = "") -> int:
     """Run an evaluation; return the evaluator's exit code.
 
-    typed: the command line to show for resuming; that of this process where it is empty.
+    typed: the command line to print for resuming; default: that of this process.
     """
     typed = typed or shlex.join(["./lab", *sys.argv[1:]])
     request, services = request.bridged(), compose.read()
     if not request.urls:
         check_policy("--policy", request.policy)
-    if request.suite and (own := f"{request.job}_{request.policy}") in services:
-        raise LabError(f"policy '{request.policy}' cannot play {request.suite}; did you mean '{own}'?")
-    healthy = [] if request.own or request.replicas else _healthy(request)
+    if request.suite and (specific_policy := f"{request.job}_{request.policy}") in services:
+        raise LabError(f"policy '{request.policy}' does not support {request.suite}; did you mean '{specific_policy}'?")
+    healthy = [] if request.policy_variables or request.replicas else _healthy(request)
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
     if request.module:
-        _refuse_simulated(choice)
-    say(f"{line}; {choice.why}")
+        _reject_simulated(choice)
+    say(f"{line}; {choice.reason}")
 
-    def address(found: Instance) -> str:
-        """Return where the evaluator asks an instance, and with it those who join."""
+    def address(instance: Instance) -> str:
+        """Return the address at which the evaluator, and machines that join, reach an instance."""
         inside = runtime is containers and request.listens
-        return containers.address_for_all(found) if inside else runtime.address(found)
+        return containers.address_for_all(instance) if inside else runtime.address(instance)
 
     plays = [*services[request.job].command, *request.program, str(request.suite)]
     command = [*(["python", "-m", request.module] if request.module else plays), "--policy-url"]
     flags = request.flags
-    if runtime is containers and request.listens:  # inside it listens on all of the container's addresses
+    if runtime is containers and request.listens:  # in a container, listen on all interfaces
         anywhere = f"0.0.0.0:{request.listens.rpartition(':')[2]}"
         pairs = zip(("", *flags), flags, strict=False)
         flags = tuple(anywhere if before == "--listen" else word for before, word in pairs)
@@ -302,11 +317,11 @@ def run(request: Request, typed: str = "") -> int:
         for settings in _settings_of_all(choice.service, request) if choice.service else ():
             print(runtime.start_command(str(choice.service), settings, attached=True))
         url = address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
-        words = [*command, url, *flags]
-        return runtime.run(request.job, words, request.variables(), listens=request.listens, dry_run=True)
+        arguments = [*command, url, *flags]
+        return runtime.run(request.job, arguments, request.variables(), listens=request.listens, dry_run=True)
     _report_silent(request)
-    if choice.service and not request.place_policies:
-        preflight.refuse([choice.service], {choice.service: _settings(choice.service, request)})
+    if choice.service and not request.start_policies:
+        preflight.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
     with _ready_policy(choice, runtime, request, address) as (url, outcome, private):
@@ -315,45 +330,45 @@ def run(request: Request, typed: str = "") -> int:
             code = runtime.run(request.job, [*command, url, *flags], variables, listens=request.listens)
         code = 1 if watch.is_gone else code
         outcome.append(code)
-        again = typed if request.program or request.module else resume_line(typed)
+        resume_command = typed if request.program or request.module else resume_line(typed)
         if watch.is_gone:
-            names = " and ".join(one.name for one in private)
-            say(f"the policy {names} was ended from outside, and nobody starts it again; this run was stopped")
-            say(f"  {again}")
-        elif why := why_killed(code):
-            say(f"the evaluator was ended by {why}; finished episodes are safe, and if the run had begun, go on with")
-            say(f"  {again}")
+            names = " and ".join(policy.name for policy in private)
+            say(f"the policy {names} exited and is not restarted; this run was stopped. To resume:")
+            say(f"  {resume_command}")
+        elif cause := describe_signal(code):
+            say(f"the evaluator was killed by {cause}; finished episodes are saved. To resume:")
+            say(f"  {resume_command}")
     return code
 
 
 def _runtime(
-    request: Request, healthy: Sequence[Instance], services: Mapping[str, compose.Service]
+    request: EvaluationRequest, healthy: Sequence[Instance], services: Mapping[str, compose.Service]
 ) -> tuple[Runtime, str]:
-    """Return the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
+    """Return the evaluator's runtime: auto is that of the policy, since a container cannot reach a local process."""
     up = [
-        found
-        for found in healthy
-        if request.policy in ("auto", found.service) or any(_is_at(found, url) for url in request.urls)
+        instance
+        for instance in healthy
+        if request.policy in ("auto", instance.service) or any(_is_at(instance, url) for url in request.urls)
     ]
     to_start = [] if up or request.urls else [request.fallback if request.policy == "auto" else request.policy]
     names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
-    near = any(map(_is_local, request.addresses))
-    return both.choose(request.runtime, names, up[0].runtime if up else "local" if near else None)
+    is_local = any(map(_is_local, request.addresses))
+    return both.choose(request.runtime, names, up[0].runtime if up else "local" if is_local else None)
 
 
-def _refuse_simulated(choice: PolicyChoice) -> None:
-    """Raise LabError for a policy that cannot be asked about recorded data."""
+def _reject_simulated(choice: PolicyChoice) -> None:
+    """Raise LabError for a policy that cannot be queried with recorded data."""
     name = choice.instance.service if choice.instance else choice.service
-    known = manifests.services()
-    if name and known[name].simulated:
-        others = ", ".join(policy for policy in policies() if not known[policy].simulated)
+    services = manifests.services()
+    if name and services[name].simulated:
+        alternatives = ", ".join(policy for policy in policies() if not services[policy].simulated)
         raise LabError(
-            f"policy '{name}' works from the simulator, which no data set has; name another: {others}, or a URL"
+            f"policy '{name}' needs the simulator's state, which data sets do not have; use {alternatives}, or a URL"
         )
 
 
-def _report_silent(request: Request) -> None:
-    """Report how long an address at which nothing answers is going to be waited for."""
+def _report_silent(request: EvaluationRequest) -> None:
+    """Report the addresses that do not answer yet, and how long the evaluator waits."""
     default = borrowed.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
     timeout_s = float(request.flag("--policy-timeout-s") or default)
     for url in request.addresses:
@@ -362,30 +377,30 @@ def _report_silent(request: Request) -> None:
         try:
             socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
         except OSError:
-            say(f"nobody answers at {url}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
+            say(f"no answer from {url}; waiting up to {timeout_s:g} s (--policy-timeout-s)")
 
 
 # --- private policies ---------------------------------------------------------------------------------------
 
 
-def _settings(service: str, request: Request) -> dict[str, str]:
-    """Return the settings of a private policy: --gpu, and the suite's checkpoint, unless a variable names one; without
-    a suite the one that was named, else the only one on the volume.
+def _settings(service: str, request: EvaluationRequest) -> dict[str, str]:
+    """Return the settings of a private policy: --gpu, and the suite's checkpoint unless a variable sets one; without a
+    suite the checkpoint of the request, else the only one on the volume.
     """
     named = compose.environment_variables().get(service_settings.variable(service, "CHECKPOINT"))
     suite = None if named or request.suite is None else manifests.base_of(request.suite)
-    found = service_settings.merged({}, service_settings.from_flags(service, suite, request.checkpoint, request.gpu))
-    found = found if request.suite else checkpoints.complete([service], [service], {service: found})[service]
-    return {**found, **request.own}
+    settings = service_settings.merged({}, service_settings.from_flags(service, suite, request.checkpoint, request.gpu))
+    settings = settings if request.suite else checkpoints.complete([service], [service], {service: settings})[service]
+    return {**settings, **request.policy_variables}
 
 
-def _settings_of_all(service: str, request: Request) -> list[dict[str, str]]:
-    """Return the settings of each private policy: of several, each has a GPU of its own as far as there are enough."""
+def _settings_of_all(service: str, request: EvaluationRequest) -> list[dict[str, str]]:
+    """Return the settings of each private policy, distributed over the GPUs."""
     same = _settings(service, request)
     if request.replicas < 2 or service not in compose.gpu_services() or request.gpu in ("none", "all"):
         return [same] * max(request.replicas, 1)
-    chosen = gpus.chosen(service, {**compose.environment_variables(), **same})
-    devices = chosen.split(",") if chosen else [str(number) for number in range(gpus.count())]
+    selection = gpus.chosen(service, {**compose.environment_variables(), **same})
+    devices = selection.split(",") if selection else [str(number) for number in range(gpus.count())]
     if not devices:
         return [same] * request.replicas
     return [{**same, gpus.variable(service): devices[k % len(devices)]} for k in range(request.replicas)]
@@ -393,18 +408,18 @@ def _settings_of_all(service: str, request: Request) -> list[dict[str, str]]:
 
 @contextmanager
 def _ready_policy(
-    choice: PolicyChoice, runtime: Runtime, request: Request, address: Callable[[Instance], str]
+    choice: PolicyChoice, runtime: Runtime, request: EvaluationRequest, address: Callable[[Instance], str]
 ) -> Iterator[tuple[str, list[int], list[Instance]]]:
-    """Yield the URL of a ready policy (several: with commas), a list for the exit code, and the private policies.
+    """Yield the policy's URL (several: separated by commas), a list for the exit code, and the private policies.
 
-    A private policy is stopped afterwards; its log is kept if the evaluation failed.
+    Private policies are stopped afterwards; their logs are kept if the evaluation failed.
     """
     outcome: list[int] = []
     if choice.service is None:
         yield address(choice.instance) if choice.instance else choice.url or "", outcome, []
         return
-    if request.place_policies:
-        with request.place_policies(choice.service, request.suite) as urls:
+    if request.start_policies:
+        with request.start_policies(choice.service, request.suite) as urls:
             yield urls, outcome, []
         return
     started: list[Instance] = []
@@ -415,19 +430,19 @@ def _ready_policy(
             for number, variables in enumerate(settings, 1):
                 name = f"{choice.service}-{os.getpid()}{f'-{number}' if several else ''}"
                 started.append(runtime.start(choice.service, variables, instance_name=name, attached=True))
-            for one in started:
-                both.wait_ready(runtime, one.name, READY_TIMEOUT_S, line.update)
+            for instance in started:
+                both.wait_ready(runtime, instance.name, READY_TIMEOUT_S, line.update)
         yield ",".join(map(address, started)), outcome, started
     finally:
-        for one in started:
-            runtime.close(one, keep_log=outcome not in ([0], [INTERRUPTED]))
+        for instance in started:
+            runtime.close(instance, keep_log=outcome not in ([0], [INTERRUPTED]))
 
 
 class Watch:
-    """Watch private policies while their evaluation runs, as a context.
+    """Context manager that watches private policies while their evaluation runs.
 
-    A policy that nobody will start again would be waited for, for ten minutes. So its end, where no other is left,
-    interrupts the evaluation as Ctrl-C does, what is finished is saved, and `is_gone` is true.
+    The evaluator would wait ten minutes for a policy that exited. So when all have exited, interrupt the evaluation as
+    Ctrl-C does, which saves finished episodes, and set `is_gone`.
     """
 
     def __init__(self, policies: Sequence[Instance]) -> None:
@@ -441,7 +456,7 @@ class Watch:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> bool:
-        """Take up the interrupt that it sent itself, should it come when nobody passes it on."""
+        """Suppress the KeyboardInterrupt that this object caused."""
         self._over.set()
         if self.policies:
             self._thread.join()
@@ -455,16 +470,16 @@ class Watch:
                 return
 
 
-def why_killed(code: int) -> str:
-    """Return what an exit code says about a death by signal, "" for a program that ended by itself."""
-    known = {int(number): number.name for number in signal.Signals}
-    if (number := code - 128) not in known or code == 128 + signal.SIGINT:
+def describe_signal(code: int) -> str:
+    """Return the name of the signal that an exit code stands for, "" for a normal exit."""
+    signals = {int(number): number.name for number in signal.Signals}
+    if (number := code - 128) not in signals or code == 128 + signal.SIGINT:
         return ""
     killed = number == signal.SIGKILL
-    return known[number] + (", by hand or by the kernel for want of memory (`dmesg` tells)" if killed else "")
+    return signals[number] + (", by a user or by the kernel if out of memory (check `dmesg`)" if killed else "")
 
 
 def resume_line(typed: str) -> str:
-    """Return the command line that continues what a command line began."""
+    """Return the command line that resumes a run."""
     named = any(word.split("=")[0] in ("--resume", "--run-id") for word in shlex.split(typed))
     return typed if named else f"{typed} --resume"

@@ -1,4 +1,4 @@
-"""`./lab doctor`, and the few checks that a task asks for before it begins."""
+"""`./lab doctor`, and the quick checks before a task."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from vlalab.engine import images
 from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError, require_known, say, status
 
-BEFORE_S = 1.8  # what a task waits for its checks
+BEFORE_S = 1.8  # time limit of the checks before a task
 
 
 def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool) -> int:
-    """Examines machine and clone, and each named environment by its own self-test; returns the exit code."""
+    """Check machine and clone, self-test the named environments, print the results; return the exit code."""
     require_known("environment", names, manifests.environments())
-    case, began = Case(environments=tuple(names), offline=offline), time.monotonic()
-    results = examine(case)
+    context, began = Case(environments=tuple(names), offline=offline), time.monotonic()
+    results = examine(context)
     if fix and (done := fixes.apply(results, yes)):
-        fresh = {
-            one.check.id: one
-            for one in runner.run(runner.named(done), Case(environments=case.environments, offline=offline))
-        }
-        results = output.judge([fresh.get(result.check.id, result) for result in results])
+        context = Case(environments=context.environments, offline=offline)
+        rerun = {result.check.id: result for result in runner.run(runner.named(done), context)}
+        results = output.judge([rerun.get(result.check.id, result) for result in results])
     seconds = time.monotonic() - began
     if in_json:
         print(json.dumps(output.as_json(results, names, seconds), indent=1, default=str))
@@ -37,17 +35,17 @@ def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: b
     return output.exit_status(results)
 
 
-def examine(case: Case) -> list[Result]:
-    """Returns what every check found, and the self-test of each environment that was named."""
-    results = runner.run(runner.checks(), case)
-    for name in case.environments:
+def examine(context: Case) -> list[Result]:
+    """Return the results of all checks and of the self-test of each environment in the context."""
+    results = runner.run(runner.checks(), context)
+    for name in context.environments:
         with status(f"self-test of {name}"):
-            results += selftests.run(name, case)
+            results += selftests.run(name, context)
     return output.judge(results)
 
 
 def _show(lines: Sequence[str]) -> None:
-    from rich.text import Text  # here, for it takes a fifth of the tool's start
+    from rich.text import Text  # slow import
 
     console = endings.console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
     for line in lines:
@@ -61,45 +59,49 @@ def _show(lines: Sequence[str]) -> None:
 
 # --- before a task ------------------------------------------------------------------------------------------
 
-Given = Mapping[str, object]  # a task's flags, read
+FlagValues = Mapping[str, object]  # parameter name → value
 
 
-# Task → the services that it is going to use; what concerns none of their environments is not asked.
-USES: dict[str, Callable[[Given], Sequence[str]]] = {
-    "up": lambda given: lifecycle.in_order([name for name in given["names"] if name in compose.read()]),
-    "train": lambda given: [course.service()],
-    "finetune": lambda given: [str(given["model"])],
-    "learn": lambda given: [course.service()],
+# Task → the services that it uses; checks run for their environments only.
+USES: dict[str, Callable[[FlagValues], Sequence[str]]] = {
+    "up": lambda values: lifecycle.in_order([name for name in values["names"] if name in compose.read()]),
+    "train": lambda values: [course.service()],
+    "finetune": lambda values: [str(values["model"])],
+    "learn": lambda values: [course.service()],
 }
 
 
-def require(task: str, given: Given) -> None:
-    """Raises LabError with the first thing that a task cannot go on with; a check that is late stops nothing."""
-    services = list(USES.get(task, lambda given: [])(given))
-    known = compose.read()
+def require(task: str, values: FlagValues) -> None:
+    """Raise LabError for the first failed check of a task; checks that time out are ignored."""
+    services = list(USES.get(task, lambda values: [])(values))
+    compose_services = compose.read()
     environments = (
-        images.choose(given["names"]) if task == "build" else [known[name].environment_name for name in services]
+        images.choose(values["names"])
+        if task == "build"
+        else [compose_services[name].environment_name for name in services]
     )
-    known_checks = [check for check in runner.checks() if task in check.before]
-    chosen = [check for check in known_checks if check.group != "nvidia" or not _on_cpu(services, given)]
-    case = Case(environments=tuple(dict.fromkeys(environments)), no_cache=bool(given.get("no_cache")))
-    limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes, and space
-    for one in runner.run(chosen, case, limit_s):
-        if one.finding.verdict != FAIL:
+    checks = [check for check in runner.checks() if task in check.before]
+    selected = [check for check in checks if check.group != "nvidia" or not _on_cpu(services, values)]
+    context = Case(environments=tuple(dict.fromkeys(environments)), no_cache=bool(values.get("no_cache")))
+    limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes; wait for all checks
+    for result in runner.run(selected, context, limit_s):
+        if result.finding.verdict != FAIL:
             continue
-        if task == "build" and one.check.group == "nvidia":  # the image may be for another machine
-            say(f"a service of it will find no GPU here: {one.finding.text}")
+        if task == "build" and result.check.group == "nvidia":  # the image may be built for another machine
+            say(f"services of this image will have no GPU on this machine: {result.finding.text}")
             continue
-        cpu = ", or run on the CPU with --gpu none" if one.check.group == "nvidia" else ""
-        raise LabError(f"{one.finding.text}{cpu}\n  ./lab doctor says more; --no-check begins all the same")
+        cpu = ", or run on the CPU with --gpu none" if result.check.group == "nvidia" else ""
+        raise LabError(
+            f"{result.finding.text}{cpu}\n  run ./lab doctor for details, or add --no-check to continue anyway"
+        )
 
 
-def _on_cpu(services: Sequence[str], given: Given) -> bool:
-    """Returns whether a task leaves GPUs alone: by a flag, or because every service of its is told so."""
-    if given.get("gpu") or given.get("device") == "cpu":
-        return given.get("gpu") == "none" or given.get("device") == "cpu"
-    known = compose.environment_variables()
-    return known.get("CUDA_VISIBLE_DEVICES") == "" or (
+def _on_cpu(services: Sequence[str], values: FlagValues) -> bool:
+    """Return whether a task uses no GPU: by a flag, or by the settings of all its services."""
+    if values.get("gpu") or values.get("device") == "cpu":
+        return values.get("gpu") == "none" or values.get("device") == "cpu"
+    variables = compose.environment_variables()
+    return variables.get("CUDA_VISIBLE_DEVICES") == "" or (
         bool(services)
-        and all(gpus.chosen(name, known) == "none" for name in services if name in compose.gpu_services())
+        and all(gpus.chosen(name, variables) == "none" for name in services if name in compose.gpu_services())
     )

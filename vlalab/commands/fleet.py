@@ -1,4 +1,4 @@
-"""`fleet`: run one command on several machines at once; a dead or slow one affects only its own row of the table."""
+"""`fleet`: run a command on several machines in parallel; a dead or slow one affects only its own row."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Row = dict[str, Any]  # of the table: machine, verdict (pass, warn or fail), wha
 
 
 def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_json: bool) -> int:
-    """Run the command on all machines; print a table, or JSON.
+    """Run the command on all machines; print a table or JSON.
 
-    Returns 0, 1 for warnings, 2 where a machine failed or gave no answer.
+    Return 0, 1 for warnings, 2 if a machine failed or did not answer.
     """
     request = {
-        "machines": [asdict(one) for one in selected], "command": COMMANDS[verb], "parallel": parallel,
+        "machines": [asdict(machine) for machine in selected], "command": COMMANDS[verb], "parallel": parallel,
         "timeout_s": timeout_s, "connect_s": CONNECT_S,
     }  # fmt: skip
     command = [str(venvs.ensure(ADMIN.name).python), "-I", str(ADMIN / "fleet.py")]
@@ -52,57 +52,62 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
         assert process.stdin and process.stdout
         json.dump(request, process.stdin)
         process.stdin.close()
-        for answer in map(json.loads, process.stdout):  # in the order of arrival
+        for answer in map(json.loads, process.stdout):  # in order of arrival
             rows[answer["name"]] = judge(verb, answer)
-            line.update(f"{len(rows)} have answered")
+            line.update(f"{len(rows)} answered")
     if process.returncode != 0:
-        raise LabError(f"admin/fleet.py ended with code {process.returncode} (its message is above)")
-    reports = [rows[one.name] for one in selected]
+        raise LabError(f"admin/fleet.py ended with code {process.returncode} ; see its message above")
+    reports = [rows[machine.name] for machine in selected]
     worst = max((row["verdict"] for row in reports), key=CODES.__getitem__)
     if as_json:
         print(json.dumps({"schema": SCHEMA, "task": verb, "verdict": worst, "machines": reports}))
         return CODES[worst]
-    from rich.table import Table  # here, for it takes a fifth of the tool's start
+    from rich.table import Table  # slow import
 
     table = Table("machine", "verdict", "what", "fix", "s", box=None, pad_edge=False)
     for row in reports:
         table.add_row(row["machine"], row["verdict"], row["what"], row["fix"], f"{row['seconds']:.1f}")
     endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
-    print(f"\n{sum(row['verdict'] == 'pass' for row in reports)} of {len(reports)} machines are well")
+    print(f"\n{sum(row['verdict'] == 'pass' for row in reports)} of {len(reports)} machines without problems")
     return CODES[worst]
 
 
 def judge(verb: str, answer: dict[str, Any]) -> Row:
-    """Return the row of an answer (admin/fleet.py describes its fields), as --json prints it (docs/host.md)."""
+    """Return the row (docs/host.md) of an answer, whose fields admin/fleet.py describes."""
 
-    def row(verdict: str, what: str, fix: str = "", report: object = None) -> Row:
-        machine = {"machine": answer["name"], "verdict": verdict, "what": what, "fix": fix}
+    def row(verdict: str, summary: str, fix: str = "", report: object = None) -> Row:
+        machine = {"machine": answer["name"], "verdict": verdict, "what": summary, "fix": fix}
         return {**machine, "seconds": answer["seconds"], "answer": report}
 
     if "error" in answer:
-        why, _, fix = answer["error"].partition(": ") if ": ssh" in answer["error"] else (answer["error"], "", "")
-        return row("fail", why, fix)
+        reason, _, fix = answer["error"].partition(": ") if ": ssh" in answer["error"] else (answer["error"], "", "")
+        return row("fail", reason, fix)
     out = answer["out"]
     if answer["code"] != 0 and not (verb == "doctor" and out.startswith("{")):
         last = (answer["err"].strip() or out.strip() or f"ended with code {answer['code']}").splitlines()[-1]
         if re.search(r"\bcd\b.*|\./lab: ?(not found|no such file)", last, re.IGNORECASE):
-            return row("fail", "no lab lies there", f"./lab host setup --hosts {answer['name']} --from ADDRESS")
+            return row(
+                "fail", "the lab is not installed there", f"./lab host setup --hosts {answer['name']} --from ADDRESS"
+            )
         return row("fail", last.removeprefix("lab: "))
     if verb == "pull":
         before, after = out.split()[-2:]
-        return row("pass", f"is at {after}" if before == after else f"{before} → {after}")
+        return row("pass", f"already at {after}" if before == after else f"{before} → {after}")
     if verb == "restart":
         lines = [" ".join(line.split()) for line in out.splitlines() if line.strip()]
-        return row("pass", "; ".join(lines) or "nothing was up")
+        return row("pass", "; ".join(lines) or "no services were running")
     report = json.loads(out)
     if verb == "doctor":
-        bad = [one for verdict in ("fail", "warn") for one in report["checks"] if one["verdict"] == verdict]
+        bad = [check for verdict in ("fail", "warn") for check in report["checks"] if check["verdict"] == verdict]
         verdict = {0: "pass", 1: "warn"}.get(answer["code"], "fail")
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         first = bad[0] if bad else {"why": f"{len(report['checks'])} checks", "fix": ""}
         return row(verdict, first["why"] + more, first["fix"] or "", report)
-    up = [one for one in report["services"] if one["state"] != "down"]
-    what = ", ".join(f"{one['name']} {one['health'] or one['state']}" for one in up) or "nothing is up"
-    if all(one["health"] == "healthy" for one in up):
-        return row("pass", what, report=report)
-    return row("warn", what, f"./lab fleet restart --hosts {answer['name']}", report)
+    up = [service for service in report["services"] if service["state"] != "down"]
+    summary = (
+        ", ".join(f"{service['name']} {service['health'] or service['state']}" for service in up)
+        or "no services are running"
+    )
+    if all(service["health"] == "healthy" for service in up):
+        return row("pass", summary, report=report)
+    return row("warn", summary, f"./lab fleet restart --hosts {answer['name']}", report)

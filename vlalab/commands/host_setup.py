@@ -1,4 +1,4 @@
-"""`host setup`: run the playbook admin/setup.yaml, on this machine or on others, and the doctor afterwards."""
+"""`host setup`: run the playbook admin/setup.yaml on this or other machines, then the doctor."""
 
 from __future__ import annotations
 
@@ -27,53 +27,53 @@ LOCAL = "localhost,"  # an inventory of this machine alone
 
 @dataclass(frozen=True)
 class Setup:
-    """What is requested. Without machines and inventory: this machine."""
+    """The settings of `host setup`. Without hosts and inventory: this machine."""
 
     hosts: list[Machine] = field(default_factory=list)
     inventory: str | None = None
     values: dict[str, Any] = field(default_factory=dict)  # of admin/defaults.yaml
-    only: list[str] = field(default_factory=list)  # of STEPS; none: all
+    only: list[str] = field(default_factory=list)  # of STEPS; empty: all
     check: bool = False
     ask_password: bool = False
 
 
 def settings(typed: list[str]) -> dict[str, str]:
-    """Return the playbook's variables of --set NAME=VALUE. Raises LabError for one that the playbook does not know."""
-    known, values = yaml.safe_load((ADMIN / "defaults.yaml").read_text()), {}
+    """Return the playbook's variables from --set NAME=VALUE. Raise LabError for unknown ones."""
+    defaults, values = yaml.safe_load((ADMIN / "defaults.yaml").read_text()), {}
     for text in typed:
         name, equals, value = text.partition("=")
         if not equals:
-            raise LabError(f"--set '{text}' has no value; expected NAME=VALUE")
-        require_known("--set", [name], known)
+            raise LabError(f"--set '{text}' requires a value; expected NAME=VALUE")
+        require_known("--set", [name], defaults)
         values[name] = value
     return values
 
 
 def run(setup: Setup) -> int:
-    """Run the playbook and return its exit code; after a success, the doctor's.
+    """Run the playbook, then the doctor; return the exit code of the last program.
 
-    Raises LabError for what cannot succeed, before anything is installed.
+    Raise LabError for invalid settings before anything is installed.
     """
     values, is_local = setup.values, not setup.hosts and not setup.inventory
     if setup.hosts and setup.inventory:
-        raise LabError(machines.BOTH_WAYS)
+        raise LabError(machines.SELECTION_CONFLICT)
     if is_local and os.geteuid() != 0:
-        raise LabError(f"setting up this machine takes root; run: sudo {ROOT}/lab {' '.join(sys.argv[1:])}")
+        raise LabError(f"setting up this machine requires root; run: sudo {ROOT}/lab {' '.join(sys.argv[1:])}")
     if "rootless" in values["extras"] and not values["users"]:
-        raise LabError("--with rootless makes an engine for each user; name them: --user anna,ben")
+        raise LabError("--with rootless requires the users, for example --user anna,ben")
     if is_local and "lab_source" in values:
-        raise LabError("--from is for other machines; on this one the lab is this clone")
+        raise LabError("--from is only for other machines; this machine uses this clone")
     if is_local:
         values = {"lab_root": str(ROOT), **values}
     elif not values.get("lab_source") and (not setup.only or "install" in setup.only):
         origin = subprocess.run(["git", "-C", ROOT, "remote", "get-url", "origin"], capture_output=True, text=True)
         if ":" not in origin.stdout:
-            raise LabError("this clone has no origin that other machines reach; name an address with --from ADDRESS")
+            raise LabError("this clone has no remote origin; give the repository to clone with --from ADDRESS")
         values = {**values, "lab_source": origin.stdout.strip()}
     inventory = Path(setup.inventory) if setup.inventory else LOCAL
     with machines.inventory_file(setup.hosts) if setup.hosts else nullcontext(inventory) as inventory:
         line = [*command(setup, str(inventory)), "-e", json.dumps(values)]
-        # It may ask for a password, or about a host key: it has the terminal.
+        # Inherits the terminal, since Ansible may ask for a password or about a host key.
         code = subprocess.run(line, env=machines.variables()).returncode
     if code or setup.check:
         return code
@@ -86,7 +86,7 @@ def run(setup: Setup) -> int:
 
 
 def command(setup: Setup, inventory: str) -> list[str]:
-    """Return Ansible's command, without its variables."""
+    """Return the Ansible command, without variables."""
     line = [*machines.ansible("playbook"), "-i", inventory, str(ADMIN / "setup.yaml")]
     line += ["--connection", "local"] if inventory == LOCAL else []
     line += ["--check", "--diff"] if setup.check else []

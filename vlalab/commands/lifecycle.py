@@ -1,4 +1,4 @@
-"""`up`, `down`, `restart`, `logs`, `shell`: the services of this machine, in either runtime."""
+"""`up`, `down`, `restart`, `logs`, `shell`: this machine's services in both runtimes."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known, say, status, unknown
 from vlalab.runtimes import both, containers, local, steward
-from vlalab.runtimes import logs as kept_logs
+from vlalab.runtimes import logs as service_logs
 from vlalab.runtimes.both import READY_TIMEOUT_S, Instance
 
-LOOK_S = 0.5  # between two looks at a policy in front
-Overrides = Mapping[str, service_settings.Settings]  # service → the settings that `up` was given for it
+LOOK_S = 0.5  # between checks of a policy in the foreground
+Overrides = Mapping[str, service_settings.Settings]  # service → its settings from the flags of `up`
 
 
 def long_lived() -> list[str]:
-    """Return the names of the services that stay up (jobs do not)."""
+    """Return the names of the services that keep running (jobs do not)."""
     return [name for name, service in compose.read().items() if service.role != "job"]
 
 
 def jobs() -> list[str]:
-    """Return the names of those that a task runs and that end by themselves."""
+    """Return the names of the jobs, which exit by themselves."""
     return [name for name, service in compose.read().items() if service.role == "job"]
 
 
 def check_names(names: Sequence[str], also: Sequence[str] = ()) -> None:
-    """Raise LabError for no name and for one that is not a service (nor among `also`), with the nearest that is."""
-    known = [*long_lived(), *also]
+    """Raise LabError if there are no names, or for one that is neither a service nor among `also`."""
+    services = [*long_lived(), *also]
     if not names:
-        raise LabError(f"which service? Known: {', '.join(known)}")
-    require_known("service", names, known)
+        raise LabError(f"a service is required. Known: {', '.join(services)}")
+    require_known("service", names, services)
 
 
 # --- up -----------------------------------------------------------------------------------------------------
@@ -51,82 +51,85 @@ def up(
     restart: bool = False,
     previous_settings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Instance]:
-    """Return the services of those names and their dependencies, started where they did not run, each one ready.
+    """Start services and their dependencies unless they are running; return them when all are ready.
 
-    A job among the names is prepared and not started.
+    For a job among the names, only its environment is prepared.
 
     Args:
-        overrides: settings per service, kept until it is stopped.
-        restart: whether a service that runs with other settings than requested is restarted with those; else they are
-            reported.
-        previous_settings: settings of services that were just stopped, which they get again.
+        overrides: settings per service, stored until it is stopped.
+        restart: whether to restart a running service whose settings differ from the requested ones; else report them.
+        previous_settings: settings of services that were just stopped, to restore.
     """
-    known_jobs = jobs()
-    check_names(names, also=known_jobs)
-    named_jobs = [name for name in names if name in known_jobs]
-    names = [name for name in names if name not in known_jobs]
-    running = {found.service: found for found in both.instances() if not found.attached}
+    all_jobs = jobs()
+    check_names(names, also=all_jobs)
+    named_jobs = [name for name in names if name in all_jobs]
+    names = [name for name in names if name not in all_jobs]
+    running = {instance.service: instance for instance in both.instances() if not instance.attached}
     requested = _settings(names, overrides or {}, running)
     order = in_order(names, {**compose.environment_variables(), **_flat(requested)})
     settings = checkpoints.complete(order, names, _settings(order, overrides or {}, running), running)
     order = list(settings)
     services = compose.read()
     environments = [services[name].environment_name for name in [*order, *named_jobs]]
-    # Services that belong together run in one runtime.
+    # Dependent services must run in the same runtime.
     prefer = next((running[name].runtime for name in order if name in running), None)
-    chosen, line = both.choose(runtime, environments, prefer)
-    for found in (running[name] for name in order if name in running):
-        if found.runtime != chosen.NAME:
-            where = f"in runtime {found.runtime}, at {found.url}"
-            raise LabError(f"'{found.name}' is up {where}; stop it first: ./lab down {found.name}")
+    selected, line = both.choose(runtime, environments, prefer)
+    for instance in (running[name] for name in order if name in running):
+        if instance.runtime != selected.NAME:
+            location = f"in runtime {instance.runtime} at {instance.url}"
+            raise LabError(
+                f"'{instance.name}' is already running {location}; stop it first: ./lab down {instance.name}"
+            )
     say(line)
     if dry_run:
         for name in order:
-            print(chosen.start_command(name, settings[name]))
+            print(selected.start_command(name, settings[name]))
         return []
     volumes.require_writable()
-    chosen.prepare(environments)
+    selected.prepare(environments)
     for name in named_jobs:
-        say(f"{name} is a job: its environment is ready, and `./lab eval SUITE` runs it")
-    others = service_settings.of_all([name for name in running if name not in settings])
+        say(f"{name} is a job: its environment is ready; run it with ./lab eval SUITE")
+    other_settings = service_settings.of_all([name for name in running if name not in settings])
     current = {name: _current_settings(running[name], settings[name], restart) for name in order if name in running}
-    plan = StartPlan(order, names, settings, {**others, **_flat(settings)}, {**current, **(previous_settings or {})})
-    ready = start_services(plan, chosen)
-    for page in (one for one in ready if one.service == steward.PAGE):
+    plan = StartPlan(
+        order, names, settings, {**other_settings, **_flat(settings)}, {**current, **(previous_settings or {})}
+    )
+    ready = start_services(plan, selected)
+    for page in (instance for instance in ready if instance.service == steward.PAGE):
         steward.attend(page)
     return ready
 
 
-def _current_settings(found: Instance, wanted: Mapping[str, str], restart: bool) -> dict[str, str]:
-    """Return the settings that a running service keeps; report which others are requested, or stop it for them."""
-    current, requested = found.started_with(), compose.environment_variables()
-    if wanted == service_settings.kept(found.service):
-        other = service_settings.differing(found.service, current, requested)
+def _current_settings(instance: Instance, settings: Mapping[str, str], restart: bool) -> dict[str, str]:
+    """Return the settings that a running service keeps; report requested changes, or stop it to apply them."""
+    current, requested = instance.started_with(), compose.environment_variables()
+    if settings == service_settings.stored(instance.service):
+        other = service_settings.differing(instance.service, current, requested)
         if not other or not restart:
-            _report_other(found.service, other)
+            _report_other(instance.service, other)
             return current
-        say(f"{found.name} is started anew with other settings: {', '.join(other)}")
-        found.stop()
+        say(f"{instance.name} restarts with new settings: {', '.join(other)}")
+        instance.stop()
     new = {**current, **{name: requested[name] for name in current if name in requested}}
-    return {name: value for name, value in new.items() if not service_settings.is_own(found.service, name)}
+    return {name: value for name, value in new.items() if not service_settings.belongs_to(instance.service, name)}
 
 
 def _report_other(name: str, other: Sequence[str]) -> None:
     if other:
-        say(f"{name} keeps the settings it was started with; others are asked for now: {', '.join(other)}.")
-        say(f"  ./lab up {name} --restart starts it anew with these")
+        say(f"{name} keeps its settings; the requested ones differ in {', '.join(other)}.")
+        say(f"  To apply them: ./lab up {name} --restart")
 
 
 def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
-    """Return those services and what they need, each one after what it needs."""
+    """Return services and their dependencies, dependencies first."""
     return list(dict.fromkeys(need for name in names for need in compose.needs(name, variables=variables)))
 
 
 def _settings(names: Sequence[str], overrides: Overrides, running: Mapping[str, Instance]) -> dict[str, dict[str, str]]:
-    """Return the settings of each service: what is kept while it is up, the shell's, and the overrides."""
-    kept = {name: service_settings.kept(name) if name in running else {} for name in names}
-    known = {name: {**kept[name], **service_settings.from_shell(name)} for name in names}
-    return {name: service_settings.merged(known[name], overrides.get(name, {})) for name in names}
+    """Return each service's settings: stored ones if it is running, the shell's, and the overrides."""
+    stored = {name: service_settings.stored(name) if name in running else {} for name in names}
+    current = {name: {**stored[name], **service_settings.from_shell(name)} for name in names}
+    return {name: service_settings.merged(current[name], overrides.get(name, {})) for name in names}
 
 
 def _flat(settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -134,16 +137,16 @@ def _flat(settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool = False) -> None:
-    """Start one more of a policy, print its address once it is ready, and return when it has ended.
+    """Run one more instance of a policy in the foreground: print its address when it is ready, stop it at the end.
 
-    It belongs to this command and ends with it. Raises LabError for several names, for what is not a policy, and for
-    containers, of which a private one publishes no port.
+    Raise LabError for several names, for a service that is not a policy, and for containers, since private ones publish
+    no port.
     """
-    known = [name for name, service in compose.read().items() if service.role == "policy"]
-    if len(names) != 1 or names[0] not in known:
-        raise LabError(f"--stay keeps one policy in front, not {', '.join(names)}; known: {', '.join(known)}")
+    policies = [name for name, service in compose.read().items() if service.role == "policy"]
+    if len(names) != 1 or names[0] not in policies:
+        raise LabError(f"--stay requires exactly one policy, got {', '.join(names)}. Known: {', '.join(policies)}")
     if runtime == "docker":
-        raise LabError("--stay works with --runtime local: a container that ends with its command publishes no port")
+        raise LabError("--stay requires --runtime local, since private containers publish no port")
     (name,) = names
     requested = {name: service_settings.merged(service_settings.from_shell(name), overrides[name])}
     settings = checkpoints.complete([name], [name], requested)[name]
@@ -162,7 +165,7 @@ def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool
         print(f"{name} {local.address(policy)}", flush=True)
         while not policy.has_ended():
             time.sleep(LOOK_S)
-        raise LabError(f"{policy.name} was ended from outside")
+        raise LabError(f"{policy.name} exited")
     finally:
         if policy:
             local.close(policy, keep_log=not is_ready)
@@ -172,72 +175,74 @@ def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool
 
 
 def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
-    """Return the names of what was stopped; no names mean all that `up` started."""
-    chosen = _chosen(names)
+    """Stop services, by default all that `up` started; return their names."""
+    instances = _running_instances(names)
     if dry_run:
-        for found in chosen:
-            print(f"stop {found.name} (runtime {found.runtime})")
+        for instance in instances:
+            print(f"stop {instance.name} (runtime {instance.runtime})")
         return []
     if not names or steward.PAGE in names:
-        steward.dismiss()  # before its page, which would say that it is lost
+        steward.dismiss()  # before its page, which would report a lost connection
     with ThreadPoolExecutor() as pool:
-        list(pool.map(_stop, chosen))
-    if not names and not docker.available():  # the engine refuses while a container is left on the network
+        list(pool.map(_stop, instances))
+    if not names and not docker.available():  # fails while a container is on the network
         docker.run(["network", "rm", f"{compose.project()}_default"], check=False)
-    return [found.name for found in chosen]
+    return [instance.name for instance in instances]
 
 
-def _chosen(names: Sequence[str]) -> list[Instance]:
-    """Return what runs, or ended without being removed, of those names; no names mean all that `up` started."""
-    instances = {found.name: found for found in [*containers.everything(), *both.instances()]}
+def _running_instances(names: Sequence[str]) -> list[Instance]:
+    """Return instances that run, or exited without being removed: the named ones, or all that `up` started."""
+    instances = {instance.name: instance for instance in [*containers.everything(), *both.instances()]}
     for name in names:
         if name not in instances:
-            raise LabError(f"'{name}' is not up; up: {', '.join(sorted(instances)) or 'nothing'}")
-    return [found for found in instances.values() if (found.name in names if names else not found.attached)]
+            raise LabError(f"'{name}' is not running. Running: {', '.join(sorted(instances)) or 'none'}")
+    return [instance for instance in instances.values() if (instance.name in names if names else not instance.attached)]
 
 
-def _stop(found: Instance) -> None:
-    found.stop()
-    service_settings.forget(found.name)
-    say(f"stopped {found.name}")
+def _stop(instance: Instance) -> None:
+    instance.stop()
+    service_settings.forget(instance.name)
+    say(f"stopped {instance.name}")
 
 
 def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
-    """Return the services of those names (all that are up without names), stopped and started with their settings."""
-    chosen = _chosen(names)
-    kept = {found.service: service_settings.kept(found.service) for found in chosen}
+    """Restart services with their settings, by default all that run; return them."""
+    selected = _running_instances(names)
+    stored = {instance.service: service_settings.stored(instance.service) for instance in selected}
     if dry_run:
-        for found in chosen:
-            print(f"stop {found.name} (runtime {found.runtime})")
-            print(both.of(found).start_command(found.service, kept[found.service]))
+        for instance in selected:
+            print(f"stop {instance.name} (runtime {instance.runtime})")
+            print(both.of(instance).start_command(instance.service, stored[instance.service]))
         return []
-    previous = {found.service: found.started_with() for found in chosen}
+    previous = {instance.service: instance.started_with() for instance in selected}
     requested = compose.environment_variables()
     other = {name: service_settings.differing(name, settings, requested) for name, settings in previous.items()}
-    if steward.PAGE in kept:
+    if steward.PAGE in stored:
         steward.dismiss()
-    for found in chosen:
-        _stop(found)
+    for instance in selected:
+        _stop(instance)
     started: list[Instance] = []
-    for runtime in dict.fromkeys(found.runtime for found in chosen):
-        mine = [found.service for found in chosen if found.runtime == runtime]
-        order = [name for name in in_order(mine) if name in mine]
-        started += up(order, runtime, {name: kept[name] for name in order}, previous_settings=previous)
+    for runtime in dict.fromkeys(instance.runtime for instance in selected):
+        services = [instance.service for instance in selected if instance.runtime == runtime]
+        order = [name for name in in_order(services) if name in services]
+        started += up(order, runtime, {name: stored[name] for name in order}, previous_settings=previous)
     for name, variables in other.items():
         _report_other(name, variables)
-    return [found for found in started if found.service in other]
+    return [instance for instance in started if instance.service in other]
 
 
 # --- logs, shell --------------------------------------------------------------------------------------------
 
 
 def logs(name: str, lines: int, follow: bool) -> None:
-    """Print the end of a service's log, and what is added to it if `follow`."""
-    found = next((one for one in [*both.instances(), *containers.everything()] if one.name == name), None)
-    known = {*long_lived(), *kept_logs.names()}
-    if found is None and name not in known:
-        raise LabError(unknown("service", name, sorted(known)))
-    runtime = both.of(found) if found else both.choose("local", [])[0]
+    """Print the end of a service's log; with `follow`, keep printing new lines."""
+    instance = next(
+        (candidate for candidate in [*both.instances(), *containers.everything()] if candidate.name == name), None
+    )
+    services = {*long_lived(), *service_logs.names()}
+    if instance is None and name not in services:
+        raise LabError(unknown("service", name, sorted(services)))
+    runtime = both.of(instance) if instance else both.choose("local", [])[0]
     try:
         runtime.follow_log(name, lines, follow)
     except KeyboardInterrupt:
@@ -245,12 +250,12 @@ def logs(name: str, lines: int, follow: bool) -> None:
 
 
 def shell(name: str, runtime: str = "auto", command: str | None = None, dry_run: bool = False) -> int:
-    """Open a shell in an environment (or where a service runs), or run one command line; return the exit code."""
+    """Open a shell in the environment of a name, or run one command line; return the exit code."""
     services = compose.read()
     if name not in services:
         raise LabError(unknown("environment", name, sorted({*services, *paths.image_names()})))
-    chosen, line = both.choose(runtime, [services[name].environment_name])
+    selected, line = both.choose(runtime, [services[name].environment_name])
     say(line)
     if not dry_run:
-        chosen.prepare([services[name].environment_name])
-    return chosen.shell(name, command, dry_run)
+        selected.prepare([services[name].environment_name])
+    return selected.shell(name, command, dry_run)

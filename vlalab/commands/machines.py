@@ -1,4 +1,4 @@
-"""Other machines: named one by one, or in an inventory file in Ansible's format."""
+"""Other machines: given by name, or in an Ansible inventory file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from vlalab.host.paths import ADMIN
 
 VARIABLE = "VLALAB_INVENTORY"
 INSTALL = "/opt/vla-lab"
-BOTH_WAYS = "--hosts and --inventory both name machines; give one of them"
+SELECTION_CONFLICT = "--hosts and --inventory cannot be combined; give one of them"
 NAME = re.compile(r"(?:(?P<user>[a-z_][\w.-]*)@)?(?P<host>[A-Za-z0-9][\w.-]*)(?::(?P<port>\d{1,5}))?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, how SSH reaches it, and the lab's directory there; None: as in ~/.ssh/config."""
+    """A machine, its SSH settings (None: as in ~/.ssh/config), and the lab's directory on it."""
 
     name: str
     host: str
@@ -35,38 +35,38 @@ class Machine:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variables for Ansible: the lab's settings, its own cache, and text in UTF-8."""
+    """Return the environment variables for Ansible: the lab's configuration, a separate cache, and UTF-8."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    own = {"ANSIBLE_CONFIG": str(ADMIN / "ansible.cfg"), "ANSIBLE_HOME": f"{cache}/vla-lab/ansible"}
-    return {**os.environ, **own, "LC_ALL": "C.UTF-8"}
+    ansible_settings = {"ANSIBLE_CONFIG": str(ADMIN / "ansible.cfg"), "ANSIBLE_HOME": f"{cache}/vla-lab/ansible"}
+    return {**os.environ, **ansible_settings, "LC_ALL": "C.UTF-8"}
 
 
 def ansible(program: str) -> list[str]:
-    """Return the start of a command of Ansible's: playbook or inventory."""
+    """Return the start of an Ansible command: playbook or inventory."""
     return [str(venvs.ensure(ADMIN.name).python), "-m", "ansible", program]
 
 
 def read(label: str, text: str) -> Machine:
-    """Return the machine of [USER@]HOST[:PORT]. Raises LabError for anything else."""
+    """Return the machine of [USER@]HOST[:PORT]. Raise LabError for an invalid text."""
     match = NAME.fullmatch(text)
     if not match or int(match["port"] or 22) > 65535:
-        raise LabError(f"{label} '{text}' names no machine; expected [USER@]HOST[:PORT], as gpu01 or anna@gpu01:2222")
+        raise LabError(f"invalid {label} '{text}'; expected [USER@]HOST[:PORT], for example gpu01 or anna@gpu01:2222")
     return Machine(text, match["host"], match["user"], int(match["port"]) if match["port"] else None)
 
 
 def select(hosts: list[Machine], inventory: str | None, root: str | None = None) -> list[Machine]:
-    """Return the requested machines. Raises LabError for none, and where both ways are used at once."""
+    """Return the selected machines. Raise LabError for none, and if both hosts and an inventory are given."""
     if hosts and inventory:
-        raise LabError(BOTH_WAYS)
+        raise LabError(SELECTION_CONFLICT)
     inventory = inventory or (None if hosts else os.environ.get(VARIABLE))
     if not hosts and not inventory:
-        raise LabError(f"no machines; name them (--hosts gpu01,gpu02), or a file (--inventory FILE, or {VARIABLE})")
+        raise LabError(f"no machines given; use --hosts gpu01,gpu02, --inventory FILE or the variable {VARIABLE}")
     machines = read_inventory(Path(inventory)) if inventory else hosts
     return [replace(machine, root=root) for machine in machines] if root else machines
 
 
 def read_inventory(path: Path) -> list[Machine]:
-    """Return the machines of an inventory, by name. Raises LabError where Ansible cannot read it."""
+    """Return the machines of an inventory, sorted by name. Raise LabError if Ansible cannot read it."""
     command = [*ansible("inventory"), "-i", str(path), "--list"]
     done = subprocess.run(command, env=variables(), capture_output=True, text=True, stdin=subprocess.DEVNULL)
     groups = json.loads(done.stdout) if done.returncode == 0 else {}
@@ -80,7 +80,7 @@ def read_inventory(path: Path) -> list[Machine]:
         machines.append(Machine(name, host, user, int(port) if port else None, key, root))
     if not machines:
         last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise LabError(f"{path} names no machine; Ansible says: {last}")
+        raise LabError(f"no machines found in {path}; Ansible printed: {last}")
     return machines
 
 

@@ -1,4 +1,4 @@
-"""`status`: one table of all services in both runtimes. Everything is asked at once, so that nobody waits long."""
+"""`status`: a table of all services in both runtimes, queried in parallel."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from vlalab.runtimes.containers import Container
 from vlalab.runtimes.local import Instance
 
 COLUMNS = ("service", "runtime", "state", "health", "image or environment", "GPU", "memory", "URL")
-NARROW = ("service", "runtime", "state", "health", "URL")  # where a terminal has no room for all of them
+NARROW = ("service", "runtime", "state", "health", "URL")  # for narrow terminals
 PLAIN_WIDTH = 160
-SCHEMA = 1  # of what --json prints
+SCHEMA = 1  # version of the --json format
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,28 @@ class Snapshot:
 
 
 def gather() -> Snapshot:
-    """Return the state now. Nothing that is down is asked anything."""
+    """Return the current state."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         instances = pool.submit(containers.everything), pool.submit(local.instances)
         built = pool.submit(lambda: {} if docker.available() else images.found())
-        running = [found for some in instances for found in some.result()]
+        running = [instance for some in instances for instance in some.result()]
         used = pool.submit(gpus.memory_by_process if running else dict)
         healthy = dict(zip((r.name for r in running), pool.map(lambda r: r.is_healthy(), running), strict=True))
         return Snapshot(running, healthy, built.result(), used.result())
 
 
 def show() -> None:
-    """Print the table, and below it where the volume is and whether an engine answers."""
-    from rich.table import Table  # here, for it takes a fifth of the tool's start
+    """Print the table, the volume's path and the state of Docker."""
+    from rich.table import Table  # slow import
 
     now, services = gather(), compose.read()
     console = endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     columns = COLUMNS if console.width > 110 else NARROW
     table = Table(*columns, box=None, pad_edge=False)
-    for found, service in _rows(services, now):
-        cells = dict(zip(COLUMNS, [found.name if found else service.name, *_row(found, service, now)], strict=True))
+    for instance, service in _rows(services, now):
+        cells = dict(
+            zip(COLUMNS, [instance.name if instance else service.name, *_row(instance, service, now)], strict=True)
+        )
         table.add_row(*(cells[column] for column in columns))
     console.print(table)
     reason = docker.available()
@@ -66,7 +68,7 @@ def show() -> None:
 
 
 def as_json() -> dict[str, Any]:
-    """Return the same as one object; docs/doctor.md explains every field."""
+    """Return the table as one object; docs/doctor.md describes every field."""
     now, services = gather(), compose.read()
     devices = Machine().gpus().get("devices", [])
     return {
@@ -77,24 +79,24 @@ def as_json() -> dict[str, Any]:
         "commit": building.commit(),
         "steward": steward.there() is not None,
         "gpus": [{name: device.get(name) for name in ("index", "name", "used", "memory")} for device in devices],
-        "services": [_entry(found, service, now) for found, service in _rows(services, now)],
+        "services": [_entry(instance, service, now) for instance, service in _rows(services, now)],
     }
 
 
 def _rows(services: Mapping[str, compose.Service], now: Snapshot) -> list[tuple[Any, compose.Service]]:
-    """Return (instance, service) for everything that runs or ended, and (None, service) for a service that is down."""
+    """Return (instance, service) for running and exited ones, and (None, service) for services that are down."""
     rows: list[tuple[Any, compose.Service]] = []
     for name, service in services.items():
-        mine = [(found, service) for found in now.running if found.service == name]
-        rows += mine or ([] if service.role == "job" else [(None, service)])
+        instances = [(instance, service) for instance in now.running if instance.service == name]
+        rows += instances or ([] if service.role == "job" else [(None, service)])
     return rows
 
 
-def _entry(found: Container | Instance | None, service: compose.Service, now: Snapshot) -> dict[str, Any]:
-    """Return what is known of a service; None for what is not known."""
+def _entry(instance: Container | Instance | None, service: compose.Service, now: Snapshot) -> dict[str, Any]:
+    """Return the --json entry of a service; unknown fields are None."""
     environment = service.environment_name
     env, image = venvs.named(environment), now.images.get(environment)
-    entry: dict[str, Any] = {"name": found.name if found else service.name, "service": service.name}
+    entry: dict[str, Any] = {"name": instance.name if instance else service.name, "service": service.name}
     entry |= {"role": service.role, "state": "down"}
     entry |= dict.fromkeys(("runtime", "health", "since", "restarts", "private", "memory", "gpus", "gpu_memory", "url"))
     entry |= {
@@ -104,40 +106,40 @@ def _entry(found: Container | Instance | None, service: compose.Service, now: Sn
         "image_fits": image.fits() if image else None,
         "environment_fits": env.is_ready() if env.python.exists() else None,
     }
-    if not found:
+    if not instance:
         return entry
-    ended = isinstance(found, Container) and not found.is_up
+    ended = isinstance(instance, Container) and not instance.is_up
     used: dict[str, int] = defaultdict(int)
     for pid, by_device in now.gpu_memory.items():
-        for device, mib in by_device.items() if found.owns(pid) else ():
+        for device, mib in by_device.items() if instance.owns(pid) else ():
             used[device] += mib
     return entry | {
-        "state": "up" if found.is_up else f"ended with code {found.exit_code}" if ended else "starting",
-        "runtime": found.runtime,
-        "health": ("healthy" if now.healthy[found.name] else "not ready") if found.is_up else None,
-        "since": found.started_at,
-        "restarts": found.restarts,
-        "private": found.attached,
-        "memory": found.memory(),
-        "gpus": found.gpu,
+        "state": "up" if instance.is_up else f"ended with code {instance.exit_code}" if ended else "starting",
+        "runtime": instance.runtime,
+        "health": ("healthy" if now.healthy[instance.name] else "not ready") if instance.is_up else None,
+        "since": instance.started_at,
+        "restarts": instance.restarts,
+        "private": instance.attached,
+        "memory": instance.memory(),
+        "gpus": instance.gpu,
         "gpu_memory": dict(used),
-        "url": found.url,
+        "url": instance.url,
     }
 
 
-def _row(found: Container | Instance | None, service: compose.Service, now: Snapshot) -> list[str]:
-    """Return the cells of a service behind its name."""
-    entry, image = _entry(found, service, now), now.images.get(service.environment_name)
+def _row(instance: Container | Instance | None, service: compose.Service, now: Snapshot) -> list[str]:
+    """Return a service's cells after its name."""
+    entry, image = _entry(instance, service, now), now.images.get(service.environment_name)
     state = entry["state"]
     if state == "up":
         state = f"up {spell_duration(time.time() - entry['since'])}"
         state += f", {entry['restarts']} restart{'s' * (entry['restarts'] > 1)}" if entry["restarts"] else ""
         state += ", for one call" if entry["private"] else ""
-    if isinstance(found, Container) and image is None:
-        source = "image is gone"
-    elif isinstance(found, Container) and image and image.id != found.image_id:
-        source = f"older than the image: ./lab restart {found.service}"
-    elif image and not isinstance(found, Instance):
+    if isinstance(instance, Container) and image is None:
+        source = "image removed"
+    elif isinstance(instance, Container) and image and image.id != instance.image_id:
+        source = f"older than its image: ./lab restart {instance.service}"
+    elif image and not isinstance(instance, Instance):
         source = f"image {image.age()} old, {'lock fits' if image.fits() else 'of another lock'}"
     else:
         fits = {None: "not built", True: "environment, lock fits", False: "environment of another lock"}
@@ -148,5 +150,5 @@ def _row(found: Container | Instance | None, service: compose.Service, now: Snap
 
 
 def spell_duration(seconds: float) -> str:
-    """Return how long something has run: "40 s", "12 min", "3 hours"."""
+    """Return a run time: "40 s", "12 min", "3 hours"."""
     return f"{max(0, int(seconds))} s" if seconds < 60 else images.spell_age(seconds)

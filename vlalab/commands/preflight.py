@@ -1,4 +1,4 @@
-"""What a service still lacks, told before gigabytes are installed for it: a checkpoint, a run or an address."""
+"""Check what services need before gigabytes are installed for them: a checkpoint, a run or an address."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from vlalab.host import paths
 from vlalab.host.console import LabError
 
 
-def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings]) -> None:
-    """Raises LabError for a bad $VLALAB_PUBLIC_URL, or naming what the first of these services lacks."""
+def require_startable(names: Sequence[str], overrides: Mapping[str, service_settings.Settings]) -> None:
+    """Raise LabError for an invalid $VLALAB_PUBLIC_URL, or for the first service that misses something."""
     compose.page_url("")
     for name in names:
-        known = {**compose.environment_variables(), **service_settings.kept(name), **given.get(name, {})}
-        if lacks := [text for text in (_checkpoint(name, known), _run(name, known), _variable(name, known)) if text]:
-            raise LabError(f"{name} cannot start yet: it lacks " + "; and ".join(lacks))
+        settings = {**compose.environment_variables(), **service_settings.stored(name), **overrides.get(name, {})}
+        if missing := [
+            text for text in (_checkpoint(name, settings), _run(name, settings), _variable(name, settings)) if text
+        ]:
+            raise LabError(f"{name} cannot start: missing " + "; and ".join(missing))
 
 
-def _checkpoint(service: str, known: Mapping[str, str | None]) -> str:
-    """Returns what is missing where a service of a model has no checkpoint, "" where it has one."""
+def _checkpoint(service: str, settings: Mapping[str, str | None]) -> str:
+    """Return a message if a model's service has no checkpoint, else ""."""
     if service not in manifests.models():
         return ""
     variable = service_settings.variable(service, "CHECKPOINT")
-    there = service_settings.checkpoints_on_volume()
-    name = known.get(variable)
-    if name and (name in there or Path(name).expanduser().is_dir()):
+    available = service_settings.checkpoints_on_volume()
+    name = settings.get(variable)
+    if name and (name in available or Path(name).expanduser().is_dir()):
         return ""
     if name:
-        return f"the checkpoint '{name}' that {variable} names; on the volume: {', '.join(there) or 'none'}"
-    if len(checkpoints.there(service)) == 1:
-        return ""  # that one is taken
-    if there:
-        return f"a checkpoint (name one by --checkpoint: {', '.join(there)})"
+        return f"checkpoint '{name}', set in {variable}; on the volume: {', '.join(available) or 'none'}"
+    if len(checkpoints.available(service)) == 1:
+        return ""  # used by default
+    if available:
+        return f"a checkpoint (select one with --checkpoint: {', '.join(available)})"
     suite = manifests.models()[service].example_suite
-    return f"a checkpoint (get one: ./lab checkpoint {service} --suite {suite}, or --tiny to try things)"
+    return f"a checkpoint (get one: ./lab checkpoint {service} --suite {suite}, or --tiny for tests)"
 
 
-def _run(service: str, known: Mapping[str, str | None]) -> str:
-    """Returns what is missing where a service plays back a run and has none, "" where it has one."""
+def _run(service: str, settings: Mapping[str, str | None]) -> str:
+    """Return a message if a service replays a run and has none, else ""."""
     variable = manifests.services()[service].recording
     if not variable:
         return ""
-    name = known.get(variable) or ""
+    name = settings.get(variable) or ""
     if (paths.volume() / "runs" / name).is_dir() and name:
         return ""
     if name.startswith("/"):  # a path of this machine, or of a container
         return ""
     if not name:
-        return f"a run: {variable}=NAME names one that ./lab runs lists, or latest"
+        return f"a run: set {variable} to latest or a name from ./lab runs"
     try:
         runs.run(variable, name)
     except LabError as error:
@@ -57,9 +59,9 @@ def _run(service: str, known: Mapping[str, str | None]) -> str:
     return ""
 
 
-def _variable(service: str, known: Mapping[str, str | None]) -> str:
-    """Returns which variable is not set where a service cannot start without it, "" where all are."""
+def _variable(service: str, settings: Mapping[str, str | None]) -> str:
+    """Return a message if a required variable is not set, else ""."""
     for name, example in manifests.services()[service].needs.items():
-        if not known.get(name):
-            return f"the address that {name} is to hold ({name}={example} ./lab up {service})"
+        if not settings.get(name):
+            return f"an address: set {name}, for example {name}={example} ./lab up {service}"
     return ""

@@ -1,4 +1,4 @@
-"""Programs that run inside an environment: the benchmarks, bench/NAME.py, and the modules behind other tasks."""
+"""Programs that run in an environment: the benchmarks bench/NAME.py, and the modules behind other tasks."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from vlalab.runtimes import both, local
 
 
 def benchmarks() -> list[str]:
-    """Returns the benchmarks there are."""
+    """Return the names of the benchmarks."""
     helpers = {"__init__", "common"}
     return sorted(path.stem for path in (paths.ROOT / "bench").glob("*.py") if path.stem not in helpers)
 
 
 def described_benchmarks() -> list[tuple[str, str]]:
-    """Returns each benchmark's name and what it measures."""
+    """Return each benchmark's name and the first line of its docstring."""
     return [(name, (ast.get_docstring(_parsed(name)) or "").partition("\n")[0].rstrip(".:")) for name in benchmarks()]
 
 
 def _parsed(name: str) -> ast.Module:
-    """Return a benchmark's syntax tree: it imports its environment's packages, which the host tool does not have."""
+    """Return a benchmark's syntax tree; importing it would need its environment's packages."""
     return ast.parse((paths.ROOT / "bench" / f"{name}.py").read_text(encoding="utf-8"))
 
 
 def run_benchmark(name: str, quick: bool, options: str) -> int:
     """Run a benchmark in the environment of its constant ENVIRONMENT ("host": the host tool's); return its exit code.
 
-    options: further flags of its program, quoted as in a shell. Raises LabError where a quote does not end.
+    options: further flags of its program, quoted as in a shell. Raise LabError for an unclosed quote.
     """
     try:
-        words = [str(paths.ROOT / "bench" / f"{name}.py"), *flags_of({"quick": quick}), *shlex.split(options)]
+        arguments = [str(paths.ROOT / "bench" / f"{name}.py"), *flags_of({"quick": quick}), *shlex.split(options)]
     except ValueError:
-        raise LabError(f"--options {options!r} opens a quote that does not end") from None
+        raise LabError(f"--options {options!r} has an unclosed quote") from None
     named = [node for node in _parsed(name).body if isinstance(node, ast.Assign)]
     constants = {ast.unparse(node.targets[0]): node.value for node in named}
     environment = manifests.default_environment()
     if "ENVIRONMENT" in constants:
         environment = str(ast.literal_eval(constants["ENVIRONMENT"]))
     if environment == "host":
-        return supervise([sys.executable, *words], local.service_variables())
+        return supervise([sys.executable, *arguments], local.service_variables())
     env = venvs.ensure(environment)
     if manifests.environment(environment).needs_gl:
         gl.ensure()
-    return supervise([str(env.python), *words], local.service_variables(env))
+    return supervise([str(env.python), *arguments], local.service_variables(env))
 
 
 def models_with(program: str) -> tuple[str, ...]:
@@ -60,38 +60,40 @@ def models_with(program: str) -> tuple[str, ...]:
 
 
 def asset_getters() -> dict[str, str]:
-    """Return job → the module that gets its meshes and textures."""
+    """Return job → the module that gets its assets."""
     return {name: benchmark.assets for name, benchmark in manifests.benchmarks().items() if benchmark.assets}
 
 
-def run(service: str, module: str, words: Sequence[str], given: Mapping[str, Any], first: Sequence[str] = ()) -> int:
-    """Run a module with the flags that a task was given, of which runtime, dry_run and gpu say how.
+def run(
+    service: str, module: str, arguments: Sequence[str], options: Mapping[str, Any], first: Sequence[str] = ()
+) -> int:
+    """Run a module with a task's flags; runtime, dry_run and gpu among them control how. Return the exit code.
 
-    Its arguments are the words of `first`, the flags, then `words`.
+    Its command line is `first`, the flags, then `arguments`.
     """
-    how = {name: given[name] for name in ("runtime", "dry_run", "gpu") if name in given}
-    flags = flags_of({name: value for name, value in given.items() if name not in how})
-    return run_module(service, module, [*first, *flags, *words], **how)
+    run_options = {name: options[name] for name in ("runtime", "dry_run", "gpu") if name in options}
+    flags = flags_of({name: value for name, value in options.items() if name not in run_options})
+    return run_module(service, module, [*first, *flags, *arguments], **run_options)
 
 
 def several_gpus(service: str, count: int, gpu: str | None) -> str | None:
-    """Return --gpu for `count` processes with a GPU each: as it was given; else the first, where there are so many.
+    """Return --gpu for `count` processes with one GPU each: as given, else the first `count` if there are enough.
 
-    Raises LabError where it names fewer devices.
+    Raise LabError if it has fewer devices.
     """
     named = gpu or compose.environment_variables().get(gpus.variable(service))
     if count > 1 and named and named not in ("auto", "all", "none") and len(named.split(",")) < count:
-        raise LabError(f"--gpus {count} needs a device for each process; --gpu {named} names {len(named.split(','))}")
+        raise LabError(f"--gpus {count} requires {count} devices in --gpu, got {named}")
     return gpu if count < 2 or named else gpus.first(count)
 
 
-def train(service: str, module: str, words: Sequence[str], count: int, given: Mapping[str, Any]) -> int:
-    """Run a trainer as `run` does, as `count` processes of this machine with a GPU each."""
-    given = {**given, "gpu": several_gpus(service, count, given["gpu"])}
+def train(service: str, module: str, arguments: Sequence[str], count: int, options: Mapping[str, Any]) -> int:
+    """Run a trainer like `run`, in `count` processes on this machine with one GPU each."""
+    options = {**options, "gpu": several_gpus(service, count, options["gpu"])}
     if count < 2:
-        return run(service, module, words, given)
+        return run(service, module, arguments, options)
     launcher = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={count}", "-m", module]
-    return run(service, "torch.distributed.run", words, given, launcher)
+    return run(service, "torch.distributed.run", arguments, options, launcher)
 
 
 def flags_of(values: Mapping[str, object]) -> list[str]:
@@ -112,16 +114,16 @@ def run_module(
     gpu: str | None = "none",
     prefer: str | None = None,
 ) -> int:
-    """Runs `python -m module` as that service would be run, in its environment or image; returns its exit code.
+    """Run `python -m module` like that service, in its environment or image; return the exit code.
 
-    gpu: what --gpu said, None for nothing. A program that has no use for one says none. prefer: the runtime that `auto`
-    is, where it can be used.
+    gpu: the value of --gpu, None if not given, "none" for programs that use no GPU. prefer: the runtime for `auto`, if
+    available.
     """
     variables = {**paths.of_caller(), **service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))}
     environment = compose.read()[service].environment_name
-    chosen, line = both.choose(runtime, [environment], prefer)
+    selected, line = both.choose(runtime, [environment], prefer)
     say(line)
     command = ["python", "-m", module, *arguments]
     if not dry_run:
-        chosen.prepare([environment])
-    return chosen.run(service, command, variables, dry_run=dry_run)
+        selected.prepare([environment])
+    return selected.run(service, command, variables, dry_run=dry_run)

@@ -1,6 +1,6 @@
-"""`eval --cluster`: an evaluator that listens, and workers that Ray places on a cluster's machines to join its run.
+"""`eval --cluster`: Ray starts workers on a cluster's machines, which join the evaluator's run.
 
-cluster/drive.py runs next to the evaluator and asks Ray for them; each is `./lab eval --join` of its own machine.
+cluster/drive.py runs alongside the evaluator and schedules them with Ray; each runs `./lab eval --join`.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ END_S = 10.0
 
 @dataclass
 class RayPlacement:
-    """The workers of evaluations on a cluster, and where these listen."""
+    """The placement of an evaluation's workers and policies on a cluster, and the evaluator's address."""
 
-    here: Member
+    membership: Member
     host: str
     port: int
     workers: int | None
-    runtime: str = "local"  # of the evaluator; each machine that joins has its own
-    replicas: int = 0  # of the policy, which Ray places too
-    why: str = ""  # why the evaluation was stopped: no machine takes part, no policy is left
+    runtime: str = "local"  # of the evaluator; machines that join use their own
+    replicas: int = 0  # of the policy, also placed by Ray
+    stop_reason: str = ""  # set if the evaluation was stopped: no machine can join, no policy is left
 
     @property
     def flags(self) -> dict[str, object]:
-        """The evaluator's flags: it listens, and has no worker of its own."""
+        """The evaluator's flags: listen, and run no local workers."""
         return {"listen": f"{self.host}:{self.port}", "workers": 0}
 
     @contextmanager
     def policies(self, service: str, suite: str | None) -> Iterator[str]:
-        """Have Ray place policies while it lasts; yield their addresses, separated by commas, once all are ready.
+        """Run policies on the cluster; yield their addresses, separated by commas, when all are ready.
 
-        Raises LabError for one that does not get ready. Where all have ended the evaluation is ended as by Ctrl-C.
+        Raise LabError if one does not get ready. If all exit, interrupt the evaluation as Ctrl-C does.
         """
         model = manifests.models().get(service)
-        words = ["up", service, "--stay", *(["--suite", suite] if model and suite in model.checkpoints else [])]
-        request = {"replicas": self.replicas, "command": words, "gpu": service in compose.gpu_services()}
+        arguments = ["up", service, "--stay", *(["--suite", suite] if model and suite in model.checkpoints else [])]
+        request = {"replicas": self.replicas, "command": arguments, "gpu": service in compose.gpu_services()}
         with self._driver("serve", request) as (process, follow):
             assert process.stdout
             urls, last = list[str](), ""
@@ -59,18 +59,18 @@ class RayPlacement:
                     if line.startswith("http"):
                         urls.append(line.strip())
                     else:
-                        last = cluster.in_words(line.strip())
+                        last = cluster.explain_output(line.strip())
                     if len(urls) == self.replicas:
                         break
                 else:
-                    raise LabError(f"the cluster started no {service}; it said: {last or 'nothing'}")
+                    raise LabError(f"{service} did not start on the cluster: {last or 'no output'}")
             follow.start()
             say(f"cluster: {service} at {' and '.join(urls)}")
             yield ",".join(urls)
 
     @contextmanager
     def run_alongside(self) -> Iterator[None]:
-        """Have Ray place workers while it lasts; where none can take part the evaluation is ended as by Ctrl-C."""
+        """Run workers on the cluster; if none can join, interrupt the evaluation as Ctrl-C does."""
         with self._driver("place", {}) as (_, follow):
             follow.start()
             yield
@@ -80,28 +80,33 @@ class RayPlacement:
     def _driver(
         self, action: str, request: Mapping[str, object]
     ) -> Iterator[tuple[subprocess.Popen[str], threading.Thread]]:
-        """Run drive.py while it lasts; yield it, and a thread that prints its messages and ends the evaluation too."""
+        """Run drive.py; yield it and a thread that prints its messages and interrupts the evaluation if it fails."""
         over = threading.Event()
         url = f"http://{self.host}:{self.port}"
-        where = {"address": self.here.head, "node": self.here.node, "url": url, "token": compose.token()}
+        connection = {
+            "address": self.membership.head,
+            "node": self.membership.node,
+            "url": url,
+            "token": compose.token(),
+        }
 
         def follow() -> None:
             assert process.stdout
             message = ""
             for line in process.stdout:
-                message = cluster.in_words(line.strip())
+                message = cluster.explain_output(line.strip())
                 say(f"cluster: {message}")
             if process.wait() != 0 and not over.is_set():
-                self.why = message or "Ray ended"
+                self.stop_reason = message or "Ray exited"
                 os.kill(os.getpid(), signal.SIGINT)
 
         with subprocess.Popen(
-            cluster.command(action), env=self.here.variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            cluster.command(action), env=self.membership.variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, start_new_session=True, preexec_fn=die_with_parent(),
         ) as process:  # fmt: skip
             try:
                 assert process.stdin
-                json.dump({**where, "workers": self.workers, **request}, process.stdin)
+                json.dump({**connection, "workers": self.workers, **request}, process.stdin)
                 process.stdin.close()
                 yield process, threading.Thread(target=follow, daemon=True)
             finally:
@@ -113,48 +118,47 @@ class RayPlacement:
                     process.kill()
 
 
-def prepare(runtime: str, head: str | bool, policy: str, evaluators: Mapping[str, Any], replicas: int) -> RayPlacement:
-    """Return what places the workers of an evaluation.
+def prepare(
+    runtime: str, head: str | bool, policy: str, evaluator_options: Mapping[str, Any], replicas: int
+) -> RayPlacement:
+    """Return the placement of an evaluation's workers.
 
-    head: the address of the cluster's head; True: of the one that this machine is in. policy, evaluators: the other
-    flags. Raises LabError where Ray gives no answer, this machine is not part of the cluster, or others could not reach
-    it.
+    head: address of the cluster's head, True for this machine's cluster. policy, evaluator_options: the other flags.
+    Raise LabError if Ray does not answer, this machine is not in the cluster, or other machines could not reach it.
     """
-    if evaluators["listen"]:
-        raise LabError("--cluster has the evaluator listen where the cluster reaches it; leave --listen out")
-    here, workers = cluster.joined(None if head is True else str(head)), evaluators["workers"]
-    machines, dashboard = cluster.nodes(here)
-    host = here.node or cluster.towards(here.head)
+    if evaluator_options["listen"]:
+        raise LabError("--cluster sets the address to listen on; remove --listen")
+    membership, workers = cluster.find_membership(None if head is True else str(head)), evaluator_options["workers"]
+    machines, dashboard = cluster.nodes(membership)
+    host = membership.node or cluster.local_address_for(membership.head)
     if host not in {machine["address"] for machine in machines}:
-        raise LabError(
-            f"this machine ({host}) is no part of the cluster at {here.head}: ./lab cluster join {here.head}"
-        )
+        raise LabError(f"this machine ({host}) is not in the cluster; run ./lab cluster join {membership.head}")
     if not ports.is_loopback(host):
         _require_reachable(host, policy)
     elif runtime == "docker":
-        raise LabError(f"a container does not reach {host}, which is this machine's alone; use --runtime local")
+        raise LabError(f"a container cannot reach {host}, this machine's loopback address; use --runtime local")
     cores = int(sum(machine["cores"] for machine in machines))
     many = f"{len(machines)} machine{'s' * (len(machines) > 1)}, {cores} core{'s' * (cores != 1)}"
-    say(f"cluster at {here.head}: {many}{cluster.page_of(dashboard)}")
+    say(f"cluster at {membership.head}: {many}{cluster.dashboard_note(dashboard)}")
     if replicas and replicas >= cores:
         raise LabError(
-            f"--replicas {replicas}: each takes a core, which leaves none of the cluster's {cores} for a worker; "
-            "expected fewer, or have more machines join"
+            f"--replicas must be less than the cluster's {cores} cores, got {replicas}; each replica takes a core, and "
+            "workers need one"
         )
     if workers and workers > cores - replicas:
-        say(f"some of {workers} workers wait for room, or for machines that join")
+        say(f"some of the {workers} workers wait for free cores, or for more machines to join")
     runs_in = "docker" if runtime == "docker" else "local"
-    return RayPlacement(here, host, ports.free(host), workers, runs_in, replicas)
+    return RayPlacement(membership, host, ports.free(host), workers, runs_in, replicas)
 
 
 def _require_reachable(host: str, policy: str) -> None:
-    """Make sure that the others reach what this evaluation starts: at this machine's address, with a token."""
+    """Make services of this evaluation listen on this machine's address. Raise LabError without a token."""
     if not compose.environment_variables().get("VLALAB_TOKEN"):
-        raise LabError("machines of a cluster ask this one over the network; set VLALAB_TOKEN (8 characters or more)")
+        raise LabError("the cluster's machines connect over the network; set VLALAB_TOKEN (8 characters or more)")
     for url in policy.split(",") if "://" in policy else []:
         if ports.is_loopback(urlsplit(url).hostname or ""):
             raise LabError(
-                f"--policy {url} is this machine's alone; serve it at an address that the others reach: "
-                f"VLALAB_BIND={host} ./lab up NAME, and give http://{host}:PORT"
+                f"other machines cannot reach --policy {url}; serve it on this machine's address with "
+                f"VLALAB_BIND={host} ./lab up NAME, and use http://{host}:PORT"
             )
-    os.environ.setdefault("VLALAB_BIND", host)  # for a policy that is started for this evaluation
+    os.environ.setdefault("VLALAB_BIND", host)  # for a policy that this evaluation starts

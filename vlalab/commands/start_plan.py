@@ -21,20 +21,20 @@ class StartPlan:
     order: Sequence[str]
     requested: Sequence[str]  # named by the user; the rest are dependencies
     settings: Mapping[str, Mapping[str, str]]
-    variables: Mapping[str, str]  # the settings of all that are up or will be
-    current_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what a service keeps
+    variables: Mapping[str, str]  # the settings of all running and planned services
+    current_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of services already running
 
 
 def start_services(plan: StartPlan, runtime: Runtime) -> list[Instance]:
-    """Return the services of the plan, each one ready.
+    """Start the services of the plan; return them when all are ready.
 
-    Raises LabError for the first that did not get ready; it is stopped, and the others of its batch stay up.
+    Raise LabError for the first that did not get ready; it is stopped, and the others of its batch keep running.
     """
-    return [found for names in batches(plan.order) for found in _start_batch(names, plan, runtime)]
+    return [instance for names in batches(plan.order) for instance in _start_batch(names, plan, runtime)]
 
 
 def batches(order: Sequence[str]) -> list[list[str]]:
-    """Return the services of an order in groups: each needs only what is in groups before its own."""
+    """Return the services in batches; each depends only on services of earlier batches."""
     depth: dict[str, int] = {}
     for name in order:
         needed = [depth[other] for other in compose.read()[name].depends_on if other in depth]
@@ -47,8 +47,8 @@ def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> lis
     pending: dict[str, Instance] = {}  # started by this call, and not ready yet
     errors: list[LabError] = []
     with ExitStack() as locks:
-        for name in sorted(names):  # two calls take their locks in the same order
-            locks.enter_context(exclusive(state.directory() / f".{name}.lock", f"another call is starting '{name}'"))
+        for name in sorted(names):  # the same order in every process, against deadlocks
+            locks.enter_context(exclusive(state.directory() / f".{name}.lock", f"another command is starting '{name}'"))
         try:
             for name in names:
                 before = runtime.instance(name)
@@ -56,18 +56,18 @@ def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> lis
                     running[name] = before
                     continue
                 settings = {**plan.variables, **plan.current_settings.get(name, {}), **plan.settings[name]}
-                # A running one whose settings match is kept.
+                # Keeps a running one whose settings match.
                 started = runtime.start(name, {**settings, **steward.variables(name)})
-                service_settings.keep(name, plan.settings[name])
+                service_settings.save(name, plan.settings[name])
                 is_same = before and before.started_at == started.started_at and started.is_healthy()
                 (running if is_same else pending)[name] = started
             for name in names:
                 if name in running:
-                    say(f"{name} is up at {running[name].url}")
+                    say(f"{name} is running at {running[name].url}")
                     continue
                 try:
-                    if runtime.instance(name) is None:  # it ended while others were waited for
-                        raise LabError(failed(name, "ended at once", pending[name]))
+                    if runtime.instance(name) is None:  # exited in the meantime
+                        raise LabError(failed(name, "exited at once", pending[name]))
                     with status(f"starting {name}") as line:
                         running[name] = both.wait_ready(runtime, name, READY_TIMEOUT_S, line.update)
                     del pending[name]

@@ -1,4 +1,4 @@
-"""`support`: one archive to attach to a question: findings, versions, settings, logs; no secrets."""
+"""`support`: an archive to attach to a support request: findings, versions, settings, logs; no secrets."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from vlalab.host.console import LabError, say, status
 from vlalab.runtimes import both, containers, logs
 
 MODE = 0o600
-MAX_LOG = 200_000  # characters of a log: its end
+MAX_LOG = 200_000  # characters; the end of a longer log
 COMMAND_S = 120.0
-# Variables of the shell whose names are listed, and those whose values are (so are the lab's documented ones').
+# Shell variables to list by name; values only of harmless and of the lab's documented ones.
 PREFIXES = ("VLALAB_", "DOCKER_", "COMPOSE_", "NVIDIA_", "CUDA_", "HF_", "UV_", "PIP_", "MUJOCO_", "LC_")
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY"}
 HARMLESS = {
@@ -36,26 +36,27 @@ HARMLESS = {
     "DOCKER_CONTEXT", "COMPOSE_PROJECT_NAME", "HF_HOME", "HF_HUB_OFFLINE", "UV_OFFLINE", "UV_CACHE_DIR",
 }  # fmt: skip
 SECRET = {"VLALAB_TOKEN", "VLALAB_BRIDGE_KEY", "VLALAB_INDEX"}
-README = """What is in here, made by `./lab support` on {when}:
+README = """Contents, collected by `./lab support` on {when}:
 
 {names}
 
-Values that are secret, or look so, were replaced by {hidden}; of variables only values known to be harmless are here.
-Everything else is as programs print it, addresses and names of users and machines too: look before you send it.
+Values that are secret, or look secret, were replaced by {hidden}; variables are listed with harmless values only.
+Everything else is unchanged program output, including addresses and names of users and machines: check it before you
+send it.
 """
 
 
 def write(target: Path | None, root: Path = paths.ROOT) -> Path:
-    """Write the archive, readable by its owner alone, list its files and return its path.
+    """Write the archive, readable by its owner only, list its files and return its path.
 
-    A part that cannot be had is replaced by the reason. Raises LabError where the file exists or cannot be written.
+    A part that cannot be collected is replaced by the reason. Raise LabError if the file exists or cannot be written.
     """
     path = target or Path.cwd() / f"vla-lab-support-{platform.node() or 'host'}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
     except OSError as error:
         raise LabError(f"cannot write {path} ({error.strerror}); name another file: --out FILE") from error
-    with os.fdopen(descriptor, "wb") as file, status("gathering"):
+    with os.fdopen(descriptor, "wb") as file, status("collecting"):
         parts = gather(root)
         names = "\n".join(f"  {name}" for name in parts)
         readme = README.format(when=time.strftime("%Y-%m-%d %H:%M:%S %z"), names=names, hidden=secrets.HIDDEN)
@@ -66,13 +67,13 @@ def write(target: Path | None, root: Path = paths.ROOT) -> Path:
                 archive.addfile(entry, io.BytesIO(text.encode()))
     for name, text in parts.items():
         print(f"{name:<28} {len(text.encode()):>8} bytes")
-    say(f"{sum(text.count(secrets.HIDDEN) for text in parts.values())} secrets were removed; the file is yours alone")
+    say(f"{sum(text.count(secrets.HIDDEN) for text in parts.values())} secrets removed; only you can read the file")
     return path
 
 
 def gather(root: Path) -> dict[str, str]:
-    """Return the archive's files by name, their secrets removed."""
-    known = known_secrets(root)
+    """Return the archive's files by name, without secrets."""
+    secret_values = current_secrets(root)
 
     def services() -> str:
         environment = compose.environment_variables()
@@ -82,12 +83,15 @@ def gather(root: Path) -> dict[str, str]:
         "doctor.json": lambda: _output([root / "lab", "doctor", "--json"]),
         "status.json": lambda: _output([root / "lab", "status", "--json"]),
         "versions.json": lambda: json.dumps(versions(), indent=1),
-        "compose.yaml": services,  # with their variables filled in
+        "compose.yaml": services,  # with interpolated variables
         "variables.txt": lambda: variables(root),
         **{f"logs/{name}.log": (lambda name=name: _service_log(name)) for name in logs.names()},
-        **{f"logs/{one.name}-container.log": (lambda one=one: _container_log(one)) for one in containers.everything()},
+        **{
+            f"logs/{container.name}-container.log": (lambda container=container: _container_log(container))
+            for container in containers.everything()
+        },
     }
-    return {name: secrets.removed(_or_reason(make), known) for name, make in parts.items()}
+    return {name: secrets.removed(_or_reason(make), secret_values) for name, make in parts.items()}
 
 
 def versions() -> dict[str, object]:
@@ -104,38 +108,38 @@ def versions() -> dict[str, object]:
 
 
 def variables(root: Path) -> str:
-    """Return the names in .env and those of the shell that matter to the lab, with the values of harmless ones.
+    """Return the variables of .env and the relevant ones of the shell, with the values of harmless ones.
 
-    Comments in .env are left out, since they may hold an old token.
+    Comments in .env are omitted, since they may contain an old token.
     """
     harmless = HARMLESS | environment_file.documented() - SECRET
 
     def listed(values: Mapping[str, str]) -> str:
-        shown = {name: value if name in harmless or not value else secrets.HIDDEN for name, value in values.items()}
-        return "".join(f"{name}={shown[name]}\n" for name in sorted(shown)) or "(none)\n"
+        displayed = {name: value if name in harmless or not value else secrets.HIDDEN for name, value in values.items()}
+        return "".join(f"{name}={displayed[name]}\n" for name in sorted(displayed)) or "(none)\n"
 
     shell = {n: v for n, v in os.environ.items() if n.startswith(PREFIXES) or n.upper() in HARMLESS | PROXIES}
     return f"# .env\n{_or_reason(lambda: listed(read_dotenv(root / '.env')))}\n# the shell\n{listed(shell)}"
 
 
-def known_secrets(root: Path = paths.ROOT) -> set[str]:
+def current_secrets(root: Path = paths.ROOT) -> set[str]:
     """Return the known secret values: those of the shell, of .env, and of running services."""
     try:
-        known = secrets.values(compose.environment_variables(root))
-    except LabError:  # .env cannot be read; what looks like a secret is removed all the same
-        known = secrets.values(os.environ)
-    return known.union(*(secrets.values(instance.started_with()) for instance in both.instances()))
+        values = secrets.values(compose.environment_variables(root))
+    except LabError:  # .env cannot be read; values that look secret are removed anyway
+        values = secrets.values(os.environ)
+    return values.union(*(secrets.values(instance.started_with()) for instance in both.instances()))
 
 
 def _or_reason(make: Callable[[], str]) -> str:
     try:
         return make()
     except (LabError, OSError, ValueError, subprocess.SubprocessError) as error:
-        return f"(could not be had: {error})\n"
+        return f"(not available: {error})\n"
 
 
 def _output(command: Sequence[str | Path]) -> str:
-    """Return what a command prints, its messages where it prints nothing."""
+    """Return a command's stdout, or its stderr if stdout is empty."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S)
     return done.stdout or done.stderr
 
@@ -151,5 +155,5 @@ def _container_log(container: containers.Container) -> str:
 
 
 def _last_lines(text: str) -> str:
-    """Return the end of a log in whole lines: a line cut within a secret would not be recognised as one."""
+    """Return the end of a log in whole lines, since half a secret would not be recognised."""
     return text if len(text) <= MAX_LOG else text[-MAX_LOG:].partition("\n")[2]

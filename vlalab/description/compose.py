@@ -1,6 +1,6 @@
-"""Reads compose.yaml, the only description of a service, with Compose's own rules for variables.
+"""Read compose.yaml, the only description of a service, with Compose's rules for variables.
 
-Of Compose's many forms this reads those that this repository uses, and refuses the others by name.
+Supports the Compose syntax that this repository uses, and rejects other syntax by name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from vlalab.host.paths import ROOT
 
 FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
-ROLE = "vla-lab.role"  # the label that tells policies from jobs
-BENCHMARK = "vla-lab.benchmark"  # the label of a policy that acts in one benchmark only
-PAGE = "ui"  # it shows the others
-PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
+ROLE = "vla-lab.role"  # label: policy, job or service
+BENCHMARK = "vla-lab.benchmark"  # label of a policy for one benchmark only
+PAGE = "ui"  # the service of the web pages
+PROJECT = "VLALAB_PROJECT"  # its value is the `name:` in compose.yaml
 UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 ADDRESS = borrowed.module("vla_contract.server.public")
@@ -44,7 +44,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Health:
-    """A health check: a command that exits with 0 when the service can do its work."""
+    """A health check: a command that exits with 0 when the service is ready."""
 
     test: tuple[str, ...]
     timeout_s: float
@@ -52,10 +52,10 @@ class Health:
 
 @dataclass(frozen=True)
 class Service:
-    """One service of compose.yaml, with its variables filled in."""
+    """One service of compose.yaml, with interpolated variables."""
 
     name: str
-    environment_name: str  # x-local: which images/<env> it runs in
+    environment_name: str  # x-local: the images/<env> it runs in
     command: tuple[str, ...]
     environment: Mapping[str, str]
     ports: tuple[Port, ...]
@@ -68,7 +68,7 @@ class Service:
     depends_on: tuple[str, ...]
 
     def mentions(self, service: str) -> int:
-        """Return how often its command and variables name the address of another service."""
+        """Return how often its command and variables contain the address of another service."""
         return sum(f"//{service}:" in word for word in (*self.command, *self.environment.values()))
 
 
@@ -76,21 +76,21 @@ class Service:
 
 
 def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[str, Service]:
-    """Return the services of a compose file. `variables` default to the process's own over those of .env.
+    """Return the services of a compose file. `variables` default to those of .env, overridden by the process's.
 
-    Raises LabError for what this reader does not know, and for a `${VARIABLE:?text}` that is not set.
+    Raise LabError for unsupported syntax, and for an unset `${VARIABLE:?text}`.
     """
-    known = environment_variables(path.parent) if variables is None else variables
-    known = {**known, **discovered(known, path)}
-    return {name: _service(name, _filled(body, known), known) for name, body in _document(path)["services"].items()}
+    values = environment_variables(path.parent) if variables is None else variables
+    values = {**values, **discovered(values, path)}
+    return {name: _service(name, _filled(body, values), values) for name, body in _document(path)["services"].items()}
 
 
 def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str]:
-    """Return VLALAB_SERVICES, VLALAB_POLICIES and VLALAB_GENERAL_POLICIES: name=http://name:port, by commas.
+    """Return VLALAB_SERVICES, VLALAB_POLICIES and VLALAB_GENERAL_POLICIES: name=http://name:port, comma-separated.
 
-    Services are those with a port, policies those with the label `vla-lab.role: policy`, general ones those of them
-    without the label `vla-lab.benchmark`. So the pages and the simulator find a new service. A list that the variables
-    have already stays.
+    Services are those with a port, policies those with the label `vla-lab.role: policy`, general policies those without
+    the label `vla-lab.benchmark`. So the pages and the simulator discover a new service. Lists that are set already
+    stay.
     """
     bodies = {name: body for name, body in _document(path)["services"].items() if body.get("ports") and name != PAGE}
     addresses = {
@@ -108,10 +108,10 @@ def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str
 
 
 def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = None) -> list[str]:
-    """Return the services that one needs, and those they need, in the order to start them; itself comes last.
+    """Return a service's transitive dependencies in start order, then the service.
 
-    What it depends on but was told to leave alone is not needed: by default the page asks openvla, and with
-    VLALAB_UI_POLICY=http://oracle:8001 it does not.
+    A dependency whose address the variables replace is not needed: by default the pages use openvla, but not with
+    VLALAB_UI_POLICY=http://oracle:8001.
     """
     services, by_default = read(path, variables), read(path, {})
     order: list[str] = []
@@ -133,28 +133,28 @@ def names() -> list[str]:
 
 
 def gpu_services() -> tuple[str, ...]:
-    """Return the services that compose.gpu.yaml gives a GPU."""
+    """Return the services with a GPU in compose.gpu.yaml."""
     return tuple(_document(GPU_FILE)["services"]) if GPU_FILE.exists() else ()
 
 
 def device_request(service: str, path: Path = GPU_FILE) -> Any:
-    """Return what compose.gpu.yaml asks for a service (driver, device_ids, capabilities), variables not filled in."""
+    """Return a service's device request in compose.gpu.yaml (driver, device_ids, capabilities), not interpolated."""
     (request,) = _document(path)["services"][service]["deploy"]["resources"]["reservations"]["devices"]
     return request
 
 
 def written(service: str) -> Any:
-    """Return what compose.yaml says about a service, with its variables as they are written."""
+    """Return a service's entry in compose.yaml, not interpolated."""
     return _document(FILE)["services"][service]
 
 
 def filled(service: str, variables: Mapping[str, str]) -> object:
-    """Return all that both files say about a service, with these variables: equal for equal settings."""
+    """Return a service's entries in both files, interpolated; they are equal if the settings have equal effects."""
     return [_filled(body, variables) for body in _bodies(service)]
 
 
 def texts(service: str) -> list[str]:
-    """Return every text of both files about a service, as it is written."""
+    """Return every string in a service's entries in both files, not interpolated."""
 
     def visit(node: object) -> Iterator[str]:
         if isinstance(node, str):
@@ -170,7 +170,7 @@ def _bodies(service: str) -> list[object]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Return a file as it is written. Nobody may change what it returns: it is read once while it stays the same."""
+    """Return a parsed file, not interpolated. Do not change the result: it is cached until the file changes."""
     status = path.stat()
     document: dict[str, Any] = _parsed(path, status.st_mtime_ns, status.st_size)
     return document
@@ -195,21 +195,21 @@ def _filled(node: Any, variables: Mapping[str, str]) -> Any:
 
 
 def environment_variables(root: Path = ROOT) -> dict[str, str]:
-    """Return the variables that Compose would see: those of the root's .env under the process's own."""
+    """Return the variables that Compose would see: those of the root's .env, overridden by the process's."""
     return {**read_dotenv(root / ".env"), **os.environ}
 
 
 def project() -> str:
-    """Return the name that Compose's containers and network carry: services of other projects are left alone.
+    """Return the Compose project, which containers and network belong to; other projects are not touched.
 
-    $COMPOSE_PROJECT_NAME, else $VLALAB_PROJECT, of .env too; else this caller's and clone's own.
+    $COMPOSE_PROJECT_NAME, else $VLALAB_PROJECT, also from .env; else one per user and clone.
     """
-    known = environment_variables()
-    return known.get("COMPOSE_PROJECT_NAME") or known.get(PROJECT) or f"vla-lab-{state.owner()}"
+    variables = environment_variables()
+    return variables.get("COMPOSE_PROJECT_NAME") or variables.get(PROJECT) or f"vla-lab-{state.owner()}"
 
 
 def token() -> str | None:
-    """Return the lab's token, None without one. Raises LabError, without the token, for one that cannot be sent."""
+    """Return the lab's token, None without one. Raise LabError (without the token) for an invalid one."""
     token = environment_variables().get("VLALAB_TOKEN")
     try:
         return _TOKENS.check_token("VLALAB_TOKEN", token) if token else None
@@ -218,9 +218,9 @@ def token() -> str | None:
 
 
 def page_url(service: str) -> str:
-    """Return the address at which a proxy with TLS shows a service ($VLALAB_PUBLIC_URL), "" where it has none.
+    """Return a service's public address behind a TLS proxy ($VLALAB_PUBLIC_URL), "" without one.
 
-    Raises LabError for a bad address, or one without a token.
+    Raise LabError for an invalid address, or if no token is set.
     """
     try:
         return str(ADDRESS.page_url(service, environment_variables()))
@@ -231,28 +231,28 @@ def page_url(service: str) -> str:
 # --- one service --------------------------------------------------------------------------------------------
 
 
-def _service(name: str, body: Mapping[str, Any], known: Mapping[str, str]) -> Service:
-    where = f"compose.yaml: service '{name}'"
+def _service(name: str, body: Mapping[str, Any], variables: Mapping[str, str]) -> Service:
+    label = f"compose.yaml: service '{name}'"
     if "extends" in body or "env_file" in body or isinstance(body.get("environment"), list):
         unread = "extends, env_file or a list of variables"
-        raise LabError(f"{where} uses {unread}, which the local runtime does not read")
+        raise LabError(f"{label} uses {unread}, which the local runtime does not support")
     if "x-local" not in body:
-        raise LabError(f"{where} has no x-local; name the images/ folder it runs in")
+        raise LabError(f"{label} has no x-local; set it to its directory in images/")
     mounts = []
     for mount in body.get("volumes") or ():
         entry = mount if isinstance(mount, dict) and mount.get("type") == "bind" else {}
         source, target = str(entry.get("source", "")), str(entry.get("target", ""))
         if not (source.startswith(("/", "./", "~")) and target.startswith("/")):
-            raise LabError(f"{where} mounts {mount!r}; expected {{type: bind, source: ./this, target: /that}}")
+            raise LabError(f"{label} has mount {mount!r}; expected {{type: bind, source: ./this, target: /that}}")
         mounts.append((source, target))
     health = None
     if check := body.get("healthcheck"):
         if not isinstance(check["test"], list) or check["test"][0] != "CMD":
-            raise LabError(f"{where} has the health check {check['test']!r}; expected a list [CMD, …]")
+            raise LabError(f"{label} has health check {check['test']!r}; expected a list [CMD, …]")
         health = Health(tuple(check["test"][1:]), seconds(check.get("timeout", "30s")))
     command, environment = body.get("command") or [], body.get("environment") or {}
-    # A variable without a value is the caller's own.
-    environment = {key: known.get(key) if value is None else value for key, value in environment.items()}
+    # A variable without a value is taken from the caller.
+    environment = {key: variables.get(key) if value is None else value for key, value in environment.items()}
     return Service(
         name=name,
         environment_name=body["x-local"],
@@ -274,15 +274,15 @@ def _port(name: str, text: object) -> Port:
     if len(parts) != 3 or not all(part.isdecimal() and 0 < int(part) < 65536 for part in parts[1:]):
         variable = f"VLALAB_{name.upper().replace('-', '_')}_PORT"
         raise LabError(
-            f"service '{name}' would be published at {text!r}; expected address:port:port with ports from 1 to 65535 "
-            f"({variable} and VLALAB_BIND say where)"
+            f"service '{name}' has port {text!r}; expected address:port:port with ports from 1 to 65535 (set by "
+            f"{variable} and VLALAB_BIND)"
         )
     return Port(parts[0], int(parts[1]), int(parts[2]))
 
 
 def seconds(text: object) -> float:
-    """Return a duration of Compose ("1m30s", "500ms") in seconds. Raises LabError for another form."""
+    """Return a Compose duration ("1m30s", "500ms") in seconds. Raise LabError for an invalid one."""
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|us|h|m|s)", str(text))
     if not parts or "".join(number + unit for number, unit in parts) != str(text):
-        raise LabError(f"compose.yaml: {text!r} is no duration; expected one like '10s' or '1m30s'")
+        raise LabError(f"compose.yaml: {text!r} is not a duration; expected for example '10s' or '1m30s'")
     return sum(float(number) * UNITS_S[unit] for number, unit in parts)

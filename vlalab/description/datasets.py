@@ -1,4 +1,4 @@
-"""Data sets on the volume, and what one can be made of, by name: found before anything is made ready."""
+"""Data sets on the volume and the sources of new ones, by name."""
 
 from __future__ import annotations
 
@@ -11,68 +11,70 @@ from vlalab.description import manifests, runs
 from vlalab.host import borrowed, paths
 from vlalab.host.console import LabError
 
-ENDINGS = (".hdf5", ".h5")
+SUFFIXES = (".hdf5", ".h5")
 CONFIG_BYTES = 2**24  # of a run's or a recording's config.json
 FIRST = "./lab record libero_goal --name goal; ./lab dataset goal --format lerobot"
 
 regular_files = borrowed.module("vla_common.regular_files")
 
 
-def there() -> list[str]:
+def available() -> list[str]:
     """Return the names of the data sets on the volume, sorted."""
     root = paths.volume() / "datasets"
-    return sorted(path.name for path in root.glob("[!.]*") if is_one(path)) if root.is_dir() else []
+    return sorted(path.name for path in root.glob("[!.]*") if is_dataset(path)) if root.is_dir() else []
 
 
-def is_one(path: Path) -> bool:
-    """Return whether a path is a data set: a folder with meta/, or with HDF5 files, or such a file."""
+def is_dataset(path: Path) -> bool:
+    """Return whether a path is a data set: a directory with meta/ or HDF5 files, or an HDF5 file."""
     if path.is_file():
-        return path.suffix in ENDINGS
-    return (path / "meta").is_dir() or any(one.suffix in ENDINGS for one in path.glob("*"))
+        return path.suffix in SUFFIXES
+    return (path / "meta").is_dir() or any(file.suffix in SUFFIXES for file in path.glob("*"))
 
 
 def dataset(label: str, text: str) -> str:
-    """Return a data set's name, or its absolute path. Raises LabError for what is none, with the nearest name."""
-    known = there()
-    if text in known:
+    """Return a data set's name or absolute path. Raise LabError if it is not one."""
+    names = available()
+    if text in names:
         return text
     path = Path(text).expanduser()
     if path.exists():
-        if not is_one(path):
-            raise LabError(f"{label} '{text}' is no data set; expected a folder with meta/info.json or *.hdf5 in it")
+        if not is_dataset(path):
+            raise LabError(
+                f"{label} '{text}' is not a data set; expected a directory with meta/info.json or *.hdf5 files"
+            )
         return str(path.absolute())
-    raise _missing(label, text, known, "data set")
+    raise _missing(label, text, names, "data set")
 
 
 def source(label: str, text: str) -> str:
-    """Return what a data set is made of, or one that exists: a recording, a run, a data set, by name or directory."""
-    known = [*(runs.recordings() or []), *(runs.runs() or []), *there()]
+    """Return the name or directory of a recording, a run or a data set."""
+    names = [*(runs.recordings() or []), *(runs.runs() or []), *available()]
     if text == runs.LATEST:
         return runs.run(label, text)
-    path, matching = Path(text).expanduser(), [name for name in known if name.startswith(text)]
-    if text not in known and (path / runs.STORE).is_file():
+    path, matching = Path(text).expanduser(), [name for name in names if name.startswith(text)]
+    if text not in names and (path / runs.STORE).is_file():
         return str(path.absolute())
-    if text not in known and path.exists():
+    if text not in names and path.exists():
         return dataset(label, text)
-    if text in known or len(matching) == 1:
-        return text if text in known else matching[0]
-    raise _missing(label, text, known, "recording, run or data set")
+    if text in names or len(matching) == 1:
+        return text if text in names else matching[0]
+    raise _missing(label, text, names, "recording, run or data set")
 
 
 def job_of(text: str) -> str | None:
-    """Return the benchmark's job that a recording or a run was made on, None for what is neither or cannot be read."""
+    """Return the benchmark's job of a recording or a run, None for anything else."""
     name = (runs.newest() or [text])[0] if text == runs.LATEST else text
     for directory in (*(paths.volume() / kind / name for kind in ("demonstrations", "runs")), Path(text).expanduser()):
-        config, most = directory / "config.json", CONFIG_BYTES
-        with suppress(OSError, ValueError, KeyError), regular_files.open_regular(config, most) as file:
+        config, max_bytes = directory / "config.json", CONFIG_BYTES
+        with suppress(OSError, ValueError, KeyError), regular_files.open_regular(config, max_bytes) as file:
             return manifests.suites()[json.loads(file.read().decode("utf-8"))["suite"]]
     return None
 
 
-def _missing(label: str, text: str, known: list[str], what: str) -> LabError:
-    if not known:
-        there_is_none = f"there is no {what} in {paths.shown(paths.volume())} yet: {FIRST}"
-        return LabError(f"{label} '{text}' not found; expected a {what} or its folder, and {there_is_none}")
-    close = difflib.get_close_matches(text, known, 1, 0.4)
-    hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known[:5])}"
+def _missing(label: str, text: str, names: list[str], kind: str) -> LabError:
+    if not names:
+        none_yet = f"there is no {kind} in {paths.shown(paths.volume())} yet; create one: {FIRST}"
+        return LabError(f"{label} '{text}' not found; {none_yet}")
+    close = difflib.get_close_matches(text, names, 1, 0.4)
+    hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(names[:5])}"
     return LabError(f"{label} '{text}' not found; {hint}")

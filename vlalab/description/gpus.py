@@ -1,8 +1,8 @@
-"""The GPUs of this machine, as nvidia-smi tells them, and the ones that a service is to see.
+"""The GPUs of this machine, as reported by nvidia-smi, and those that a service may use.
 
-A service's variable VLALAB_<SERVICE>_GPU, or a task's --gpu, says which: none, all, or devices as nvidia-smi has them
-(numbers, UUIDs, MIG devices). Not set means what there is. Where nvidia-smi is there and fails, nobody guesses: a
-driver that broke with an update would otherwise be a run on the CPU that nobody asked for.
+A service's variable VLALAB_<SERVICE>_GPU, or a task's --gpu, selects them: none, all, or devices as in nvidia-smi
+(numbers, UUIDs, MIG devices). The default is all. A failing nvidia-smi is an error: after a broken driver
+update a run would otherwise silently use the CPU.
 """
 
 from __future__ import annotations
@@ -18,75 +18,74 @@ from collections.abc import Mapping
 from vlalab.description import compose
 from vlalab.host.console import LabError
 
-ASK_S = 5.0  # a GPU that was asleep takes seconds to answer
-STATUS_S = 0.8  # a table waits no longer
-NO_DEVICES = "No devices were found"  # nvidia-smi's words, with a status of its own, where the driver has no GPU
+ASK_S = 5.0  # a suspended GPU takes seconds to answer
+STATUS_S = 0.8  # for the status table
+NO_DEVICES = "No devices were found"  # printed by nvidia-smi if the driver has no GPU
 DEVICE = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
-# What a driver that does not answer says of itself, as its library names it → a part of nvidia-smi's words; why, and
-# what to do.
-SILENT = {
+# NVML's error of a driver that does not answer → a part of nvidia-smi's message; cause and fix.
+DRIVER_FAILURES = {
     "LibRmVersionMismatch": (
         "version mismatch",
-        "the kernel has {driver} loaded and the library is of another version: it was updated since the machine "
-        "started; sudo reboot",
+        "the kernel has {driver} loaded and the library has another version: the driver was updated since the last "
+        "boot; sudo reboot",
     ),
     "DriverNotLoaded": (
         "communicate with the NVIDIA driver",
-        "the driver is installed and the kernel has not loaded it; after a new kernel its module has to be built "
-        "again, Secure Boot may refuse it: sudo modprobe nvidia",
+        "the driver is installed but the kernel has not loaded it; after a kernel update its module must be rebuilt, "
+        "and Secure Boot may reject it: sudo modprobe nvidia",
     ),
     "NoPermission": (
         "Insufficient Permissions",
-        "the GPU is closed to you: no right to /dev/nvidiactl; sudo chmod 666 /dev/nvidia*",
+        "no permission to use the GPU (/dev/nvidiactl); sudo chmod 666 /dev/nvidia*",
     ),
 }
 
 
-def _ask(query: str, timeout_s: float) -> list[list[str]]:
-    """Return the rows of `nvidia-smi --query-…`, each a list of stripped cells; none where it is missing.
+def _query(query: str, timeout_s: float) -> list[list[str]]:
+    """Return the rows of `nvidia-smi --query-…`, each a list of stripped cells; none if it is not installed.
 
-    Raises OSError, with nvidia-smi's words, where it is installed and fails.
+    Raise OSError with its message if it fails.
     """
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        raise OSError(f"it did not answer within {timeout_s:g} s") from None
-    words = (asked.stdout + asked.stderr).strip()
-    if asked.returncode != 0 and NO_DEVICES not in words:
-        raise OSError(words.splitlines()[0] if words else f"it ended with status {asked.returncode}")
-    lines = asked.stdout.splitlines() if asked.returncode == 0 else []
+        raise OSError(f"nvidia-smi did not answer within {timeout_s:g} s") from None
+    output = (process.stdout + process.stderr).strip()
+    if process.returncode != 0 and NO_DEVICES not in output:
+        raise OSError(output.splitlines()[0] if output else f"nvidia-smi exited with status {process.returncode}")
+    lines = process.stdout.splitlines() if process.returncode == 0 else []
     return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
 
 
 @functools.cache
 def _devices() -> tuple[dict[str, str], str | None]:
-    """Return {number: UUID}, and what nvidia-smi said if it failed."""
+    """Return {number: UUID}, and nvidia-smi's message if it failed."""
     try:
-        rows = _ask("gpu=index,uuid", ASK_S)
+        rows = _query("gpu=index,uuid", ASK_S)
     except OSError as error:
         return {}, str(error)
     return {row[0]: row[-1] for row in rows if row[0].isdigit()}, None
 
 
 def count() -> int:
-    """Return how many GPUs there are."""
+    """Return the number of GPUs."""
     return len(_devices()[0])
 
 
 def problem() -> str | None:
-    """Return what nvidia-smi said where it is there and fails, None where it answers or is not there."""
+    """Return nvidia-smi's message if it fails, None if it answers or is not installed."""
     return _devices()[1]
 
 
 def memory_by_process() -> dict[int, dict[str, int]]:
-    """Return {pid: {GPU's index: MiB}} for every process that computes on a GPU; nothing where nvidia-smi fails."""
+    """Return {pid: {GPU index: MiB}} for every process that computes on a GPU; empty if nvidia-smi fails."""
     used: dict[int, dict[str, int]] = defaultdict(dict)
     try:
-        index = {row[1]: row[0] for row in _ask("gpu=index,uuid", STATUS_S) if len(row) == 2}
-        rows = _ask("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
+        index = {row[1]: row[0] for row in _query("gpu=index,uuid", STATUS_S) if len(row) == 2}
+        rows = _query("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
     except OSError:
         return {}
     for row in rows:
@@ -95,64 +94,68 @@ def memory_by_process() -> dict[int, dict[str, int]]:
     return dict(used)
 
 
-# --- which ones a service sees ------------------------------------------------------------------------------
+# --- selection ---------------------------------------------------------------------------------
 
 
 def variable(service: str) -> str:
-    """Return the variable that says which GPUs a service sees: "ws_mdl" → VLALAB_WS_MDL_GPU."""
+    """Return the variable that selects a service's GPUs: "ws_mdl" → VLALAB_WS_MDL_GPU."""
     return f"VLALAB_{service.upper().replace('-', '_')}_GPU"
 
 
-def devices(choice: str, where: str) -> list[str]:
-    """Return the devices of a choice like "0,1", as nvidia-smi names them. Raises LabError for what names none."""
-    found = [part.strip() for part in choice.split(",")]
-    if not all(DEVICE.fullmatch(part) for part in found):
+def devices(choice: str, label: str) -> list[str]:
+    """Return the devices of a selection like "0,1". Raise LabError for an invalid one."""
+    names = [part.strip() for part in choice.split(",")]
+    if not all(DEVICE.fullmatch(part) for part in names):
         raise LabError(
-            f"{where} {choice} is no device; expected auto, none, all, or numbers or UUIDs as `nvidia-smi -L` shows: "
+            f"invalid {label} {choice}; expected auto, none, all, or numbers or UUIDs as printed by `nvidia-smi -L`: "
             "0 or 0,1 or GPU-… or MIG-…"
         )
-    if len(set(found)) < len(found):
-        raise LabError(f"{where} {choice} names a device twice; name each once")
-    return found
+    if len(set(names)) < len(names):
+        raise LabError(f"{label} {choice} has a duplicate device")
+    return names
 
 
-def chosen(service: str, known: Mapping[str, str]) -> str:
-    """Return what `known` says about a service: "" (what there is), "none", "all" or devices. Raises LabError."""
-    choice = known.get(variable(service), "")
+def chosen(service: str, variables: Mapping[str, str]) -> str:
+    """Return a service's selection: "" (default), "none", "all" or devices. Raise LabError if it is invalid."""
+    choice = variables.get(variable(service), "")
     if service not in compose.gpu_services() or choice in ("", "auto"):
         return ""
     return choice if choice in ("all", "none") else ",".join(devices(choice, variable(service)))
 
 
-def why_silent(words: str, driver: str = "another driver") -> str:
-    """Return why a driver does not answer and what to do, by nvidia-smi's words or by the name of NVML's error."""
-    known = (why.format(driver=driver) for name, (said, why) in SILENT.items() if words == name or said in words)
-    return next(known, f"the GPU's driver does not answer ({words}); restart the machine: sudo reboot")
+def why_silent(message: str, driver: str = "another driver") -> str:
+    """Return cause and fix of a driver failure, from nvidia-smi's message or the name of NVML's error."""
+    explanations = (
+        explanation.format(driver=driver)
+        for name, (pattern, explanation) in DRIVER_FAILURES.items()
+        if message == name or pattern in message
+    )
+    return next(explanations, f"the GPU's driver does not answer ({message}); restart the machine: sudo reboot")
 
 
 def check(service: str) -> None:
-    """Raise LabError where a service would take the GPU there is, and nvidia-smi fails."""
-    if service in compose.gpu_services() and (words := problem()):
-        raise LabError(f"{why_silent(words)}, or run on the CPU with --gpu none ({variable(service)}=none)")
+    """Raise LabError if a service would use the GPU by default, and nvidia-smi fails."""
+    if service in compose.gpu_services() and (message := problem()):
+        raise LabError(f"{why_silent(message)}, or run on the CPU with --gpu none ({variable(service)}=none)")
 
 
 def first(number: int) -> str | None:
-    """Return the choice of that many devices, the first ones; None where there are not so many."""
+    """Return the selection of the first `number` devices; None if there are fewer."""
     return ",".join(list(_devices()[0])[:number]) if count() >= number else None
 
 
-def visible(service: str, known: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return which GPUs a local process is to see, "" for all, and the variables that let it see no other.
+def visible(service: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the GPUs that a local process may use, "" for all, and the CUDA variables that restrict it to them.
 
-    CUDA counts devices as nvidia-smi does only when it is told to. What the caller's own CUDA_VISIBLE_DEVICES says
-    stays, unless the lab's variable says something. Raises LabError where nobody said anything and nvidia-smi fails.
+    CUDA_DEVICE_ORDER makes CUDA number devices like nvidia-smi. The caller's CUDA_VISIBLE_DEVICES stays unless the
+    lab's variable is set. Raise LabError if neither is set and nvidia-smi fails.
     """
-    choice = chosen(service, known)
+    choice = chosen(service, variables)
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if choice == "none":
         return choice, {"CUDA_VISIBLE_DEVICES": ""}
     if choice not in ("", "all"):
-        # By number where nvidia-smi knows it: EGL's devices can be named by number only.
+        # Numbers rather than UUIDs if known, since EGL devices have numbers only.
         numbers = {uuid: number for number, uuid in _devices()[0].items()}
         return choice, {**order, "CUDA_VISIBLE_DEVICES": ",".join(numbers.get(d, d) for d in choice.split(","))}
     if service not in compose.gpu_services() or "CUDA_VISIBLE_DEVICES" in os.environ:

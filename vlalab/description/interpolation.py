@@ -1,4 +1,4 @@
-"""Variables as Compose fills them in: those of compose.yaml, and those of .env."""
+"""Variables in compose.yaml and .env, interpolated as Compose does."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dotenv.parser import parse_stream
 from vlalab.host.console import LabError
 
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
-_NESTED = r"(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*"  # a default may hold variables, whose defaults may again
+_NESTED = r"(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*"  # defaults may contain variables with defaults
 _VARIABLE = re.compile(rf"\$(?:(\$)|({_NAME})|\{{({_NAME})(?:(:?[-+?])({_NESTED}))?\}}|)")
 
 
 def interpolate(text: str, variables: Mapping[str, str]) -> str:
     """Return `text` with $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}, ${NAME:+other} and ${NAME:?error} filled.
 
-    $$ is a dollar sign. Raises LabError for a required variable that is not set, and for another form.
+    $$ is a dollar sign. Raise LabError for a required variable that is not set, and for other syntax.
     """
 
     def fill(match: re.Match[str]) -> str:
@@ -28,9 +28,13 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
         if dollar or plain:
             return dollar or variables.get(plain, "")
         if not braced:
-            why = "has a '${' without its '}', or what is no variable in it"
-            why = why if text.startswith("{", match.end()) else "has a '$' before no name; write '$$' for a dollar sign"
-            raise LabError(f"compose.yaml: {text!r} {why}; expected ${{NAME}} or ${{NAME:-default}}")
+            reason = "has a '${' without '}', or an invalid name in it"
+            reason = (
+                reason
+                if text.startswith("{", match.end())
+                else "has a '$' without a name; write '$$' for a dollar sign"
+            )
+            raise LabError(f"compose.yaml: {text!r} {reason}; expected ${{NAME}} or ${{NAME:-default}}")
         value = variables.get(braced)
         present = bool(value) if operator and operator.startswith(":") else value is not None
         if operator and operator.endswith("+"):
@@ -39,38 +43,38 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
             return value or ""
         default = interpolate(rest, variables)
         if operator.endswith("?"):
-            raise LabError(f"compose.yaml needs the variable {braced}: {default or 'it is not set'}")
+            raise LabError(f"compose.yaml requires the variable {braced}: {default or 'it is not set'}")
         return default
 
     return _VARIABLE.sub(fill, text)
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
-    """Return the variables of a .env file as Compose reads them; empty when there is none.
+    """Return the variables of a .env file as Compose reads them; empty if there is no file.
 
-    python-dotenv parses the lines (quotes, comments, several lines); variables in values are filled in as Compose
-    does, from the process and the lines above, but in single quotes. Raises LabError for a line that is not NAME=value.
+    python-dotenv parses the lines (quotes, comments, multi-line values). Values without single quotes are interpolated
+    from the process and the lines above, as Compose does. Raise LabError for a line that is not NAME=value.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise LabError(f"{path} is not UTF-8 text (line {line}); save it as UTF-8") from None
     for binding in parse_stream(io.StringIO(text)):
-        where = f"{path}, line {binding.original.line}"
+        location = f"{path}, line {binding.original.line}"
         if binding.error:
-            # The line itself is not repeated: it may hold a token, and this text goes into `./lab support`.
-            raise LabError(f"{where} is not a variable; expected NAME=value, quotes closed at the end")
+            # Without the line itself: it may contain a token, and messages go into `./lab support`.
+            raise LabError(f"{location} is not a variable; expected NAME=value, with closed quotes")
         if binding.key is None or binding.value is None:
             continue
         raw, value = binding.original.string.partition("=")[2].lstrip(), binding.value
         if not raw.startswith("'"):
             value = value.replace(r"\$", "$$") if raw.startswith('"') else value
-            value = re.sub(r"\$\$|\$(?![A-Za-z_{])", "$$", value)  # a "$" before no name is itself
+            value = re.sub(r"\$\$|\$(?![A-Za-z_{])", "$$", value)  # a "$" without a name is literal
             try:
-                value = interpolate(value, {**found, **os.environ})
+                value = interpolate(value, {**values, **os.environ})
             except LabError as error:
-                raise LabError(f"{where}: {str(error).removeprefix('compose.yaml: ')}") from None
-        found[binding.key] = value
-    return found
+                raise LabError(f"{location}: {str(error).removeprefix('compose.yaml: ')}") from None
+        values[binding.key] = value
+    return values

@@ -1,9 +1,9 @@
-"""The settings of a service, as variables of compose.yaml: what `up` was told (checkpoint, GPU, a port), and what a
-service that is up was started with, compared with what is requested now.
+"""The settings of a service, as variables of compose.yaml: those from the flags of `up` (checkpoint, GPU, a port), and
+those of a running service, compared with the requested ones.
 
-What `up` was told is kept in the caller's state directory while the service is up, so that a restart, or a service that
-is started later, sees the same values. All that it was started with, a token among it, is written nowhere: a local
-one shows it in the environment of its supervisor, a container in its configuration.
+The flags of `up` are stored in the caller's state directory while the service runs, so a restart, or a service started
+later, uses the same values. The complete settings, which include a token, are never written to a file: they are read
+from the environment of a local service's supervisor, or from a container's configuration.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from vlalab.host import borrowed, paths, state
 from vlalab.host.borrowed import Option
 from vlalab.host.console import LabError, unknown
 
-_WHOLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that is one variable, with its default
+_SINGLE_VARIABLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that consists of one variable with its default
 _PORT = re.compile(r":\d+")
-_VARIABLE = re.compile(r"\$\{[^{}]*\}")  # one inside a default
+_VARIABLE = re.compile(r"\$\{[^{}]*\}")  # a variable inside a default
 
-Settings = Mapping[str, "str | None"]  # variable → value; None: back to the default
+Settings = Mapping[str, "str | None"]  # variable → value; None: reset to the default
 
 
-def variable(service: str, what: str) -> str:
+def variable(service: str, setting: str) -> str:
     """Return the name of a service's variable: ("ws_mdl", "GPU") → VLALAB_WS_MDL_GPU."""
-    return f"VLALAB_{service.upper().replace('-', '_')}_{what}"
+    return f"VLALAB_{service.upper().replace('-', '_')}_{setting}"
 
 
 # --- from flags ---------------------------------------------------------------------------------------------
@@ -37,33 +37,35 @@ def variable(service: str, what: str) -> str:
 
 def from_flags(
     service: str, suite: str | None = None, checkpoint: str | None = None, gpu: str | None = None,
-    own: Mapping[str, str] = MappingProxyType({}),
+    model_flags: Mapping[str, str] = MappingProxyType({}),
 ) -> Settings:  # fmt: skip
-    """Return the settings of one service for the flags of `up`. Raise LabError for a checkpoint that does not exist.
+    """Return the settings of one service for the flags of `up`. Raise LabError for a missing checkpoint.
 
-    own: the model's own flags: setting -> value.
+    model_flags: setting → value.
     """
-    found: dict[str, str | None] = {}
+    settings: dict[str, str | None] = {}
     model = manifests.models().get(service)
     if model and (suite or checkpoint):
         published = model.checkpoints
         if not checkpoint and suite not in published:
-            raise LabError(unknown("suite", suite or "", published) + "; name another one's with --checkpoint")
-        how = f"./lab checkpoint {service} " + (f"--suite {suite}" if suite in published else "--tiny")
-        name = existing_checkpoint(checkpoint or published[suite or ""], how)
-        found[variable(service, "CHECKPOINT")] = name
+            raise LabError(
+                unknown("suite", suite or "", published) + "; use --checkpoint for a checkpoint of another suite"
+            )
+        command = f"./lab checkpoint {service} " + (f"--suite {suite}" if suite in published else "--tiny")
+        name = existing_checkpoint(checkpoint or published[suite or ""], command)
+        settings[variable(service, "CHECKPOINT")] = name
         if model.suite_setting:
-            found[variable(service, model.suite_setting)] = suite if suite in manifests.suites() else None
-    known = own_options(service) if model and own else {}
-    found |= {variable(service, name.upper()): value for name, value in own.items() if name in known}
+            settings[variable(service, model.suite_setting)] = suite if suite in manifests.suites() else None
+    options = model_options(service) if model and model_flags else {}
+    settings |= {variable(service, name.upper()): value for name, value in model_flags.items() if name in options}
     if gpu and service in compose.gpu_services():
         devices = gpu if gpu in ("auto", "all", "none") else ",".join(gpus.devices(gpu, "--gpu"))
-        found[variable(service, "GPU")] = None if gpu == "auto" else devices
-    return found
+        settings[variable(service, "GPU")] = None if gpu == "auto" else devices
+    return settings
 
 
-def own_options(service: str) -> Mapping[str, Option]:
-    """Return the options of a model that are flags of `up` for it alone."""
+def model_options(service: str) -> Mapping[str, Option]:
+    """Return a model's options that are flags of `up`."""
     location = manifests.models()[service].options.get("up")
     options = borrowed.options(location) if location else {}
     return {name: option for name, option in options.items() if option.group != "internal" and name != "checkpoint"}
@@ -71,29 +73,29 @@ def own_options(service: str) -> Mapping[str, Option]:
 
 def for_services(
     names: Sequence[str], suite: str | None, checkpoint: str | None, gpu: str | None,
-    own: Mapping[str, str] = MappingProxyType({}),
+    model_flags: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Settings]:  # fmt: skip
-    """Return the settings of several services for the flags of `up`. Raise LabError for a flag that fits none."""
+    """Return the settings of several services for the flags of `up`. Raise LabError for a flag that applies to none."""
     models = manifests.models()
     if (suite or checkpoint) and not set(names) & set(models):
-        raise LabError(f"--suite and --checkpoint are for {' and '.join(models)}, not for {', '.join(names)}")
+        raise LabError(f"--suite and --checkpoint apply to {' and '.join(models)}, not to {', '.join(names)}")
     if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
-        raise LabError(f"--gpu is for {', '.join(compose.gpu_services())}; {', '.join(names)} uses none")
-    for flag in own:
-        fitting = [name for name in models if flag in own_options(name)]
+        raise LabError(f"--gpu applies to {', '.join(compose.gpu_services())}, not to {', '.join(names)}")
+    for flag in model_flags:
+        fitting = [name for name in models if flag in model_options(name)]
         if not set(names) & set(fitting):
-            raise LabError(f"--{flag.replace('_', '-')} is for {' and '.join(fitting)}, not for {', '.join(names)}")
-    return {name: from_flags(name, suite, checkpoint, gpu, own) for name in names}
+            raise LabError(f"--{flag.replace('_', '-')} applies to {' and '.join(fitting)}, not to {', '.join(names)}")
+    return {name: from_flags(name, suite, checkpoint, gpu, model_flags) for name in names}
 
 
 def checkpoints_on_volume() -> list[str]:
-    """Return the names of the directories under checkpoints/ on the volume, without the course's."""
+    """Return the names of the directories in checkpoints/ on the volume, except those of course labs."""
     names = (path.name for path in (paths.volume() / "checkpoints").glob("*") if path.is_dir())
     return sorted(set(names) - set(runs.PREFIXES))
 
 
 def existing_checkpoint(name: str, advice: str = "") -> str:
-    """Return a checkpoint's name on the volume, or its absolute path. Raise LabError where there is none."""
+    """Return a checkpoint's name on the volume, or its absolute path. Raise LabError if it is not found."""
     directory, path = paths.volume() / "checkpoints", Path(name).expanduser().absolute()
     if "/" not in name and (directory / name).is_dir():
         return name
@@ -102,98 +104,98 @@ def existing_checkpoint(name: str, advice: str = "") -> str:
     existing = ", ".join(checkpoints_on_volume()) or "none"
     advice = advice or "./lab checkpoint " + " or ".join(manifests.models())
     raise LabError(
-        f"checkpoint '{name}' not found in {paths.shown(directory)}; there are: {existing}. Get one: {advice}"
+        f"checkpoint '{name}' not found in {paths.shown(directory)}; existing: {existing}. Get one: {advice}"
     )
 
 
 def from_shell(service: str) -> dict[str, str]:
-    """Return a service's own variables that this call was given by the shell; those of .env are there at any time."""
-    lasting, prefix = compose.read_dotenv(paths.ROOT / ".env"), variable(service, "")
-    mine = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
-    return {name: value for name, value in mine.items() if value != lasting.get(name)}
+    """Return a service's variables that the shell sets, without those that .env sets to the same value."""
+    dotenv, prefix = compose.read_dotenv(paths.ROOT / ".env"), variable(service, "")
+    shell = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
+    return {name: value for name, value in shell.items() if value != dotenv.get(name)}
 
 
-# --- kept ---------------------------------------------------------------------------------------------------
+# --- storage --------------------------------------------------------------------------------------------------
 
 
 def _path(service: str, make: bool = False) -> Path:
     return state.directory(make=make) / f"{service}.settings"
 
 
-def kept(service: str) -> dict[str, str]:
-    """Return what is kept for a service; nothing when nothing was, or the file is damaged."""
+def stored(service: str) -> dict[str, str]:
+    """Return the stored settings of a service; empty if there are none, or the file is damaged."""
     try:
-        found = json.loads(state.read(_path(service)) or "{}")
+        stored = json.loads(state.read(_path(service)) or "{}")
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+    if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
         return {}
-    return {name: value for name, value in found.items() if name.startswith(variable(service, ""))}
+    return {name: value for name, value in stored.items() if name.startswith(variable(service, ""))}
 
 
 def merged(old: Mapping[str, str], new: Settings) -> dict[str, str]:
-    """Return `old` with what `new` sets and without what it takes back."""
+    """Return `old` updated by `new`, without the variables that it resets."""
     return {name: value for name, value in {**old, **new}.items() if value is not None}
 
 
-def keep(service: str, values: Mapping[str, str]) -> None:
-    """Keep the settings of a service, for as long as it is up."""
+def save(service: str, values: Mapping[str, str]) -> None:
+    """Store the settings of a service."""
     if not values:
         return forget(service)
     state.write(_path(service, make=True), json.dumps(values, indent=1))
 
 
 def forget(service: str) -> None:
-    """Forget the settings of a service that is not up any more."""
+    """Delete the stored settings of a service that was stopped."""
     _path(service).unlink(missing_ok=True)
 
 
 def of_all(services: list[str]) -> dict[str, str]:
-    """Return the kept settings of several services as one set of variables."""
-    return {name: value for service in services for name, value in kept(service).items()}
+    """Return the stored settings of several services in one mapping."""
+    return {name: value for service in services for name, value in stored(service).items()}
 
 
-# --- what a service was started with ------------------------------------------------------------------------
+# --- running services ------------------------------------------------------------------------
 
 
 def names_of(service: str) -> set[str]:
-    """Return the variables that compose.yaml and compose.gpu.yaml name for a service, but ports of other ones."""
+    """Return the variables in a service's Compose entries, except the ports of other services."""
     placed = {ports.port_variable(name) for name in compose.names() if name != service}
     return {name for text in compose.texts(service) for name in re.findall(r"\$\{(\w+)", text)} - placed
 
 
 def of_container(service: str, environment: Mapping[str, str], command: list[str]) -> dict[str, str]:
-    """Return the settings that a container's configuration shows: where one variable makes a whole value of it."""
+    """Return the settings in a container's configuration, from values that consist of one variable."""
     written = compose.written(service)
     pairs = [(text, environment[name]) for name, text in written["environment"].items() if name in environment]
     pairs += list(zip(map(str, written.get("command") or ()), command, strict=False))
-    whole = [(match, value) for text, value in pairs if (match := _WHOLE.fullmatch(str(text)))]
-    values = {match[1]: "" if _is_default(match[2], value) else value for match, value in whole}
-    known = names_of(service) - {ports.port_variable(service)}  # it may have been moved, and nobody asked for that
-    return {name: value for name, value in values.items() if name in known}
+    matches = [(match, value) for text, value in pairs if (match := _SINGLE_VARIABLE.fullmatch(str(text)))]
+    values = {match[1]: "" if _is_default(match[2], value) else value for match, value in matches}
+    names = names_of(service) - {ports.port_variable(service)}  # may have been changed automatically
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _is_default(default: str, value: str) -> bool:
-    """Return whether a value is a default that follows another variable, as that was then: nobody asked for it."""
-    if whole := _WHOLE.fullmatch(default):  # a list of what compose.yaml has, whose ports may have moved since
-        return _PORT.sub("", value) == _PORT.sub("", compose.discovered({}).get(whole[1], ""))
+    """Return whether a value is a default that contains other variables, so it was not requested."""
+    if variable_match := _SINGLE_VARIABLE.fullmatch(default):  # a list of services, whose ports may have changed
+        return _PORT.sub("", value) == _PORT.sub("", compose.discovered({}).get(variable_match[1], ""))
     parts = _VARIABLE.split(default)
     return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), value) is not None
 
 
 def differing(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> list[str]:
-    """Return the variables that are requested with another effect than what a service was started with."""
+    """Return the variables whose requested values would change a running service."""
     before = compose.filled(service, current)
-    given = {name: requested[name] for name in current if name in requested}
-    return sorted(name for name in given if compose.filled(service, {**current, name: given[name]}) != before)
+    overrides = {name: requested[name] for name in current if name in requested}
+    return sorted(name for name in overrides if compose.filled(service, {**current, name: overrides[name]}) != before)
 
 
 def is_as_wanted(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> bool:
-    """Return whether the settings that are the service's own have the effect they would have with `requested`."""
-    own = {name: requested.get(name, "") for name in current if is_own(service, name)}
-    return compose.filled(service, {**current, **own}) == compose.filled(service, current)
+    """Return whether the requested values of the service's own variables would not change the running service."""
+    own_values = {name: requested.get(name, "") for name in current if belongs_to(service, name)}
+    return compose.filled(service, {**current, **own_values}) == compose.filled(service, current)
 
 
-def is_own(service: str, name: str) -> bool:
-    """Return whether a variable is that service's alone."""
+def belongs_to(service: str, name: str) -> bool:
+    """Return whether a variable is for that service only."""
     return name.startswith(variable(service, ""))

@@ -275,7 +275,7 @@ def _with_ports(service: str, settings: Mapping[str, str], any_port: bool) -> di
         (container.port for container in running if container.name == service and container.port and not any_port), None
     )
     placed = ports.service_on_free_port(
-        compose.FILE, service, variables, any_port=any_port, mine=current_port, by_engine=True
+        compose.FILE, service, variables, any_port=any_port, current_port=current_port, by_engine=True
     )
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
     return {**used, **settings, **port}

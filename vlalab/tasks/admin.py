@@ -1,4 +1,4 @@
-"""Tasks of who looks after the lab: tests, images, bundles, environments, locks, benchmarks."""
+"""Administration tasks: tests, images, bundles, environments, locks, benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vlalab.engine import building, cleaning
 from vlalab.environments import locks, venvs
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
-from vlalab.tasks.flags import Flag, Runtime, word
+from vlalab.tasks.flags import Flag, Runtime, positional
 from vlalab.tasks.task import finish, task
 from vlalab.testing import parts as test_parts
 from vlalab.testing import run as test_run
@@ -19,48 +19,48 @@ from vlalab.testing import run as test_run
 DEFAULT_ENVIRONMENT = manifests.default_environment()
 
 
-@task("test what runs here", "./lab eval libero_goal --trials 2")
+@task("run the tests", "./lab eval libero_goal --trials 2")
 def test(
-    parts: list[str] = word(help=f"all, {', '.join(test_run.NAMES)}; default: all", metavar="PART"),
-    quick: bool = option(False, "linter, host tool, and the contract in one Python only"),
-    nightly: bool = option(False, "also the tests that are too long for every change"),
+    parts: list[str] = positional(help=f"all, {', '.join(test_run.NAMES)}; default: all", metavar="PART"),
+    quick: bool = option(False, "linter, host tool, and the contract with one Python version"),
+    nightly: bool = option(False, "include the long tests of the nightly run"),
     minutes: float | None = option(
-        None, "how long part chaos attacks this lab's own evaluations and services", f"(0, {test_parts.MAX_MINUTES}]",
+        None, "duration of part chaos, which disturbs its own evaluations", f"(0, {test_parts.MAX_MINUTES}]",
         default_help="2.5"),
-    seed: int | None = option(None, "which attacks it draws", default_help="new ones, and the seed is printed"),
-    runtime: Runtime = option("auto", "where environments' tests run: docker (inside their images), local, or auto"),
+    seed: int | None = option(None, "seed of the disturbances", default_help="random, and printed"),
+    runtime: Runtime = option("auto", "where tests of environments run: docker (in their images), local, or auto"),
 ) -> None:  # fmt: skip
-    """Run all tests that this machine can run; says what it skips and why.
+    """Run all tests that this machine can run; prints what it skips and why.
 
     ./lab test                          everything
     ./lab test lint host                some parts
     ./lab test libero --runtime docker  an environment's tests, inside its image
-    ./lab test --quick                  what needs no environment: about a minute
-    ./lab test --nightly                everything, and what is too long for every change
-    ./lab test chaos --minutes 30       attack the lab for longer; --seed 7 repeats one
+    ./lab test --quick                  without environments: about a minute
+    ./lab test --nightly                everything, long tests included
+    ./lab test chaos --minutes 30       disturb a lab for longer; --seed 7 repeats a run
     """
     finish(test_run.run(parts, test_parts.Options(quick, runtime, minutes, seed, nightly)))
 
 
-@task("what is wrong here", f"./lab doctor {DEFAULT_ENVIRONMENT}")
+@task("diagnose this machine", f"./lab doctor {DEFAULT_ENVIRONMENT}")
 def doctor(
-    names: list[str] = word(help="environments to look at closely, by their own self-tests", metavar="ENV",
+    names: list[str] = positional(help="environments to self-test", metavar="ENV",
                             kind="environment"),
     json: bool = option(False, "print one JSON object (docs/doctor.md) instead of the table"),
-    fix: bool = option(False, "mend what is safe to mend, and ask before the rest"),
-    yes: bool = option(False, "with --fix: mend all of it without asking"),
-    offline: bool = option(False, "this machine has no network: do not look for one"),
+    fix: bool = option(False, "repair what is safe to repair, ask before other fixes"),
+    yes: bool = option(False, "with --fix: apply all fixes without asking"),
+    offline: bool = option(False, "skip network checks"),
 ) -> None:  # fmt: skip
-    """Examine machine, Docker, GPUs, network and clone: what is wrong, what it means, what to type.
+    """Check machine, Docker, GPUs, network and clone; for each problem print the cause and the fix.
 
-    ./lab doctor                 everything that is known within seconds
-    ./lab doctor openvla libero  these environments too, from inside: versions, kernels, a drawn scene
-    ./lab doctor --fix           set modes and owners right, and offer the other commands
+    ./lab doctor                 all quick checks
+    ./lab doctor openvla libero  self-test these environments too: versions, kernels, rendering
+    ./lab doctor --fix           repair modes and owners, and offer other fixes
     """
-    from vlalab.commands import examining  # all checks, which other tasks need not load
+    from vlalab.commands import examining  # slow to import
 
     if yes and not fix:
-        raise LabError("--yes says yes to what --fix would ask; give both")
+        raise LabError("--yes requires --fix")
     finish(examining.doctor(names, json, fix, yes, offline))
 
 
@@ -70,21 +70,21 @@ def _stages() -> list[Flag]:
 
 @task("build images", "./lab up SERVICE --runtime docker", "no-check", options=_stages)
 def build(
-    names: list[str] = word(help="environments, or all; default: all", metavar="NAME"),
-    no_cache: bool = option(False, "build every layer anew"),
+    names: list[str] = positional(help="environments, or all; default: all", metavar="NAME"),
+    no_cache: bool = option(False, "rebuild every layer"),
     flash_attn: str | None = option(
         None, "prebuilt (the release's wheel), compile (hours), or none", kind="one of", keywords=building.FLASH_ATTN,
         default_help="prebuilt"),
     base: str | None = option(None, "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>"),
     ca_bundle: str | None = option(
-        None, "certificates (PEM) of this network's authority, or none", default_help="what this machine trusts"),
-    index: str | None = option(None, "file that holds the URL of a package index mirror; also variable VLALAB_INDEX"),
+        None, "certificates (PEM) of this network's authority, or none", default_help="those this machine trusts"),
+    index: str | None = option(None, "file with the URL of a package index mirror; also VLALAB_INDEX"),
     arg: list[str] = option((), "further build arguments as NAME=VALUE,… (docs/images.md)"),
     progress: str = option("line", "line, plain (everything) or tty", kind="one of", keywords=building.PROGRESS),
-    dry_run: bool = option(False, "print the command, build nothing"),
+    dry_run: bool = option(False, "print the commands without building"),
     **stages: str,
 ) -> None:  # fmt: skip
-    """Build images from their locks; ends with each one's size.
+    """Build images from their locks and print their sizes.
 
     ./lab build libero ui
     ./lab build all --flash-attn none
@@ -95,16 +95,16 @@ def build(
     building.build(names, options)
 
 
-@task("pack all for offline", "./lab restore FILE")
+@task("pack for offline use", "./lab restore FILE")
 def bundle(
-    words: list[str] = word(help="environments, or all that are built, and last the file to write",
+    arguments: list[str] = positional(help="environments (or all that are built), then the file to write",
                             metavar="ENV … FILE"),
-    checkpoints: list[str] = option((), "names of folders under checkpoints/ on the volume, or all"),
+    checkpoints: list[str] = option((), "names of directories in checkpoints/ on the volume, or all"),
     assets: list[str] | None = option(
-        None, "names of folders under assets/ on the volume, or all", default_help="a benchmark's with its image"),
+        None, "names of directories in assets/ on the volume, or all", default_help="those of the bundled benchmarks"),
     no_host: bool = option(
-        False, "leave out the lab itself and its packages, with which the other machine needs no network"),
-    dry_run: bool = option(False, "show what would go into it"),
+        False, "leave out the lab itself and its packages, which a machine without network needs"),
+    dry_run: bool = option(False, "list the contents without writing"),
 ) -> None:  # fmt: skip
     """Write images, checkpoints, assets and the lab itself into one file, for a machine without network.
 
@@ -112,34 +112,34 @@ def bundle(
     ./lab bundle all /media/stick/lab.bundle --checkpoints all --assets all
     ./lab bundle weights.bundle --checkpoints openvla-7b-finetuned-libero-goal
     """
-    names, file = packing.parse_words(",".join(words))
-    chosen = packing.default_assets(names) if assets is None else assets
-    packing.bundle(packing.Request(names, file, tuple(checkpoints), tuple(chosen), not no_host, dry_run))
+    names, file = packing.parse_arguments(",".join(arguments))
+    selected_assets = packing.default_assets(names) if assets is None else assets
+    packing.bundle(packing.BundleRequest(names, file, tuple(checkpoints), tuple(selected_assets), not no_host, dry_run))
 
 
 @task("unpack a bundle", "./lab eval libero_goal --trials 2")
 def restore(
-    file: str = word(help="what ./lab bundle made"),
-    force: bool = option(False, "replace images and files that are newer here"),
-    dry_run: bool = option(False, "show what it would bring"),
+    file: str = positional(help="a file written by ./lab bundle"),
+    force: bool = option(False, "replace images and files that are newer on this machine"),
+    dry_run: bool = option(False, "list the changes without making them"),
 ) -> None:
-    """Check a bundle's every part, load its images and put its files onto the volume.
+    """Verify a bundle, load its images and copy its files to the volume.
 
     ./lab restore /media/stick/lab.bundle
     """
     restoring.restore(Path(file).expanduser().absolute(), force, dry_run)
 
 
-@task("remove left-overs", "./lab clean --venvs --dry-run")
+@task("free disk space", "./lab clean --venvs --dry-run")
 def clean(
-    venvs: bool = option(False, "the local environments (images/*/.venv, admin/.venv, cluster/.venv) too"),
-    all_users: bool = option(False, "old images that others built, or another clone, too"),
-    yes: bool = option(False, "remove all of it without asking"),
-    dry_run: bool = option(False, "only show it"),
+    venvs: bool = option(False, "include local environments (images/*/.venv, admin/.venv, cluster/.venv)"),
+    all_users: bool = option(False, "include old images built by other users or clones"),
+    yes: bool = option(False, "remove everything without asking"),
+    dry_run: bool = option(False, "list only"),
 ) -> None:
-    """Show what old images, build cache and local environments take, and remove what you say.
+    """Show the size of old images, build cache and local environments, and remove what you confirm.
 
-    ./lab clean                 asks for each kind of thing; the volume is never touched
+    ./lab clean                 asks before each removal; never changes the volume
     ./lab clean --venvs --yes
     """
     cleaning.clean(venvs, yes, dry_run, all_users)
@@ -151,11 +151,11 @@ def clean(
     tables=lambda: {"The benchmarks, with results in bench/RESULTS.md": programs.described_benchmarks()},
 )
 def bench(
-    benchmark: str = word(help="which one", kind="one of", keywords=programs.benchmarks()),
-    quick: bool = option(False, "at most a minute"),
-    options: str = option("", "flags of its program, in quotes; --options=--help lists them"),
+    benchmark: str = positional(help="its name, listed below", kind="one of", keywords=programs.benchmarks()),
+    quick: bool = option(False, "take at most a minute"),
+    options: str = option("", "flags of its program, quoted; --options=--help lists them"),
 ) -> None:
-    """Run a benchmark; its results are the lines that begin with FIGURE.
+    """Run a benchmark; result lines begin with FIGURE.
 
     ./lab bench sim --quick
     ./lab bench openvla --options "--busy 2"
@@ -163,9 +163,9 @@ def bench(
     finish(programs.run_benchmark(benchmark, quick, options))
 
 
-@task("make an environment", "./lab status")
-def env(names: list[str] = word(help=f"environments; default: {DEFAULT_ENVIRONMENT}", metavar="NAME")) -> None:
-    """Make an environment from its lock, as eval and test do on first use.
+@task("create an environment", "./lab status")
+def env(names: list[str] = positional(help=f"environments; default: {DEFAULT_ENVIRONMENT}", metavar="NAME")) -> None:
+    """Create an environment from its lock, as eval and test do on first use.
 
     ./lab env libero
     """
@@ -175,27 +175,27 @@ def env(names: list[str] = word(help=f"environments; default: {DEFAULT_ENVIRONME
 
 @task("pin packages", "./lab test --quick")
 def lock(
-    names: list[str] = word(help="host, contract or an environment; default: all", metavar="NAME"),
-    check: bool = option(False, "change nothing; fail when a lock does not fit its requirements.in"),
-    licences: bool = option(False, "change no lock; write the packages' licences into THIRD_PARTY.md"),
-    upgrade: bool = option(False, "take the newest versions that fit, not the ones already pinned"),
+    names: list[str] = positional(help="host, contract or an environment; default: all", metavar="NAME"),
+    check: bool = option(False, "change nothing; fail if a lock does not match its requirements.in"),
+    licences: bool = option(False, "only write the packages' licences into THIRD_PARTY.md"),
+    upgrade: bool = option(False, "pin the newest versions that fit"),
 ) -> None:
-    """Make requirements.lock from requirements.in: exact versions with hashes.
+    """Write requirements.lock from requirements.in: exact versions with hashes.
 
-    ./lab lock libero           after a change in images/libero/requirements.in
-    ./lab lock --check          fails when any lock and its requirements.in disagree
-    ./lab lock --licences       after a new lock of an image: licences, into THIRD_PARTY.md
+    ./lab lock libero           after a change of images/libero/requirements.in
+    ./lab lock --check          fail if a lock does not match its requirements.in
+    ./lab lock --licences       after changing an image's lock: update THIRD_PARTY.md
     """
     if licences:
-        from vlalab.environments import licences as licence_table  # with packages that no other task needs
+        from vlalab.environments import licences as licence_table  # needs packages that no other task needs
 
         print(f"{licence_table.FILE}: {licence_table.write()} packages")
         return
-    chosen = locks.choose(names)
+    targets = locks.choose(names)
     if not check:
-        for wanted in chosen:
-            print(f"{wanted.name}: {'new lock' if locks.make(wanted, upgrade) else 'unchanged'}")
-    elif problems := [problem for wanted in chosen for problem in locks.problems(wanted)]:
-        raise LabError("\n  ".join(["locks and requirements disagree:", *problems]))
+        for target in targets:
+            print(f"{target.name}: {'new lock' if locks.make(target, upgrade) else 'unchanged'}")
+    elif problems := [problem for target in targets for problem in locks.problems(target)]:
+        raise LabError("\n  ".join(["locks do not match their requirements:", *problems]))
     else:
-        print(f"{len(chosen)} locks fit their requirements")
+        print(f"{len(targets)} locks match their requirements")

@@ -1,4 +1,4 @@
-"""Tasks that bring what the others work with: checkpoints, assets, demonstrations, data sets; and what lies there."""
+"""Tasks for checkpoints, assets, demonstrations, data sets and stored runs."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from vlalab.description import datasets, manifests
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError, agreed
 from vlalab.tasks import evaluate
-from vlalab.tasks.flags import Runtime, of_benchmarks, of_models, program_flags, word
+from vlalab.tasks.flags import Runtime, of_benchmarks, of_models, positional, program_flags
 from vlalab.tasks.task import finish, task
 
-CHECKPOINT_OPTIONS = "vla_modelkit.checkpoint_options:CheckpointOptions"  # of every model's program
+CHECKPOINT_OPTIONS = "vla_modelkit.checkpoint_options:CheckpointOptions"  # common to all models
 
 
 @task(
-    "get a model's weights", "./lab up {model}", "runtime dry-run", options=of_models("checkpoint", CHECKPOINT_OPTIONS)
+    "download a checkpoint", "./lab up {model}", "runtime dry-run", options=of_models("checkpoint", CHECKPOINT_OPTIONS)
 )
-def checkpoint(model: str = word(kind="model", keywords=("getter",)), **given: object) -> None:
-    """Download a checkpoint onto the volume, or make a tiny one to try things with.
+def checkpoint(model: str = positional(kind="model", keywords=("getter",)), **options: object) -> None:
+    """Download a checkpoint to the volume, or create a tiny one for tests.
 
     ./lab checkpoint openvla --suite libero_goal     15 GB; then: ./lab up openvla --suite libero_goal
     ./lab checkpoint openvla --tiny     then: ./lab up openvla --checkpoint openvla-tiny
-    ./lab checkpoint gr00t --repo OWNER/NAME --embodiment libero_mean_std     another one, and its scale
+    ./lab checkpoint gr00t --repo OWNER/NAME --embodiment libero_mean_std     another one and its statistics
     """
-    finish(programs.run(model, manifests.models()[model].getter, [], given))
+    finish(programs.run(model, manifests.models()[model].getter, [], options))
 
 
-@task("get meshes, textures", "./lab eval libero_goal --trials 2", "runtime dry-run")
+@task("get simulator assets", "./lab eval libero_goal --trials 2", "runtime dry-run")
 def assets(
-    what: str = word(help="a benchmark (download its official files), kit (make the project's own), or status",
+    target: str = positional(help="a benchmark (download its official files), kit (create substitutes), or status",
                      kind="assets"),
     all: bool = option(
-        False, "with the official files, what the suites that disturb others need (LIBERO-PRO's objects: 360 MB more "
-        "to download; LIBERO-plus's difficulties)",
+        False, "with the official files, also those of perturbed suites (LIBERO-PRO's objects: 360 MB more to "
+        "download; LIBERO-plus's difficulties)",
     ),
-    verify: bool = option(False, "status reads every file, also those that have not changed since they were last read"),
-    **given: object,
+    verify: bool = option(False, "with status: hash every file, even if unchanged since the last check"),
+    **options: object,
 ) -> None:  # fmt: skip
     """Get the simulator's meshes and textures.
 
-    ./lab assets libero         the official files: resumes, checks each
-    ./lab assets libero --all   LIBERO-PRO's objects too, and LIBERO-plus's difficulties
-    ./lab assets status         which ones a run would use
+    ./lab assets libero         the official files; resumes, verifies each
+    ./lab assets libero --all   with LIBERO-PRO's objects and LIBERO-plus's difficulties
+    ./lab assets status         show which assets a run would use
     """
     getters = programs.asset_getters()
-    job = what if what in getters else next(iter(getters))
-    words = ["official" if what == job else what]
-    finish(programs.run(job, getters[job], words, {"all": all, "verify": verify, **given}))
+    job = target if target in getters else next(iter(getters))
+    arguments = ["official" if target == job else target]
+    finish(programs.run(job, getters[job], arguments, {"all": all, "verify": verify, **options}))
 
 
 @task(
@@ -64,78 +64,78 @@ def record(
     gpu: str | None = None,
     runtime: str = "auto",
     dry_run: bool = False,
-    **recorders: object,
+    **recorder_options: object,
 ) -> None:  # fmt: skip
-    """Record demonstrations to learn from, on starts that no evaluation uses; ends with how many were kept.
+    """Record demonstrations for training, from start states that no evaluation uses; prints how many succeeded.
 
-    ./lab record libero_goal --episodes 100 --name goal-oracle     the oracle's; the same again goes on
-    ./lab record libero_goal --name recovery --noise 0.2     disturbed, with the oracle's answer to it
-    ./lab record libero_object --policy http://host:8000     any policy's successes
+    ./lab record libero_goal --episodes 100 --name goal-oracle     repeat the command to resume
+    ./lab record libero_goal --name recovery --noise 0.2     with noise, and the oracle's corrections
+    ./lab record libero_object --policy http://host:8000     successful episodes of any policy
     """
     policy = policy or manifests.benchmarks()[manifests.job_of(suite)].fallback
-    flags = tuple(programs.flags_of(recorders))
-    finish(evaluation.run(evaluation.Request(suite, policy, runtime, flags, dry_run, gpu, ("record",))))
+    flags = tuple(programs.flags_of(recorder_options))
+    finish(evaluation.run(evaluation.EvaluationRequest(suite, policy, runtime, flags, dry_run, gpu, ("record",))))
 
 
-@task("make, check, show data", "./lab dataset {source} --show", "runtime dry-run", options=of_benchmarks("dataset"))
+@task("build a data set", "./lab dataset {source} --show", "runtime dry-run", options=of_benchmarks("dataset"))
 def dataset(
-    source: str = word(help="a recording, a run or a data set: its name or its folder", kind="source"),
-    **given: object,
+    source: str = positional(help="name or directory of a recording, a run or a data set", kind="source"),
+    **options: object,
 ) -> None:
-    """Make a data set to train on, of a recording or a run; or say what is in one, check it, show it.
+    """Create a training data set from a recording or a run; or describe, check or show one.
 
-    ./lab dataset goal-oracle --format lerobot --size 128     of a recording; the same again goes on
-    ./lab dataset libero_goal-oracle-1 --format hdf5     of a run: to look at, not to learn from
+    ./lab dataset goal-oracle --format lerobot --size 128     from a recording; repeat to resume
+    ./lab dataset libero_goal-oracle-1 --format hdf5     from a run: to inspect, not to train on
     ./lab dataset goal-oracle --check
     ./lab dataset goal-oracle --show
-    ./lab dataset goal-oracle --bad 3,7-9     training leaves these out; --good takes it back
+    ./lab dataset goal-oracle --bad 3,7-9     exclude these from training; --good reverts
     """
-    alone = [name for name in ("name", "size", "cameras", "workers", "keep_failures", "render") if given[name]]
-    if alone and not given["format"]:
+    alone = [name for name in ("name", "size", "cameras", "workers", "keep_failures", "render") if options[name]]
+    if alone and not options["format"]:
         flag = f"--{alone[0].replace('_', '-')}"
-        raise LabError(f"{flag} says how a data set is made; add --format lerobot, or leave it out")
-    job = (datasets.job_of(source) if given["format"] else None) or manifests.default_job()
+        raise LabError(f"{flag} requires --format, for example --format lerobot")
+    job = (datasets.job_of(source) if options["format"] else None) or manifests.default_job()
     benchmark = manifests.benchmarks()[job]
     if not benchmark.datasets:
-        raise LabError(f"{source} is of {benchmark.title}, of whose episodes no data set is made")
-    finish(programs.run(job, benchmark.datasets, [source], given))
+        raise LabError(f"{source} is of {benchmark.title}, whose episodes cannot be converted to a data set")
+    finish(programs.run(job, benchmark.datasets, [source], options))
 
 
 @task(
-    "what a model may learn", "./lab finetune {model} --dataset {dataset}", "runtime dry-run", options=of_models("data")
+    "inspect training data", "./lab finetune {model} --dataset {dataset}", "runtime dry-run", options=of_models("data")
 )
-def data(model: str = word(kind="model", keywords=("data",)), **given: object) -> None:
-    """Say what is in a data set for a model: schema, episodes, tasks, statistics, and a page with films and curves.
+def data(model: str = positional(kind="model", keywords=("data",)), **options: object) -> None:
+    """Describe a model's data set: schema, episodes, tasks, statistics, and a page with videos and curves.
 
     ./lab data gr00t --dataset goal-oracle
     ./lab data gr00t --dataset goal-oracle --check --embodiment libero
     ./lab data gr00t --download gr1_arms_only.CanSort
     """
-    if not (given["dataset"] or given["download"]):
-        raise LabError("data needs --dataset NAME, or --download NAME to get one. See: ./lab data --help")
-    if given["dataset"] and given["download"]:
-        raise LabError("--dataset and --download both name a data set; give one of them")
-    finish(programs.run(model, manifests.models()[model].data, [], given))
+    if not (options["dataset"] or options["download"]):
+        raise LabError("data requires --dataset NAME, or --download NAME to get one. See: ./lab data --help")
+    if options["dataset"] and options["download"]:
+        raise LabError("--dataset and --download cannot be combined; give one of them")
+    finish(programs.run(model, manifests.models()[model].data, [], options))
 
 
-@task("list the runs", "./lab report latest --serve", "runtime")
+@task("list runs", "./lab report latest --serve", "runtime")
 def runs(
     delete: list[str] = option(
-        (), "runs, recordings or trained models to delete: shows their size and asks", kind="stored"),
-    yes: bool = option(False, "delete without asking"),
+        (), "runs, recordings or trained models to delete, after confirmation", kind="stored"),
+    yes: bool = option(False, "do not ask for confirmation"),
     runtime: Runtime = "auto",
 ) -> None:  # fmt: skip
-    """List the evaluation runs on the volume, the demonstrations recorded and the models trained there.
+    """List the evaluation runs, recorded demonstrations and trained models on the volume.
 
     ./lab runs
-    ./lab runs --delete libero_goal-oracle-1     shows what it takes on disk, and asks
+    ./lab runs --delete libero_goal-oracle-1     show its size, and ask
     """
     if not delete:
         return evaluate.on_runs(["list"], runtime)
     if not yes:
         evaluate.on_runs(["size", *delete], runtime)
         if not sys.stdin.isatty():
-            raise LabError("nobody is here to say yes; add --yes to delete")
-        if not agreed("delete for good?"):
+            raise LabError("cannot ask for confirmation without a terminal; add --yes to delete")
+        if not agreed("delete permanently?"):
             raise LabError("nothing was deleted")
     evaluate.on_runs(["remove", *delete], runtime)

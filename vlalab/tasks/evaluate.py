@@ -1,4 +1,4 @@
-"""Tasks that evaluate: a run, and what is made of runs."""
+"""Tasks that evaluate policies, and reports and comparisons of runs."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from vlalab.description import compose, manifests
 from vlalab.description import runs as existing
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
-from vlalab.tasks.flags import Runtime, of_benchmarks, program_flags, word
-from vlalab.tasks.task import Given, finish, task
+from vlalab.tasks.flags import Runtime, of_benchmarks, positional, program_flags
+from vlalab.tasks.task import FlagValues, finish, task
 
 CONFIG = "vla_evaluation.config"  # of the evaluator's and the recorder's options
-RUN_HELP = "a run: its name, the beginning of it, latest, or its folder"
-SUITE = word(help=manifests.suites_in_words(), kind="suite")
+RUN_HELP = "a run: its name or a prefix of it, latest, or its directory"
+SUITE = positional(help=manifests.format_suites(), kind="suite")
 
 
-def _after_evaluating(given: Given) -> str:
-    """Return the run's page if the pages are up, else how to compare it with the latest of its suite or see it."""
-    last, *before = existing.newest() or ["latest"]
+def _after_evaluating(values: FlagValues) -> str:
+    """Return the run's page if the pages are up, else a command to compare it with an earlier run or to show it."""
+    last, *earlier = existing.newest() or ["latest"]
     if page := addresses.open_page(compose.PAGE, f"/runs/{last}"):
         return page
-    others = [name for name in before if name.split("-")[0] == last.split("-")[0]]
-    return f"./lab compare {others[0]} {last}" if others else f"./lab report {last} --serve"
+    earlier_of_suite = [name for name in earlier if name.split("-")[0] == last.split("-")[0]]
+    return f"./lab compare {earlier_of_suite[0]} {last}" if earlier_of_suite else f"./lab report {last} --serve"
 
 
-def _after_report(given: Given) -> str:
-    """Return the page of the report where the pages are up."""
-    run, runs = str(given["run"] or "RUN"), existing.newest()
-    if given["serve"]:
+def _after_report(values: FlagValues) -> str:
+    """Return the report's page if the pages are up, else a command to show it."""
+    run, runs = str(values["run"] or "RUN"), existing.newest()
+    if values["serve"]:
         return addresses.open_page(compose.PAGE) or "./lab up ui"
     if run == "latest" and runs:
         run = runs[0]
@@ -47,141 +47,148 @@ def _after_report(given: Given) -> str:
     name="eval",
 )
 def evaluate(
-    suite: list[str] = word(
-        help=f"{manifests.suites_in_words()}; all: those of the default benchmark's table", kind="suite",
+    suite: list[str] = positional(
+        help=f"{manifests.format_suites()}; all: the default benchmark's published table", kind="suite",
         keywords=("all",)),
     policy: str = option(
-        "auto", "auto (the policy service that is up, else the benchmark's own), a service's name, a URL, or several: "
-        "URL,URL", kind="policy",
+        "auto", "auto (the running policy service, else the benchmark's own), a service's name, a URL, or several "
+        "replicas: URL,URL", kind="policy",
     ),
     replicas: int | None = option(
-        None, "start so many of --policy for this evaluation, on a GPU each as far as there are enough", "[1, 256]",
+        None, "start N replicas of --policy for this evaluation, one per GPU if there are enough", "[1, 256]",
         group="advanced"),
     cluster: str | bool | None = option(
-        None, "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this "
-        "machine's", metavar="HEAD", optional_value=True, group="advanced",
+        None, "run workers on the machines of a cluster (./lab cluster); HEAD: its head's address, default this "
+        "machine's cluster", metavar="HEAD", optional_value=True, group="advanced",
     ),
     join: str | None = option(
-        None, "work on the run of the evaluator that listens there; no SUITE", metavar="URL", group="advanced"),
+        None, "add workers to the run of the evaluator at this URL (started with --listen); without SUITE",
+        metavar="URL", group="advanced"),
     gpu: str | None = None,
     runtime: Runtime = "auto",
     dry_run: bool = False,
-    **evaluators: object,
+    **evaluator_options: object,
 ) -> None:  # fmt: skip
-    """Evaluate a policy on a suite of tasks; ends with the success rate and the report's path.
+    """Evaluate a policy on a suite of tasks; prints the success rate and the report's path.
 
-    ./lab eval libero_goal --trials 2                     the oracle, unless a policy service is up
-    ./lab eval libero_object --policy http://host:8000    any service that speaks the contract
-    ./lab eval libero_goal --trials 2 --resume            go on after Ctrl-C or a crash
+    ./lab eval libero_goal --trials 2                     the running policy service, else the oracle
+    ./lab eval libero_object --policy http://host:8000    any service that implements the contract
+    ./lab eval libero_goal --trials 2 --resume            continue after Ctrl-C or a crash
     ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4
-    ./lab eval libero_goal --policy http://a:8000,http://b:8000    the same policy on two GPUs or machines
-    ./lab eval libero_goal --runtime docker --trials 1    the same in containers
-    ./lab eval all --trials 2                             several suites; ends with their table and its mean
-    ./lab eval libero_goal --ensemble exponential         average the chunks that overlap, as ACT does
-    ./lab eval libero_goal --realtime 20 --execute 4      the world moves on while the policy thinks
-    ./lab eval libero_10 --listen 0.0.0.0:8100            others join: ./lab eval --join http://THIS:8100
+    ./lab eval libero_goal --policy http://a:8000,http://b:8000    two replicas, on two GPUs or machines
+    ./lab eval libero_goal --runtime docker --trials 1    in containers
+    ./lab eval all --trials 2                             several suites; prints their table and mean
+    ./lab eval libero_goal --ensemble exponential         average overlapping chunks, as ACT does
+    ./lab eval libero_goal --realtime 20 --execute 4      do not pause the simulation during inference
+    ./lab eval libero_10 --listen 0.0.0.0:8100            add machines: ./lab eval --join http://THIS:8100
     ./lab eval libero_10 --cluster --workers 64           on the machines of ./lab cluster
-    ./lab eval libero_10 --cluster --policy openvla --replicas 4    with four of the policy there, too
+    ./lab eval libero_10 --cluster --policy openvla --replicas 4    with four replicas of the policy on the cluster
     """
     evaluation.check_policies("--policy", policy)
     if join:
         if suite:
-            raise LabError(f"--join takes the suite of the run that is joined; leave {suite[0]} out")
-        finish(joining.join(join, policy, {**evaluators, "replicas": replicas}, runtime, dry_run, gpu))
+            raise LabError(f"--join uses the suite of the run that it joins; remove {suite[0]}")
+        finish(joining.join(join, policy, {**evaluator_options, "replicas": replicas}, runtime, dry_run, gpu))
         return
-    for one, other, what in (("trials", "episodes", "choose episodes"), ("run_id", "resume", "name a run")):
-        if evaluators[one] is not None and evaluators[other] not in (None, False):
-            both = " and ".join(f"--{name.replace('_', '-')}" for name in (one, other))
-            raise LabError(f"{both} both {what}; give one of them")
+    for first, second, purpose in (("trials", "episodes", "select episodes"), ("run_id", "resume", "name a run")):
+        if evaluator_options[first] is not None and evaluator_options[second] not in (None, False):
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in (first, second))
+            raise LabError(f"{flags} both {purpose}; give only one of them")
     if not suite:
-        raise LabError(f"eval needs SUITE ({manifests.suites_in_words()}). See: ./lab eval --help")
-    if evaluators["resume"] is True and len(suite) == 1:
+        raise LabError(f"eval requires SUITE ({manifests.format_suites()}). See: ./lab eval --help")
+    if evaluator_options["resume"] is True and len(suite) == 1:
         existing.require("run")
     evaluation.check_replicas(replicas, policy)
-    chosen = suites.chosen(suite)
-    if evaluators["workers"] == 0 and not evaluators["listen"]:
-        raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
-    if evaluators["listen"]:
-        runtime = joining.runtime_to_listen(runtime, str(evaluators["listen"]), chosen)
-    placed = ray_placement.prepare(runtime, cluster, policy, evaluators, replicas or 0) if cluster else None
+    selected = suites.select(suite)
+    if evaluator_options["workers"] == 0 and not evaluator_options["listen"]:
+        raise LabError("--workers must be 1 or more, got 0; 0 requires --listen, so that other machines can join")
+    if evaluator_options["listen"]:
+        runtime = joining.runtime_to_listen(runtime, str(evaluator_options["listen"]), selected)
+    placed = ray_placement.prepare(runtime, cluster, policy, evaluator_options, replicas or 0) if cluster else None
     if placed:
-        runtime, evaluators = placed.runtime, evaluators | placed.flags
-    request = evaluation.Request(
-        chosen[0],
+        runtime, evaluator_options = placed.runtime, evaluator_options | placed.flags
+    request = evaluation.EvaluationRequest(
+        selected[0],
         policy,
         runtime,
-        tuple(programs.flags_of(evaluators)),
+        tuple(programs.flags_of(evaluator_options)),
         dry_run,
         gpu,
         run_alongside=placed.run_alongside if placed else nullcontext,
         replicas=replicas or 0,
-        place_policies=placed.policies if placed and replicas else None,
+        start_policies=placed.policies if placed and replicas else None,
     )
-    code = evaluation.run(request) if len(chosen) == 1 else suites.run(request, chosen, ["./lab", *sys.argv[1:]])
-    if placed and placed.why:  # where lines of progress were drawn it may have been seen for a moment
-        raise LabError(f"the cluster stopped this evaluation: {placed.why}")
+    code = evaluation.run(request) if len(selected) == 1 else suites.run(request, selected, ["./lab", *sys.argv[1:]])
+    if placed and placed.stop_reason:  # repeated, since progress lines may have overwritten it
+        raise LabError(f"the cluster stopped this evaluation: {placed.stop_reason}")
     finish(code)
 
 
-ASKED_POLICY = word(help="a service's name or a URL; auto: the policy service that is up", kind="policy")
-STARTED_CHECKPOINT = option(
-    None, "for a policy that is started: a folder under checkpoints/ on the volume, or a path", kind="checkpoint"
+POLICY_ARGUMENT = positional(help="a service's name or a URL; auto: the running policy service", kind="policy")
+CHECKPOINT_OPTION = option(
+    None, "of a policy that is started: a directory in checkpoints/ on the volume, or a path", kind="checkpoint"
 )
 
 
 @task(
-    "score on recordings",
+    "test on recorded data",
     "./lab act {policy} --dataset {dataset} --index 0",
     "gpu runtime dry-run",
     options=of_benchmarks("offline", without=["index"]),
 )
-def offline(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPOINT, **given: object) -> None:
-    """Compare what a policy would do with what was recorded: errors by dimension, key and episode, and does it listen?
+def offline(policy: str = POLICY_ARGUMENT, checkpoint: str | None = CHECKPOINT_OPTION, **options: object) -> None:
+    """Compare a policy's actions with recorded ones: errors by dimension, key and episode; is the instruction used?
 
     ./lab offline gr00t --dataset small --plot
     ./lab offline http://host:8000 --dataset ~/data/so100 --episodes 0-4
     """
-    _ask("offline", policy, checkpoint, given)
+    _query_policy("offline", policy, checkpoint, options)
 
 
 @task(
-    "ask for one action",
+    "query one action",
     "./lab offline {policy} --dataset {dataset} --plot",
     "gpu runtime dry-run",
     options=of_benchmarks("offline", without=["plot", "episodes", "steps", "execute"]),
 )
-def act(policy: str = ASKED_POLICY, checkpoint: str | None = STARTED_CHECKPOINT, **given: object) -> None:
-    """Show a policy one recorded moment: what it saw and was told, its chunk of actions, and what was done.
+def act(policy: str = POLICY_ARGUMENT, checkpoint: str | None = CHECKPOINT_OPTION, **options: object) -> None:
+    """Query a policy with one recorded step: show images, instruction, action chunk and recorded actions.
 
     ./lab act gr00t --dataset small --index 0
     """
-    _ask("act", policy, checkpoint, {**given, "index": given["index"] or 0})
+    _query_policy("act", policy, checkpoint, {**options, "index": options["index"] or 0})
 
 
-def _ask(task: str, policy: str, checkpoint: str | None, given: dict[str, object]) -> None:
-    """Run the program that asks a policy about recorded data."""
-    if not given["dataset"]:
-        raise LabError(f"{task} needs --dataset: a name under datasets/ on the volume, or a path")
-    how = {name: given.pop(name) for name in ("gpu", "runtime", "dry_run")}
+def _query_policy(task: str, policy: str, checkpoint: str | None, options: dict[str, object]) -> None:
+    """Run the program that queries a policy with recorded data."""
+    if not options["dataset"]:
+        raise LabError(f"{task} requires --dataset: a name in datasets/ on the volume, or a path")
+    run_options = {name: options.pop(name) for name in ("gpu", "runtime", "dry_run")}
     module = manifests.benchmarks()[manifests.default_job()].offline
-    flags = tuple(programs.flags_of(given))
-    finish(evaluation.run(evaluation.Request(None, policy, flags=flags, module=module, checkpoint=checkpoint, **how)))
+    flags = tuple(programs.flags_of(options))
+    finish(
+        evaluation.run(
+            evaluation.EvaluationRequest(None, policy, flags=flags, module=module, checkpoint=checkpoint, **run_options)
+        )
+    )
 
 
 @task("build or serve reports", _after_report, "runtime")
 def report(
-    run: str | None = word(None, RUN_HELP, kind="run or directory"),
-    serve: bool = option(False, "show reports in a browser, also one on another machine; without RUN a list of all"),
+    run: str | None = positional(None, RUN_HELP, kind="run or directory"),
+    serve: bool = option(False, "show the report, or without RUN a list of all, in a browser, also on another machine"),
     runtime: Runtime = "auto",
 ) -> None:
-    """Build a run's report again from its store; with --serve, start the pages, which show reports.
+    """Rebuild a run's report from its store; with --serve, start the web pages that show reports.
 
     ./lab report latest
-    ./lab report --serve             all runs, and how to see them from another machine
-    ./lab report latest --serve      this one; then: ./lab down ui
+    ./lab report --serve             all runs, and how to open them on another machine
+    ./lab report latest --serve      stop the pages with: ./lab down ui
     """
     if run is None and not serve:
-        raise LabError("which run? ./lab runs lists them, and ./lab report --serve shows all of them in a browser")
+        raise LabError(
+            "report requires RUN; run ./lab runs to list them, or ./lab report --serve to show all in a browser"
+        )
     if run:
         on_runs(["report", run], runtime)
     if serve:
@@ -190,19 +197,19 @@ def report(
 
 @task(
     "compare two runs",
-    lambda given: (
-        addresses.open_page(compose.PAGE, "/runs/compare?a={a}&b={b}".format_map(given))
-        or f"./lab report {given['b'] or 'RUN'} --serve"
+    lambda values: (
+        addresses.open_page(compose.PAGE, "/runs/compare?a={a}&b={b}".format_map(values))
+        or f"./lab report {values['b'] or 'RUN'} --serve"
     ),
     "runtime",
 )
 def compare(
-    a: str = word(help=RUN_HELP, kind="run or directory"),
-    b: str = word(help="another", kind="run or directory"),
-    force: bool = option(False, "also an incomplete run, a run with itself, other robots or control frequencies"),
+    a: str = positional(help=RUN_HELP, kind="run or directory"),
+    b: str = positional(help="another run", kind="run or directory"),
+    force: bool = option(False, "allow incomplete runs, a run with itself, different robots or control frequencies"),
     runtime: Runtime = "auto",
 ) -> None:
-    """Test two runs against each other, paired by episode.
+    """Compare two runs with a paired test over their episodes.
 
     ./lab compare libero_goal-oracle-1 libero_goal-random-1
     """
@@ -211,31 +218,31 @@ def compare(
 
 @task("policies × suites", lambda _: addresses.open_page(compose.PAGE, "/runs/leaderboard") or "./lab up ui", "runtime")
 def leaderboard(
-    suite: list[str] = word(help=f"only these suites ({manifests.suites_in_words()}); default: all that have runs",
+    suite: list[str] = positional(help=f"suites to include ({manifests.format_suites()}); default: all with runs",
                             kind="suite"),
-    csv: str | None = option(None, "write the figures to a file for a spreadsheet", pattern=r"(?i).+\.csv",
-                             expected="a name that ends with .csv", metavar="FILE"),
-    html: str | None = option(None, "write the tables to a page that needs nothing beside it", pattern=r"(?i).+\.html?",
-                              expected="a name that ends with .html", metavar="FILE"),
+    csv: str | None = option(None, "write the results to a CSV file", pattern=r"(?i).+\.csv",
+                             expected="a file name that ends with .csv", metavar="FILE"),
+    html: str | None = option(None, "write the tables to a self-contained HTML page", pattern=r"(?i).+\.html?",
+                              expected="a file name that ends with .html", metavar="FILE"),
     runtime: Runtime = "auto",
 ) -> None:  # fmt: skip
-    """Set policies against each other over suites: rates with 95 % intervals, and nothing incomparable side by side.
+    """Compare policies across suites: success rates with 95 % intervals; only comparable runs share a table.
 
     ./lab leaderboard                             every complete run
     ./lab leaderboard libero_goal libero_10       two suites
     ./lab leaderboard --csv all.csv --html all.html
     """
     existing.require("run")
-    words = []
+    arguments = []
     for flag, file in (("--csv", csv), ("--html", html)):
         path = Path(file or "").expanduser().absolute()
         if file and not path.parent.is_dir():
-            raise LabError(f"{flag} '{file}': there is no directory {path.parent}; make it, or name another")
-        # Directory and name apart: a container is shown the directory.
-        words += [flag, str(path.parent), path.name] if file else []
-    on_runs(["leaderboard", *suite, *words], runtime)
+            raise LabError(f"{flag} '{file}': directory {path.parent} does not exist; create it or choose another")
+        # Separate directory and name: a container mounts the directory.
+        arguments += [flag, str(path.parent), path.name] if file else []
+    on_runs(["leaderboard", *suite, *arguments], runtime)
 
 
-def on_runs(words: list[str], runtime: str) -> None:
-    """Run the evaluator's program for existing runs."""
-    finish(programs.run_module(manifests.default_job(), evaluation.RUNS, words, runtime))
+def on_runs(arguments: list[str], runtime: str) -> None:
+    """Run the program that works on existing runs."""
+    finish(programs.run_module(manifests.default_job(), evaluation.RUNS, arguments, runtime))

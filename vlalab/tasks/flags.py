@@ -1,7 +1,7 @@
 """Flags of tasks. Each is declared once: as an option of a program, or as a parameter of the task's function.
 
-A parameter is declared as a field of options is: `lines: int = option(50, "how many lines", "[0, inf)")`. What
-`option(…, kind=KIND)` takes is said in KINDS.
+A parameter is declared like a field of an options dataclass: `lines: int = option(50, "how many lines", "[0, inf)")`.
+KINDS defines the values of `option(…, kind=KIND)`.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from vlalab.description import compose, datasets, gpus, manifests, runs, service
 from vlalab.host import borrowed
 from vlalab.host.borrowed import Option, option
 from vlalab.host.console import LabError
-from vlalab.tasks.values import Values, existing, matching, number, one_of, ranges
+from vlalab.tasks.values import Values, choice, existing, matching, number, ranges
 
 Runtime = Literal["auto", "docker", "local"]
 
 
 @dataclass(frozen=True)
 class Flag(Option):
-    """A flag of a task, or a plain word after it. One of a program has no default here: the program's holds."""
+    """A flag or a positional argument of a task. Flags of programs have no default here: the program has it."""
 
     @property
     def flag(self) -> str:
-        """Its name as typed, without dashes; a parameter named like a word of Python ends with "_"."""
+        """Its name as typed, without dashes; a parameter named like a Python keyword ends with "_"."""
         return self.name.rstrip("_").replace("_", "-")
 
     @property
-    def is_word(self) -> bool:
-        """Whether it is a plain word after the task."""
+    def is_positional(self) -> bool:
+        """Whether it is a positional argument."""
         return self.group == "word"
 
     @property
     def is_needed(self) -> bool:
-        """Whether the task does nothing without it."""
-        return self.is_word and self.default is MISSING and not self.is_several
+        """Whether it is required."""
+        return self.is_positional and self.default is MISSING and not self.is_several
 
     @property
     def is_several(self) -> bool:
@@ -48,13 +48,13 @@ class Flag(Option):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
-        return self.flag if self.is_word else f"--{self.flag}"
+        """Its name in messages."""
+        return self.flag if self.is_positional else f"--{self.flag}"
 
     @property
-    def shown(self) -> str:
-        """How help shows it: SUITE …, --trials N, --resume [RUN], --no-host."""
-        if self.is_word:
+    def usage(self) -> str:
+        """Its usage in the help: SUITE …, --trials N, --resume [RUN], --no-host."""
+        if self.is_positional:
             name = self.metavar or self.flag.upper()
             return f"{name} …" if self.is_several and "…" not in name else name
         if self.type is bool:
@@ -63,19 +63,19 @@ class Flag(Option):
 
     @property
     def help(self) -> str:
-        """What it means, and what happens without it."""
-        text = self.summary or " or ".join(self.values.known)
+        """Its description and default."""
+        text = self.summary or " or ".join(self.values.choices)
         default = self.default if isinstance(self.default, (str, int, float)) and self.type is not bool else ""
         default = self.default_help or (str(default) if default not in ("", 0) else "")
         return f"{text}; default: {default}" if default else text
 
     @cached_property
     def values(self) -> Values:
-        """What it takes."""
+        """The values it accepts."""
         if self.kind:
             return KINDS[self.kind](self)
         if self.choices:
-            return one_of(tuple(map(str, self.choices)), metavar=self.metavar or "WHICH")
+            return choice(tuple(map(str, self.choices)), metavar=self.metavar or "WHICH")
         if self.type in (int, float):
             return number(self.within or "(-inf, inf)", self.type, self.metavar or "N")
         if self.pattern:
@@ -83,7 +83,7 @@ class Flag(Option):
         return Values(self.metavar or ("A,B" if self.is_several else "TEXT"))
 
     def read(self, typed: Sequence[str | bool]) -> object:
-        """Return the value of what was typed, the default where that is nothing. Raise LabError for an invalid one."""
+        """Return the value of what was typed, or the default. Raise LabError for an invalid value."""
         values = self.values
         if not typed:
             return [] if self.is_several and self.default is MISSING else self.default
@@ -91,7 +91,7 @@ class Flag(Option):
             return True
         if not (self.is_several or values.is_list):
             if len(typed) > 1:
-                raise LabError(f"{self.label} is given twice, the second time as '{typed[1]}'; give it once")
+                raise LabError(f"{self.label} was given more than once (the second value is '{typed[1]}')")
             return values.read(self.label, typed[0])
         parts = [part.strip() for part in ",".join(typed).split(",")]
         read = [values.read(self.label, part) for part in parts if part or not self.is_several]
@@ -113,10 +113,10 @@ def _robot(label: str, text: str) -> object:
     return (existing(metavar="FILE") if text.endswith(".json") else DIRECTORY_NAME).read(label, text)
 
 
-def _of_benchmarks(what: str) -> tuple[str, ...]:
-    """Return the cameras or the profiles of all benchmarks, each once."""
+def _of_benchmarks(attribute: str) -> tuple[str, ...]:
+    """Return the distinct cameras or profiles of all benchmarks."""
     return tuple(
-        dict.fromkeys(name for benchmark in manifests.benchmarks().values() for name in getattr(benchmark, what))
+        dict.fromkeys(name for benchmark in manifests.benchmarks().values() for name in getattr(benchmark, attribute))
     )
 
 
@@ -124,84 +124,91 @@ def _max_episodes() -> int:
     return max(benchmark.episodes for benchmark in manifests.benchmarks().values())
 
 
-def _suites(*more: str) -> Values:
-    return one_of((*more, *manifests.suites()), manifests.suite_aliases())
+def _suites(*keywords: str) -> Values:
+    return choice((*keywords, *manifests.suites()), manifests.suite_aliases())
 
 
-NAME_EXPECTED = "letters, digits, '.', '_' and '-', as a directory's name"
+NAME_EXPECTED = "a name of letters, digits, '.', '_' and '-'"
 DIRECTORY_NAME = matching(r"[\w][\w.-]*", NAME_EXPECTED, "NAME")
 RUN_ID = matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", NAME_EXPECTED, "RUN")
-# `kind` of an option → what its value may be.
+# `kind` of an option → its values.
 KINDS: dict[str, Callable[[Flag], Values]] = {
-    "address": lambda one: Values("HOST:PORT", _address),
-    "assets": lambda one: one_of((*programs.asset_getters(), "official", "kit", "status")),
-    "cameras": lambda one: replace(one_of(_of_benchmarks("cameras"), metavar="A,B"), is_list=True),
-    "checkpoint": lambda one: Values("NAME", lambda label, text: service_settings.existing_checkpoint(text)),
-    "dataset": lambda one: Values("NAME", datasets.dataset),
-    "device": lambda one: matching(r"cuda:\d+", one.summary, "WHICH", ("auto", "cpu", "cuda", "mps")),
-    "devices": lambda one: Values("WHICH", _devices, ("auto", "none", "all")),
-    "directory name": lambda one: DIRECTORY_NAME,
-    "embodiment": lambda one: Values("NAME", _robot),
-    "environment": lambda one: one_of(tuple(manifests.environments())),
-    "episodes": lambda one: ranges(_max_episodes(), metavar="0-9,12"),
-    "exercise": lambda one: one_of(course.exercises()),
-    "lab": lambda one: one_of(course.labs()),
-    "model": lambda one: one_of(programs.models_with(one.keywords[0])),
-    "notebooks": lambda one: one_of(tuple(manifests.notebooks())),
-    "one of": lambda one: one_of(one.keywords),
-    "path": lambda one: existing(one.keywords, metavar=one.metavar or "PATH"),
-    "path or checkpoint": lambda one: existing(one.keywords, "checkpoints", "NAME"),
-    "path or dataset": lambda one: existing(one.keywords, "datasets"),
-    "policy": lambda one: Values("WHICH", evaluation.check_policy, is_list=not one.is_word),
-    "profile": lambda one: one_of(_of_benchmarks("profiles")),
-    "published suite": lambda one: one_of(manifests.published_suites()),
-    "ranges": lambda one: ranges(metavar=one.metavar or "0-9,12"),
-    "recording": lambda one: replace(RUN_ID, metavar="NAME"),
-    "run": lambda one: Values("RUN", lambda label, text: runs.run(label, str(RUN_ID.read(label, text)))),
-    "run or directory": lambda one: Values("RUN", runs.run),
-    "run id": lambda one: matching(r"(?!latest$)[A-Za-z0-9][\w.-]*", f"{NAME_EXPECTED}, and not latest", "RUN"),
-    "several": lambda one: replace(one_of(one.keywords, metavar="A,B"), is_list=True),
-    "service": lambda one: one_of([name for name, service in compose.read().items() if service.role != "job"]),
-    "source": lambda one: Values("NAME", datasets.source),
-    "stored": lambda one: Values("NAME,…", runs.thing),
-    "suite": lambda one: _suites(*one.keywords),
-    "tasks": lambda one: ranges(names=True),
-    "trained": lambda one: Values("NAME", lambda label, text: runs.model(label, text, one.keywords[0])),
-    "trials": lambda one: number(f"[1, {_max_episodes()}]"),
+    "address": lambda flag: Values("HOST:PORT", _address),
+    "assets": lambda flag: choice((*programs.asset_getters(), "official", "kit", "status")),
+    "cameras": lambda flag: replace(choice(_of_benchmarks("cameras"), metavar="A,B"), is_list=True),
+    "checkpoint": lambda flag: Values("NAME", lambda label, text: service_settings.existing_checkpoint(text)),
+    "dataset": lambda flag: Values("NAME", datasets.dataset),
+    "device": lambda flag: matching(r"cuda:\d+", flag.summary, "WHICH", ("auto", "cpu", "cuda", "mps")),
+    "devices": lambda flag: Values("WHICH", _devices, ("auto", "none", "all")),
+    "directory name": lambda flag: DIRECTORY_NAME,
+    "embodiment": lambda flag: Values("NAME", _robot),
+    "environment": lambda flag: choice(tuple(manifests.environments())),
+    "episodes": lambda flag: ranges(_max_episodes(), metavar="0-9,12"),
+    "exercise": lambda flag: choice(course.exercises()),
+    "lab": lambda flag: choice(course.labs()),
+    "model": lambda flag: choice(programs.models_with(flag.keywords[0])),
+    "notebooks": lambda flag: choice(tuple(manifests.notebooks())),
+    "one of": lambda flag: choice(flag.keywords),
+    "path": lambda flag: existing(flag.keywords, metavar=flag.metavar or "PATH"),
+    "path or checkpoint": lambda flag: existing(flag.keywords, "checkpoints", "NAME"),
+    "path or dataset": lambda flag: existing(flag.keywords, "datasets"),
+    "policy": lambda flag: Values("WHICH", evaluation.check_policy, is_list=not flag.is_positional),
+    "profile": lambda flag: choice(_of_benchmarks("profiles")),
+    "published suite": lambda flag: choice(manifests.published_suites()),
+    "ranges": lambda flag: ranges(metavar=flag.metavar or "0-9,12"),
+    "recording": lambda flag: replace(RUN_ID, metavar="NAME"),
+    "run": lambda flag: Values("RUN", lambda label, text: runs.run(label, str(RUN_ID.read(label, text)))),
+    "run or directory": lambda flag: Values("RUN", runs.run),
+    "run id": lambda flag: matching(r"(?!latest$)[A-Za-z0-9][\w.-]*", f"{NAME_EXPECTED}, and not latest", "RUN"),
+    "several": lambda flag: replace(choice(flag.keywords, metavar="A,B"), is_list=True),
+    "service": lambda flag: choice([name for name, service in compose.read().items() if service.role != "job"]),
+    "source": lambda flag: Values("NAME", datasets.source),
+    "stored": lambda flag: Values("NAME,…", runs.thing),
+    "suite": lambda flag: _suites(*flag.keywords),
+    "tasks": lambda flag: ranges(names=True),
+    "trained": lambda flag: Values("NAME", lambda label, text: runs.model(label, text, flag.keywords[0])),
+    "trials": lambda flag: number(f"[1, {_max_episodes()}]"),
 }
 
 
-def word(default: Any = MISSING, help: str = "", **more: Any) -> Any:
-    """Return the declaration of a plain word after a task, of all such words for a list."""
+def positional(default: Any = MISSING, help: str = "", **more: Any) -> Any:
+    """Return the declaration of a positional argument; a list takes all remaining ones."""
     return option(default, help, group="word", **more)
 
 
 def flags_of_function(function: Callable[..., None]) -> list[Flag]:
-    """Return the flags that a function's parameters declare; those without a declaration come from elsewhere."""
+    """Return the flags that a function's parameters declare; parameters without a declaration are shared flags."""
     declared = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     hints = get_type_hints(function)
-    fields = [(name, hints[name], one) for name, one in declared.items() if isinstance(one, Field)]
-    return [Flag(**vars(one)) for one in borrowed.options_of(make_dataclass("Flags", fields, kw_only=True)).values()]
+    fields = [(name, hints[name], default) for name, default in declared.items() if isinstance(default, Field)]
+    options = borrowed.options_of(make_dataclass("Flags", fields, kw_only=True))
+    return [Flag(**vars(declaration)) for declaration in options.values()]
 
 
-def program_flags(*places: str, only: Collection[str] = (), without: Collection[str] = ()) -> list[Flag]:
+def program_flags(*locations: str, only: Collection[str] = (), without: Collection[str] = ()) -> list[Flag]:
     """Return the flags of a program's options.
 
-    places: MODULE:CLASS of each program that the task may run; an option of several is one flag, which takes what any
-    of them takes. only, without: names of options.
+    locations: MODULE:CLASS of each program that the task may run; an option that several have becomes one flag, which
+    accepts the values of all. only, without: names of options.
     """
     flags: dict[str, Flag] = {}
-    for place in places:
-        for name, one in borrowed.options(place).items():
-            if one.group == "internal" or name in without or (only and name not in only):
+    for location in locations:
+        for name, declared in borrowed.options(location).items():
+            if declared.group == "internal" or name in without or (only and name not in only):
                 continue
-            flag = Flag(**vars(one))
-            if one.type is not bool:
-                is_number = isinstance(one.default, (int, float))
-                default = f"{one.default:.12g}" if is_number else "" if one.default is MISSING else one.default or ""
-                flag = replace(flag, default=None, default_help=one.default_help or str(default))
-            elif one.default:  # a switch that is on: the flag turns it off
-                flag = replace(flag, name=f"no_{one.name}", summary=one.negated, default=False)
+            flag = Flag(**vars(declared))
+            if declared.type is not bool:
+                is_number = isinstance(declared.default, (int, float))
+                default = (
+                    f"{declared.default:.12g}"
+                    if is_number
+                    else ""
+                    if declared.default is MISSING
+                    else declared.default or ""
+                )
+                flag = replace(flag, default=None, default_help=declared.default_help or str(default))
+            elif declared.default:  # a switch that is on: the flag turns it off
+                flag = replace(flag, name=f"no_{declared.name}", summary=declared.negated, default=False)
             if first := flags.get(name):
                 choices = tuple(dict.fromkeys(first.choices + flag.choices))
                 keywords = tuple(dict.fromkeys(first.keywords + flag.keywords))
@@ -212,31 +219,33 @@ def program_flags(*places: str, only: Collection[str] = (), without: Collection[
 
 
 def of_models(task: str, *more: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
-    """Return what makes the flags of the programs that models have for a task, by their manifests."""
-    return lambda: program_flags(*more, *_places(manifests.models(), task), **which)
+    """Return a function that returns the flags of the models' programs for a task."""
+    return lambda: program_flags(*more, *_option_classes(manifests.models(), task), **which)
 
 
 def of_benchmarks(task: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
-    """Return what makes the flags of the programs that benchmarks have for a task, by their manifests."""
-    return lambda: program_flags(*_places(manifests.benchmarks(), task), **which)
+    """Return a function that returns the flags of the benchmarks' programs for a task."""
+    return lambda: program_flags(*_option_classes(manifests.benchmarks(), task), **which)
 
 
-def _places(programs: Mapping[str, manifests.Model] | Mapping[str, manifests.Benchmark], task: str) -> list[str]:
+def _option_classes(
+    programs: Mapping[str, manifests.Model] | Mapping[str, manifests.Benchmark], task: str
+) -> list[str]:
     return [program.options[task] for program in programs.values() if task in program.options]
 
 
 def _shared(
     runtime: Runtime = option(
-        "auto", "docker, local or auto: containers where an engine answers and the images are built, else processes"
+        "auto", "docker, local or auto: containers if Docker is running and the images are built, else processes"
     ),
-    dry_run: bool = option(False, "print the commands, change nothing"),
-    no_check: bool = option(False, "begin without the doctor's few checks"),
+    dry_run: bool = option(False, "print the commands without running them"),
+    no_check: bool = option(False, "skip the doctor's quick checks"),
     gpu: str | None = option(
-        None, "auto, none, all, or devices as nvidia-smi has them: 0 or 0,1, or UUIDs", kind="devices",
+        None, "auto, none, all, or devices as in nvidia-smi: 0 or 0,1, or UUIDs", kind="devices",
         default_help="VLALAB_<SERVICE>_GPU, else auto",
     ),
 ) -> None:  # fmt: skip
-    """Declare the flags of several tasks."""
+    """Declare the flags that several tasks share."""
 
 
 SHARED = {flag.flag: flag for flag in flags_of_function(_shared)}

@@ -1,4 +1,4 @@
-"""Tasks of the course: train its models, and use what was trained."""
+"""Course tasks: train its models and use them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vlalab.commands import addresses, course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host.borrowed import option
 from vlalab.host.console import LabError, unknown
-from vlalab.tasks.flags import Flag, of_models, program_flags, word
+from vlalab.tasks.flags import Flag, of_models, positional, program_flags
 from vlalab.tasks.serve import print_addresses
-from vlalab.tasks.task import Given, finish, task
+from vlalab.tasks.task import FlagValues, finish, task
 
-OF_SOME_LABS = ("corpus", "pair", "size", "data", "context")  # flags that not every lab has
-HAVE_FLAGS = ("epochs", "name", *OF_SOME_LABS, "preload", "device")  # the others are settings of --set
-GPUS = option(1, "processes, one per GPU", "[1, inf)")
+OF_SOME_LABS = ("corpus", "pair", "size", "data", "context")  # flags that only some labs have
+HAVE_FLAGS = ("epochs", "name", *OF_SOME_LABS, "preload", "device")  # the others are set with --set
+GPUS = option(1, "number of processes, one per GPU", "[1, inf)")
 
 
 def _lab_flags() -> list[Flag]:
@@ -26,11 +26,11 @@ def _lab_flags() -> list[Flag]:
 
 def _settings() -> dict[str, list[tuple[str, str]]]:
     help = {flag.name: flag.summary for flag in _lab_flags()}
-    return {f"train {lab} --set takes": course.rows(lab, help) for lab in course.labs()}
+    return {f"settings of train {lab} --set": course.rows(lab, help) for lab in course.labs()}
 
 
-def _after_training(given: Given) -> str:
-    lab = given["lab"]
+def _after_training(values: FlagValues) -> str:
+    lab = values["lab"]
     if lab == "minivla":
         return "./lab eval libero_object --policy minivla"
     use = {"diffusion": "./lab sample diffusion", "transformer": './lab translate "The door is open."'}
@@ -39,12 +39,12 @@ def _after_training(given: Given) -> str:
 
 @task("train a model", _after_training, "gpu runtime dry-run no-check", options=_lab_flags, tables=_settings)
 def train(
-    lab: str = word(kind="lab"),
+    lab: str = positional(kind="lab"),
     set: list[str] = option((), "further settings, listed below", metavar="NAME=VALUE,…"),
     gpus: int = GPUS,
-    **given: object,
+    **options: object,
 ) -> None:
-    """Train a model of the course; Ctrl-C saves, and the same command goes on.
+    """Train a model of the course. Ctrl-C saves; repeat the command to resume.
 
     ./lab train transformer --epochs 1 --size small
     ./lab train transformer --corpus mine.tsv --pair en-ko --set norm=post
@@ -52,31 +52,31 @@ def train(
     ./lab train minivla --data goal-oracle --size small
     ./lab train vit --epochs 60          a practice lab: docs/practice.md
     """
-    known, settings = course.settings(lab), course.flags(lab, set)
-    if others := programs.flags_of({name: given[name] for name in OF_SOME_LABS if name not in known}):
-        own = ", ".join(f"--{name}" for name in OF_SOME_LABS if name in known)
-        raise LabError(f"train {lab} does not take {others[0]}; its own: {own}")
-    if lab in ("transformer", "lstm") and given["corpus"] == "python":
-        raise LabError(f"--corpus python has one language and train {lab} translates; train gpt or bert read it")
+    available, settings = course.settings(lab), course.flags(lab, set)
+    if unsupported := programs.flags_of({name: options[name] for name in OF_SOME_LABS if name not in available}):
+        supported = ", ".join(f"--{name}" for name in OF_SOME_LABS if name in available)
+        raise LabError(f"train {lab} does not accept {unsupported[0]}; it accepts {supported}")
+    if lab in ("transformer", "lstm") and options["corpus"] == "python":
+        raise LabError(f"train {lab} needs a parallel corpus; --corpus python works with train gpt and train bert")
     if gpus > 1 and lab in ("diffusion", *course.practice()):
-        raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
-    if lab == "minivla" and given["data"] in (None, *known["data"].keywords):
-        raise LabError("train minivla needs demonstrations: --data NAME, a data set that `./lab dataset` has made")
-    if given["size"] and given["size"] not in known["size"].choices:
-        raise LabError(unknown(f"train {lab} --size", str(given["size"]), map(str, known["size"].choices)))
-    finish(programs.train(course.service(), course.module(lab, "train"), settings, gpus, given))
+        raise LabError(f"train {lab} runs on one GPU, got --gpus {gpus}; remove --gpus")
+    if lab == "minivla" and options["data"] in (None, *available["data"].keywords):
+        raise LabError("train minivla requires --data NAME, a data set created by ./lab dataset")
+    if options["size"] and options["size"] not in available["size"].choices:
+        raise LabError(unknown(f"train {lab} --size", str(options["size"]), map(str, available["size"].choices)))
+    finish(programs.train(course.service(), course.module(lab, "train"), settings, gpus, options))
 
 
-@task("demos to a policy", "./lab report learn-{suite} --serve", "gpu runtime dry-run no-check")
+@task("demos to policy", "./lab report learn-{suite} --serve", "gpu runtime dry-run no-check")
 def learn(
-    suite: str = word(help=manifests.suites_in_words(), kind="suite"),
-    minutes: float = option(90, "for demonstrations and training together", "(0, inf)"),
+    suite: str = positional(help=manifests.format_suites(), kind="suite"),
+    minutes: float = option(90, "time budget for demonstrations and training", "(0, inf)"),
     size: str = option("small", "of mini-VLA: tiny, small or base", kind="one of", keywords=("tiny", "small", "base")),
-    name: str | None = option(None, "of recording, data set and model", kind="directory name",
+    name: str | None = option(None, "name of recording, data set and model", kind="directory name",
                               default_help="the suite's"),
     demonstrations: int | None = option(
-        None, "how many", "[1, inf)", default_help="what a third of the minutes gives, 200 at most"),
-    tasks: str | None = option(None, "which tasks: numbers, ranges or names", kind="tasks", default_help="all"),
+        None, "number of demonstrations", "[1, inf)", default_help="as fits a third of the minutes, at most 200"),
+    tasks: str | None = option(None, "tasks: numbers, ranges or names", kind="tasks", default_help="all"),
     trials: int = option(10, "episodes per task in the evaluation", kind="trials"),
     set: list[str] = option((), "further settings of `train minivla`", metavar="NAME=VALUE,…"),
     workers: int | None = option(None, "simulator processes", "[1, inf)", default_help="one per core"),
@@ -84,15 +84,15 @@ def learn(
     runtime: str = "auto",
     dry_run: bool = False,
 ) -> None:  # fmt: skip
-    """Record demonstrations, train mini-VLA on them, evaluate it. Ctrl-C stops; the same command goes on.
+    """Record demonstrations, train mini-VLA on them, evaluate it. Ctrl-C stops; repeat the command to resume.
 
     ./lab learn libero_object
     ./lab learn libero_goal --minutes 30 --tasks 0-2 --name three
     """
     count = demonstrations or learning.demonstrations(minutes, workers or learning.cores())
-    plan = learning.Plan(suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set))
+    plan = learning.LearningPlan(suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set))
     typed = shlex.join(["./lab", *sys.argv[1:]])
-    progress = learning.begun(plan, counted=demonstrations is not None)
+    progress = learning.load_progress(plan, counted=demonstrations is not None)
     finish(learning.Learning(progress, workers, gpu, runtime, dry_run, typed).run())
 
 
@@ -102,15 +102,15 @@ def learn(
     "gpu runtime dry-run no-check",
     options=of_models("finetune"),
 )
-def finetune(model: str = word(kind="model", keywords=("trainer",)), gpus: int = GPUS, **given: object) -> None:
-    """Fine-tune a policy on a data set; Ctrl-C saves, and the same command goes on. The result serves at once.
+def finetune(model: str = positional(kind="model", keywords=("trainer",)), gpus: int = GPUS, **options: object) -> None:
+    """Fine-tune a policy on a data set. Ctrl-C saves; repeat the command to resume.
 
     ./lab finetune gr00t --dataset cups --max-steps 20000
-    ./lab finetune gr00t --dataset cups --lora-rank 16 --batch-size 4     fits a card of 24 GB
+    ./lab finetune gr00t --dataset cups --lora-rank 16 --batch-size 4     fits a 24 GB GPU
     """
-    if not given["dataset"]:
-        raise LabError("finetune needs --dataset, a data set's name under datasets/ on the volume, or its path")
-    finish(programs.train(model, manifests.models()[model].trainer, [], gpus, given))
+    if not options["dataset"]:
+        raise LabError("finetune requires --dataset: a name in datasets/ on the volume, or a path")
+    finish(programs.train(model, manifests.models()[model].trainer, [], gpus, options))
 
 
 @task(
@@ -119,47 +119,47 @@ def finetune(model: str = word(kind="model", keywords=("trainer",)), gpus: int =
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("transformer", "config:TranslateCommand")),
 )
-def translate(sentence: str = word(help="what to translate"), **given: object) -> None:
-    """Translate a sentence with a Transformer that was trained here.
+def translate(sentence: str = positional(help="the text to translate"), **options: object) -> None:
+    """Translate a sentence with a trained Transformer.
 
     ./lab translate "The door is open."
-    ./lab translate "The door is open." --epoch 0,10,19     what it knew then
+    ./lab translate "The door is open." --epoch 0,10,19     compare epochs
     """
-    runs.require_epochs("transformer", given["name"], given["epoch"])
-    finish(programs.run(course.service(), course.module("transformer", "translate"), ["--", sentence], given))
+    runs.require_epochs("transformer", options["name"], options["epoch"])
+    finish(programs.run(course.service(), course.module("transformer", "translate"), ["--", sentence], options))
 
 
-DIFFUSION = word(help="diffusion", kind="one of", keywords=("diffusion",))
+DIFFUSION = positional(help="diffusion", kind="one of", keywords=("diffusion",))
 
 
 @task(
-    "make pictures",
+    "generate images",
     "./lab score diffusion",
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("diffusion", "config:SampleRequest")),
 )
-def sample(lab: str = DIFFUSION, **given: object) -> None:
-    """Make pictures with a diffusion model that was trained here: a grid, and the way there as an animation.
+def sample(lab: str = DIFFUSION, **options: object) -> None:
+    """Generate images with a trained diffusion model: a grid, and an animation of the sampling.
 
     ./lab sample diffusion --sampler ddim --steps 20 --context hero
     """
-    runs.require_epochs(lab, given["name"], given["epoch"])
-    finish(programs.run(course.service(), course.module(lab, "sample"), [], given))
+    runs.require_epochs(lab, options["name"], options["epoch"])
+    finish(programs.run(course.service(), course.module(lab, "sample"), [], options))
 
 
 @task(
-    "measure those pictures",
+    "score generated images",
     "./lab sample diffusion --compare",
     "gpu runtime dry-run",
     options=lambda: program_flags(course.module("diffusion", "config:ScoreRequest")),
 )
-def score(lab: str = DIFFUSION, **given: object) -> None:
-    """Measure a diffusion model's pictures: of the class asked for? as varied as the real ones?
+def score(lab: str = DIFFUSION, **options: object) -> None:
+    """Score a diffusion model's images: do they match the requested class, and are they as varied as real ones?
 
     ./lab score diffusion --count 200
     """
-    runs.require_epochs(lab, given["name"], None)
-    finish(programs.run(course.service(), course.module(lab, "score"), [], given))
+    runs.require_epochs(lab, options["name"], None)
+    finish(programs.run(course.service(), course.module(lab, "score"), [], options))
 
 
 def _exercises() -> dict[str, list[tuple[str, str]]]:
@@ -169,71 +169,73 @@ def _exercises() -> dict[str, list[tuple[str, str]]]:
 
 @task("check an exercise", "./lab check", "runtime dry-run", tables=_exercises)
 def check(
-    exercise: str | None = word(None, "its name, listed below; none: list all, with how far you are", kind="exercise"),
-    file: str | None = word(None, "yours; default: the one in your exercises folder", kind="path", metavar="FILE"),
+    exercise: str | None = positional(
+        None, "its name, listed below; default: list all with your progress", kind="exercise"),
+    file: str | None = positional(
+        None, "your file; default: the one in your exercises directory", kind="path", metavar="FILE"),
     all: str | None = option(
-        None, "a folder with a folder of such files for each student: a table of them", kind="path", metavar="FOLDER"),
-    **given: object,
+        None, "a directory with one directory per student: print a table of results", kind="path", metavar="DIRECTORY"),
+    **options: object,
 ) -> None:  # fmt: skip
-    """Check an exercise of the course: what is wrong is said in words. The first time, its file is made.
+    """Check an exercise of the course and explain mistakes. The first call creates the file to edit.
 
     ./lab check transformer.attention
     ./lab check transformer.attention mine.py
     ./lab check --all handed-in/
     """
     if exercise and all:
-        raise LabError("--all checks a folder of all exercises; leave the exercise's name out")
+        raise LabError(f"--all checks all exercises; remove {exercise}")
     if file and not Path(file).is_file():
-        raise LabError(f"file '{file}' is not a file; without one the file in your exercises folder is taken")
+        raise LabError(f"'{file}' is not a file; remove it to check the file in your exercises directory")
     flags = {"directory": str(course.exercises_directory()), "name": exercise, "file": file, "all": all}
-    finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **given}))
+    finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **options}))
 
 
-@task("the course's own files", "./lab runs", "runtime dry-run", name="course")
+@task("import course files", "./lab runs", "runtime dry-run", name="course")
 def course_files(
-    action: str = word(help="import", kind="one of", keywords=("import",)),
-    path: str = word(help="a folder or a zip archive with weights, tokenizers, arrays, curves", kind="path"),
-    name: str = option("course", "what is set up is called so, and then what it is", kind="directory name"),
-    **given: object,
+    action: str = positional(help="import", kind="one of", keywords=("import",)),
+    path: str = positional(help="a directory or zip archive with weights, tokenizers, arrays, curves", kind="path"),
+    name: str = option("course", "prefix for the names of imported models", kind="directory name"),
+    **options: object,
 ) -> None:
-    """Bring the course's own files: told by their content, set up beside what is here, the originals left alone.
+    """Import the course's files, which are recognised by their content. Existing files and originals do not change.
 
     ./lab course import Downloads/course
     ./lab course import weights.zip --name spring
     """
     if not Path(path).is_dir() and not zipfile.is_zipfile(path):
-        raise LabError(f"path '{path}' is no folder and no zip archive; expected where the course's files lie")
+        raise LabError(f"path '{path}' is not a directory or zip archive; expected the course's files")
     module = f"services.{manifests.directory_of(course.service())}.course_files"
-    finish(programs.run(course.service(), module, [path, f"--name={name}"], given))
+    finish(programs.run(course.service(), module, [path, f"--name={name}"], options))
 
 
-def _after_notebook(given: Given) -> str:
-    return addresses.open_page(manifests.notebooks().get(str(given["env"]), "")) or "./lab status"
+def _after_notebook(values: FlagValues) -> str:
+    return addresses.open_page(manifests.notebooks().get(str(values["env"]), "")) or "./lab status"
 
 
 @task("open notebooks", _after_notebook, "gpu runtime dry-run")
 def notebook(
-    env: str = word(help="whose notebooks, and the environment that they run in", kind="notebooks"),
-    fresh: bool = option(False, "bring fresh copies; what was changed stays beside them as NAME.before-N"),
+    env: str = positional(help="the environment whose notebooks to open", kind="notebooks"),
+    fresh: bool = option(False, "restore the original notebooks; changed ones are kept as NAME.before-N"),
     gpu: str | None = None,
     runtime: str = "auto",
     dry_run: bool = False,
 ) -> None:
-    """Start JupyterLab in an environment, with the notebooks of the course that belong there.
+    """Start JupyterLab in an environment, with the course's notebooks for it.
 
     ./lab notebook ws_mdl              Transformer and diffusion
-    ./lab notebook libero --fresh      the notebooks as they were; your own stay beside them
+    ./lab notebook libero --fresh      restore the originals; changed copies are kept
     """
     service = manifests.notebooks()[env]
     if fresh:
         finish(programs.run_module(service, "vla_notebooks.home", [env, "--fresh"], runtime, dry_run))
-    given = service_settings.for_services([service], None, None, gpu)
-    print_addresses(lifecycle.up([service], runtime, given, dry_run))
+    overrides = service_settings.for_services([service], None, None, gpu)
+    print_addresses(lifecycle.up([service], runtime, overrides, dry_run))
 
 
 @task("show training curves", lambda _: addresses.open_page("tensorboard") or "./lab status", "runtime")
 def tensorboard(runtime: str = "auto") -> None:
-    """Show the training curves in a browser: starts the service of that name.
+    """Start TensorBoard, which shows training curves in a browser.
 
     ./lab tensorboard
     """

@@ -1,4 +1,4 @@
-"""Tasks that serve: services, and the checkpoints that they serve."""
+"""Tasks for services and the checkpoints that they serve."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.borrowed import option
 from vlalab.runtimes import steward
 from vlalab.runtimes.both import Instance
-from vlalab.tasks.flags import Flag, of_models, word
-from vlalab.tasks.task import Given, finish, task
+from vlalab.tasks.flags import Flag, of_models, positional
+from vlalab.tasks.task import FlagValues, finish, task
 
 
 def print_addresses(instances: list[Instance]) -> None:
-    """Print a line for each service: its name and where it is."""
+    """Print each service's name and address."""
     for instance in instances:
         print(addresses.line(instance))
 
 
 def _up_options() -> list[Flag]:
     options = of_models("up", without=["checkpoint"])()
-    return [replace(one, default_help="") for one in options]  # the service's own settings hold
+    return [replace(flag, default_help="") for flag in options]  # the service's settings apply
 
 
-def after_up(given: Given) -> str:
-    """Return what to open of the first service that a browser shows, else how to use a policy."""
-    names = given["names"]
+def after_up(values: FlagValues) -> str:
+    """Return a page to open if one of the services has one, else a command that uses a policy."""
+    names = values["names"]
     for name in (steward.PAGE, *manifests.notebooks().values(), "tensorboard"):
         if name in names and (page := addresses.open_page(name)):
             return page
@@ -43,40 +43,41 @@ def after_up(given: Given) -> str:
     tables=lambda: {"Services": [(name, service.about) for name, service in manifests.services().items()]},
 )
 def up(
-    names: list[str] = word(help="services to start", metavar="SERVICE"),
+    names: list[str] = positional(help="services to start", metavar="SERVICE"),
     suite: str | None = option(
-        None, "serve the checkpoint that was fine-tuned on this suite, with its statistics", kind="published suite"),
-    checkpoint: str | None = option(None, "a folder under checkpoints/ on the volume, or a path", kind="checkpoint"),
-    restart: bool = option(False, "start anew what is up with other settings than are asked for now"),
-    stay: bool = option(False, "one more of a policy, at any free port, in front: it ends with this command"),
+        None, "serve the checkpoint fine-tuned on this suite, with its statistics", kind="published suite"),
+    checkpoint: str | None = option(None, "a directory in checkpoints/ on the volume, or a path", kind="checkpoint"),
+    restart: bool = option(False, "restart services whose settings differ from the requested ones"),
+    stay: bool = option(False, "run one more instance of a policy in the foreground, on any free port"),
     gpu: str | None = None,
     runtime: str = "auto",
     dry_run: bool = False,
-    **own: str | None,
+    **model_flags: str | None,
 ) -> None:  # fmt: skip
     """Start services and wait until they are ready.
 
     ./lab up oracle                                  then: ./lab eval libero_goal
     ./lab up openvla --suite libero_goal --gpu 0     see also: ./lab checkpoint openvla --suite libero_goal
-    ./lab up openvla                                 with the only checkpoint there is, for example the tiny one
+    ./lab up openvla                                 serve the only checkpoint on the volume
     ./lab up openvla --suite base --unnorm-key bridge_orig --quant fp4
-    ./lab up openvla --stay --gpu 1                  another one beside it, until Ctrl-C
-    ./lab up ui                                      the pages and what they ask
+    ./lab up openvla --stay --gpu 1                  a second instance, until Ctrl-C
+    ./lab up ui                                      the web pages and the services they need
     """
-    own = {name: value for name, value in own.items() if value}
+    model_flags = {name: value for name, value in model_flags.items() if value}
     lifecycle.check_names(names, also=lifecycle.jobs())
-    given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, own)
+    settings = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, model_flags)
     if not dry_run:
-        preflight.refuse(names, given)
+        preflight.require_startable(names, settings)
     if stay:
-        lifecycle.stay(names, runtime, given, dry_run)
+        lifecycle.stay(names, runtime, settings, dry_run)
     else:
-        print_addresses(lifecycle.up(names, runtime, given, dry_run, restart=restart))
+        print_addresses(lifecycle.up(names, runtime, settings, dry_run, restart=restart))
 
 
 @task("stop services", "./lab up {names}", "dry-run")
 def down(
-    names: list[str] = word(help="services to stop; default: all that are up", metavar="SERVICE"), dry_run: bool = False
+    names: list[str] = positional(help="services to stop; default: all that are up", metavar="SERVICE"),
+    dry_run: bool = False,
 ) -> None:
     """Stop services.
 
@@ -84,25 +85,25 @@ def down(
     ./lab down oracle
     """
     if not lifecycle.down(names, dry_run) and not dry_run:
-        print("nothing is up")
+        print("no services are running")
 
 
-@task("stop and start again", "./lab status", "dry-run")
+@task("restart services", "./lab status", "dry-run")
 def restart(
-    names: list[str] = word(help="services; default: all that are up", metavar="SERVICE"), dry_run: bool = False
+    names: list[str] = positional(help="services; default: all that are up", metavar="SERVICE"), dry_run: bool = False
 ) -> None:
-    """Stop services and start them with the settings they had, on the newest image and lock.
+    """Restart services with their settings, on the newest image and lock.
 
     ./lab restart openvla
     """
     print_addresses(lifecycle.restart(names, dry_run))
 
 
-@task("what is up, and where", "./lab logs SERVICE")
+@task("show services", "./lab logs SERVICE")
 def status(
     json: bool = option(False, "print one JSON object (docs/doctor.md) instead of the table"),
 ) -> None:
-    """Show what is up in both runtimes: health, image, GPU and memory in use, and where.
+    """Show all services in both runtimes: health, image, GPU and memory use, address.
 
     ./lab status
     ./lab status --json
@@ -113,11 +114,11 @@ def status(
         overview.show()
 
 
-@task("the end of a log", "./lab status")
+@task("show a service's log", "./lab status")
 def logs(
-    name: str = word(help="service"),
-    lines: int = option(50, "how many lines", "[0, inf)"),
-    follow: bool = option(False, "go on printing what is added"),
+    name: str = positional(help="service"),
+    lines: int = option(50, "number of lines", "[0, inf)"),
+    follow: bool = option(False, "keep printing new lines"),
 ) -> None:
     """Show the end of a service's log.
 
@@ -128,12 +129,12 @@ def logs(
 
 @task("open a shell", "./lab status", "runtime dry-run")
 def shell(
-    name: str = word(help="environment or service"),
-    command: str | None = option(None, "run this command line instead, and end"),
+    name: str = positional(help="environment or service"),
+    command: str | None = option(None, "run this command line and exit"),
     runtime: str = "auto",
     dry_run: bool = False,
 ) -> None:
-    """Open a shell in an environment: its image with a service's restrictions, or its local twin.
+    """Open a shell in an environment: in its container, restricted like a service, or in its local environment.
 
     ./lab shell openvla
     ./lab shell libero --command "python -V"
@@ -147,30 +148,32 @@ def shell(
     "gpu runtime dry-run",
     options=of_models("verify", only=("checkpoint", "modes", "count", "image", "instruction")),
 )
-def verify(model: str = word(kind="model", keywords=("verifier",)), **given: object) -> None:
-    """Load a checkpoint, ask it for actions, and say what that takes: latency, its parts, memory.
+def verify(model: str = positional(kind="model", keywords=("verifier",)), **options: object) -> None:
+    """Load a checkpoint, query actions, and report latency, its breakdown, and memory.
 
     ./lab verify openvla --checkpoint openvla-tiny
     ./lab verify openvla --modes bf16-sdpa,nf4
     """
-    finish(programs.run(model, manifests.models()[model].verifier, [], given))
+    finish(programs.run(model, manifests.models()[model].verifier, [], options))
 
 
-@task("write ONNX modules", "./lab bench {model}", "runtime dry-run", options=of_models("export"))
+@task("export to ONNX", "./lab bench {model}", "runtime dry-run", options=of_models("export"))
 def export(
-    model: str = word(kind="model", keywords=("exporter",)),
-    checkpoint: str | None = word(None, "its name; default: the only one on the volume, else what .env names"),
-    **given: object,
+    model: str = positional(kind="model", keywords=("exporter",)),
+    checkpoint: str | None = positional(
+        None, "its name; default: the only one on the volume, else the one set in .env"
+    ),
+    **options: object,
 ) -> None:
-    """Write a checkpoint's ONNX modules, compare each with torch, and build TensorRT's engines where that is installed.
+    """Export a checkpoint to ONNX, compare each module with PyTorch, and build TensorRT engines if it is installed.
 
     ./lab export gr00t
     ./lab export gr00t gr00t-tiny --dtype fp16
     """
-    available = checkpoints.there(model)
+    available = checkpoints.available(model)
     checkpoint = checkpoint or compose.environment_variables().get(service_settings.variable(model, "CHECKPOINT"))
     if checkpoint or len(available) != 1:
         get = f"./lab checkpoint {model} --tiny"
         checkpoint = service_settings.existing_checkpoint(checkpoint or "", get)
-    words = programs.flags_of({"checkpoint": checkpoint or available[0]})
-    finish(programs.run(model, manifests.models()[model].exporter, words, given))
+    arguments = programs.flags_of({"checkpoint": checkpoint or available[0]})
+    finish(programs.run(model, manifests.models()[model].exporter, arguments, options))

@@ -11,17 +11,17 @@ from functools import cached_property
 from vlalab.host.console import say
 from vlalab.tasks.flags import SHARED, Flag, flags_of_function
 
-Given = Mapping[str, object]  # a task's values by the names of its parameters
-Next = str | Callable[[Given], str]
-Tables = Callable[[], dict[str, list[tuple[str, str]]]]  # title → rows of a name and what it means
+FlagValues = Mapping[str, object]  # parameter name → value
+Next = str | Callable[[FlagValues], str]
+Tables = Callable[[], dict[str, list[tuple[str, str]]]]  # title → rows of (name, meaning)
 
 
 @dataclass(eq=False)
 class LabTask:
     """A function that `./lab NAME` calls with its flags' values by name: "--max-steps 5" arrives as max_steps=5.
 
-    short: what it does, for the list of all tasks. next: the command that is useful after it. shared: names of flags
-    of several tasks. options: the flags of the programs that it runs. tables: what its help ends with.
+    short: its description in the list of tasks. next: the command to suggest afterwards. shared: names of flags
+    that several tasks have. options: the flags of the programs that it runs. tables: shown at the end of its help.
     """
 
     function: Callable[..., None]
@@ -34,37 +34,37 @@ class LabTask:
 
     @cached_property
     def flags(self) -> list[Flag]:
-        """Its words and flags in the order of its help: its own, those of programs, shared ones, advanced ones."""
+        """Its arguments and flags in the order of its help: its own, its programs', shared ones, advanced ones."""
         flags = [*flags_of_function(self.function), *self.options()]
         flags += [SHARED[name] for name in self.shared.split() if name not in {flag.flag for flag in flags}]
         return sorted(flags, key=lambda flag: ("word", "common", "advanced").index(flag.group))
 
     def run(self, typed: Mapping[str, list[str] | bool]) -> None:
-        """Read every flag, run the doctor's few checks where --no-check can turn them off, call the function.
+        """Read every flag, run the doctor's quick checks unless --no-check is given, call the function.
 
-        At a terminal, print the next command; a dry run has changed nothing that it could continue.
+        On a terminal, print the command to run next, except after a dry run.
         """
         values: dict[str, object] = {}
         for flag in self.flags:
-            given = typed[flag.name]
-            values[flag.name] = given if isinstance(given, bool) else flag.read(given)
+            texts = typed[flag.name]
+            values[flag.name] = texts if isinstance(texts, bool) else flag.read(texts)
         if not values.pop("no_check", True) and not values.get("dry_run"):
-            from vlalab.commands import examining  # a task without checks need not load it
+            from vlalab.commands import examining  # slow to import, and not needed by tasks without checks
 
             examining.require(self.name, values)
         self.function(**values)
         if sys.stderr.isatty() and not values.get("dry_run"):
             say(f"next: {self.next_command(values)}")
 
-    def next_command(self, given: Given) -> str:
-        """Return the command that is useful next; what it names and the caller did not, in capitals."""
+    def next_command(self, values: FlagValues) -> str:
+        """Return the command to run next; values that the caller did not give are placeholders in capitals."""
         if not isinstance(self.next, str):
-            return self.next(given)
-        words = {flag.name: flag.shown if flag.is_word else flag.values.metavar for flag in self.flags}
-        for name, value in given.items():
+            return self.next(values)
+        placeholders = {flag.name: flag.usage if flag.is_positional else flag.values.metavar for flag in self.flags}
+        for name, value in values.items():
             if value:
-                words[name] = shlex.join(map(str, value if isinstance(value, list) else [value]))
-        return self.next.format_map(words)
+                placeholders[name] = shlex.join(map(str, value if isinstance(value, list) else [value]))
+        return self.next.format_map(placeholders)
 
 
 def task(
@@ -76,11 +76,11 @@ def task(
     tables: Tables = dict,
     name: str = "",
 ) -> Callable[[Callable[..., None]], LabTask]:
-    """Return the decorator that makes a task of a function; the arguments are those of `LabTask`."""
+    """Return a decorator that makes a task of a function; the arguments are those of `LabTask`."""
     return lambda function: LabTask(function, short, next, shared, options, tables, name or function.__name__)
 
 
 def finish(code: int) -> None:
-    """End the task with that exit code."""
+    """Exit with that code unless it is 0."""
     if code:
         sys.exit(code)

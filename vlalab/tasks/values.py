@@ -1,7 +1,7 @@
-"""What a flag takes: how help names it, and how the text that was typed is read.
+"""The values that flags accept: their name in the help, and how typed text is parsed.
 
-`read(label, text)` returns the value, or raises LabError in one sentence: the value, what was expected, the next step.
-The label is the flag as it is typed, or the name of a plain word.
+`read(label, text)` returns the value, or raises LabError with the value, what was expected and the next step. The label
+is the flag as typed, or the name of the positional argument.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from vlalab.host.console import LabError, require_known, unknown
 
 
 def read_text(label: str, text: str) -> str:
-    """Return any text but none at all."""
+    """Return the text. Raise LabError for an empty one."""
     if not text.strip():
-        raise LabError(f"{label} is empty; expected a text")
+        raise LabError(f"{label} must not be empty")
     return text
 
 
@@ -30,7 +30,7 @@ class Values:
 
     metavar: str = "TEXT"
     read: Callable[[str, str], object] = read_text
-    known: Sequence[str] = ()  # for completion, and for a help that does not name them
+    choices: Sequence[str] = ()  # for completion, and for help without a summary
     is_list: bool = False  # separated by commas, and the flag may be typed more than once
 
 
@@ -46,55 +46,55 @@ def number(within: str = "(-inf, inf)", kind: type[float] = int, metavar: str = 
     return Values(metavar, read)
 
 
-def one_of(known: Sequence[str], aliases: Mapping[str, str] | None = None, metavar: str = "WHICH") -> Values:
-    """Return a few words. aliases: what others call them."""
+def choice(choices: Sequence[str], aliases: Mapping[str, str] | None = None, metavar: str = "WHICH") -> Values:
+    """Return the values of a fixed set. aliases: other names → the value to suggest."""
 
     def read(label: str, text: str) -> str:
-        require_known(label, [text], known, aliases or {})
+        require_known(label, [text], choices, aliases or {})
         return text
 
-    return Values(metavar, read, known)
+    return Values(metavar, read, choices)
 
 
-def matching(pattern: str, expected: str, metavar: str = "TEXT", known: Sequence[str] = ()) -> Values:
-    """Return texts of a form that `expected` describes. A known word that a text nearly is, is suggested."""
+def matching(pattern: str, expected: str, metavar: str = "TEXT", keywords: Sequence[str] = ()) -> Values:
+    """Return texts that match a pattern, which `expected` describes, or a keyword; a close keyword is suggested."""
 
     def read(label: str, text: str) -> str:
-        if text in known or re.fullmatch(pattern, text):
+        if text in keywords or re.fullmatch(pattern, text):
             return text
-        close = difflib.get_close_matches(text, known, 1, 0.5)
+        close = difflib.get_close_matches(text, keywords, 1, 0.5)
         hint = f"did you mean '{close[0]}'? Expected" if close else "expected"
         raise LabError(f"invalid {label} '{text}'; {hint} {expected}")
 
-    return Values(metavar, read, known)
+    return Values(metavar, read, keywords)
 
 
-def existing(known: Sequence[str] = (), directory: str = "", metavar: str = "PATH") -> Values:
+def existing(keywords: Sequence[str] = (), directory: str = "", metavar: str = "PATH") -> Values:
     """Return a keyword, or something that exists: a path, or a name in a directory of the volume."""
 
     def read(label: str, text: str) -> str:
         path = Path(text).expanduser()
-        if text in known or (text and directory and (paths.volume() / directory / text).exists()):
+        if text in keywords or (text and directory and (paths.volume() / directory / text).exists()):
             return text
         if text and path.exists():
             return str(path.absolute())
-        if known and "/" not in text:
-            raise LabError(unknown(label, text, known) + f", or {metavar}")
-        elsewhere = f", neither here nor in {paths.shown(paths.volume() / directory)}" if directory else ""
-        raise LabError(f"{label} '{text}' not found{elsewhere}; expected a path that exists")
+        if keywords and "/" not in text:
+            raise LabError(unknown(label, text, keywords) + f", or {metavar}")
+        elsewhere = f" here or in {paths.shown(paths.volume() / directory)}" if directory else ""
+        raise LabError(f"{label} '{text}' not found{elsewhere}; expected an existing path")
 
-    return Values(metavar, read, known)
+    return Values(metavar, read, keywords)
 
 
 def ranges(count: int | None = None, names: bool = False, metavar: str = "0,2-4") -> Values:
-    """Return whole numbers from 0 and ranges of them, below `count`. names: also names and instructions."""
+    """Return non-negative integers and ranges of them, below `count`. names: accept names and instructions too."""
 
     def read(label: str, text: str) -> str:
         if names and re.fullmatch(r"[A-Za-z]([\w '-]*\w)?\.?", text):
             return text
         match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", text)
         if not match or int(match[2] or match[1]) < int(match[1]):
-            raise LabError(f"{label} '{text}' is not a number or a range; expected something like 0,2-4")
+            raise LabError(f"{label} '{text}' is not a number or a range; expected for example 0,2-4")
         if count is not None and int(match[2] or match[1]) >= count:
             raise LabError(f"{label} '{text}' does not exist; expected 0 to {count - 1}")
         return text
