@@ -40,12 +40,12 @@ class Model(Policy):
 
 
 def make_app(name: str, infer_s: float):
-    """Returns the model's application with one of SETTINGS."""
+    """Return the model's application with one of SETTINGS."""
     return create_app(Model(infer_s), **SETTINGS[name])
 
 
 def actions_per_s(url: str, workers: int, step_s: float, seconds: float) -> float:
-    """Returns the answers per second that workers get, which step for `step_s` ± 20 % before each request."""
+    """Return the answers per second that workers get, which step for `step_s` ± 20 % before each request."""
     end, counts = time.monotonic() + seconds, [0] * workers
 
     def work(index: int) -> None:

@@ -76,7 +76,7 @@ def measure(root: Path, url: str, workers: int, episodes: int, assets: str | Non
 
 
 def steady_rate(finished: list[Finished]) -> float:
-    """Returns the sum over the workers of steps per second, from the end of each one's first episode on."""
+    """Return the sum over the workers of steps per second, from the end of each one's first episode on."""
     total = 0.0
     for worker in {e.worker for e in finished}:
         mine = sorted((e for e in finished if e.worker == worker), key=lambda e: e.ended_at)
@@ -88,7 +88,7 @@ def steady_rate(finished: list[Finished]) -> float:
 def main() -> None:
     """Run both in turns, print a table, and the ratio: its median over the rounds."""
     parser = flags("One worker against two.", "one round of each: at most a minute")
-    parser.add_argument("--assets", help="kit, official or a folder")
+    parser.add_argument("--assets", help="kit, official or a directory")
     options = parser.parse_args()
     rounds, episodes = (1, 16) if options.quick else (3, 50)
     measured: dict[int, list[Measured]] = {1: [], 2: []}

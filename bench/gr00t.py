@@ -4,7 +4,7 @@ On small random checkpoints on a CPU (tiny: Python takes most of the time; mid: 
 - one action, observation to numbers, both sides in turns: ours in fp32 and bf16, upstream's as it loads itself (bf16);
 - a batch of eight against one at a time;
 - the seven exported modules, torch beside onnxruntime;
-- fine-tuning's samples per second on one thread, from films to a batch: bench/parts/gr00t_loading.py.
+- fine-tuning's samples per second on one thread, from videos to a batch: bench/parts/gr00t_loading.py.
 
     ./lab bench gr00t [--quick]
 
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def upstream(found: CheckpointDirectory, sizes: Layout) -> dict[str, Policy]:
-    """Returns the other side by its name; nothing where its code is not here, which is said."""
+    """Return the other side by its name; nothing where its code is not here, which is said."""
     if (reason := package.missing()) is not None:
         print(f"upstream is left out: {reason}")
         return {}
@@ -78,7 +78,7 @@ def upstream(found: CheckpointDirectory, sizes: Layout) -> dict[str, Policy]:
 
 
 def observed(sizes: Layout, seed: int = 0) -> Observation:
-    """Returns an observation of random pictures and state."""
+    """Return an observation of random images and state."""
     draw = np.random.default_rng(seed)
     images = {name: draw.integers(0, 256, (*sizes.image_hw, 3), np.uint8) for name in sizes.embodiment.cameras}
     state = draw.normal(size=sizes.state_size).astype(np.float32)

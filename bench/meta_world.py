@@ -2,8 +2,8 @@
 
     ./lab bench meta_world [--quick] [--options "--task drawer-open-v3 --size 480"]
 
-Every round plays the same actions on both: an expert's. States and pictures are compared after each round, and a
-difference ends the run. Pictures are drawn on the CPU, in one thread, as one worker beside others draws them; what is
+Every round plays the same actions on both: an expert's. States and images are compared after each round, and a
+difference ends the run. Images are drawn on the CPU, in one thread, as one worker beside others draws them; what is
 measured is the processor's time, so that other programs on the machine do not count.
 """
 
@@ -77,7 +77,7 @@ class Ours:
 
 
 def expert_actions(make, task, vector, count):
-    """Returns the expert's actions, float32 [count, 4]."""
+    """Return the expert's actions, float32 [count, 4]."""
     env, found = make(64), []
     from services.metaworld.oracle import OraclePolicy  # it imports MuJoCo, which is bound to a renderer by now
     from vla_contract import Observation

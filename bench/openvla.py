@@ -97,7 +97,7 @@ def busy_programs(count: int) -> Iterator[None]:
 
 
 def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tuple[Engine, MadeUp]:
-    """Returns our engine over made-up weights, and those."""
+    """Return our engine over made-up weights, and those."""
     config = spec.model_config()
     source = MadeUp(model_shapes(config), device)
     how, _ = attention.choose("auto", device, dtype)
@@ -164,7 +164,7 @@ def on_recorded_actions() -> None:
 
 
 def passes_cut(episodes: Mapping[str, np.ndarray], codec: ActionCodec, width: int) -> float:
-    """Returns the share of decoding passes that guesses save; 0 where a token came out otherwise than recorded."""
+    """Return the share of decoding passes that guesses save; 0 where a token came out otherwise than recorded."""
     counted = [decode_passes(tokens, Drafter(codec), width) for tokens in episodes.values()]
     equal = all(np.array_equal(made, tokens) for (_, made), tokens in zip(counted, episodes.values(), strict=True))
     steps = sum(len(tokens) for tokens in episodes.values())
@@ -172,7 +172,7 @@ def passes_cut(episodes: Mapping[str, np.ndarray], codec: ActionCodec, width: in
 
 
 def in_16_bits(engine: Engine, count: int) -> None:
-    """Counts the pictures whose tokens in bf16 are the same with guesses as without: passes of another width round
+    """Counts the images whose tokens in bf16 are the same with guesses as without: passes of another width round
     differently, and random weights give logits that lie close together."""
     side = engine.model.config.towers[0].image_size
     images = np.random.default_rng(2).integers(0, 256, (count, 1, side, side, 3), np.uint8)

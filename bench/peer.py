@@ -6,7 +6,7 @@ vla-eval gets an environment of its own: this project's lock of libero, and vla-
 there. Its harness is started by its own command, without Docker and without saving anything, and asks vla-eval's own
 model server; `./lab`'s evaluator asks that same server through the bridge, which is one process more on the way
 ("bridge"), and a policy of this project's own wire that answers the same. Who answers writes down when it was asked.
-Counted is from when every worker has begun until the last episode begins: steps and resets, no start-up. The pictures
+Counted is from when every worker has begun until the last episode begins: steps and resets, no start-up. The images
 that they are shown in the first episode must be the same to the bit.
 """
 
@@ -72,7 +72,7 @@ class Measured:
 
 
 def environment(directory: Path) -> str:
-    """Makes vla-eval's environment in `folder`; returns its interpreter. CalledProcessError where an index fails."""
+    """Make vla-eval's environment in `directory`; returns its interpreter. CalledProcessError where an index fails."""
     python, lock = directory / "bin" / "python", ROOT / "images" / ENVIRONMENT / "requirements.lock"
     uv = [str(ROOT / ".venv" / "bin" / "uv")]
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, directory], check=True)
@@ -101,7 +101,7 @@ class Recorded(RandomPolicy):
 
 
 def make_app(actions: Path, cameras: tuple[str, ...], log: Path):
-    """Returns the application of this project's own policy."""
+    """Return the application of this project's own policy."""
     policy = Recorded("recorded", PROFILES["vla-eval"].action, cameras=cameras, actions=np.load(actions), log=log)
     return create_app(policy)
 
@@ -207,7 +207,7 @@ def compare(setting: Setting, rounds: int) -> None:
         print(f"  {name:<9} {hour:7.0f} episodes/h   {step:7.1f} ms from one question to the next")
         # With two workers the first episode is that of the faster one.
         if setting.workers == 1 and found[name][0].first != found["vla-eval"][0].first:
-            raise RuntimeError(f"{name} did not see the pictures that vla-eval saw")
+            raise RuntimeError(f"{name} did not see the images that vla-eval saw")
     for name in SIDES[1:]:
         label = f"{name.replace('-', '_')}_{setting.suite}_cameras_{1 + setting.wrist}_workers_{setting.workers}"
         (their_hour, their_step), (hour, step) = medians["vla-eval"], medians[name]
@@ -218,7 +218,7 @@ def compare(setting: Setting, rounds: int) -> None:
 def main() -> None:
     parser = flags("Episodes an hour beside vla-eval's.", "few episodes, one round")
     parser.add_argument("--peer", help="python of an environment with vla-eval, which else is made")
-    parser.add_argument("--assets", default="official", help="kit, official or a folder")
+    parser.add_argument("--assets", default="official", help="kit, official or a directory")
     parser.add_argument("--suite", default="libero_goal")
     args = parser.parse_args()
     source = assets.resolve(args.assets, Volume().root)

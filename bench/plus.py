@@ -1,13 +1,13 @@
-"""LIBERO-plus: does every task of its suites build and start, and are states and pictures its own code's, to the bit?
+"""LIBERO-plus: does every task of its suites build and start, and are states and images its own code's, to the bit?
 
     ./lab bench plus [--quick]
         [--options "--assets kit|official|FOLDER --suites libero_goal_plus_camera … --every N"]
 
-Every task whose files are in the asset folder is built, started at its first init state and stepped 60 times
+Every task whose files are in the asset directory is built, started at its first init state and stepped 60 times
 (`services.libero.assets.check`, which also says what does not rest); how many are left out for want of files is said.
 Of every suite one task is then played by LIBERO-plus's own environment, in a process of its own, and by ours: two
 episodes of a wandering arm, states and agentview, as the policy gets it, compared after each. What those tasks lack in
-the folder is made first: bench/parts/plus_files.py.
+the directory is made first: bench/parts/plus_files.py.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ STOCK = Path(__file__).parent / "parts" / "plus_stock.py"
 
 
 def sample(name: str, number: int) -> suites.Task:
-    """Returns the task of a suite that is compared; of noise none that its own code draws by ImageMagick."""
+    """Return the task of a suite that is compared; of noise none that its own code draws by ImageMagick."""
     tasks = [task for task in suites.load_suite(name).tasks if task.disturbance.noise not in range(1, 11)]
     return tasks[(number * 97 + 31) % len(tasks)]
 
 
 def package(work: Path, asset_directory: Path) -> None:
-    """Makes LIBERO-plus's package below `work`, with its assets where it looks for them: beside its code."""
+    """Make LIBERO-plus's package below `work`, with its assets where it looks for them: beside its code."""
     inner = work / "liberoplus" / "liberoplus"
-    shutil.copytree(plus.BESIDE, inner, ignore=shutil.ignore_patterns("*_files", "__pycache__"))
+    shutil.copytree(plus.PACKAGE_ROOT, inner, ignore=shutil.ignore_patterns("*_files", "__pycache__"))
     (inner.parent / "__init__.py").touch()
     (inner / "assets").symlink_to(asset_directory)
 
 
 def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
-    """Returns what LIBERO-plus's own environment makes of the tasks."""
+    """Return what LIBERO-plus's own environment makes of the tasks."""
     package(work, asset_directory)
     listed = []
     for number, one in enumerate(tasks):
         np.save(work / f"starts-{number}.npy", suites.init_states(one))
-        directory = plus.BESIDE / "bddl_files" / plus.VARIANTS[one.suite].base
+        directory = plus.PACKAGE_ROOT / "bddl_files" / plus.VARIANTS[one.suite].base
         listed.append({"bddl": str(directory / f"{one.name}.bddl"), "file": str(one.bddl_path)})
     (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
     run_stock(STOCK, work, work)

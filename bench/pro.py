@@ -38,7 +38,7 @@ def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[E
         for task in tasks
     ]
     (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
-    run_stock(STOCK, work, pro.BESIDE.parents[1], work)
+    run_stock(STOCK, work, pro.PACKAGE_ROOT.parents[1], work)
     ends = []
     for task in tasks:
         with np.load(work / f"{task.suite}.npz") as arrays:

@@ -3,7 +3,7 @@
     ./lab bench sim [--quick] [--options "--assets kit|official|FOLDER --task libero_goal:0"]
 
 Every round plays the same actions on all: a wandering arm where nothing is drawn, an episode of the oracle where
-something is. States (and the pictures of variants that draw) are compared afterwards and a difference ends the run.
+something is. States (and the images of variants that draw) are compared afterwards and a difference ends the run.
 Frames are drawn on the CPU, in one thread, unless --render says otherwise.
 """
 
@@ -40,7 +40,7 @@ class StockLoop:
         self.cameras, self.seen = cameras or (), []
 
     def own_gl(self):
-        """Makes its GL context current: it takes for granted that it is, and we draw in the same process."""
+        """Make its GL context current: it takes for granted that it is, and we draw in the same process."""
         self.env.sim._render_context_offscreen.gl_ctx.make_current()
 
     def reset(self, init_state):
@@ -113,7 +113,7 @@ def compare(title, sides, rounds, step, calls=1):
 
 
 def smooth_actions(count, seed=0):
-    """Returns float lists [count][7]: a wandering arm that reaches down, closes and opens."""
+    """Return float lists [count][7]: a wandering arm that reaches down, closes and opens."""
     rng, time = np.random.RandomState(seed), np.arange(count)[:, None]
     actions = 0.5 * np.sin(time / 9 + np.arange(7)) + 0.2 * rng.randn(count, 7)
     actions[:, 2] -= 0.3
@@ -122,7 +122,7 @@ def smooth_actions(count, seed=0):
 
 
 def oracle_actions(task, directory, init_state, count):
-    """Returns float lists [count][7]: the protocol's wait steps, then the oracle at the task; it rests when done."""
+    """Return float lists [count][7]: the protocol's wait steps, then the oracle at the task; it rests when done."""
     from services.libero.oracle.policy import OraclePolicy
     from services.libero.simulator.env import LiberoEnv
     from services.libero.simulator.privileged import observe
@@ -188,7 +188,7 @@ def run(task, init_states, source, quick):
 
 def main():
     parser = flags(__doc__, "fewer rounds: below a minute")
-    parser.add_argument("--assets", help="kit, official or a folder; default as in an evaluation")
+    parser.add_argument("--assets", help="kit, official or a directory; default as in an evaluation")
     parser.add_argument("--task", default="libero_goal:0", help="suite:index")
     parser.add_argument("--render", default="cpu", choices=("cpu", "gpu", "auto"))
     args = parser.parse_args()

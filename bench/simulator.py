@@ -41,7 +41,7 @@ def python(environment: str) -> Path:
 
 
 def ages(shown: Browser, url: str, seconds: float) -> list[float]:
-    """Return the age in ms of every picture that the page has shown in that time."""
+    """Return the age in ms of every image that the page has shown in that time."""
     shown.go(f"{url}/simulator")
     shown.until("document.querySelector('[name=task]').options.length > 5", START_S)
     for name, value in (("suite", "libero_goal"), ("policy", "random")):
@@ -69,7 +69,7 @@ def main() -> int:
         url = stack.enter_context(program(directory / "ui.txt", python("ui"), *words, said="the page is at"))
         with Browser() as shown:
             found = sorted(ages(shown, url, seconds))
-    print(f"{len(found)} pictures in {seconds:g} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{len(found)} images in {seconds:g} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     figure("simulator-frames", len(found) / seconds, "1/s", ">=9")
     figure("simulator-age-median", found[len(found) // 2], "ms", "<=50", quick=True)
     return 0 if figure("simulator-age-p95", found[int(len(found) * 0.95)], "ms", "<=100", quick=True) else 1

@@ -69,7 +69,7 @@ class PlainNorm(LayerNormalization):
 
 
 def made_plain(model: Transformer) -> Transformer:
-    """Returns the model with the course's way to compute, and the weights it has."""
+    """Return the model with the course's way to compute, and the weights it has."""
     plain = {MultiHeadAttentionBlock: PlainAttention, LayerNormalization: PlainNorm}
     for module in model.modules():
         module.__class__ = plain.get(type(module), type(module))
@@ -77,14 +77,14 @@ def made_plain(model: Transformer) -> Transformer:
 
 
 def padded(rows: list[list[int]], pad: int) -> Tensor:
-    """Returns int64 [rows, 350]."""
+    """Return int64 [rows, 350]."""
     return F.pad(pad_rows(rows, pad), (0, SEQ))[:, :SEQ].masked_fill(
         torch.arange(SEQ) >= torch.tensor([len(row) for row in rows])[:, None], pad
     )
 
 
 def course_batch(batch: Batch, pad: int) -> Batch:
-    """Returns a batch with every sentence padded to 350, as the course has it."""
+    """Return a batch with every sentence padded to 350, as the course has it."""
     texts = [padded(tensor.tolist(), pad) for tensor in (batch.encoder_input, batch.decoder_input, batch.label)]
     causal_and_real = causal_mask(SEQ)[None] & padding_mask(texts[1], pad)
     return Batch(*texts, padding_mask(texts[0], pad), causal_and_real, batch.real)
@@ -116,7 +116,7 @@ class CourseTraining:
 
 @torch.no_grad()
 def course_greedy(model: Transformer, source: Tensor, mask: Tensor, special: Special) -> list[int]:
-    """Returns one sentence's translation: source [1, 350]; all words again at every step."""
+    """Return one sentence's translation: source [1, 350]; all words again at every step."""
     encoder_output = model.encode(source, mask)
     words = torch.full((1, 1), special.sos)
     while words.shape[1] < MAX_LEN:

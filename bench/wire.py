@@ -1,10 +1,10 @@
 """The wire: one observation's round trip on `/v1/act`, on `/act`, and as raw bytes.
 
-All three send the same 256×256×3 picture over one kept connection each to the same process, in turns, with the same
+All three send the same 256×256×3 image over one kept connection each to the same process, in turns, with the same
 no-op policy and the same HTTP client; only what the project itself adds differs:
 v1   `PolicyClient.act`: types checked on both sides, msgpack, batching, an action chunk back
-act  JSON with the picture in base64, as OpenVLA's clients send it; types and batching as above
-raw  the picture's bytes to a route that reads them and answers 28 bytes: the floor
+act  JSON with the image in base64, as OpenVLA's clients send it; types and batching as above
+raw  the image's bytes to a route that reads them and answers 28 bytes: the floor
 
     ./lab bench wire [--quick]
 """
@@ -61,12 +61,12 @@ class WithFloor:
 
 
 def make_app() -> WithFloor:
-    """Returns the no-op policy's application with the floor beside it."""
+    """Return the no-op policy's application with the floor beside it."""
     return WithFloor(create_app(NoOpPolicy()))
 
 
 def variants(url: str, image: np.ndarray) -> dict[str, Callable[[], np.ndarray]]:
-    """Returns the three ways to ask, each with a connection of its own; each returns the action float [7]."""
+    """Return the three ways to ask, each with a connection of its own; each returns the action float [7]."""
     client = PolicyClient(url)
     plain = {name: Transport(url) for name in ("act", "raw")}
     step = iter(range(2**31))
@@ -87,7 +87,7 @@ def variants(url: str, image: np.ndarray) -> dict[str, Callable[[], np.ndarray]]
 
 
 def wire_bytes(url: str, name: str, image: np.ndarray) -> tuple[int, int]:
-    """Returns the bytes that one round trip sends and receives, headers included, as counted by a relay."""
+    """Return the bytes that one round trip sends and receives, headers included, as counted by a relay."""
     counted = [0, 0]
     host, port = url.removeprefix("http://").split(":")
     with listen("127.0.0.1", 0) as listener:
@@ -111,7 +111,7 @@ def wire_bytes(url: str, name: str, image: np.ndarray) -> tuple[int, int]:
 
 
 def pump(source: socket.socket, target: socket.socket, counted: list[int], index: int) -> None:
-    """Copies until the source ends, adding up the bytes."""
+    """Copy until the source ends, adding up the bytes."""
     while data := source.recv(65536):
         counted[index] += len(data)
         target.sendall(data)

@@ -23,7 +23,7 @@ Ends = list[tuple[np.ndarray, np.ndarray]]  # state and image after each episode
 def parse_options(description: str, names: Sequence[str]) -> argparse.Namespace:
     """Return the command line's options; --quick builds every 200th task and compares five suites."""
     parser = flags(description, "every 200th task, and five suites compared")
-    parser.add_argument("--assets", help="kit, official or a folder")
+    parser.add_argument("--assets", help="kit, official or a directory")
     parser.add_argument("--suites", nargs="+", default=names, choices=names, metavar="SUITE")
     parser.add_argument("--every", type=int, default=1, help="build only every so many tasks")
     options = parser.parse_args()
@@ -66,7 +66,7 @@ def measure(
                 print(f"  {name} {task.index} starts, but {'; '.join(found)}", flush=True)
         print(f"{name}: {started} of {count} tasks so far", flush=True)
     env.close()
-    print(f"{lacking} tasks were left out: the asset folder lacks files that they name")
+    print(f"{lacking} tasks were left out: the asset directory lacks files that they name")
     total = len(expected)
     has_started = figure(f"{label}_tasks_that_start", started, f"of {count} tasks", f">={count}", quick=True)
     is_same = figure(f"{label}_suites_equal_to_stock", equal, f"of {total} suites", f">={total}", quick=True)
@@ -81,7 +81,7 @@ def actions() -> np.ndarray:
 
 
 def ours(env, task: suites.Task, camera: str = "agentview") -> Ends:
-    """Return state and picture, as a policy gets it, after each episode; a task with one start has it in both."""
+    """Return state and image, as a policy gets it, after each episode; a task with one start has it in both."""
     env.load_task(task)
     starts, seen = suites.init_states(task), []
     for episode, played in enumerate(actions()):

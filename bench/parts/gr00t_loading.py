@@ -1,8 +1,8 @@
-"""Fine-tuning's samples for GR00T, from films to a collated batch, ours and upstream's in turns on one thread.
+"""Fine-tuning's samples for GR00T, from videos to a collated batch, ours and upstream's in turns on one thread.
 
-Both make the same samples of one data set (two cameras of 256 × 256, a key frame every second frame, as the lab and
-LeRobot write films; a smooth scene in which things move). One thread is what a worker process has. Ours is timed in its
-first epoch, in which every film is decoded, in later ones, which find them in memory, and where none is kept.
+Both make the same samples of one data set (two cameras of 256 × 256, a key frame every second frame, as this project
+and LeRobot write videos; a smooth scene with moving objects). Both use one thread, as a worker process does. Ours is
+timed in its first epoch, which decodes every video, in later ones, which find them in memory, and without a cache.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def loading(found: CheckpointDirectory, directory: Path) -> None:
 
 
 def ours(found: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
-    """Returns what makes our next batch: films kept from nothing, kept already, and never."""
+    """Return what makes our next batch: videos kept from nothing, kept already, and never."""
     config = load_config(found.directory)
     prompts = Prompts(tokenizer.load(found.directory), len(CAMERAS), config.patches)
     made = {
@@ -72,7 +72,7 @@ def ours(found: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot) -> d
 
 
 def theirs(dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
-    """Returns what makes upstream's next batch, for each of its decoders that is here; nothing without its code."""
+    """Return what makes upstream's next batch, for each of its decoders that is here; nothing without its code."""
     if (reason := package.missing()) is not None:
         print(f"upstream's loader is left out: {reason}")
         return {}
@@ -97,13 +97,13 @@ def theirs(dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], obje
 
 
 def batches(samples: object, together: Callable, order: object) -> Callable[[], object]:
-    """Returns what makes the next batch, in that order."""
+    """Return what makes the next batch, in that order."""
     places = itertools.cycle(order)
     return lambda: together([samples[next(places)] for _ in range(BATCH)])
 
 
 def recordings(directory: Path) -> Path:
-    """Returns a data set: a disc that moves over a shaded ground, with the noise of a camera."""
+    """Return a data set: a disc that moves over a shaded ground, with the noise of a camera."""
     images = {f"observation.images.{name}": {"dtype": "video", "shape": [SIDE, SIDE, 3]} for name in CAMERAS}
     numbers = {name: {"dtype": "float32", "shape": [7]} for name in ("observation.state", "action")}
     parts = {"arm": {"start": 0, "end": 6}, "gripper": {"start": 6, "end": 7}}
@@ -120,7 +120,7 @@ def recordings(directory: Path) -> Path:
 
 
 def film(draw: np.random.Generator) -> np.ndarray:
-    """Returns uint8 [T, side, side, 3]."""
+    """Return uint8 [T, side, side, 3]."""
     rows, columns = np.indices((SIDE, SIDE)) / SIDE
     ground = np.stack([rows, columns, 1 - rows * columns], -1) * 200 + 20
     found = np.empty((LENGTH, SIDE, SIDE, 3), np.uint8)

@@ -21,7 +21,7 @@ RECORDED = Path(__file__).resolve().parents[2] / "tests" / "openvla" / "data" / 
 
 
 def recorded_tokens(codec: ActionCodec) -> Mapping[str, np.ndarray]:
-    """Returns episode -> int64 [steps, 7]: the oracle's actions, one episode per task of libero_goal.
+    """Return episode -> int64 [steps, 7]: the oracle's actions, one episode per task of libero_goal.
 
     Normalised as OpenVLA's training data is: by the 1 % and 99 % quantiles of all of them, the gripper as 0 and 1.
     """
@@ -35,7 +35,7 @@ def recorded_tokens(codec: ActionCodec) -> Mapping[str, np.ndarray]:
 
 
 def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) -> Mapping[str, np.ndarray]:
-    """Returns the episodes with up to `bins` bins, each way and as likely as the next, added to all but the gripper.
+    """Return the episodes with up to `bins` bins, each way and as likely as the next, added to all but the gripper.
 
     The oracle's actions are smoother than a trained model's, which this stands for.
     """
@@ -49,7 +49,7 @@ def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) 
 
 
 def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[int, np.ndarray]:
-    """Returns (decoding passes, tokens [steps, 7]) of a model that chooses the recorded tokens, drafted by `drafter`.
+    """Return (decoding passes, tokens [steps, 7]) of a model that chooses the recorded tokens, drafted by `drafter`.
 
     The model is played: after what was recorded it chooses what was recorded next, after anything else the token -1.
     The bookkeeping is the engine's own.
@@ -82,7 +82,7 @@ def _after(cached: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
 
 
 def recorded_drafts(tokens: np.ndarray, count: int, jitter: int) -> list[np.ndarray]:
-    """Returns `count` draft trees int64 [1 + BRANCHES, 7] for a step whose tokens are `tokens` [7], as good as on
+    """Return `count` draft trees int64 [1 + BRANCHES, 7] for a step whose tokens are `tokens` [7], as good as on
     recordings with `jitter` bins of jitter.
 
     Each is right where the draft for some recorded step was: in the chain, in a branch, or not at all.
@@ -115,7 +115,7 @@ class Roofline:
 
 
 def rooflines(engine: Engine, device: torch.device, rows: int, prompt: int) -> Roofline:
-    """Returns the floor of one batch without drafts, with bandwidth and peak measured on this machine."""
+    """Return the floor of one batch without drafts, with bandwidth and peak measured on this machine."""
     memory, size = engine.model.memory(), engine.model.llama.embed.element_size()
     config, patches = engine.model.config.llama, engine.model.patches
     bandwidth, peak = measured_bandwidth(device), measured_peak(device, engine.model.llama.embed.dtype)
@@ -130,13 +130,13 @@ def rooflines(engine: Engine, device: torch.device, rows: int, prompt: int) -> R
 
 
 def measured_bandwidth(device: torch.device) -> float:
-    """Returns bytes per second of summing a large array: weights are read, not written."""
+    """Return bytes per second of summing a large array: weights are read, not written."""
     data = torch.ones(2**30 if device.type == "cuda" else 2**26, dtype=torch.float32, device=device)
     return data.numel() * 4 / _best_s(lambda: data.sum(), device)
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """Returns operations per second of a large matrix product."""
+    """Return operations per second of a large matrix product."""
     side = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return 2 * side**3 / _best_s(lambda: a @ b, device)
@@ -154,7 +154,7 @@ def _best_s(work: Callable[[], object], device: torch.device, rounds: int = 8) -
 
 
 def make_app(directory: str):
-    """Returns a tiny checkpoint's application."""
+    """Return a tiny checkpoint's application."""
     from services.openvla.service.loading import load_policy
     from services.openvla.service.settings import ModelSettings
     from vla_contract import create_app
@@ -163,14 +163,14 @@ def make_app(directory: str):
 
 
 def service_overhead_ms(rounds: int) -> tuple[float, float]:
-    """Returns (median, 90th percentile) of a round trip less the time in the model, in milliseconds."""
+    """Return (median, 90th percentile) of a round trip less the time in the model, in milliseconds."""
     import tempfile
 
     from services.openvla.checkpoint import tiny
     from vla_contract import Observation, PolicyClient
 
     with tempfile.TemporaryDirectory() as directory:
-        # as many pixels as the 7B model takes, so that a picture passes through untouched here too
+        # as many pixels as the 7B model takes, so that an image passes through untouched here too
         spec = tiny.TinySpec(timm_ids=tiny.MID.timm_ids, image_size=224, suites=("libero_goal",))
         tiny.write(Path(directory), spec)
         image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)

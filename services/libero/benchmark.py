@@ -1,4 +1,4 @@
-"""LIBERO as a benchmark: what `vla_evaluation` knows of it."""
+"""LIBERO as a benchmark of `vla_evaluation`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from services.libero.simulator.suites import CAMERAS, Task
 from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
 from vla_evaluation.benchmark import Assets
 
-ABOUT_ASSETS = {  # see `vla_evaluation.benchmark.Assets`
+ASSET_NOTES = {  # see `vla_evaluation.benchmark.Assets`
     "kit": {
-        "unlike": "assets: kit, objects and scenes look and weigh differently",
+        "unlike": "assets: kit; objects and scenes differ in look and mass",
         "notice": "The scenes are built from the project's own simple models.",
-        "advice": "assets: the project's kit, to try things with; numbers to publish need LIBERO's official files: "
+        "advice": "assets: the project's kit, for trying things out; published numbers need LIBERO's official files: "
         "`./lab assets libero` (317 MB, 22 s on a fast network)",
     },
-    "folder": {"unlike": "assets come from a folder, whose content was not verified"},
+    "folder": {"unlike": "assets come from a directory whose content was not verified"},
 }
 
 
 class Libero:
-    """LIBERO's five suites on a Panda arm, and LIBERO-PRO's and LIBERO-plus's that disturb them; what the members are
-    says `vla_evaluation.benchmark.Benchmark`.
+    """LIBERO's five suites on a Panda arm, and the suites of LIBERO-PRO and LIBERO-plus, which perturb them.
+
+    `vla_evaluation.benchmark.Benchmark` documents the members.
     """
 
     name = "LIBERO"
@@ -45,60 +46,61 @@ class Libero:
     packages = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
     # robosuite 1.5 has other modules and controllers; MuJoCo 2 has other bindings
     requires = MappingProxyType({"robosuite": "1.4", "mujoco": "3"})
-    worker_gb = 2.0  # a living room's of libero_10 with official files; half of it does for most scenes
+    worker_gb = 2.0  # libero_10's living room with official files; most scenes need half
     uncounted = ("services.libero.assets", "vla_common.driver")
 
     def tasks(self, suite: str) -> tuple[Task, ...]:
-        """Returns a suite's tasks in LIBERO's order."""
+        """Return a suite's tasks in LIBERO's order."""
         return suites.load_suite(suite).tasks
 
     def init_states(self, task: Task) -> np.ndarray:
-        """Returns the task's official init states."""
+        """Return the task's official init states."""
         return suites.init_states(task)
 
-    def assets(self, asked: str | None, volume: Path) -> Assets:
-        """Returns a folder, the official files, the image's own, or the kit, which is made on first use."""
+    def assets(self, requested: str | None, volume: Path) -> Assets:
+        """Return the assets: a directory, the official files, the image's, or the kit (created on first use)."""
         from services.libero import assets
 
-        source = assets.resolve(asked, volume)
-        return Assets(source.kind, source.path, source.digest, **ABOUT_ASSETS.get(source.kind, {}))
+        source = assets.resolve(requested, volume)
+        return Assets(source.kind, source.path, source.digest, **ASSET_NOTES.get(source.kind, {}))
 
     def lacking(self, tasks: Sequence[Task], assets: Assets) -> str:
-        """Returns why tasks cannot be built, in words: they name objects of LIBERO-PRO that these assets lack, or that
-        lie beside LIBERO's official files with another content than LIBERO-PRO's; or files of LIBERO-plus's.
+        """Return a message if some tasks cannot be built from these assets, else "".
+
+        They may need objects of LIBERO-PRO that are missing or differ from the published ones, or files of LIBERO-plus.
         """
         from services.libero.assets import plus as plus_assets
         from services.libero.assets import pro
 
         if missing := plus_assets.missing(assets.path, tasks):
-            return plus_assets.way_out(assets.path, tasks, missing)
+            return plus_assets.describe_missing(assets.path, tasks, missing)
         named = {name for task in tasks if task.kind for name in re.findall(r"-\s+(\w+)", task.bddl())}
-        wanted = named & pro_objects.LIKE.keys()
-        fetch, place = "`./lab assets libero --all` fetches them", f"the asset folder {assets.path}"
-        if missing := pro.missing(assets.path, wanted):
+        objects = named & pro_objects.LIKE.keys()
+        location = f"asset directory {assets.path}"
+        if missing := pro.missing(assets.path, objects):
             return (
-                f"{place} lacks LIBERO-PRO's {', '.join(missing)}: {fetch} with the official files, and --assets kit "
-                "has simple ones"
+                f"LIBERO-PRO's {', '.join(missing)} not found in {location}; run `./lab assets libero --all` to "
+                "download them with the official files, or use the simple ones of --assets kit"
             )
-        if assets.kind == "official" and (other := pro.differing(assets.path, wanted)):
-            shown = ", ".join(other[:3]) + (", …" if other[3:] else "")
-            return f"{place} has other files than LIBERO-PRO's ({shown}): {fetch} again"
+        if assets.kind == "official" and (other := pro.differing(assets.path, objects)):
+            listing = ", ".join(other[:3]) + (", …" if other[3:] else "")
+            return f"{location} has files that differ from LIBERO-PRO's ({listing}); run `./lab assets libero --all`"
         return ""
 
     def renderer(self, render: str) -> str:
-        """Returns the OpenGL driver's own name and version."""
+        """Return the name and version of the OpenGL driver."""
         from vla_common import driver
 
         return driver.ask(render)
 
     def worker_variables(self, number: int) -> dict[str, str]:
-        """Returns the GPU to draw on: workers take turns with those there are."""
+        """Return the variables that select a worker's GPU; workers are spread over the GPUs in turn."""
         from vla_common import gl
 
         return gl.spread(number)
 
     def make_env(self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str):
-        """Returns a `LiberoEnv`, in a process that is configured for it first."""
+        """Configure this process for LIBERO and return a `LiberoEnv`."""
         from services.libero.simulator import runtime
 
         runtime.configure(assets, work, render)

@@ -1,4 +1,4 @@
-"""`python -m services.libero.live --port 8006`: LIBERO to look at and to drive; see `vla_evaluation.live`."""
+"""`python -m services.libero.live --port 8006`: LIBERO live in the browser; see `vla_evaluation.live`."""
 
 from services.libero.benchmark import BENCHMARK
 from vla_common import endings

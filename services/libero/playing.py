@@ -1,4 +1,4 @@
-"""For notebooks: a scene in this process, an episode against a policy over HTTP, and its film."""
+"""For notebooks: a scene in this process, an episode with a policy over HTTP, and its frames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READY_S = 120.0
 
 
 def open_scene(size: int = 256) -> Environment:
-    """Returns this process's simulator, for any task of any suite; pictures are `size` × `size`."""
+    """Return a simulator in this process, for any task of any suite; images are `size` × `size` pixels."""
     provenance.check_simulator(BENCHMARK, print)
     assets = BENCHMARK.assets(os.environ.get("VLALAB_LIBERO_ASSETS") or None, Volume().root)
     work = Path(tempfile.mkdtemp(prefix="vlalab-notebook-"))
@@ -37,9 +37,9 @@ def open_scene(size: int = 256) -> Environment:
 
 
 def find_policy(url: str | None = None) -> PolicyClient:
-    """Returns a client of the policy at `url`, else at $VLALAB_NOTEBOOK_POLICY; else of an oracle started for it.
+    """Return a client of the policy at `url` or $VLALAB_NOTEBOOK_POLICY, or of an oracle started here.
 
-    A policy that is named by neither, or does not answer, is no error: the oracle needs no GPU.
+    The oracle, which needs no GPU, is used if neither names a policy or the policy does not answer.
     """
     token = os.environ.get("VLALAB_TOKEN") or None
     for named in filter(None, (url, os.environ.get(POLICY))):
@@ -48,12 +48,12 @@ def find_policy(url: str | None = None) -> PolicyClient:
             client.wait_ready(1.0)
             return client
         except PolicyUnavailable as error:
-            print(f"{error}; an oracle of its own takes its place")
+            print(f"{error}; using an oracle instead")
     return start_oracle(token)
 
 
 def start_oracle(token: str | None = None) -> PolicyClient:
-    """Returns a client of an oracle in a process of its own, which ends with this one."""
+    """Start an oracle in a child process that ends with this one; return a client of it."""
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "services.libero.policies", "oracle", "--port", str(port)]
@@ -68,21 +68,21 @@ def start_oracle(token: str | None = None) -> PolicyClient:
 def play(
     env: Environment, client: PolicyClient, suite: str, task: int, episode: int = 0, max_steps: int | None = None
 ) -> Record:
-    """Returns the record of an episode of a suite's task, under the profile that the policy names."""
+    """Run one episode of a task under the policy's profile; return its record."""
     info = client.info()
     plan = make_plan(BENCHMARK, EvalConfig(suite, max_steps=max_steps), info.profile)
-    wanted = plan.tasks[task]
+    selected = plan.tasks[task]
     spec = specify(plan, info)
-    env.load_task(wanted, spec.seed, **spec.protocol.scene())
-    start = BENCHMARK.init_states(wanted)[episode]
+    env.load_task(selected, spec.seed, **spec.protocol.scene())
+    start = BENCHMARK.init_states(selected)[episode]
     session = f"notebook-{time.time_ns()}"
     return run_episode(env, episode, start, act=client.act, spec=spec, session=session)
 
 
 def frames_of(env: Environment, record: Record, camera: str = "agentview", every: int = 5) -> list[np.ndarray]:
-    """Returns pictures of the episode that `env` has just played: uint8 [size, size, 3], every so many steps."""
-    found = []
+    """Return every `every`-th frame, uint8 [size, size, 3], of the episode that `env` played last."""
+    frames = []
     for state in record.states[::every]:
         env.restore(state)
-        found.append(images.upright(env.render(camera)))
-    return found
+        frames.append(images.upright(env.render(camera)))
+    return frames

@@ -1,13 +1,13 @@
-"""Evaluation protocols of LIBERO as data, each with the files that it was read from.
+"""Evaluation protocols of LIBERO as data, each with its upstream files.
 
-openvla       openvla at c8f03f48, experiments/robot/libero/run_libero_eval.py, with the picture's path through
+openvla       openvla at c8f03f48, experiments/robot/libero/run_libero_eval.py, with the image processing of
               libero_utils.py and openvla_utils.py
-openvla-oft   openvla-oft at 213c5ff8, the file of that name with the same two, and prismatic/vla/constants.py
+openvla-oft   openvla-oft at 213c5ff8, the same three files and prismatic/vla/constants.py
 openvla-oft-server  the same for its vla-scripts/deploy.py, which crops the images itself
 groot-n1.5    Isaac-GR00T at 4af2b622 (branch n1.5-release), examples/Libero/eval/run_libero_eval.py and utils.py
 openpi        openpi at 15a9616a, examples/libero/main.py, with image_tools.py of its packages/openpi-client
 lerobot       lerobot at 7427f318, src/lerobot: scripts/lerobot_eval.py, envs/libero.py, envs/configs.py,
-              configs/eval.py and processor/env_processor.py; run as docs/source/libero.mdx has it, with one environment
+              configs/eval.py and processor/env_processor.py; run as in docs/source/libero.mdx, with one environment
 vla-eval      the package vla-eval 0.8.0, vla_eval/benchmarks/libero/benchmark.py
 """
 
@@ -19,10 +19,10 @@ from services.libero.simulator.suites import SUITES
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_evaluation.profiles import Profile, Published
 
-BOTH = ("agentview", "robot0_eye_in_hand")
-# MuJoCo 3.2.3 with robosuite 1.4.0 gave OpenVLA's average (76.2 % against 76.5 % published); 3.3.3 and later draw
-# LIBERO's floors darker, which costs it 20 points on libero_object.
-ARM_141 = "robosuite-1.4.1"  # services/libero/simulator/robots.py; all else of that robosuite is as in 1.4.0
+TWO_CAMERAS = ("agentview", "robot0_eye_in_hand")
+# MuJoCo 3.2.3 with robosuite 1.4.0 gave OpenVLA's average (76.2 % against 76.5 % published); 3.3.3 and later render
+# LIBERO's floors darker, which costs 20 points on libero_object.
+ARM_141 = "robosuite-1.4.1"  # services/libero/simulator/robots.py; otherwise that robosuite equals 1.4.0
 SIMULATOR = MappingProxyType({"mujoco": "3.2.3", "robosuite": "1.4.0", "hf-libero": "0.1.4", "bddl": "1.0.1"})
 
 
@@ -64,8 +64,8 @@ OPENVLA = Profile(
     published=_PUBLISHED,
 )
 
-# Pictures go as they are drawn, turned round: utils.py neither compresses nor resizes them. Of a chunk of 16 the first
-# action is executed, and the policy is asked again.
+# Images are only rotated by 180°: utils.py neither compresses nor resizes them. Only the first action of a chunk of 16
+# is executed.
 GROOT = Profile(
     name="groot-n1.5",
     source="Isaac-GR00T@4af2b622 examples/Libero/eval/run_libero_eval.py",
@@ -76,15 +76,15 @@ GROOT = Profile(
     wait_action=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0),
     trials=5,
     execute=1,
-    cameras=BOTH,
+    cameras=TWO_CAMERAS,
     state=HAND_STATE,
     action=(*OSC_POSE, GRIPPER_OPENS),  # utils.py: 1 − 2g and its sign
     camera_size=256,
     rotate_180=True,
     image_size=256,
-    # what its server has to be told, and the prompt that its client's list becomes
+    # settings of its server, and the prompt that results from its client's list
     details=MappingProxyType({"denoising_steps": "8", "prompt": "upstream"}),
-    simulator=MappingProxyType({"robosuite": "1.4.0"}),  # README.md names no other version
+    simulator=MappingProxyType({"robosuite": "1.4.0"}),  # the only version in README.md
     published=(
         Published(
             "GR00T N1.5, fine-tuned per suite",
@@ -96,8 +96,8 @@ GROOT = Profile(
     ),
 )
 
-# Pictures go turned round and resized by Pillow, without JPEG. Five actions of every chunk are executed (its
-# replan_steps), whatever the chunk's length; the environment is seeded with 7 once per task.
+# Images are rotated by 180° and resized by Pillow, without JPEG. Five actions of every chunk are executed
+# (replan_steps), whatever its length; the environment is seeded with 7 once per task.
 OPENPI = Profile(
     name="openpi",
     source="openpi@15a9616a examples/libero/main.py",
@@ -107,9 +107,9 @@ OPENPI = Profile(
     trials=50,
     execute=5,
     env_seed=7,
-    cameras=BOTH,
+    cameras=TWO_CAMERAS,
     state=HAND_STATE,
-    action=(*OSC_POSE, GRIPPER_CLOSES),  # executed as it comes
+    action=(*OSC_POSE, GRIPPER_CLOSES),  # executed unchanged
     camera_size=256,
     rotate_180=True,
     image_size=224,
@@ -127,17 +127,17 @@ OPENPI = Profile(
     ),
 )
 
-# Of OpenVLA's loop, with a second camera through the same pictures (resize_image_for_policy, center_crop_image), the
-# robot's state, and eight actions of eight (num_open_loop_steps, NUM_ACTIONS_CHUNK) before the model is asked again.
+# Like OpenVLA's loop, with a second camera processed the same way (resize_image_for_policy, center_crop_image), the
+# robot's state, and all eight actions of a chunk executed (num_open_loop_steps, NUM_ACTIONS_CHUNK).
 OPENVLA_OFT = replace(
     OPENVLA,
     name="openvla-oft",
     source="openvla-oft@213c5ff8 experiments/robot/libero/run_libero_eval.py",
     execute=8,
-    cameras=BOTH,  # num_images_in_input
+    cameras=TWO_CAMERAS,  # num_images_in_input
     state=HAND_STATE,  # use_proprio
     action=(*OSC_POSE, GRIPPER_OPENS),  # process_action
-    robot=ARM_141,  # libero_requirements.txt: robosuite 1.4.1, and no other version
+    robot=ARM_141,  # libero_requirements.txt: robosuite 1.4.1, the only version
     simulator=MappingProxyType({"robosuite": "1.4.0"}),
     published=(
         Published(
@@ -158,8 +158,8 @@ OPENVLA_OFT_SERVER = replace(
     crop_area=None,
 )
 
-# Pictures as they are drawn, turned round (LiberoProcessorStep), and all of the chunk that a policy hands out
-# (n_action_steps). Its environment resets once when it is made, unseeded, and is seeded with 1000 + k before episode k.
+# Images rotated by 180° (LiberoProcessorStep), and all actions of a chunk executed (n_action_steps). The environment
+# resets once when created, unseeded, and is seeded with 1000 + k before episode k.
 LEROBOT = Profile(
     name="lerobot",
     source="lerobot@7427f318 src/lerobot/scripts/lerobot_eval.py",
@@ -170,7 +170,7 @@ LEROBOT = Profile(
     env_seed=1000,
     seed_each=True,
     extra_resets=1,
-    cameras=BOTH,
+    cameras=TWO_CAMERAS,
     state=HAND_STATE,
     action=(*OSC_POSE, GRIPPER_CLOSES),
     camera_size=360,  # envs/configs.py
@@ -178,17 +178,17 @@ LEROBOT = Profile(
     image_size=360,
     simulator=MappingProxyType({"mujoco": "3.8.1", "robosuite": "1.4.0", "hf-libero": "0.1.4"}),  # uv.lock
     published=(
-        # Never beside a run: it is of October 2025 (abde7be3b), when all episodes of a task that one environment plays
-        # began at init state 0; since 5eba4ce6 (February 2026) episode k begins at init state k.
+        # Not comparable with a run: it is from October 2025 (abde7be3b), when all episodes of a task in one environment
+        # started at init state 0; since 5eba4ce6 (February 2026) episode k starts at init state k.
         Published(
             "pi0.5 (LeRobot)", "lerobot, docs/source/libero.mdx", "10 per task", _percent(97.0, 99.0, 98.0, 96.0)
         ),
     ),
 )
-# Of the data sets that its policies learn from: --env.observation_height=256 --env.observation_width=256.
+# The size in its policies' training data sets: --env.observation_height=256 --env.observation_width=256.
 LEROBOT_256 = replace(LEROBOT, name="lerobot-256", camera_size=256, image_size=256)
 
-# What a model server of vla-eval is shown, which prepares pictures and hands out its chunks itself.
+# Observations for a model server of vla-eval, which processes images and executes chunks itself.
 VLA_EVAL = Profile(
     name="vla-eval",
     source="vla-eval 0.8.0 vla_eval/benchmarks/libero/benchmark.py",
@@ -203,7 +203,7 @@ VLA_EVAL = Profile(
     image_size=256,
 )
 
-# The lab's own: pictures as the data sets that `./lab dataset` makes have them, half of a chunk of 16 executed.
+# This project's own: images as in the data sets of `./lab dataset`, half of each chunk of 16 executed.
 MINIVLA = Profile(
     name="minivla",
     source="services/minivla",

@@ -1,4 +1,4 @@
-"""What the four numbers of an action and of a state are, as metaworld's sawyer_xyz_env.py has them."""
+"""The four numbers of an action and of a state, as in metaworld's sawyer_xyz_env.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meta-World as a benchmark: what `vla_evaluation` knows of it."""
+"""Meta-World as a benchmark of `vla_evaluation`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from services.metaworld.profiles import PROFILES
 from services.metaworld.tasks import CAMERAS, SUITES, Task
 from vla_evaluation.benchmark import Assets
 
-KIND = "package"  # of the assets: they come with metaworld and have no other place
+KIND = "package"  # of the assets: they come with metaworld
 
 
 class Metaworld:
-    """Meta-World's fifty tasks on a Sawyer arm; see `vla_evaluation.benchmark.Benchmark` for what the members are."""
+    """Meta-World's fifty tasks on a Sawyer arm; `vla_evaluation.benchmark.Benchmark` documents the members."""
 
     name = "Meta-World"
     module = __name__
@@ -31,40 +31,40 @@ class Metaworld:
     video_camera = "corner2"
     profiles = PROFILES
     packages = ("metaworld", "mujoco", "gymnasium", "numpy", "scipy", "pillow", "simplejpeg")
-    # metaworld 2 has the tasks of version 2 alone
+    # metaworld 2 has only the v2 tasks
     requires = MappingProxyType({"metaworld": "3", "mujoco": "3"})
     worker_gb = 0.8  # resident size
     uncounted = ("vla_common.driver",)
 
     def tasks(self, suite: str) -> tuple[Task, ...]:
-        """Returns a suite's tasks in metaworld's order."""
+        """Return a suite's tasks in metaworld's order."""
         return SUITES[suite]
 
     def init_states(self, task: Task) -> np.ndarray:
-        """Returns the task's fifty variations."""
+        """Return the task's fifty variations."""
         return variations.of(task.name)
 
-    def assets(self, asked: str | None, volume: Path) -> Assets:
-        """Returns the package's own scenes and meshes. ValueError for others: there are none."""
+    def assets(self, requested: str | None, volume: Path) -> Assets:
+        """Return the package's scenes and meshes. Raises ValueError if other assets are requested."""
         directory = assets_directory()
-        if asked not in (None, KIND, str(directory)):
-            raise ValueError(f"--assets {asked!r}: Meta-World's scenes come with its package; leave --assets out")
+        if requested not in (None, KIND, str(directory)):
+            raise ValueError(f"--assets {requested!r}: Meta-World's scenes come with its package; remove --assets")
         return Assets(KIND, directory, _digest(directory))
 
     def renderer(self, render: str) -> str:
-        """Returns the OpenGL driver's own name and version."""
+        """Return the name and version of the OpenGL driver."""
         from vla_common import driver
 
         return driver.ask(render)
 
     def worker_variables(self, number: int) -> dict[str, str]:
-        """Returns the GPU to draw on: workers take turns with those there are."""
+        """Return the variables that select a worker's GPU; workers are spread over the GPUs in turn."""
         from vla_common import gl
 
         return gl.spread(number)
 
     def make_env(self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str):
-        """Returns a `MetaworldEnv`, in a process whose renderer is chosen first."""
+        """Select this process's renderer and return a `MetaworldEnv`."""
         from vla_common import gl, memory
 
         gl.bind(gl.choose(render))
@@ -75,10 +75,10 @@ class Metaworld:
 
 
 def assets_directory() -> Path:
-    """Returns where metaworld's package keeps its scenes; nothing is imported, or MuJoCo would be."""
+    """Return the directory of metaworld's scenes, without importing the package (which imports MuJoCo)."""
     spec = find_spec("metaworld")
     if spec is None or not spec.submodule_search_locations:
-        raise ValueError("metaworld is not installed here; make its environment: ./lab env metaworld")
+        raise ValueError("metaworld is not installed; run `./lab env metaworld`")
     return Path(spec.submodule_search_locations[0]) / "assets"
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a scene as gymnasium's renderer draws them, to the bit, without the depth that nobody asks for."""
+"""Render a scene bit-identically to gymnasium's renderer, without its depth pass."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _context: mujoco.GLContext | None = None  # of this process, shared by every mod
 def _make_current() -> None:
     global _context
     if mujoco.gl_context is None or not hasattr(mujoco, "GLContext"):
-        raise RuntimeError("this process was configured with render 'none'; choose cpu, gpu or auto to get pictures")
+        raise RuntimeError("this process was configured with render 'none'; use cpu, gpu or auto to get images")
     if _context is None:
         _context = mujoco.GLContext(480, 480)
     _context.make_current()
 
 
 def forwarded(model: mujoco.MjModel, data: mujoco.MjData) -> None:
-    """Brings all that pictures show to where `data`'s positions say."""
+    """Update everything that is rendered to the positions in `data`."""
     mujoco.mj_kinematics(model, data)
     mujoco.mj_comPos(model, data)
     mujoco.mj_camlight(model, data)
 
 
 class Drawing:
-    """Draws one model at `size` × `size` pixels; OpenGL is touched when the first picture is asked for."""
+    """Renders one model at `size` × `size` pixels; OpenGL is initialized for the first image."""
 
     def __init__(self, model: mujoco.MjModel, size: int):
         self._model, self._size, self._gl = model, size, None
@@ -45,7 +45,7 @@ class Drawing:
         self._viewport = mujoco.MjrRect(0, 0, self._size, self._size)
 
     def draw(self, camera: str, data: mujoco.MjData) -> np.ndarray:
-        """Returns what a camera sees: uint8 [size, size, 3], bottom row first."""
+        """Return a camera's image: uint8 [size, size, 3], bottom row first."""
         self._open()
         self._camera.fixedcamid = self._model.camera(camera).id
         everything = mujoco.mjtCatBit.mjCAT_ALL
@@ -56,7 +56,7 @@ class Drawing:
         return pixels
 
     def free(self) -> None:
-        """Frees the model's textures and buffers."""
+        """Free the textures and buffers of the model."""
         if self._gl is not None:
             _make_current()
             self._gl.free()

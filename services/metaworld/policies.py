@@ -1,4 +1,4 @@
-"""`python -m services.metaworld.policies oracle --port 8021` (or random): serves a policy that needs no weights."""
+"""`python -m services.metaworld.policies oracle --port 8021` (or random): serve a policy that needs no weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vla_evaluation.random_policy import RandomPolicy
 class Oracle(Serving):
     """Metaworld's fifty scripted experts, which see the simulator's true state."""
 
-    port: int = 8021  # 0: any free one, named in the log
+    port: int = 8021  # 0: any free port, printed in the log
 
     def load(self) -> Policy:
         provenance.check_simulator(BENCHMARK, print)
@@ -35,10 +35,10 @@ class Oracle(Serving):
 class Random(Serving):
     """Random actions within bounds."""
 
-    port: int = 8022  # 0: any free one, named in the log
+    port: int = 8022  # 0: any free port, printed in the log
     seed: int = 0
     horizon: int = 1  # actions per answer
-    cameras: tuple[str, ...] = ()  # pictures to ask for (and not look at), to load the renderer and the wire
+    cameras: tuple[str, ...] = ()  # images to request (and ignore), to load the renderer and the network
 
     def load(self) -> Policy:
         return RandomPolicy("metaworld_random", ACTION, self.seed, self.horizon, self.cameras, lock_hash())
@@ -48,11 +48,11 @@ Program = Annotated[Oracle, tyro.conf.subcommand("oracle")] | Annotated[Random, 
 
 
 def main() -> None:
-    """Serves the policy that the command line names, until it is told to stop."""
+    """Serve the selected policy until stopped."""
     program = tyro.cli(Program, prog="python -m services.metaworld.policies", config=(tyro.conf.OmitArgPrefixes,))
     policy = program.load()
     token = os.environ.get("VLALAB_TOKEN") or None
-    # They answer within a millisecond: a thread or a batch gains nothing.
+    # These policies answer within a millisecond: threads and batches gain nothing.
     serve(policy, host=program.host, port=program.port, token=token, inline=True)
 
 

@@ -1,9 +1,9 @@
 """Evaluation protocols of Meta-World as data.
 
 Profile `lerobot` is LeRobot's adapter (src/lerobot/envs/metaworld.py of lerobot@7427f318) and the ten episodes per task
-that its page recommends: one camera at 480 pixels, the right way up, 500 steps, the end at the first that is solved.
-Where it differs: LeRobot draws an episode's start from the episode's seed, here episodes 0 to 49 start from metaworld's
-own fifty variations. `--trials 50` takes them all.
+recommended by its documentation: one camera at 480 pixels, upright, at most 500 steps, ending when the task is solved.
+One difference: LeRobot samples an episode's start from its seed; here episodes 0 to 49 start from metaworld's fifty
+variations. `--trials 50` uses all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEROBOT = Profile(
     simulator=MappingProxyType({"metaworld": "3.1.1", "mujoco": "3.3.0"}),
 )
 
-# The lab's own: pictures as the data sets that `./lab dataset` makes have them, half of a chunk of 16 executed.
+# This project's own: images as in the data sets of `./lab dataset`, half of each chunk of 16 executed.
 MINIVLA = Profile(
     name="minivla",
     source="services/minivla",

@@ -1,8 +1,8 @@
-"""Meta-World's fifty tasks and the suites that are made of them. No simulator is imported here.
+"""Meta-World's fifty tasks and its suites. No simulator is imported here.
 
 The instructions are those of LeRobot's adapter (src/lerobot/envs/metaworld_config.json of lerobot@7427f318), which data
-sets and policies were made with: reach-v3 and push-v3 say nothing of where the goal is, which the picture shows as a
-mark. The groups by difficulty are that file's too; the others are metaworld 3.1.1's (env_dict.py), in its order.
+sets and policies were made with. For reach-v3 and push-v3 they do not mention the goal's position, which is a mark in
+the image. The groups by difficulty come from that file too; the others are metaworld 3.1.1's (env_dict.py).
 """
 
 from __future__ import annotations
@@ -99,15 +99,15 @@ _VERY_HARD = "shelf-place disassemble stick-pull stick-push pick-place-wall"
 
 @dataclass(frozen=True)
 class Task:
-    """A task at its place in a suite; `name` is metaworld's."""
+    """A task and its index in a suite; `name` is metaworld's."""
 
     index: int
     name: str
     instruction: str
 
 
-def _suite(words: str) -> tuple[Task, ...]:
-    names = [f"{word}-v3" for word in words.split()]
+def _suite(short_names: str) -> tuple[Task, ...]:
+    names = [f"{word}-v3" for word in short_names.split()]
     return tuple(Task(index, name, INSTRUCTIONS[name]) for index, name in enumerate(names))
 
 

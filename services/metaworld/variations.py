@@ -1,7 +1,7 @@
-"""The fifty variations of each task that evaluation starts from: `python -m services.metaworld.variations` writes them.
+"""The fifty variations (start states) of each task: `python -m services.metaworld.variations` writes their file.
 
-They are those of `metaworld.MT1(task, seed=42)`, the seed of metaworld's own test of its experts: vectors that place
-objects and goal. A file holds them, because making them takes a simulator and a minute, and the evaluator has neither.
+They are those of `metaworld.MT1(task, seed=42)`, the seed that metaworld tests its experts with: vectors with the
+positions of objects and goal. They are stored because generating them takes a simulator and a minute.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ def _all() -> dict[str, list[list[float]]]:
 
 
 def of(task: str) -> np.ndarray:
-    """Returns a task's vectors, float64 [50, n]: n is 3 or 6, by the task."""
+    """Return a task's vectors, float64 [50, n]; n is 3 or 6, depending on the task."""
     return np.array(_all()[task])
 
 
 def make(task: str) -> np.ndarray:
-    """Returns the vectors as the package draws them, float64 [50, n]. Imports the simulator."""
+    """Sample the vectors with the package, float64 [50, n]. Imports the simulator."""
     from metaworld import MT1
 
     benchmark = MT1(task, seed=SEED)
-    env, found = benchmark.train_classes[task](), []
-    for one in benchmark.train_tasks:
-        env.set_task(one)
-        found.append(env._last_rand_vec)
-    return np.array(found)
+    env, vectors = benchmark.train_classes[task](), []
+    for variation in benchmark.train_tasks:
+        env.set_task(variation)
+        vectors.append(env._last_rand_vec)
+    return np.array(vectors)
 
 
 def main() -> None:
-    """Writes the file."""
+    """Write variations.json."""
     from services.metaworld.tasks import INSTRUCTIONS
 
     lines = [f"{json.dumps(task)}: {json.dumps(make(task).tolist())}" for task in INSTRUCTIONS]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.benchmark import ABOUT_ASSETS, BENCHMARK
+from services.libero.benchmark import ASSET_NOTES, BENCHMARK
 from vla_evaluation.benchmark import Assets
 from vla_evaluation.config import EvalConfig, config_hash
 from vla_evaluation.pictures import video
@@ -21,7 +21,7 @@ IDENTITY = {
     "versions": {"mujoco": "3.2.3", "robosuite": "1.4.0", "hf-libero": "0.1.4", "bddl": "1.0.1"}, "off_lock": [],
 }  # fmt: skip
 
-ASSETS = {kind: Assets(kind, Path(), "d", **ABOUT_ASSETS.get(kind, {})) for kind in ("official", "kit", "folder")}
+ASSETS = {kind: Assets(kind, Path(), "d", **ASSET_NOTES.get(kind, {})) for kind in ("official", "kit", "folder")}
 
 
 def episode_result(success, steps=100, **facts):

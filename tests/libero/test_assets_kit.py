@@ -134,7 +134,7 @@ def test_stove_knob_and_microwave_door_turn_the_way_libero_asks(directory):
         box((0.1, 0.2, 0.3), (0, 0, 1, 1)),
         lathe([(0, 0), (0.1, 0), (0.2, 0.3), (0.15, 0.3), (0, 0.1)], (0, 0, 1, 1), 16),
         tube([(0, 0, 0), (0, 0, 0.2), (0.1, 0, 0.3)], 0.02, (0, 0, 1, 1)),
-        merge([box((1, 1, 1), (0, 0, 1, 1)), box((1, 1, 1), (0, 0, 1, 1)).moved((3, 0, 0))]),
+        merge([box((1, 1, 1), (0, 0, 1, 1)), box((1, 1, 1), (0, 0, 1, 1)).transformed((3, 0, 0))]),
     ],
     ids=["box", "lathe", "tube", "merged"],
 )

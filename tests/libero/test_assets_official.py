@@ -131,7 +131,7 @@ def test_a_transfer_that_breaks_off_goes_on_from_where_it_stopped(mirror, tmp_pa
 
 def test_an_interrupted_download_is_resumed_by_the_next_call(mirror, tmp_path):
     mirror.cut["textures/wood.png"] = 99
-    with pytest.raises(DownloadError, match=r"broke off 5 times.*run the same command again"):
+    with pytest.raises(DownloadError, match=r"failed 5 times.*run the same command again"):
         official.download(tmp_path, ENTRIES)
     assert not official.directory(tmp_path).exists()
     mirror.cut.clear()
@@ -173,7 +173,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_fetched(mirror, tmp_p
 
 def test_a_folder_of_somebody_else_is_left_alone(mirror, tmp_path):
     (official.directory(tmp_path) / "mine").mkdir(parents=True)
-    with pytest.raises(DownloadError, match="not put there by this download"):
+    with pytest.raises(DownloadError, match="not created by this download"):
         official.download(tmp_path, ENTRIES)
 
 
@@ -254,7 +254,7 @@ def test_where_the_mirror_has_nothing_wheels_bring_the_same_files(mirror, index,
     for path in FILES:
         mirror.broken[path] = [404] * 9
     said = []
-    target = official.download(tmp_path, say=said.append)
+    target = official.download(tmp_path, report=said.append)
     assert {path: (target / path).read_bytes() for path in FILES} == FILES
     assert resolve(None, tmp_path).kind == "official"
     assert "HTTP 404" in said[0] and "package index" in said[0]
@@ -265,10 +265,10 @@ def test_where_the_mirror_has_nothing_wheels_bring_the_same_files(mirror, index,
 def test_wheels_go_on_from_what_the_mirror_had(mirror, index, small, tmp_path):
     mirror.broken["textures/wood.png"] = [404] * 9
     said = []
-    official.download(tmp_path, threads=1, say=said.append)
+    official.download(tmp_path, threads=1, report=said.append)
     assert [line for line in said if line.startswith("fetching")] == [
-        "fetching assets-1==0.1.0 from the package index",
-        "fetching assets-2==0.1.0 from the package index",
+        "downloading assets-1==0.1.0 from the package index",
+        "downloading assets-2==0.1.0 from the package index",
     ]
     assert official.problems(official.directory(tmp_path)) == []
 
@@ -277,16 +277,16 @@ def test_a_wheel_with_another_hash_is_refused_and_both_reasons_are_said(mirror, 
     mirror.broken["textures/wood.png"] = [404] * 9
     with (index / "assets_2-0.1.0-py3-none-any.whl").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(DownloadError, match=r"HTTP 404(.|\n)*package index: pip could not download assets-2"):
-        official.download(tmp_path, say=lambda _: None)
+    with pytest.raises(DownloadError, match=r"HTTP 404(.|\n)*pip could not download assets-2"):
+        official.download(tmp_path, report=lambda _: None)
     assert not official.directory(tmp_path).exists()
 
 
 def test_a_file_that_no_wheel_has_is_named(mirror, index, small, tmp_path, monkeypatch):
     extra = Entry("scenes/gone.xml", "0" * 40, 5)
     monkeypatch.setattr(official, "manifest", lambda: (*ENTRIES, extra))
-    with pytest.raises(DownloadError, match="nor do the wheels of the package index have scenes/gone.xml"):
-        official.download(tmp_path, say=lambda _: None)
+    with pytest.raises(DownloadError, match="scenes/gone.xml is not in the wheels"):
+        official.download(tmp_path, report=lambda _: None)
 
 
 def test_the_pinned_wheels_carry_hashes_and_no_address():

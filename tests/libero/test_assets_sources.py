@@ -166,7 +166,7 @@ def test_a_damaged_kit_is_told_and_made_anew(tmp_path, directory, damage, capsys
     assert not kit.damage(target)
     assert os.listdir(tmp_path / "assets") == [target.name]
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "was damaged" in said and "made anew" in said
+    assert said.count("\n") == 1 and "was damaged" in said and "created again" in said
 
 
 def test_a_kit_that_was_changed_with_its_manifest_has_another_digest(tmp_path):
@@ -211,7 +211,7 @@ def test_unchanged_files_are_read_once_and_a_change_is_noticed_even_with_the_old
     first = content.hashes(copy, paths, notes)
     assert len(read) == len(first) == len(paths)
     assert content.hashes(copy, paths, notes) == first and len(read) == len(paths)
-    assert content.hashes(copy, paths, notes, whole=True) == first and len(read) == 2 * len(paths)
+    assert content.hashes(copy, paths, notes, reread=True) == first and len(read) == 2 * len(paths)
     read.clear()
     move_a_geom(copy)
     second = content.hashes(copy, paths, notes)

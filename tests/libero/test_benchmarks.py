@@ -128,7 +128,7 @@ def test_pro_imports_libero_pros_package_on_one_side_and_libero_on_the_other(mon
     ((words, variables),) = commands
     assert words[1] == str(pro.STOCK)
     theirs = imported("libero.libero", variables)
-    assert theirs.is_relative_to(pro_suites.BESIDE), theirs
+    assert theirs.is_relative_to(pro_suites.PACKAGE_ROOT), theirs
     assert imported("libero.libero", {}) != theirs
 
 

@@ -88,9 +88,9 @@ def test_one_that_was_stopped_goes_on_and_ends_with_the_same_bytes(dataset, reco
     writer = convert.make_writer(directory, "lerobot", CAMERAS, SIZE, source, chosen)
     metadata.write_json(writer.draft / "pieces" / convert.PLAN, source)
     drawn = {camera: chosen[1].frames(camera, SIZE) for camera in CAMERAS}
-    convert.put(writer, convert.places(chosen), chosen[1], drawn)
+    convert.put(writer, convert.episode_slots(chosen), chosen[1], drawn)
     assert writer.written() == {1}
-    with pytest.raises(DatasetError, match=r"begun with other cameras.*remove .*\.stopped\.partial"):
+    with pytest.raises(DatasetError, match=r"started with different cameras.*remove .*\.stopped\.partial"):
         made(recorded, directory, cameras=CAMERAS[:1])
     made(recorded, directory)
     assert not draft(directory).exists()
@@ -199,7 +199,7 @@ def test_the_program_makes_checks_and_shows(dataset, volume):
         volume, "goal", "--format", "lerobot", "--name", "two", "--size", "32", "--keep-failures", "--workers", "2",
         "--check", "--show",
     )  # fmt: skip
-    assert code == 0 and "no faults" in said and "12 steps to draw, about" in said, said
+    assert code == 0 and "no faults" in said and "12 steps to render, about" in said, said
     page = (volume.root / "logs" / "datasets" / "two.html").read_text()
     assert page.count("<video") == 4 and "push the plate to the front of the stove" in page and "http" not in page
     (volume.datasets / "two" / metadata.TASKS).unlink()
@@ -212,7 +212,7 @@ REFUSED = [
     (("goal", "lerobot"), "goal is there already; choose another --name"),
     (("goal", "lerobot", "x"), "none succeeded; nothing can be learned from it"),
     (("goal", "lerobot-v3.0"), "set VLALAB_LEROBOT_PYTHON to a Python with lerobot"),
-    (("small", "hdf5"), "HDF5 is made of a recording or a run"),
+    (("small", "hdf5"), "for HDF5, name a recording or a run"),
 ]
 
 

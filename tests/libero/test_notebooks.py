@@ -15,7 +15,7 @@ def test_a_notebook_runs_and_ends_in_a_film(path, tmp_path, libero_assets):
 def test_a_policy_that_answers_is_asked_and_one_that_does_not_is_replaced(capsys, monkeypatch):
     monkeypatch.delenv("VLALAB_TOKEN", raising=False)
     nobody = playing.find_policy("http://127.0.0.1:9")
-    assert "an oracle of its own takes its place" in capsys.readouterr().out
+    assert "using an oracle instead" in capsys.readouterr().out
     assert nobody.info().name == "oracle"
     monkeypatch.setenv(playing.POLICY, nobody.base_url)
     assert playing.find_policy().base_url == nobody.base_url and capsys.readouterr().out == ""

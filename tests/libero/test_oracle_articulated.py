@@ -100,7 +100,7 @@ def test_openness_runs_from_shut_to_open_on_every_joint(kitchen):
 
 def test_every_drawer_has_a_bar_in_front_that_fits_between_the_fingers(kitchen):
     for joint in (j for j in kitchen.world.joints.values() if j.type == "slide"):
-        bar, out = parts.handle_of(kitchen, joint), parts.opening_direction(kitchen, joint)
+        bar, out = parts.handle_of(kitchen, joint), parts.open_direction(kitchen, joint)
         assert abs(bar.long_axis @ out) < 0.1 and abs(bar.long_axis @ UP) < 0.1
         assert bar.high(UP) - bar.low(UP) < drawer.NARROW
         assert all(bar.low(out) > plate.high(out) for plate in fill.plates_of(kitchen, joint))
@@ -111,7 +111,7 @@ def test_a_drawer_imagined_open_moves_by_its_travel_and_nothing_else_does(kitche
         opened = aside.opened(kitchen, joint, 1.0)
         moved = opened.body_pos - kitchen.body_pos
         travel = abs(parts.open_limit(kitchen, joint) - kitchen.joint(joint.name))
-        assert moved[joint.body] == pytest.approx(travel * parts.opening_direction(kitchen, joint))
+        assert moved[joint.body] == pytest.approx(travel * parts.open_direction(kitchen, joint))
         assert not np.delete(moved, joint.body, axis=0).any()
 
 
@@ -127,7 +127,7 @@ def test_box_reaches_agree_with_its_corners():
     rng = np.random.default_rng(0)
     signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
     for _ in range(20):
-        turn = hand.rotation_about(hand.horizontal(rng.normal(size=3)), rng.uniform(-3, 3))
+        turn = hand.axis_rotation(hand.horizontal(rng.normal(size=3)), rng.uniform(-3, 3))
         box = parts.Box(parts.Pose(rng.normal(size=3), turn), rng.uniform(0.01, 1, 3))
         way = rng.normal(size=3)
         way /= np.linalg.norm(way)
@@ -144,11 +144,11 @@ def test_hand_rotations_are_proper_point_as_asked_and_do_not_flip():
         assert rot[:, 2] == pytest.approx(-np.cos(lean) * UP - np.sin(lean) * away)
         assert abs(rot[:, 0] @ away) < 1e-9 and abs(rot[2, 0]) < 1e-9  # the fingers lie side by side across the way
         turned = rot @ np.diag([-1.0, -1.0, 1.0])
-        assert hand.leaning(away, lean, near=turned) == pytest.approx(turned)
+        assert hand.leaning(away, lean, reference=turned) == pytest.approx(turned)
 
 
 def test_about_turns_by_the_angle_around_the_axis():
-    assert hand.rotation_about(UP, 0.7) @ orientation(0.2) == pytest.approx(orientation(0.9))
+    assert hand.axis_rotation(UP, 0.7) @ orientation(0.2) == pytest.approx(orientation(0.9))
 
 
 def test_the_plate_goes_around_what_stands_in_its_way(libero_env):

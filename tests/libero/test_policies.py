@@ -196,7 +196,7 @@ def test_replay_chunks_end_with_the_recording_and_then_hold_still(run_directory)
 @pytest.mark.parametrize(
     ("observation", "reason"),
     (
-        (asked("no episode in here", 0), "names no episode"),
+        (asked("no episode in here", 0), "is not of the form <run>"),
         (recorded(3, 7, 0, instruction="open the fridge"), "open the fridge"),
     ),
 )
@@ -206,7 +206,7 @@ def test_replay_refuses_what_it_has_no_recording_for(run_directory, observation,
 
 
 def test_replay_needs_a_run_with_recordings(tmp_path):
-    with pytest.raises(ValueError, match="holds no recordings.*VLALAB_REPLAY_RUN"):
+    with pytest.raises(ValueError, match="has no recordings.*VLALAB_REPLAY_RUN"):
         ReplayPolicy(tmp_path)
     ended = subprocess.run(
         [sys.executable, "-m", "services.libero.policies", "replay", "--run", ""],

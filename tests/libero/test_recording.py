@@ -371,7 +371,7 @@ def test_a_policy_that_solves_nothing_ends_with_words(light, tmp_path):
 
 
 def test_what_is_no_recording_is_refused(recorded, tmp_path):
-    with pytest.raises(ValueError, match="holds no recording"):
+    with pytest.raises(ValueError, match="has no recording"):
         Demonstrations(tmp_path)
     damaged = Demonstrations(recorded).episodes[0]
     whole = damaged.path.read_bytes()

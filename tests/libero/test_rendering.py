@@ -210,7 +210,7 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(stage_of, monkey
         stage.pose(camera, qpos)
         expected = stage.render(camera)
         assert np.array_equal(expected, made.render(camera)), f"picture {number}"
-        held.append({stage.model.geom(geom).name for geom in np.flatnonzero(made._resting[camera].held)})
+        held.append({stage.model.geom(geom).name for geom in np.flatnonzero(made._resting[camera].at_rest)})
     assert held[1] == set()
     assert held[5] == {"ball", "bar"}
     assert held[10] == set()
@@ -220,22 +220,22 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(stage_of, monkey
 
 
 def test_what_moves_soon_after_it_rested_has_to_rest_longer():
-    from services.libero.simulator.rendering.resting import PATIENCE, Resting
+    from services.libero.simulator.rendering.rest_detector import MIN_STILL_FRAMES, RestDetector
 
-    resting = Resting(np.array([True, True, False]))
+    resting = RestDetector(np.array([True, True, False]))
     poses = np.zeros((3, 12), np.float32)
     waited = []
     for _ in range(3):
         waited.append(next(count for count in range(100) if resting.update(poses.copy())[0]))
         poses[0] += 1  # at once
-    assert waited == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE]
-    assert resting.held.tolist() == [True, True, False]
+    assert waited == [MIN_STILL_FRAMES, 2 * MIN_STILL_FRAMES, 4 * MIN_STILL_FRAMES]
+    assert resting.at_rest.tolist() == [True, True, False]
     for _ in range(100):
         resting.update(poses.copy())  # the first has moved and rests, for long this time
     poses[0] += 1
     resting.update(poses.copy())
-    again = [resting.update(poses.copy())[0] for _ in range(PATIENCE)]
-    assert again == [False] * (PATIENCE - 1) + [True]
+    again = [resting.update(poses.copy())[0] for _ in range(MIN_STILL_FRAMES)]
+    assert again == [False] * (MIN_STILL_FRAMES - 1) + [True]
     poses[1] = np.nextafter(poses[1], np.float32(1))  # the least move there is
     assert not resting.update(poses)[1]
 
@@ -276,7 +276,7 @@ def test_a_driver_that_cannot_draw_layers_still_draws(context, monkeypatch, capl
     renderer = SceneRenderer(context, model, SIZE)
     camera, qpos = model.camera("still").id, next(poses(1))
     images = [renderer.render(camera, qpos) for _ in range(2)]
-    assert caplog.text.count("cannot draw from layers") == 1
+    assert caplog.text.count("cannot render from layers") == 1
     renderer._stage.pose(camera, qpos)
     expected = renderer._stage.render(camera)
     assert all(np.array_equal(expected, image) for image in images)
@@ -295,7 +295,7 @@ def test_a_driver_that_draws_layers_wrongly_is_found_out(libero_runtime, context
     renderer = SceneRenderer(context, model, SIZE)
     qpos = next(poses(1))
     image = renderer.render(model.camera("still").id, qpos)
-    assert "other pictures from layers" in caplog.text
+    assert "different images from layers" in caplog.text
     renderer._stage.pose(model.camera("still").id, qpos)
     assert np.array_equal(image, renderer._stage.render(model.camera("still").id))
     assert np.array_equal(image, renderer.render(model.camera("still").id, qpos))
@@ -319,4 +319,4 @@ def test_the_worked_example_is_true(libero_env, libero_assets):
     assert f"{frame.result.depth.size:,}" in text
     assert example.table(frame) in text
     assert libero_env._gl.renderer not in text or example.pixel(frame) in text
-    assert example.picture(frame).shape == (256, 4 * 256, 3)
+    assert example.side_by_side(frame).shape == (256, 4 * 256, 3)

@@ -193,7 +193,7 @@ def test_folders_that_hold_no_assets(tmp_path):
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True)
-    assert "is no LIBERO asset folder" in run.stderr
+    assert "is not a LIBERO asset directory" in run.stderr
 
 
 def test_importing_mujoco_first_is_caught(libero_assets, tmp_path):

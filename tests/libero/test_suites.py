@@ -105,7 +105,7 @@ class Evil:
 @pytest.mark.parametrize("content", [Evil(), {"a": Evil()}, np.array([Evil()], dtype=object), np.random.RandomState(0)])
 def test_pickles_that_are_more_than_an_array_are_refused(content, tmp_path):
     path = write_archive(tmp_path / "x.pruned_init", pickle.dumps(content, protocol=2))
-    with pytest.raises(ValueError, match="refused|expected a float array"):
+    with pytest.raises(ValueError, match="not allowed|expected a float array"):
         initstates.read_init_states(path)
 
 
@@ -126,7 +126,7 @@ def test_a_plain_array_is_read(protocol, tmp_path):
 
 
 def test_damaged_and_missing_files(tmp_path):
-    with pytest.raises(ValueError, match="no init states"):
+    with pytest.raises(ValueError, match="not found"):
         initstates.read_init_states(tmp_path / "missing.pruned_init")
     (tmp_path / "x.pruned_init").write_bytes(b"not a zip")
     with pytest.raises(ValueError, match="cannot be read"):

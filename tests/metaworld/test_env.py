@@ -120,11 +120,11 @@ def test_what_does_not_fit_is_refused(make_env):
         env.reset(0, np.zeros(6))
     task = SUITES["metaworld_mt10"][0]
     env.load_task(task, 0)
-    with pytest.raises(RuntimeError, match="no episode has begun"):
+    with pytest.raises(RuntimeError, match="no episode has started"):
         env.step(np.zeros(4))
     with pytest.raises(ValueError, match="finite vector of 6 numbers"):
         env.reset(0, np.zeros(3))
-    with pytest.raises(ValueError, match="outside of reach-v3's space"):
+    with pytest.raises(ValueError, match="outside the space of reach-v3"):
         env.reset(0, np.full(6, 9.0))
     env.reset(0, BENCHMARK.init_states(task)[0])
     for bad in (np.zeros(7), np.full(4, np.nan)):

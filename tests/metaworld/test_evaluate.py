@@ -15,7 +15,7 @@ import pytest
 from services.metaworld.arm import ACTION, STATE
 from services.metaworld.benchmark import BENCHMARK
 from services.metaworld.datasets.config import Config
-from services.metaworld.datasets.making import make
+from services.metaworld.datasets.convert import make
 from services.metaworld.profiles import PROFILES
 from vla_contract import InvalidObservation, Observation, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
@@ -118,13 +118,13 @@ def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, mon
     ways = {"upright": drawn[::-1], "drawn": drawn, "turned": drawn[::-1, ::-1], "mirrored": drawn[:, ::-1]}
     off = {way: np.abs(film - images).mean() for way, images in ways.items()}  # a film this small loses some
     assert min(off, key=off.get) == "upright" and off["upright"] < min(off[way] for way in ways if way != "upright") / 2
-    with pytest.raises(DatasetError, match="is there already"):
+    with pytest.raises(DatasetError, match="already exists"):
         make(Config("shown", size=32))
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
-    [({"format": "hdf5"}, "make lerobot"), ({"cameras": "agentview"}, "not found"), ({"size": 33}, "even number")],
+    [({"format": "hdf5"}, "use lerobot"), ({"cameras": "agentview"}, "not found"), ({"size": 33}, "even number")],
 )
 def test_a_data_set_that_cannot_be_is_refused(flags, says):
     with pytest.raises(ValueError, match=says):
@@ -142,11 +142,11 @@ def test_experts_refuse_what_is_no_state_of_meta_world():
 
     oracle, good = OraclePolicy(), OraclePolicy().example()
     bad = [
-        (None, "lacks 'task'"),
+        (None, "must have 'task'"),
         ({"task": "reach-v2", "observation": np.zeros(39)}, "did you mean 'reach-v3'"),
-        ({"task": "reach-v3", "observation": np.zeros(7)}, "expected 39"),
-        ({"task": "reach-v3", "observation": [0.0] * 39}, "expected 39"),
-        ({"task": "reach-v3", "observation": np.full(39, np.nan)}, "expected 39"),
+        ({"task": "reach-v3", "observation": np.zeros(7)}, "must be 39"),
+        ({"task": "reach-v3", "observation": [0.0] * 39}, "must be 39"),
+        ({"task": "reach-v3", "observation": np.full(39, np.nan)}, "must be 39"),
     ]
     asked = [Observation({}, None, "x", "s", 0, privileged=told) for told, _ in bad]
     *refused, answer = oracle.act([*asked, good])

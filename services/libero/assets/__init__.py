@@ -1,4 +1,4 @@
-"""Where LIBERO's meshes and textures come from: a folder, the official files, or the project's own kit."""
+"""LIBERO's meshes and textures: from a directory, the official files, or the project's own kit."""
 
 from services.libero.assets.sources import AssetSource, resolve
 

@@ -1,4 +1,4 @@
-"""`python -m services.libero.assets {status|kit|official}`: shows or fetches the assets on the shared volume."""
+"""`python -m services.libero.assets {status|kit|official}`: show or download the assets on the shared volume."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from vla_common import endings
 from vla_common.volume import Volume
 
 LICENCE = (
-    "licence: LIBERO's code is MIT, its data sets are CC BY 4.0 (attribution); none is stated for the assets alone\n"
-    "stated at: github.com/Lifelong-Robot-Learning/LIBERO"
+    "licence: LIBERO's code is MIT, its data sets are CC BY 4.0 (attribution); the assets have no separate licence\n"
+    "source: github.com/Lifelong-Robot-Learning/LIBERO"
 )
 
 
 @dataclass
 class AssetCommand:
-    """Shows which assets an evaluation would use, writes the kit, or fetches the official files."""
+    """Show the assets that an evaluation would use, write the kit, or download the official files."""
 
     action: Annotated[Literal["status", "kit", "official"], tyro.conf.Positional] = "status"
     volume: Path | None = None  # the shared volume; default $VLALAB_VOLUME, else shared/volume
-    assets: str | None = None  # what an evaluation would be given as --assets
-    threads: int = 4  # files fetched at a time
-    all: bool = False  # with official: LIBERO-PRO's objects too (360 MB of wheels), and LIBERO-plus's difficulties
-    verify: bool = False  # read every file, also those that have not changed since they were last read
+    assets: str | None = None  # as --assets of an evaluation
+    threads: int = 4  # parallel downloads
+    all: bool = False  # with official: also LIBERO-PRO's objects (360 MB of wheels) and LIBERO-plus's difficulty levels
+    verify: bool = False  # hash every file again, even if it has not changed
 
 
-def say(text: str) -> None:
-    """Print a line at once."""
+def print_line(text: str) -> None:
+    """Print and flush."""
     print(text, flush=True)
 
 
 def main(command: AssetCommand) -> None:
-    """Run one command; print the result. Raises ValueError or OSError with the reason otherwise."""
+    """Run one command and print the result. Raises ValueError or OSError."""
     volume = Volume(command.volume).root
     if command.all and command.action != "official":
-        raise ValueError(f"--all goes with official, not with {command.action}: the kit has LIBERO-PRO's objects")
+        raise ValueError(f"--all requires official, got {command.action}; the kit already has LIBERO-PRO's objects")
     if command.action == "kit":
         source = ensure_kit(volume)
     elif command.action == "official":
-        say(LICENCE)
+        print_line(LICENCE)
         _download(volume, command.threads)
         if command.all:
-            pro.download(volume, say)
+            pro.download(volume, print_line)
             try:
-                plus.fetch_levels(volume, say)
-            except DownloadError as error:  # the rest works without them
-                say(str(error))
-        source = resolve("official", volume, whole=True)
+                plus.fetch_levels(volume, print_line)
+            except DownloadError as error:  # everything else works without the levels
+                print_line(str(error))
+        source = resolve("official", volume, reread=True)
     else:
-        source = resolve(command.assets, volume, whole=command.verify)
-    print(f"assets: {source.kind}\nfolder: {source.path}\ndigest: {source.digest}")
-    if lacking := pro.missing(source.path, pro_objects.LIKE):
-        count = f"{len(lacking)} of its {len(pro_objects.LIKE)} objects"
-        print(f"LIBERO-PRO: {count} are missing; `./lab assets libero --all` fetches them")
+        source = resolve(command.assets, volume, reread=command.verify)
+    print(f"assets: {source.kind}\ndirectory: {source.path}\ndigest: {source.digest}")
+    if missing := pro.missing(source.path, pro_objects.LIKE):
+        count = f"{len(missing)} of its {len(pro_objects.LIKE)} objects"
+        print(f"LIBERO-PRO: {count} are missing; run `./lab assets libero --all` to download them")
     if command.action == "status":
         counts = ", ".join(f"{kind} {good} of {count}" for kind, (good, count) in plus.buildable(source.path).items())
-        print(f"LIBERO-plus, tasks whose files are there: {counts}")
+        print(f"LIBERO-plus, tasks with all their files: {counts}")
 
 
 def _download(volume: Path, threads: int) -> None:
-    """Fetches the official files with a bar, or with a line per tenth where nobody watches."""
+    """Download the official files with a progress bar, or a line per 10 % without a terminal."""
     columns = TextColumn("LIBERO assets"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=endings.console(), disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("assets", total=None)
@@ -78,9 +78,9 @@ def _download(volume: Path, threads: int) -> None:
             bar.update(task, completed=done, total=total)
             if not sys.stdout.isatty() and done * 10 // total > getattr(show, "tenth", -1):
                 show.tenth = done * 10 // total
-                say(f"{done / 1e6:.0f} of about {total / 1e6:.0f} MB")
+                print_line(f"{done / 1e6:.0f} of about {total / 1e6:.0f} MB")
 
-        official.download(volume, progress=show, threads=threads, say=say)
+        official.download(volume, progress=show, threads=threads, report=print_line)
 
 
 if __name__ == "__main__":

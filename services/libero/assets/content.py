@@ -1,8 +1,7 @@
-"""Content of asset files by git's hash; cached by what the kernel says of a file, so that a second look is quick.
+"""Git hashes of asset files, cached by file metadata so that a second check is quick.
 
-A file is read again when its size, inode, time of change or time of status change is another: the last of these no
-program can set. What was written within the last two seconds is not cached, since it may change within one tick of
-the file system's clock.
+A file is hashed again if its size, inode, mtime or ctime has changed; no program can set the ctime. Files written
+within the last two seconds are not cached: they may change within one tick of the file system's clock.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from services.libero.assets.staging import give_to_owner
 
 CHUNK = 1 << 18
 SETTLED_NS = 2_000_000_000
-CACHE_BYTES = 4 << 20  # a longer cache is none of ours
+CACHE_BYTES = 4 << 20  # longer files are not a cache of this module
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,14 @@ class Entry:
 
 
 def read_list(name: str) -> tuple[Entry, ...]:
-    """Return the files that a list in this package names."""
+    """Return the entries of a list in this package."""
     text = (Path(__file__).parent / name).read_text()
     rows = [line.split(" ", 2) for line in text.splitlines() if not line.startswith("#")]
     return tuple(Entry(path, sha1, int(size)) for sha1, size, path in rows)
 
 
 def git_sha1(path: Path) -> str:
-    """Return the hash (hex) that git gives the file's content. Raises OSError where it cannot be read."""
+    """Return the git hash (hex) of a file. Raises OSError if it cannot be read."""
     with path.open("rb") as stream:
         total = hashlib.sha1(f"blob {os.fstat(stream.fileno()).st_size}\0".encode())
         while piece := stream.read(CHUNK):
@@ -50,7 +49,7 @@ def git_sha1(path: Path) -> str:
 
 
 def git_sha1_of(content: bytes) -> str:
-    """Return the hash (hex) that git gives these bytes."""
+    """Return the git hash (hex) of these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -64,54 +63,55 @@ def files_below(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def differing(directory: Path, entries: Iterable[Entry], cache: Path | None = None, whole: bool = False) -> list[Entry]:
-    """Return those of the files that `folder` lacks or has with another content; `cache`, `whole` as in `hashes`."""
+def differing(
+    directory: Path, entries: Iterable[Entry], cache: Path | None = None, reread: bool = False
+) -> list[Entry]:
+    """Return the entries that are missing in `directory` or differ; `cache` and `reread` as in `hashes`."""
     entries = tuple(entries)
-    found = hashes(directory, [entry.path for entry in entries], cache, whole)
-    return [entry for entry in entries if found.get(entry.path) != entry.sha1]
+    actual = hashes(directory, [entry.path for entry in entries], cache, reread)
+    return [entry for entry in entries if actual.get(entry.path) != entry.sha1]
 
 
-def hashes(directory: Path, paths: Iterable[str], cache: Path | None = None, whole: bool = False) -> dict[str, str]:
-    """Return git's hash of those files below `folder` that exist and can be read.
+def hashes(directory: Path, paths: Iterable[str], cache: Path | None = None, reread: bool = False) -> dict[str, str]:
+    """Return the git hashes of the readable files among `paths` below `directory`.
 
-    `cache` is a file with earlier results; it is updated where it can be written. `whole` reads every file all the
-    same.
+    `cache` is a file with earlier results; it is updated if possible. `reread` ignores it and hashes every file.
     """
-    known = {} if cache is None or whole else _read_cache(cache)
-    found, fresh = {}, {}
+    cached = {} if cache is None or reread else _read_cache(cache)
+    by_path, fresh = {}, {}
     for path in paths:
         try:
             status = (directory / path).stat()
-            if not stat.S_ISREG(status.st_mode):  # a pipe is not waited for
+            if not stat.S_ISREG(status.st_mode):  # do not wait for a pipe
                 continue
             stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-            entry = known.get(path)
-            is_known = isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
-            found[path] = entry[-1] if is_known else git_sha1(directory / path)
+            entry = cached.get(path)
+            is_cached = isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
+            by_path[path] = entry[-1] if is_cached else git_sha1(directory / path)
         except OSError:
             continue
         if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
-            fresh[path] = [*stamp, found[path]]
-    if cache is not None and fresh != known:
+            fresh[path] = [*stamp, by_path[path]]
+    if cache is not None and fresh != cached:
         _write_cache(cache, fresh)
-    return found
+    return by_path
 
 
 def _read_cache(cache: Path) -> dict:
-    """Return the cache, empty where it is missing or not readable as such: then everything is read again."""
+    """Return the cache; empty if it is missing or invalid."""
     try:
         handle = os.open(cache, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return {}
-            known = json.loads(file.read(CACHE_BYTES))
+            cached = json.loads(file.read(CACHE_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return cached if isinstance(cached, dict) else {}
 
 
 def _write_cache(cache: Path, fresh: dict) -> None:
-    """Replace the cache in one step. A volume that cannot be written costs a reading next time, no more."""
+    """Replace the cache atomically; on a read-only volume do nothing."""
     try:
         handle, name = tempfile.mkstemp(dir=cache.parent, prefix=f"{cache.name}.")
     except OSError:

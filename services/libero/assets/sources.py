@@ -1,6 +1,6 @@
-"""Choose the asset directory of a run: a directory, the official files, the image's own, or the kit.
+"""Choose the asset directory of a run: a directory, the official files, the container image's, or the kit.
 
-The content decides what a directory is: LIBERO's official files are official wherever they are, and nothing else is.
+A directory's kind depends on its content: it is official if and only if it has LIBERO's official files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from services.libero.assets import content, kit, official, staging
 from vla_common.volume import make_directory
 
 VARIABLE = "VLALAB_LIBERO_ASSETS"
-BAKED = Path("/opt/libero-assets")  # what the image was built with: official files, somebody's folder, or nothing
-# one file of each part that LIBERO's tasks load from; a folder with all of them is taken for an asset folder
+BAKED = Path("/opt/libero-assets")  # assets in the container image: official files, another directory, or none
+# one file of each part that LIBERO's tasks load; a directory with all of them counts as an asset directory
 LANDMARKS = (
     "scenes/libero_tabletop_base_style.xml",
     "scenes/libero_floor_base_style.xml",
@@ -35,41 +35,41 @@ LANDMARKS = (
 
 @dataclass(frozen=True)
 class AssetSource:
-    """An asset folder and what it is: `digest` (sha256, hex) changes when the folder's content does."""
+    """An asset directory, its kind and its digest (sha256 of the content, hex)."""
 
     kind: Literal["folder", "official", "kit"]
     path: Path
     digest: str
 
 
-def resolve(flag: str | None, volume: Path, whole: bool = False) -> AssetSource:
+def resolve(flag: str | None, volume: Path, reread: bool = False) -> AssetSource:
     """Return the asset directory to use, generating the kit if nothing else exists.
 
-    Order: `flag`, the variable VLALAB_LIBERO_ASSETS, `volume`/assets/libero, the image's own, the kit. A flag or
-    variable is a folder, or the word "official" or "kit" to insist on that source. Every file is held against its hash;
-    `whole` reads also those that have not changed since they were last read. Raises ValueError for a folder that
-    is not an asset folder and for official files that are missing or damaged, OSError where the kit cannot be written.
+    Order: `flag`, the variable VLALAB_LIBERO_ASSETS, `volume`/assets/libero, the container image's, the kit. A flag or
+    variable is a directory, or "official" or "kit" to require that source. Every file's hash is checked; `reread`
+    hashes even unchanged files again. Raises ValueError if the directory is not an asset directory or official files
+    are missing or damaged, OSError if the kit cannot be written.
     """
     volume = Path(volume)
     for origin, value in (("the flag", flag), (f"the variable {VARIABLE}", os.environ.get(VARIABLE))):
         if value == "kit":
             return ensure_kit(volume)
         if value == "official":
-            return _insist_official(origin, volume, whole)
+            return _insist_official(origin, volume, reread)
         if value:
-            return _identify(origin, Path(value).expanduser(), volume, whole)
+            return _identify(origin, Path(value).expanduser(), volume, reread)
     shared = official.directory(volume)
     if shared.exists():
-        return _identify("the shared volume", shared, volume, whole)
+        return _identify("the shared volume", shared, volume, reread)
     if BAKED.is_dir() and any(BAKED.iterdir()):
-        return _identify("the image", BAKED, volume, whole)
+        return _identify("the image", BAKED, volume, reread)
     return ensure_kit(volume)
 
 
 def ensure_kit(volume: Path) -> AssetSource:
     """Return the kit below `volume`/assets, writing it first if this version is missing or damaged.
 
-    Safe under concurrent calls: every process writes a directory of its own and the first rename wins.
+    Concurrent calls are safe: every process writes its own directory, and the first rename wins.
     """
     target = Path(volume) / "assets" / f"libero-kit-{kit.version()[:12]}"
     if kit.damage(target):
@@ -79,8 +79,8 @@ def ensure_kit(volume: Path) -> AssetSource:
             reason = error.strerror or str(error)
             raise OSError(
                 error.errno,
-                f"cannot write the asset kit to {target}: {reason}; "
-                "free some space or make the volume writable, or set VLALAB_VOLUME to another folder",
+                f"cannot write the asset kit to {target}: {reason}; free some space, make the volume writable, "
+                "or set VLALAB_VOLUME to another directory",
             ) from error
     return AssetSource("kit", target, kit.digest(target))
 
@@ -101,61 +101,65 @@ def _write_kit(target: Path) -> None:
             if kit.damage(target):  # else another process was first, with the same bytes
                 raise
     if damage:
-        print(f"assets: the kit in {target} was damaged ({damage}); it was made anew", file=sys.stderr, flush=True)
+        print(f"assets: the kit in {target} was damaged ({damage}) and was created again", file=sys.stderr, flush=True)
 
 
-def _insist_official(origin: str, volume: Path, whole: bool) -> AssetSource:
-    directories = [one for one in (official.directory(volume), BAKED) if one.is_dir() and any(one.iterdir())]
-    fault = f"; there are none in {official.directory(volume)}"
+def _insist_official(origin: str, volume: Path, reread: bool) -> AssetSource:
+    directories = [
+        candidate
+        for candidate in (official.directory(volume), BAKED)
+        if candidate.is_dir() and any(candidate.iterdir())
+    ]
+    fault = f"; not found in {official.directory(volume)}"
     for directory in directories:
-        wrong = official.problems(directory, cache=_cache(directory, volume), whole=whole)
-        if not wrong:
+        faulty = official.problems(directory, cache=_cache(directory, volume), reread=reread)
+        if not faulty:
             return AssetSource("official", directory, official.digest())
-        fault = f"; {_count(wrong)} in {directory}"
+        fault = f"; {_count(faulty)} in {directory}"
     raise ValueError(
-        f"{origin} asks for the official assets{fault}; fetch them with `./lab assets libero` or choose `kit`"
+        f"{origin} requests the official assets{fault}; run `./lab assets libero` to download them, or use `kit`"
     )
 
 
-def _identify(origin: str, directory: Path, volume: Path, whole: bool) -> AssetSource:
-    """Return a directory as what its files are.
+def _identify(origin: str, directory: Path, volume: Path, reread: bool) -> AssetSource:
+    """Return a directory with its kind, which depends on its files.
 
-    Raises ValueError where official ones were damaged since they came, and for what is no asset directory.
+    Raises ValueError if official files were damaged after the download, or it is not an asset directory.
     """
     cache = _cache(directory, volume)
-    wrong = official.problems(directory, cache=cache, whole=whole)
-    if not wrong:
+    faulty = official.problems(directory, cache=cache, reread=reread)
+    if not faulty:
         return AssetSource("official", directory, official.digest())
     if (directory / official.MARKER).is_file():
         raise ValueError(
-            f"{_count(wrong)} in {directory}, which {official.MARKER} says were downloaded there; "
-            "`./lab assets libero` fetches them again"
+            f"{_count(faulty)} in {directory}, although {official.MARKER} lists them; run `./lab assets libero` to "
+            "download them again"
         )
     if not directory.is_dir():
         raise ValueError(
-            f"{origin} names the asset folder {str(directory)!r}, which does not exist; "
-            "give a folder with LIBERO's assets (scenes/, textures/, ...), or `kit`"
+            f"asset directory {str(directory)!r} from {origin} does not exist; expected a directory with LIBERO's "
+            "assets (scenes/, textures/, ...), or `kit`"
         )
     if missing := [path for path in LANDMARKS if not (directory / path).is_file()]:
         inner = directory / "libero" / "libero" / "assets"
-        hint = "give LIBERO's folder `libero/libero/assets`, or `kit`"
+        hint = "use LIBERO's directory `libero/libero/assets`, or `kit`"
         if inner.is_dir():
             hint = f"did you mean {str(inner)!r}?"
-        shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        listing = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise ValueError(
-            f"{origin} names {str(directory)!r}, which is not an asset folder: "
-            f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({shown}); {hint}"
+            f"{str(directory)!r} from {origin} is not an asset directory: "
+            f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({listing}); {hint}"
         )
-    hashes = content.hashes(directory, content.files_below(directory), cache, whole)
+    hashes = content.hashes(directory, content.files_below(directory), cache, reread)
     return AssetSource("folder", directory.resolve(), content.digest(hashes))
 
 
-def _count(wrong: list[str]) -> str:
-    shown = ", ".join(wrong[:3]) + (", …" if len(wrong) > 3 else "")
-    return f"{len(wrong)} official asset files are missing or differ ({shown})"
+def _count(faulty: list[str]) -> str:
+    listing = ", ".join(faulty[:3]) + (", …" if len(faulty) > 3 else "")
+    return f"{len(faulty)} official asset files are missing or differ ({listing})"
 
 
 def _cache(directory: Path, volume: Path) -> Path:
-    """Return the file that the hashes of a directory's files are cached in."""
+    """Return the cache file for the hashes of a directory."""
     name = hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:12]
     return volume / "assets" / f".libero-hashes-{name}.json"

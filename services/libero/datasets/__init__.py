@@ -1,1 +1,1 @@
-"""Data sets of LIBERO, made of recorded demonstrations, of evaluation runs and of other data sets."""
+"""LIBERO data sets from recorded demonstrations, evaluation runs and other data sets."""

@@ -1,4 +1,4 @@
-"""`python -m services.libero.datasets SOURCE --format lerobot`: makes data sets, and says what is in one."""
+"""`python -m services.libero.datasets SOURCE --format lerobot`: make and inspect data sets."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ WORKER_GB = 1.6
 
 
 def main() -> int:
-    """Do what the flags say; return the exit code."""
+    """Run the command given by the flags; return the exit code."""
     config = tyro.cli(DatasetConfig, prog="dataset", config=(tyro.conf.PositionalRequiredArgs,))
     if not config.makes:
-        found = find(config.source)
+        directory = find(config.source)
         if any(config.marks):
-            print(marks.mark(open_dataset(found), *config.marks))
+            print(marks.mark(open_dataset(directory), *config.marks))
             if not (config.check or config.show or config.write_stats):
                 return 0
-        return program.read(found, config.check, config.show, config.write_stats)
+        return program.read(directory, config.check, config.show, config.write_stats)
     made = make(config)
     return program.read(made, config.check, config.show) if config.check or config.show else 0
 
 
 def make(config: DatasetConfig) -> Path:
-    """Make a data set; return it."""
+    """Make a data set; return its directory."""
     volume = Volume()
     layout = "hdf5" if config.format == "hdf5" else "lerobot"
     existing = existing_set(config, volume)
@@ -49,11 +49,13 @@ def make(config: DatasetConfig) -> Path:
     final = volume.datasets / (config.name or base + {"hdf5": "-hdf5", "lerobot-v3.0": "-v3.0"}.get(config.format, ""))
     conversion.require_converter(config.format)
     if final.exists():
-        raise DatasetError(f"{shown(final)} is there already; choose another --name, or remove it")
+        raise DatasetError(f"{shown(final)} already exists; choose another --name, or remove it")
     directory = final.with_name(f"{final.name}.v2.1") if config.format == "lerobot-v3.0" else final
     if existing is not None:
         if layout != "lerobot":
-            raise DatasetError("of a data set only LeRobot's layout can be made; HDF5 is made of a recording or a run")
+            raise DatasetError(
+                "a data set can only be converted to LeRobot's layout; for HDF5, name a recording or a run"
+            )
         conversion.recode(open_dataset(existing), directory)
     elif not directory.exists():
         episodes = sources.choose(of, config.keep_failures)
@@ -69,13 +71,13 @@ def make(config: DatasetConfig) -> Path:
 
 
 def existing_set(config: DatasetConfig, volume: Volume) -> Path | None:
-    """Return the data set that is the source, None where a recording or a run is."""
+    """Return the data set that is the source; None if the source is a recording or a run."""
     name = config.source
     stores = (volume.path("demonstrations") / name / STORE, volume.path("runs") / name / STORE)
     if any(path.is_file() for path in stores):
         return None
-    places = (volume.path("datasets") / name, Path(name).expanduser())
-    return next((path for path in places if (path / "meta").is_dir() or hdf5.files(path)), None)
+    candidates = (volume.path("datasets") / name, Path(name).expanduser())
+    return next((path for path in candidates if (path / "meta").is_dir() or hdf5.files(path)), None)
 
 
 if __name__ == "__main__":

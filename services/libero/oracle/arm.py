@@ -1,7 +1,7 @@
-"""How far the arm reaches with a level hand. Pure functions. Units: m.
+"""Reach of the arm with a level hand. Pure functions. Units: m.
 
-The Panda's elbow stops at its limit (joint 4 at -0.07 rad) when the wrist is 0.694 m from the shoulder. A hand that
-gets there tilts and may not find its way back: targets are kept nearer.
+The Panda's elbow stops at its limit (joint 4 at -0.07 rad) when the wrist is 0.694 m from the shoulder. There the hand
+tilts and may get stuck, so targets are kept closer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ COMFORTABLE = 0.66  # up to here the hand moves as freely as anywhere
 
 
 def stretch(pos: np.ndarray, base_pos: np.ndarray) -> float:
-    """Returns how far the wrist is from the shoulder when a level hand has its grip site at `pos` [3]."""
+    """Return the distance from shoulder to wrist when a level hand has its grip site at `pos` [3]."""
     return float(np.hypot(_distance_out(pos, base_pos), _height(pos, base_pos)))
 
 
 def within_reach(pos: np.ndarray, base_pos: np.ndarray) -> np.ndarray:
-    """Returns `pos` [3], pulled horizontally towards the base where it lies beyond `FARTHEST`."""
+    """Return `pos` [3], pulled horizontally towards the base where it lies beyond `FARTHEST`."""
     if stretch(pos, base_pos) <= FARTHEST:
         return pos
     height = np.clip(_height(pos, base_pos), -0.95 * FARTHEST, 0.95 * FARTHEST)

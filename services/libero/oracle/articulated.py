@@ -1,4 +1,4 @@
-"""Which skill serves goals about things that move on joints: drawers, doors, knobs; and pushing over the table.
+"""Rules for goals about articulated objects (drawers, doors, knobs) and for pushing over the table.
 
 Order of work (`rank`): open before filling (0), turn and push with the rest (1), close last (2).
 """
@@ -11,12 +11,15 @@ from services.libero.oracle.parts import openness
 from services.libero.oracle.rules import Rule
 from services.libero.oracle.scene import Goal, Joint, Scene
 
-ROOM = 0.7  # how far a drawer must be open before something goes in
-ROOMY, OVERSHOOT = 0.8, 0.04  # how far it is pulled for that: wider open it hangs over what stands before the cabinet
+ROOM = 0.7  # openness that a drawer needs before an object is put into it
+ROOMY, OVERSHOOT = (
+    0.8,
+    0.04,
+)  # openness to pull it to: a wider open drawer would hang over objects in front of the cabinet
 
 
 def joint_of(scene: Scene, name: str) -> Joint | None:
-    """Returns the joint that moves a goal's region or object, the first if there are several, None if there is none."""
+    """Return the first joint that moves a goal's region or object; None if there is none."""
     world = scene.world
     if name in world.regions:
         names = world.regions[name].joints
@@ -30,7 +33,7 @@ def _is_drawer(scene: Scene, name: str) -> bool:
     return joint is not None and joint.type == "slide"
 
 
-def _needs_opening(scene: Scene, goal: Goal) -> bool:
+def _must_open(scene: Scene, goal: Goal) -> bool:
     if goal.name == "open":
         return _is_drawer(scene, goal.args[0])
     return _into_drawer(scene, goal) and openness(scene, joint_of(scene, goal.args[1])) < ROOM
@@ -67,7 +70,7 @@ def _close_door(scene: Scene, goal: Goal, attempt: int) -> Skill:
 
 
 def _behind_door(scene: Scene, goal: Goal) -> bool:
-    """Something goes into a region of a thing with a door."""
+    """Whether an object goes into a region of a fixture with a door."""
     region = scene.world.regions.get(goal.args[-1])
     owner = region.parent if region is not None else ""
     return goal.name == "in" and owner in scene.world.objects and _is_door(scene, owner)
@@ -88,7 +91,7 @@ def _turn_off(scene: Scene, goal: Goal, attempt: int) -> Skill:
 
 
 def _is_push(scene: Scene, goal: Goal) -> bool:
-    """A flat, wide thing that belongs somewhere on the table: easier pushed there than picked up."""
+    """Whether a flat, wide object goes to a region of the table: pushing is easier than picking it up."""
     world = scene.world
     if goal.name != "on" or goal.args[1] not in world.regions or world.regions[goal.args[1]].parent:
         return False
@@ -104,7 +107,7 @@ def _is_incline(scene: Scene, goal: Goal) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("open a drawer", _needs_opening, _open_drawer, rank=0),
+    Rule("open a drawer", _must_open, _open_drawer, rank=0),
     Rule("put into a drawer", _into_drawer, _fill_drawer),
     Rule("close a drawer", lambda s, goal: goal.name == "close" and _is_drawer(s, goal.args[0]), _close_drawer, rank=2),
     Rule("put in by the front", _behind_door, _put_behind_door),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle.hand import NEUTRAL, UP, facing, rotation_about
+from services.libero.oracle.hand import NEUTRAL, UP, axis_rotation, facing
 from services.libero.oracle.motion import CLOSE, Skill, move_by, move_to, servo
-from services.libero.oracle.parts import door_direction, opening_sign, openness, panel_of
+from services.libero.oracle.parts import door_direction, open_sign, openness, panel_of
 from services.libero.oracle.scene import Joint, Pose, Scene
 
-GRIP = 0.7  # of the way from hinge to free edge where the door is pushed
+GRIP = 0.7  # position of the push between hinge (0) and free edge (1)
 BELOW_TOP = 0.025  # m from the door's top edge down to the grip site: the palm stays above the door
 BEFORE = 0.06  # m in front of the door where the hand comes down
 FINGER = 0.012  # m from the grip site to the side of the closed fingers
@@ -33,16 +33,18 @@ def close_door(scene: Scene, joint: Joint) -> Skill:
     return (yield from move_by(scene, ABOVE * UP, gripper=CLOSE, timeout=15, tolerance=0.05))
 
 
-def _push_pose(scene: Scene, joint: Joint, near: np.ndarray, gap: float, ahead: float = 0.0) -> Pose:
-    """Returns where the hand touches the door's outside, of the two ways round the one nearer to `near`; `gap` < 0 m
-    stays off it, `ahead` is how far, in rad, the door should have turned on."""
+def _push_pose(scene: Scene, joint: Joint, reference: np.ndarray, gap: float, ahead: float = 0.0) -> Pose:
+    """Return the hand's pose touching the outside of the door, in the orientation closer to `reference`.
+
+    `gap` < 0 m stays off the door; `ahead` rad is the turn of the door to aim ahead of it.
+    """
     axis, anchor = scene.axis_of(joint.name), scene.joint_axis(joint.name).pos
     panel = panel_of(scene, joint)
     across = door_direction(scene, joint)
-    shut = -opening_sign(scene, joint) * np.cross(axis, across)  # the way the door moves when it closes
+    shut = -open_sign(scene, joint) * np.cross(axis, across)  # the way the door moves when it closes
     radius = GRIP * (panel.high(across) - anchor @ across)
     outside = panel.low(shut) - anchor @ shut - FINGER + gap
     pos = anchor + radius * across + outside * shut
     pos[2] = panel.high(UP) - BELOW_TOP
-    turn = rotation_about(axis, -opening_sign(scene, joint) * ahead)
-    return Pose(anchor + turn @ (pos - anchor), facing(-UP, turn @ shut, near))
+    turn = axis_rotation(axis, -open_sign(scene, joint) * ahead)
+    return Pose(anchor + turn @ (pos - anchor), facing(-UP, turn @ shut, reference))

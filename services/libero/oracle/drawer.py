@@ -16,29 +16,29 @@ from services.libero.oracle.motion import (
     open_gripper,
     servo,
 )
-from services.libero.oracle.parts import handle_of, opening_direction, openness
+from services.libero.oracle.parts import handle_of, open_direction, openness
 from services.libero.oracle.scene import Joint, Pose, Scene
 
 APPROACH = 0.10  # m in front of the handle where the hand turns towards it
 RETREAT = 0.12  # m upwards afterwards
-GRASP_DEPTH = 0.005  # m that the grip site goes beyond the bar's middle, so that the pads hold all of it
+GRASP_DEPTH = 0.005  # m that the grip site goes beyond the bar's middle, so that the pads cover it
 LEAD = 0.05  # m that the pulling hand aims ahead of the handle
-NARROW = 0.055  # m between the fingers on their way to the bar
-STAY = 0.0  # the gripper's command to stay as it is
-SLOW = 0.012  # m of lead that is left at the end, so that the drawer stops where it should
-SLIPPED = 0.02  # m between hand and bar that says the bar is lost
+NARROW = 0.055  # m between the fingers during the approach
+STAY = 0.0  # gripper command that keeps its opening
+SLOW = 0.012  # m of lead left at the end, so that the drawer stops at its target
+SLIPPED = 0.02  # m between hand and bar that count as a lost grip
 LEAN_OPEN, LEAN_SHUT = -0.6, -1.2  # rad that the hand leans back when it pushes a drawer: from wide open to shut
 BEFORE = 0.05  # m in front of the handle where the push starts
-SHUT = 0.02  # of the joint's travel; LIBERO asks for less than 0.06
+SHUT = 0.02  # of the joint's travel; LIBERO requires less than 0.06
 WIDE_OPEN = 0.96  # of the joint's travel; LIBERO calls 0.88 of it open
 
 
 def open_drawer(scene: Scene, joint: Joint, attempt: int = 0, until: float = WIDE_OPEN) -> Skill:
     """Grasps the handle from the front, fingers above and below it, and pulls until the drawer is open by `until`.
 
-    Ends early when the bar slips out of the fingers; the next attempt takes it deeper.
+    Ends early if the bar slips out of the fingers; the next attempt grasps deeper.
     """
-    out = opening_direction(scene, joint)
+    out = open_direction(scene, joint)
     rot = facing(-out, handle_of(scene, joint).long_axis)
     depth = GRASP_DEPTH + 0.003 * (attempt % 3)
     scene = yield from move_to(scene, _grasp_point(scene, joint) + APPROACH * out, gripper=OPEN, rot=rot, timeout=70)
@@ -62,8 +62,8 @@ def _narrow(scene: Scene, rot: np.ndarray) -> Skill:
 
 
 def close_drawer(scene: Scene, joint: Joint) -> Skill:
-    """Pushes a drawer shut by its handle with the closed fingertips; LIBERO's `Close` wants it past its zero."""
-    out = opening_direction(scene, joint)
+    """Pushes a drawer shut by its handle with the closed fingertips; LIBERO's `Close` requires less than its zero."""
+    out = open_direction(scene, joint)
     start = _push_pose(scene, joint, BEFORE * out)
     above = start.pos + BEFORE * (out + UP)
     scene = yield from move_to(scene, above, gripper=CLOSE, rot=start.rot, tolerance=0.03, angle_tolerance=0.3)
@@ -77,11 +77,11 @@ def close_drawer(scene: Scene, joint: Joint) -> Skill:
 
 
 def _push_pose(scene: Scene, joint: Joint, shift: np.ndarray) -> Pose:
-    """Returns where the hand is when its fingertips touch the front of the handle, moved by `shift` [3] m.
+    """Return the hand's pose with its fingertips at the front of the handle, shifted by `shift` [3] m.
 
-    The hand leans back the more, the farther the drawer is in: its palm keeps off the handles above.
+    The further the drawer is closed, the more the hand leans back, so that its palm avoids the handles above.
     """
-    out = opening_direction(scene, joint)
+    out = open_direction(scene, joint)
     bar = handle_of(scene, joint)
     front = bar.pose.pos + (bar.high(out) - bar.pose.pos @ out) * out
     rot = leaning(-out, LEAN_SHUT + (LEAN_OPEN - LEAN_SHUT) * openness(scene, joint), scene.eef.rot)
@@ -94,12 +94,12 @@ def _grasp_point(scene: Scene, joint: Joint) -> np.ndarray:
 
 def _pull(scene: Scene, joint: Joint, rot: np.ndarray, depth: float, until: float) -> Skill:
     """Pulls the held handle along the joint's axis, correcting sideways, until far enough or lost."""
-    out = opening_direction(scene, joint)
+    out = open_direction(scene, joint)
     travel = joint.range[1] - joint.range[0]
     for _ in range(90):
-        held = _grasp_point(scene, joint) - depth * out
+        grip_point = _grasp_point(scene, joint) - depth * out
         rest = (until - openness(scene, joint)) * travel
-        if rest < 0 or (scene.eef.pos - held) @ out > SLIPPED:
+        if rest < 0 or (scene.eef.pos - grip_point) @ out > SLIPPED:
             break
-        scene = yield servo(scene, held + min(LEAD, SLOW + rest) * out, rot, CLOSE)
+        scene = yield servo(scene, grip_point + min(LEAD, SLOW + rest) * out, rot, CLOSE)
     return scene

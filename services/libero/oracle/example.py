@@ -1,4 +1,4 @@
-"""A made-up scene, as `privileged.observe` would send it: for a first inference and for tests without a simulator."""
+"""An example scene in the format of `privileged.observe`, for warm-up and for tests without a simulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TABLE_TOP = 0.9  # m
 
 
 def example_state(cube_xy: tuple[float, float] = (0.0, 0.0), cube_yaw: float = 0.0) -> dict[str, Any]:
-    """Returns the state of a table with a 4 cm cube and a flat tray 20 cm to its left; goal: the cube on the tray.
+    """Return the state of a table with a 4 cm cube and a flat tray 20 cm to its left; goal: the cube on the tray.
 
     `cube_xy` m and `cube_yaw` rad place the cube. The hand hovers 15 cm above the table's middle.
     """

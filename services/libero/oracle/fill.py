@@ -12,16 +12,16 @@ from services.libero.oracle.parts import (
     high,
     low,
     object_parts,
-    opening_direction,
+    open_direction,
     other_parts,
     parts_of,
 )
 from services.libero.oracle.pick_place import LOST, carry, holds, pick, reach_below, travel_height
 from services.libero.oracle.scene import Joint, Scene
 
-DROP = 0.012  # m above the drawer's floor where the object is let go
+DROP = 0.012  # m above the drawer's floor where the object is released
 MAX_RISE = 0.06
-CLEAR = 0.02  # m kept from the open drawer while the object is raised beside it
+CLEAR = 0.02  # m between the open drawer and an object raised next to it
 RETREAT = 0.12
 
 
@@ -30,9 +30,9 @@ def put_in_drawer(scene: Scene, name: str, joint: Joint) -> Skill:
     scene = yield from pick(scene, name)
     if not holds(scene, name):
         return scene
-    out = opening_direction(scene, joint)
+    out = open_direction(scene, joint)
     rot = facing(-UP, out, scene.eef.rot)
-    target = opening_middle(scene, joint)
+    target = drawer_middle(scene, joint)
     scene = yield from _out_from_under(scene, name, joint)
     height = travel_height(scene, scene.eef.pos, target, reach_below(scene, name), carried=name)
     lift = max(0.0, height - scene.eef.pos[2])
@@ -46,8 +46,8 @@ def put_in_drawer(scene: Scene, name: str, joint: Joint) -> Skill:
 
 
 def _out_from_under(scene: Scene, name: str, joint: Joint) -> Skill:
-    """Takes a held object out from under the open drawer, over what stands before it, so that it can be raised."""
-    out = opening_direction(scene, joint)
+    """Move a held object out from under the open drawer, so that it can be raised."""
+    out = open_direction(scene, joint)
     parts = object_parts(scene, name)
     shift = handle_of(scene, joint).high(out) + CLEAR - low(parts, out)
     if shift <= 0:
@@ -58,10 +58,9 @@ def _out_from_under(scene: Scene, name: str, joint: Joint) -> Skill:
     return (yield from carry(scene, name, scene.pose(name).pos + shift * out, tolerance=0.02))
 
 
-def opening_middle(scene: Scene, joint: Joint) -> np.ndarray:
-    """Returns the middle [3] of a drawer's floor as far as nothing hangs over it: out from under the cabinet and the
-    handles above."""
-    out = opening_direction(scene, joint)
+def drawer_middle(scene: Scene, joint: Joint) -> np.ndarray:
+    """Return the middle [3] of the accessible part of a drawer's floor: not under the cabinet or the handles above."""
+    out = open_direction(scene, joint)
     plates = plates_of(scene, joint)
     floor = min(plates, key=lambda plate: plate.high(UP))
     front = low((plate for plate in plates if _is_front(plate, plates, out)), out)
@@ -71,7 +70,7 @@ def opening_middle(scene: Scene, joint: Joint) -> np.ndarray:
 
 
 def plates_of(scene: Scene, joint: Joint) -> list[Box]:
-    """Returns the walls, front and floor of a drawer: its shapes that are longer than the handle's bar."""
+    """Return the walls, front and floor of a drawer: its shapes that are longer than the handle's bar."""
     bar = handle_of(scene, joint)
     return [box for box in parts_of(scene, [joint.body]) if box.half.max() > 1.2 * bar.half.max()]
 
@@ -95,10 +94,10 @@ def bring(
     is dropped. The object turns with the hand."""
     grip = scene.eef.inverse_apply(scene.pose(name).pos)
     for _ in range(timeout):
-        held = scene.eef.inverse_apply(scene.pose(name).pos)
+        offset = scene.eef.inverse_apply(scene.pose(name).pos)
         turned = np.linalg.norm(scene.eef.rot - rot)
         arrived = np.linalg.norm(scene.pose(name).pos - target) < tolerance and turned < 0.15
-        if arrived or np.linalg.norm(held - grip) > LOST:
+        if arrived or np.linalg.norm(offset - grip) > LOST:
             break
-        scene = yield servo(scene, target - rot @ held, rot, CLOSE, speed)
+        scene = yield servo(scene, target - rot @ offset, rot, CLOSE, speed)
     return scene

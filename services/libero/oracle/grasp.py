@@ -1,8 +1,8 @@
-"""Where to grip an object: top-down parallel-jaw grasps found in its collision shapes. Pure functions. Units: m, rad.
+"""Find top-down parallel-jaw grasps from an object's collision shapes. Pure functions. Units: m, rad.
 
-For many yaws of the hand, slices of the object as wide and high as the finger pads are looked at. Material in a slice
-that fits between the open fingers with room for a finger on both sides is a candidate: the wall of a bowl, the width of
-a box, a handle. Candidates whose approach from above would hit something are dropped; the rest is ordered by cost.
+For many yaws of the hand, the object is cut into slices as wide and high as the finger pads. Material in a slice that
+fits between the open fingers, with room for a finger on both sides, is a candidate: the wall of a bowl, the width of a
+box, a handle. Candidates whose approach from above would collide are dropped; the rest is ordered by cost.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from services.libero.oracle.shapes import (
 )
 
 # Panda hand in the frame of its grip site (x: closing, z: out of the fingers), from robosuite 1.4.0's collision meshes.
-OPENING = 0.077  # between the open pads
+PAD_GAP = 0.077  # between the open pads
 PAD_HALF_WIDTH, PAD_HALF_HEIGHT = 0.008, 0.008
 PAD_RISE = 0.004  # the pads' middle is this far above the grip site
 PALM = 0.031  # from the grip site up to the palm: nothing taller than this above the grip fits between the fingers
-HAND = from_corners(  # z reaches far up: the hand comes down from there
+HAND = from_corners(  # z reaches far up: the hand approaches from above
     ((0.038, -0.010, -0.300), (0.054, 0.010, FINGERTIP)),
     ((-0.054, -0.010, -0.300), (-0.038, 0.010, FINGERTIP)),
     ((-0.066, -0.011, -0.300), (0.066, 0.011, -PALM + 0.004)),
@@ -44,10 +44,10 @@ HAND = from_corners(  # z reaches far up: the hand comes down from there
 FOREARM = from_corners(((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40)))  # x: away from the base, z: up from the grip site
 FINGER_ROOM = 0.003  # m on both sides of the material while the fingers come down
 STRIP, STRIPS = 0.004, 4  # m, and how many make a pad's width
-MAX_WEDGE = 0.007  # m that the material may get thinner across a pad: it would be squeezed out
-MAX_LEAN = 0.012  # m that its middle may shift across it: closing fingers turn a box that leans less
+MAX_WEDGE = 0.007  # m that the thickness may vary across a pad; more would squeeze the object out
+MAX_LEAN = 0.012  # m that its middle may shift across a pad; closing fingers straighten a smaller lean
 TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
-ASIDE = np.array([1.0, 1.0, 0.3])  # of that, less below the fingertips: they stop above the table
+ASIDE = np.array([1.0, 1.0, 0.3])  # share of the margin per axis; less below the fingertips, which stop above the table
 RAISED = np.array([0.0, 0.0, 0.06])  # m that the hand must be able to rise
 MARGINS = (0.006, 0.003, 0.0)  # m around the hand that must be free, if possible
 MAX_CHECKED = 400  # candidates whose approach is checked,
@@ -66,13 +66,13 @@ SAMPLINGS = (Sampling(np.pi / 9, 0.012), Sampling(np.pi / 18, 0.006))  # fine on
 
 @dataclass(frozen=True)
 class Grasp:
-    """A place for the grip site, a yaw of the level hand and what the fingers will find there."""
+    """A position of the grip site, a yaw of the level hand, and the material between the fingers."""
 
     pos: np.ndarray  # [3]
     yaw: float
     width: float  # of the material between the fingers
     cost: float
-    local: np.ndarray  # [3] the same place in the object's frame: it tells grasps apart after the object has moved
+    local: np.ndarray  # [3] `pos` in the object's frame, to compare grasps after the object has moved
 
     @property
     def rot(self) -> np.ndarray:
@@ -83,9 +83,10 @@ class Grasp:
 def find_grasp(
     scene: Scene, name: str, avoid: Sequence[Grasp] = (), placement: Placement | None = None
 ) -> Grasp | None:
-    """Returns the best grasp of an object whose approach hits nothing, neither here nor, if possible, at the placement
-    where the object shall go, and which differs from those in `avoid`. Room around the hand is wanted, less will do.
-    None where there is no grasp."""
+    """Return the best collision-free grasp of an object that differs from those in `avoid`; None if there is none.
+
+    If possible, the hand also fits at the `placement`, and with a margin around it.
+    """
     approaches = [_approach_at_object(scene, name)]
     if placement is not None:
         approaches.append(_approach_at_placement(scene, name, placement))
@@ -102,7 +103,7 @@ def find_grasp(
 
 
 class Approach(NamedTuple):
-    """A place where the hand comes straight down: its `shift` [3] from the grasp, and what stands around."""
+    """A vertical approach of the hand: its `shift` [3] from the grasp, and the obstacles around it."""
 
     shift: np.ndarray
     blocked: Boxes
@@ -119,7 +120,7 @@ def _approach_at_placement(scene: Scene, name: str, placement: Placement) -> App
 
 
 def free_approaches(scene: Scene, grasps: Sequence[Grasp], approach: Approach, margin: float) -> np.ndarray:
-    """Returns bool [n]: for which grasps the open hand comes down without touching a box or stretching the arm."""
+    """Return bool [n]: for which grasps the open hand comes down without touching a box or stretching the arm."""
     positions = [g.pos + approach.shift for g in grasps]
     hands = concatenate(hand_boxes(scene, pos, g.yaw, margin) for g, pos in zip(grasps, positions, strict=True))
     touches = overlap(hands, approach.blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
@@ -127,22 +128,22 @@ def free_approaches(scene: Scene, grasps: Sequence[Grasp], approach: Approach, m
 
 
 def hand_boxes(scene: Scene, pos: np.ndarray, yaw: float, margin: float) -> Boxes:
-    """Returns the boxes of the open hand at a grasp, drawn out upwards, and of the forearm above it."""
+    """Return the boxes of the open hand at a grasp, extended upwards, and of the forearm above it."""
     away = pos[:2] - scene.world.base_pos[:2]
     x, y = away / np.linalg.norm(away)
     outwards = np.array([[x, -y, 0.0], [y, x, 0.0], [0.0, 0.0, 1.0]])
-    hand = Boxes(HAND.pos, HAND.rot, HAND.half + margin * ASIDE).moved(Pose(pos, orientation(yaw)))
-    return concatenate((hand, FOREARM.moved(Pose(pos, outwards))))
+    hand = Boxes(HAND.pos, HAND.rot, HAND.half + margin * ASIDE).transformed(Pose(pos, orientation(yaw)))
+    return concatenate((hand, FOREARM.transformed(Pose(pos, outwards))))
 
 
-def differs(one: Grasp, other: Grasp) -> bool:
-    """Returns whether two grasps of an object are far enough apart to be worth trying both."""
-    turned = abs(nearest_yaw(one.yaw - other.yaw))
-    return bool(np.linalg.norm(one.local - other.local) > 0.015 or turned > np.pi / 6)
+def differs(grasp: Grasp, other: Grasp) -> bool:
+    """Return whether two grasps of an object differ enough to try both."""
+    turned = abs(nearest_yaw(grasp.yaw - other.yaw))
+    return bool(np.linalg.norm(grasp.local - other.local) > 0.015 or turned > np.pi / 6)
 
 
 def _candidates(scene: Scene, name: str, sampling: Sampling) -> Iterator[Grasp]:
-    """Yields what could be gripped from above, whatever stands around it."""
+    """Yield grasps from above, ignoring obstacles."""
     points, pose, base = solid_points(scene, name), scene.pose(name), scene.world.base_pos
     centre, levels = points.mean(axis=0), heights(points[:, 2].min(), points[:, 2].max())
     azimuth = np.arctan2(*(centre - base)[1::-1])
@@ -156,7 +157,7 @@ def _candidates(scene: Scene, name: str, sampling: Sampling) -> Iterator[Grasp]:
 
 
 def yaws(boxes: Boxes, step: float) -> np.ndarray:
-    """Returns the yaws [k] in [0, pi) to look at: along the sides of the object's biggest boxes and all around."""
+    """Return the yaws [k] in [0, pi) to sample: along the sides of the object's biggest boxes, and evenly."""
     biggest = boxes.select(np.argsort(-boxes.half.prod(axis=1))[:4])
     level = np.abs(biggest.rot[:, 2, :]) < 0.2  # axes [n, 3] that lie flat
     axes = biggest.rot.transpose(0, 2, 1)[level]
@@ -167,8 +168,8 @@ def yaws(boxes: Boxes, step: float) -> np.ndarray:
 
 
 class Slice(NamedTuple):
-    """The points of an object that a finger pad's width covers, seen by a hand: `u` [n] along its closing axis, `z` [n]
-    up, `strip` [n], which of the strips of `STRIP` m across the pad's width they lie in."""
+    """The points of an object within a finger pad's width: `u` [n] along the closing axis, `z` [n] up, and `strip` [n],
+    the index of the strip of `STRIP` m across the pad."""
 
     u: np.ndarray
     z: np.ndarray
@@ -179,77 +180,79 @@ class Slice(NamedTuple):
 
 
 def slices(points: np.ndarray, yaw: float, step: float) -> Iterator[Slice]:
-    """Yields an object's slices across the closing axis of a hand with this yaw: its middle, and every `step` m."""
+    """Yield an object's slices across the closing axis of a hand with this yaw: its middle, and every `step` m."""
     u_axis, v_axis = closing_axis(yaw), np.array([np.cos(yaw), np.sin(yaw), 0.0])
     u, v, z = points @ u_axis, points @ v_axis, points[:, 2]
     centre, count = (v.min() + v.max()) / 2, int((v.max() - v.min() - PAD_HALF_WIDTH) / 2 / step)
     for middle in centre + step * np.arange(-count, count + 1):
-        aside = v - middle + 1e-6  # so that rounding does not tear a row of points between two strips
+        aside = v - middle + 1e-6  # so that rounding does not split a row of points between two strips
         inside = np.flatnonzero(np.abs(aside) < PAD_HALF_WIDTH)
         strip = np.floor(aside[inside] / STRIP).astype(int)
         yield Slice(u[inside], z[inside], strip, middle, u_axis, v_axis)
 
 
 def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, float, float]]:
-    """Yields (place of the grip site [3], width of the material, slant of its sides) where the fingers fit."""
+    """Yield (position of the grip site [3], width of the material, slant of its sides) where the fingers fit."""
     for level in levels:
         pad = np.abs(part.z - level - PAD_RISE) < PAD_HALF_HEIGHT
         for left, right in spans(part.u[pad]):
-            near = (part.u > left - 0.03) & (part.u < right + 0.03)
-            too_wide = right - left > OPENING - 2 * FINGER_ROOM
-            if too_wide or part.z[near].max() > level + PALM - 0.002:  # the palm would sit on it
+            nearby = (part.u > left - 0.03) & (part.u < right + 0.03)
+            too_wide = right - left > PAD_GAP - 2 * FINGER_ROOM
+            if too_wide or part.z[nearby].max() > level + PALM - 0.002:  # the palm would sit on it
                 continue
-            held = pad & (part.u >= left) & (part.u <= right)
-            wedge, lean = wedge_and_lean(part.u[held], part.strip[held])
-            wedge = max(wedge, taper(part.u[held], part.z[held] - level))
+            gripped = pad & (part.u >= left) & (part.u <= right)
+            wedge, lean = wedge_and_lean(part.u[gripped], part.strip[gripped])
+            wedge = max(wedge, taper(part.u[gripped], part.z[gripped] - level))
             if wedge < MAX_WEDGE and lean < MAX_LEAN:
                 pos = (left + right) / 2 * part.u_axis + part.middle * part.v_axis + level * np.array([0.0, 0.0, 1.0])
                 yield pos, right - left, 3 * wedge + lean
 
 
 def heights(bottom: float, top: float) -> list[float]:
-    """Returns heights of the grip site worth trying on an object between `bottom` and `top`, highest first."""
+    """Return heights of the grip site worth trying on an object between `bottom` and `top`, highest first."""
     lowest = max(bottom + FINGERTIP + TABLE_CLEARANCE, top - PALM + 0.002)
     highest = max(lowest, top - PAD_RISE - PAD_HALF_HEIGHT)
     return list(np.linspace(highest, lowest, 1 + int((highest - lowest) / 0.007)))
 
 
 def spans(u: np.ndarray) -> list[tuple[float, float]]:
-    """Returns the stretches (from, to) of a line on which points lie, split where more than 1 cm is empty."""
-    found: list[list[float]] = []
+    """Return the intervals (from, to) covered by points on a line, split at gaps of more than 1 cm."""
+    merged: list[list[float]] = []
     for value in sorted(u.tolist()):
-        if found and value - found[-1][1] <= 0.010:
-            found[-1][1] = value
+        if merged and value - merged[-1][1] <= 0.010:
+            merged[-1][1] = value
         else:
-            found.append([value, value])
-    return [(start, end) for start, end in found]
+            merged.append([value, value])
+    return [(start, end) for start, end in merged]
 
 
 def _cost(width: float, slant: float, offset: np.ndarray, turn: float) -> float:
-    """Returns how bad a grasp is: far from the object's middle, on slanting sides, wide, the hand turned far."""
+    """Return the cost of a grasp: distance from the object's middle, slant, width and turn of the hand."""
     lever, height = np.hypot(*offset[:2]), abs(offset[2])
     tight = max(0.0, width - 0.065)
     return float(lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.003 * abs(turn))
 
 
 def wedge_and_lean(u: np.ndarray, strip: np.ndarray) -> tuple[float, float]:
-    """Returns by how much (m) the thickness of what is held, and its middle, change over the strips of a pad's width:
-    (0, 0) between faces square to the pads. `u` [n] runs along the closing axis, `strip` [n] numbers the strips."""
+    """Return the variation (m) of thickness and of middle over the strips of a pad; (0, 0) for faces square to it.
+
+    `u` [n] is the coordinate along the closing axis, `strip` [n] the index of the strip.
+    """
     ends = _ends(u, strip).values()
     thickness, middle = [high - low for low, high in ends], [(high + low) / 2 for low, high in ends]
-    edge = 0.001 * (STRIPS - len(ends))  # where the object ends within the pad there is less to hold on to
+    edge = 0.001 * (STRIPS - len(ends))  # an object that ends within the pad is harder to hold
     return max(thickness) - min(thickness) + edge, max(middle) - min(middle)
 
 
 def taper(u: np.ndarray, z: np.ndarray) -> float:
-    """Returns how much thinner (m) what is held is at its top than at its bottom, like a roof: fingers slip off it."""
+    """Return how much thinner (m) the material is at its top than at its bottom; fingers slip off such a roof."""
     ends = _ends(u, np.floor(z / STRIP))
     (low, high), (top_low, top_high) = ends[min(ends)], ends[max(ends)]
     return max(0.0, (high - low) - (top_high - top_low))
 
 
 def _ends(u: np.ndarray, part: np.ndarray) -> dict[float, tuple[float, float]]:
-    """Returns the lowest and the highest `u` [n] of the points in each part; `part` [n] numbers the parts."""
+    """Return the lowest and the highest `u` [n] of the points in each part; `part` [n] numbers the parts."""
     ends: dict[float, tuple[float, float]] = {}
     for value, key in zip(u.tolist(), part.tolist(), strict=True):
         low, high = ends.get(key, (value, value))

@@ -1,4 +1,4 @@
-"""Putting something on a slanted shelf, such as a wine rack: down the slope it leans on the stopper."""
+"""Put an object on a slanted shelf, such as a wine rack, where it leans on the stopper."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from services.libero.oracle.shapes import bounds, boxes_of
 SLANTED = 0.9  # a region whose normal is less upright than this is on a slope
 UP_SLOPE = 0.035  # m from the region's plate to the object's origin: LIBERO allows 0 to 0.1
 ABOVE = 0.06
-PRESS = 0.01  # m that the hand aims below the target: contact ends the way
+PRESS = 0.01  # m that the hand aims below the target: contact ends the motion
 
 
 def is_slanted(scene: Scene, region: str) -> bool:
-    """Returns whether a goal region lies on a slope; such a region's normal points up the slope from its stopper."""
+    """Return whether a goal region lies on a slope; its normal then points up the slope from the stopper."""
     return bool(scene.site(region).rot[2, 2] < SLANTED)
 
 
 def put_on_incline(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    """Serves On(object, slanted region): lowers the object, as it stands, onto the shelf just above the stopper."""
+    """Serve On(object, slanted region): lower the object upright onto the shelf just above the stopper."""
     name, region = goal.args
     scene = yield from pick(scene, name)
     if not holds(scene, name):
@@ -39,6 +39,6 @@ def put_on_incline(scene: Scene, goal: Goal, attempt: int) -> Skill:
 
 
 def resting_point(scene: Scene, region: str) -> np.ndarray:
-    """Returns where the origin of an object belongs [3]: on the region's axis, a little up the slope."""
+    """Return the target position [3] of an object's origin: on the region's axis, a little up the slope."""
     site = scene.site(region)
     return site.pos + (scene.world.sites[region].size[2] + UP_SLOPE) * site.rot[:, 2]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from services.libero.oracle.hand import facing, rotation_about
+from services.libero.oracle.hand import axis_rotation, facing
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper, servo
-from services.libero.oracle.parts import opening_sign, openness, wing_of
+from services.libero.oracle.parts import open_sign, openness, wing_of
 from services.libero.oracle.scene import Joint, Scene
 
 ABOVE = 0.08  # m over the knob where the hand turns to the wing
@@ -18,13 +18,13 @@ DEEPER = 0.003  # m more at each further attempt
 
 
 def turn_on(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
-    """Turns a knob on: LIBERO's `TurnOn` asks for 0.5 rad, the knob ends beyond that."""
-    return (yield from _turn(scene, joint, attempt, opening_sign(scene, joint), lambda s: openness(s, joint) > TRAVEL))
+    """Turns a knob on: LIBERO's `TurnOn` requires 0.5 rad; the knob ends beyond that."""
+    return (yield from _turn(scene, joint, attempt, open_sign(scene, joint), lambda s: openness(s, joint) > TRAVEL))
 
 
 def turn_off(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
     """Turns a knob back to the end of its range."""
-    return (yield from _turn(scene, joint, attempt, -opening_sign(scene, joint), lambda s: openness(s, joint) < OFF))
+    return (yield from _turn(scene, joint, attempt, -open_sign(scene, joint), lambda s: openness(s, joint) < OFF))
 
 
 def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough: Callable[[Scene], bool]) -> Skill:
@@ -43,6 +43,6 @@ def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough: Callabl
         if enough(scene):
             break
         turned = scene.joint(joint.name) - start + sign * LEAD
-        scene = yield servo(scene, grasp, rotation_about(up, turned) @ rot, CLOSE)
+        scene = yield servo(scene, grasp, axis_rotation(up, turned) @ rot, CLOSE)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, ABOVE * up, gripper=OPEN, timeout=20, tolerance=0.02))

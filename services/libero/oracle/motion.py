@@ -1,6 +1,6 @@
-"""How the arm gets somewhere: scripts that yield one action per step and are sent the next scene.
+"""Arm motions as generators that yield one action per step and receive the next scene.
 
-A skill is a generator, so a script reads as straight-line code:
+A skill therefore reads as straight-line code:
 
     scene = yield from move_to(scene, above, yaw=0.3, gripper=OPEN)
     scene = yield from move_to(scene, grasp, yaw=0.3, gripper=OPEN)
@@ -24,7 +24,7 @@ Skill: TypeAlias = Generator[np.ndarray, Scene, Scene]
 OPEN, CLOSE = -1.0, 1.0
 POSITION_SCALE = 0.05  # m per unit of action (robosuite's osc_pose.json, output_max)
 ROTATION_SCALE = 0.5  # rad per unit of action
-GAIN = 3.0  # the controller alone creeps in; asking for more than the rest of the way makes it three times stiffer,
+GAIN = 3.0  # the controller alone converges slowly; a target beyond the goal makes it three times stiffer,
 DAMPING = 0.15  # s, and this keeps it from overshooting (measured: within 4 mm; critical damping would be 0.12 s)
 ROTATION_GAIN = 2.0
 REST_ROT = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])  # fingers down, closing along world y
@@ -32,27 +32,27 @@ FINGERTIP = 0.010  # m that the fingertips reach beyond the grip site
 
 
 def orientation(yaw: float = 0.0, pitch: float = 0.0, roll: float = 0.0) -> np.ndarray:
-    """Returns a hand rotation [3, 3].
+    """Return a hand rotation [3, 3].
 
     At zero the fingers point down and close along world y. `pitch` (about y, applied first) < 0 swings the fingers
     forward, away from the robot's base: -pi/2 points them along +x. `roll` (about x) > 0 swings them towards +y.
     `yaw` (about the vertical, applied last) turns all of it: a level hand closes along (-sin yaw, cos yaw, 0).
     """
-    return _about("z", yaw) @ _about("y", pitch) @ _about("x", roll) @ REST_ROT
+    return _axis_rotation("z", yaw) @ _axis_rotation("y", pitch) @ _axis_rotation("x", roll) @ REST_ROT
 
 
 def closing_axis(yaw: float) -> np.ndarray:
-    """Returns the unit vector [3] along which the fingers of a level hand close."""
+    """Return the unit vector [3] along which the fingers of a level hand close."""
     return np.array([-np.sin(yaw), np.cos(yaw), 0.0])
 
 
 def nearest_yaw(yaw: float, current: float = 0.0) -> float:
-    """Returns `yaw` or `yaw + pi`, whichever is nearer to `current`: the gripper is the same turned by half a turn."""
+    """Return `yaw` or `yaw + pi`, whichever is nearer to `current`: the gripper is the same turned by half a turn."""
     return current + (yaw - current + np.pi / 2) % np.pi - np.pi / 2
 
 
 def servo(scene: Scene, pos: np.ndarray, rot: np.ndarray, gripper: float, speed: float = 1.0) -> np.ndarray:
-    """Returns the action [7] that moves the hand straight towards a pose, at most `speed` (1.0 is about 0.3 m/s)."""
+    """Return the action [7] that moves the hand straight towards a pose, at most `speed` (1.0 is about 0.3 m/s)."""
     shift = (GAIN * (pos - scene.eef.pos) - DAMPING * scene.eef_vel[:3]) / POSITION_SCALE
     turn = (ROTATION_GAIN * rotation_vector(rot @ scene.eef.rot.T) - DAMPING * scene.eef_vel[3:]) / ROTATION_SCALE
     action = np.empty(7, dtype=np.float32)
@@ -76,8 +76,8 @@ def move_to(
 ) -> Skill:
     """Moves the grip site to `pos` [3] m; `rot` (see `orientation`) overrides `yaw`.
 
-    Ends within `tolerance` m and `angle_tolerance` rad, or after `timeout` steps, for contact can hold the hand: check
-    with `distance` where it matters.
+    Ends within `tolerance` m and `angle_tolerance` rad, or after `timeout` steps, since contact can stop the hand:
+    check with `distance` where it matters.
     """
     pos = np.asarray(pos, dtype=np.float64)
     rot = orientation(yaw) if rot is None else rot
@@ -104,7 +104,7 @@ def move_by(scene: Scene, delta: Sequence[float] | np.ndarray, *, gripper: float
 
 
 def hold(scene: Scene, steps: int, *, gripper: float) -> Skill:
-    """Keeps the hand where it is."""
+    """Hold the hand still."""
     pos, rot = scene.eef
     for _ in range(steps):
         scene = yield servo(scene, pos, rot, gripper)
@@ -112,7 +112,7 @@ def hold(scene: Scene, steps: int, *, gripper: float) -> Skill:
 
 
 def close_gripper(scene: Scene, max_steps: int = 14) -> Skill:
-    """Closes until the fingers stop; afterwards `scene.gripper_gap` tells what is between them (about 0: nothing)."""
+    """Closes until the fingers stop; afterwards `scene.gripper_gap` is the width between them (about 0: nothing)."""
     return (yield from _move_fingers(scene, CLOSE, max_steps))
 
 
@@ -122,12 +122,12 @@ def open_gripper(scene: Scene, max_steps: int = 8) -> Skill:
 
 
 def distance(scene: Scene, pos: Sequence[float] | np.ndarray) -> float:
-    """Returns how far the grip site is from `pos`, m."""
+    """Return the distance (m) of the grip site from `pos`."""
     return float(np.linalg.norm(scene.eef.pos - pos))
 
 
 def rotation_vector(rot: np.ndarray) -> np.ndarray:
-    """Returns axis times angle [3] rad, angle in [0, pi], of a rotation matrix."""
+    """Return axis times angle [3] rad, angle in [0, pi], of a rotation matrix."""
     w = np.array([rot[2, 1] - rot[1, 2], rot[0, 2] - rot[2, 0], rot[1, 0] - rot[0, 1]]) / 2  # axis * sin
     sin, cos = np.linalg.norm(w), (np.trace(rot) - 1) / 2
     if sin > 1e-6:
@@ -152,12 +152,12 @@ def _move_fingers(scene: Scene, gripper: float, max_steps: int) -> Skill:
 
 
 def _limit(vector: np.ndarray, longest: float) -> np.ndarray:
-    """Returns the vector, shortened to length `longest` without turning it."""
+    """Return the vector, shortened to length `longest` without turning it."""
     length = np.linalg.norm(vector)
     return vector if length <= longest else vector * (longest / length)
 
 
-def _about(axis: str, angle: float) -> np.ndarray:
+def _axis_rotation(axis: str, angle: float) -> np.ndarray:
     i = "xyz".index(axis)
     j, k = (i + 1) % 3, (i + 2) % 3
     rot = np.eye(3)

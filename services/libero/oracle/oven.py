@@ -1,22 +1,22 @@
-"""Putting a cup into something that opens to the front, such as a microwave: held by its handle, handle towards us."""
+"""Put a cup into a fixture that opens to the front, such as a microwave, held by its handle."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from services.libero.oracle.fill import bring
-from services.libero.oracle.hand import UP, horizontal, leaning, rotation_about
+from services.libero.oracle.hand import UP, axis_rotation, horizontal, leaning
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper
 from services.libero.oracle.parts import Box, door_direction, high, joint_at, low, object_parts, other_parts
 from services.libero.oracle.pick_place import holds
 from services.libero.oracle.scene import Joint, Scene
 
-LEAN = 0.5  # rad that the hand leans back: the palm stays out of the way of rim and ceiling
-APPROACH = 0.09  # m along the fingers to come to the handle
+LEAN = 0.5  # rad that the hand leans back, so that the palm avoids rim and ceiling
+APPROACH = 0.09  # m of approach along the fingers
 GRIP_RISE = 0.008  # m above the middle of the handle's bar where the grip site goes
 LIFT = 0.06
-SILL = 0.015  # m above the floor inside at which the cup goes in
-BEFORE = 0.03  # m before the front where the cup stops and turns
+SILL = 0.015  # m above the floor inside while the cup moves in
+BEFORE = 0.03  # m in front of the opening where the cup stops and turns
 INSIDE = 0.018  # m that the cup's origin goes beyond the edge of the goal region
 RETREAT = 0.10
 
@@ -42,7 +42,7 @@ def put_in_front(scene: Scene, name: str, region: str, joint: Joint) -> Skill:
 
 
 def _bring_before(scene: Scene, name: str, region: str, joint: Joint, rot: np.ndarray) -> Skill:
-    """Takes a held cup before the opening: over the sill, turned with the hand to `rot`, midway between the walls."""
+    """Move a held cup in front of the opening: above the sill, hand at `rot`, midway between the walls."""
     into = inward(scene, region, joint)
     height = floor_of(scene, region, joint) + SILL + _reach(scene, name, -UP)
     before = np.append(scene.site(region).pos[:2], height)
@@ -67,7 +67,7 @@ def pick_by_handle(scene: Scene, name: str) -> Skill:
 
 
 def cup_handle(scene: Scene, name: str) -> tuple[Box, np.ndarray]:
-    """Returns the bar of a cup's handle, its outermost shape, and the level direction [3] in which it sticks out."""
+    """Return the bar of a cup's handle, its outermost shape, and the level direction [3] in which it sticks out."""
     boxes = object_parts(scene, name)
     middle = np.median([box.pose.pos for box in boxes], axis=0)
     bar = max(boxes, key=lambda box: np.linalg.norm((box.pose.pos - middle)[:2]))
@@ -75,15 +75,15 @@ def cup_handle(scene: Scene, name: str) -> tuple[Box, np.ndarray]:
 
 
 def inward(scene: Scene, region: str, joint: Joint) -> np.ndarray:
-    """Returns the level unit vector [3] through the opening: across the closed door, towards the region's middle."""
+    """Return the level unit vector [3] through the opening: across the closed door, towards the region's middle."""
     axis, anchor = scene.axis_of(joint.name), scene.joint_axis(joint.name).pos
-    closed = rotation_about(axis, joint_at(scene, joint, 0.0) - scene.joint(joint.name)) @ door_direction(scene, joint)
+    closed = axis_rotation(axis, joint_at(scene, joint, 0.0) - scene.joint(joint.name)) @ door_direction(scene, joint)
     to_middle = scene.site(region).pos - anchor
     return horizontal(to_middle - (to_middle @ closed) * closed)
 
 
 def floor_of(scene: Scene, region: str, joint: Joint) -> float:
-    """Returns the height of the floor inside, m: the highest top below the region's middle."""
+    """Return the height of the floor inside, m: the highest top below the region's middle."""
     middle = scene.site(region).pos
     walls = other_parts(scene, joint)
     tops = [box.high(UP) for box in walls if _covers(box, middle) and box.high(UP) < middle[2]]
@@ -91,7 +91,7 @@ def floor_of(scene: Scene, region: str, joint: Joint) -> float:
 
 
 def _sideways(scene: Scene, name: str, region: str, joint: Joint, into: np.ndarray) -> np.ndarray:
-    """Returns the shift [3] along the front after which a cup held before it has the most room on its way in."""
+    """Return the shift [3] along the front that centres a held cup between the walls."""
     side, middle = np.cross(UP, into), scene.site(region).pos
     walls = [box for box in other_parts(scene, joint) if _crosses(box, middle, UP) and _crosses(box, middle, into)]
     left = max((box.high(side) for box in walls if box.high(side) < middle @ side), default=middle @ side)
@@ -116,5 +116,5 @@ def _region_front(scene: Scene, region: str, into: np.ndarray) -> float:
 
 
 def _reach(scene: Scene, name: str, direction: np.ndarray) -> float:
-    """Returns how far an object reaches beyond its origin along `direction`, m."""
+    """Return the extent (m) of an object beyond its origin along `direction`."""
     return high(object_parts(scene, name), direction) - float(scene.pose(name).pos @ direction)

@@ -1,6 +1,6 @@
-"""Geometry of things that move on joints, measured from their collision shapes: handles, wings, openings.
+"""Geometry of articulated objects, measured from their collision shapes: handles, wings, openings.
 
-Nothing here knows a model by name, so a real asset and a stand-in of another shape are handled alike. Units: m, rad,
+No model is known by name, so official assets and the kit's differently shaped ones are handled alike. Units: m, rad,
 world frame.
 """
 
@@ -27,45 +27,45 @@ class Box(NamedTuple):
         return self.pose.rot[:, int(np.argmax(self.half))]
 
     def high(self, direction: np.ndarray) -> float:
-        """Returns the largest coordinate of the box along the unit vector `direction` [3]."""
+        """Return the largest coordinate of the box along the unit vector `direction` [3]."""
         return float(self.pose.pos @ direction + np.abs(direction @ self.pose.rot) @ self.half)
 
     def low(self, direction: np.ndarray) -> float:
-        """Returns the smallest coordinate of the box along `direction`."""
+        """Return the smallest coordinate of the box along `direction`."""
         return -self.high(-direction)
 
 
 def high(boxes: Iterable[Box], direction: np.ndarray) -> float:
-    """Returns the largest coordinate of all boxes along the unit vector `direction` [3]."""
+    """Return the largest coordinate of all boxes along the unit vector `direction` [3]."""
     return max(box.high(direction) for box in boxes)
 
 
 def low(boxes: Iterable[Box], direction: np.ndarray) -> float:
-    """Returns the smallest coordinate of all boxes along the unit vector `direction` [3]."""
+    """Return the smallest coordinate of all boxes along the unit vector `direction` [3]."""
     return min(box.low(direction) for box in boxes)
 
 
 def parts_of(scene: Scene, bodies: Iterable[int]) -> list[Box]:
-    """Returns the boxes around all collision shapes of some bodies."""
-    chosen = set(bodies)
-    return [_placed(scene, geom) for geom in scene.world.geoms if geom.body in chosen]
+    """Return the boxes around all collision shapes of some bodies."""
+    selected = set(bodies)
+    return [_placed(scene, geom) for geom in scene.world.geoms if geom.body in selected]
 
 
 def object_parts(scene: Scene, name: str) -> list[Box]:
-    """Returns the boxes around all collision shapes of an object."""
+    """Return the boxes around all collision shapes of an object."""
     return parts_of(scene, scene.world.objects[name].bodies)
 
 
 def other_parts(scene: Scene, joint: Joint) -> list[Box]:
-    """Returns the boxes around all shapes of what a drawer or door belongs to, without itself."""
+    """Return the boxes around all shapes of the owner of a drawer or door, without the drawer or door itself."""
     owner = scene.world.objects[scene.world.owner[joint.body]]
     return parts_of(scene, [body for body in owner.bodies if body != joint.body])
 
 
-def opening_sign(scene: Scene, joint: Joint) -> float:
-    """Returns +1 or -1: the direction of the joint's coordinate that opens the drawer or door or turns the knob on.
+def open_sign(scene: Scene, joint: Joint) -> float:
+    """Return +1 or -1: the direction of the joint's coordinate that opens the drawer or door or turns the knob on.
 
-    LIBERO's ranges say it where the owner has some; else the far end of the joint's range does.
+    It follows from LIBERO's ranges if the owner has some, else from the middle of the joint's range.
     """
     ranges = scene.world.objects[scene.world.owner[joint.body]].ranges
     on = ranges.get("default_open_ranges") or ranges.get("default_turnon_ranges")
@@ -73,44 +73,44 @@ def opening_sign(scene: Scene, joint: Joint) -> float:
     return 1.0 if middle > 0 else -1.0
 
 
-def opening_direction(scene: Scene, joint: Joint) -> np.ndarray:
-    """Returns the unit vector [3] in which a drawer slides open."""
-    return opening_sign(scene, joint) * scene.axis_of(joint.name)
+def open_direction(scene: Scene, joint: Joint) -> np.ndarray:
+    """Return the unit vector [3] in which a drawer slides open."""
+    return open_sign(scene, joint) * scene.axis_of(joint.name)
 
 
 def open_limit(scene: Scene, joint: Joint) -> float:
-    """Returns the end of the joint's range where the thing is wide open (or turned on), m or rad."""
-    return joint.range[1] if opening_sign(scene, joint) > 0 else joint.range[0]
+    """Return the end of the joint's range at which it is wide open (or turned on), m or rad."""
+    return joint.range[1] if open_sign(scene, joint) > 0 else joint.range[0]
 
 
 def openness(scene: Scene, joint: Joint) -> float:
-    """Returns how far the joint has moved from its closed end: 0 closed, 1 wide open."""
+    """Return the joint's openness: 0 closed, 1 wide open."""
     closed = joint_at(scene, joint, 0.0)
     return (scene.joint(joint.name) - closed) / (open_limit(scene, joint) - closed)
 
 
 def joint_at(scene: Scene, joint: Joint, openness: float) -> float:
-    """Returns the joint's coordinate, m or rad, at which it is open by `openness` (0 to 1)."""
+    """Return the joint's coordinate, m or rad, at which it is open by `openness` (0 to 1)."""
     end = open_limit(scene, joint)
     closed = joint.range[0] if end == joint.range[1] else joint.range[1]
     return closed + openness * (end - closed)
 
 
 def handle_of(scene: Scene, joint: Joint) -> Box:
-    """Returns the bar to pull a drawer by: of its shapes, the one that sticks out farthest in the opening direction."""
-    out = opening_direction(scene, joint)
+    """Return a drawer's handle bar: the shape that reaches farthest in the opening direction."""
+    out = open_direction(scene, joint)
     boxes = parts_of(scene, [joint.body])
     farthest = high(boxes, out)
     return max((box for box in boxes if box.high(out) > farthest - 0.002), key=lambda box: box.half.max())
 
 
 def panel_of(scene: Scene, joint: Joint) -> Box:
-    """Returns a door's panel, the biggest of its shapes."""
+    """Return a door's panel, the biggest of its shapes."""
     return max(parts_of(scene, [joint.body]), key=lambda box: box.half.prod())
 
 
 def door_direction(scene: Scene, joint: Joint) -> np.ndarray:
-    """Returns the unit vector [3] along a door, across its hinge, from the hinge to the free edge."""
+    """Return the unit vector [3] along a door, across its hinge, from the hinge to the free edge."""
     panel, hinge = panel_of(scene, joint), scene.axis_of(joint.name)
     flat = np.abs(hinge @ panel.pose.rot) < 0.5
     across = panel.pose.rot[:, int(np.argmax(np.where(flat, panel.half, 0.0)))]
@@ -119,8 +119,8 @@ def door_direction(scene: Scene, joint: Joint) -> np.ndarray:
 
 
 def wing_of(scene: Scene, joint: Joint, depth: float = 0.015) -> Box:
-    """Returns the part of a knob to hold: a box around the shapes that reach within `depth` m of its top, its third
-    axis along the joint, turned so that its thin side is as thin as can be."""
+    """Return the part of a knob to hold: a box around the shapes that reach within `depth` m of its top, its third
+    axis along the joint, turned so that its thin side is as thin as possible."""
     up = scene.axis_of(joint.name)
     boxes = parts_of(scene, [joint.body])
     top = high(boxes, up)
@@ -129,14 +129,14 @@ def wing_of(scene: Scene, joint: Joint, depth: float = 0.015) -> Box:
 
 
 def _around(boxes: list[Box], axes: np.ndarray) -> Box:
-    """Returns the smallest box with the columns of `axes` [3, 3] as edges that holds all `boxes`."""
-    least = np.array([low(boxes, axis) for axis in axes.T])
-    most = np.array([high(boxes, axis) for axis in axes.T])
-    return Box(Pose(axes @ ((least + most) / 2), axes), (most - least) / 2)
+    """Return the smallest box with the columns of `axes` [3, 3] as edges that holds all `boxes`."""
+    lower = np.array([low(boxes, axis) for axis in axes.T])
+    upper = np.array([high(boxes, axis) for axis in axes.T])
+    return Box(Pose(axes @ ((lower + upper) / 2), axes), (upper - lower) / 2)
 
 
 def _turns(up: np.ndarray, steps: int = 18) -> list[np.ndarray]:
-    """Returns rotations [3, 3] with `up` as third axis, over a quarter turn about it."""
+    """Return rotations [3, 3] with `up` as third axis, over a quarter turn about it."""
     side = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
     side /= np.linalg.norm(side)
     other = np.cross(up, side)

@@ -1,4 +1,4 @@
-"""Picking an object up and putting it on or in something: the skills behind the goals "on" and "in"."""
+"""Pick up an object and place it on or in another: the skills for the goals "on" and "in"."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ from services.libero.oracle.rules import Rule
 from services.libero.oracle.scene import Goal, Scene
 from services.libero.oracle.shapes import bounds, boxes_of, obstacles
 
-TRIES = 3  # grasps tried before the plan may turn to another goal
-HOVER = 0.06  # m above the grasp where the hand stops coming across and starts coming down
-RISEN = 0.005  # m that an object must have come up with it; it may hang askew
-LIFT_SPEED = 0.5  # of the full speed: what hangs in the fingers by a rim slips out of a jerk
+TRIES = 3  # grasps to try before the plan may switch to another goal
+HOVER = 0.06  # m above the grasp where the hand starts to descend
+RISEN = 0.005  # m that an object must have risen with the hand; it may hang askew
+LIFT_SPEED = 0.5  # of the full speed: an object held by its rim slips out at a jerk
 LIFT = 0.05  # m of the first lift, after which the grasp is checked
 CLEARANCE = 0.03  # m between a carried object and what it passes over
-WAY_STEP = 0.03  # m between the places on the way that are looked at
+PATH_STEP = 0.03  # m between the checked points of a path
 FINGERS_ASIDE, PALM_ASIDE = 0.07, 0.12  # m on all sides of the grip site that fingers (with a load) and palm need
-NEAR = 0.04  # m above its resting place where lowering an object slows down
-DROP_HEIGHT = 0.004  # m above its resting place where an object is let go
+SLOWDOWN_HEIGHT = 0.04  # m above its resting position where lowering an object slows down
+DROP_HEIGHT = 0.004  # m above its resting position where an object is released
 LOST = 0.05  # m that an object may shift in the hand before it counts as dropped
-PAUSE = 10  # steps before looking again where there was no grasp: something may still be moving
-STANDSTILL, PATIENCE = 0.01, 6  # m/s; a hand slower than that for so many steps is stuck
+PAUSE = 10  # steps to wait if there is no grasp: objects may still be moving
+STANDSTILL, PATIENCE = 0.01, 6  # m/s and steps: a hand slower than that for longer is stuck
 FALL_STEPS = 10  # for a dropped object to come to rest
 
 
 def pick(scene: Scene, name: str, placement: Placement | None = None) -> Skill:
-    """Grasps an object and lifts it a little; tries up to three grasps, if there are any. `holds` says if it worked.
-    `placement` is where the object shall go: a grasp is preferred with which the hand has room there."""
+    """Grasp an object and lift it a little, with up to three attempts; check the result with `holds`.
+
+    Grasps with which the hand fits at the `placement` are preferred.
+    """
     for _ in range(TRIES):
         grasp = choose_grasp(scene, name, placement)
         if grasp is None:
@@ -61,8 +63,10 @@ def pick(scene: Scene, name: str, placement: Placement | None = None) -> Skill:
 
 
 def choose_grasp(scene: Scene, name: str, placement: Placement | None) -> Grasp | None:
-    """Returns the best grasp that has not failed in this episode and suits the placement, if it can; None (and a clean
-    slate for the next time) where all have failed."""
+    """Return the best grasp that has not failed in this episode and, if possible, fits the placement.
+
+    If all have failed, forget the failures and return None.
+    """
     failed = failed_grasps(scene, name)
     grasp = find_grasp(scene, name, failed, placement)
     if grasp is None:
@@ -71,41 +75,43 @@ def choose_grasp(scene: Scene, name: str, placement: Placement | None) -> Grasp 
 
 
 def failed_grasps(scene: Scene, name: str) -> list[Grasp]:
-    """Returns the episode's list of grasps of an object that did not hold."""
+    """Return the list of failed grasps of an object in this episode."""
     return scene.world.cache.setdefault(("failed grasps", name), [])
 
 
 def grasp_at(scene: Scene, grasp: Grasp) -> Skill:
-    """Comes over the grasp, then straight down, and closes."""
+    """Move above the grasp, then straight down, and close."""
     above = grasp.pos + HOVER * UP
     height = max(above[2], travel_height(scene, scene.eef.pos, above, 0.0))
-    way = [*rising_path(scene, np.append(above[:2], height)), above]
-    way = [within_reach(point, scene.world.base_pos) for point in way]
-    scene = yield from follow(scene, way, gripper=OPEN, yaw=grasp.yaw, tolerance=0.012)
+    waypoints = [*rising_path(scene, np.append(above[:2], height)), above]
+    waypoints = [within_reach(point, scene.world.base_pos) for point in waypoints]
+    scene = yield from follow(scene, waypoints, gripper=OPEN, yaw=grasp.yaw, tolerance=0.012)
     scene = yield from move_to(scene, grasp.pos, gripper=OPEN, yaw=grasp.yaw, tolerance=0.004, timeout=25)
     return (yield from close_gripper(scene))
 
 
 def holds(scene: Scene, name: str) -> bool:
-    """Returns whether the object is between the fingers."""
+    """Return whether the object is between the fingers."""
     return scene.touching(name, "gripper") and scene.gripper_gap > 0.0015
 
 
 def rising_path(scene: Scene, end: np.ndarray) -> list[np.ndarray]:
-    """Returns waypoints [3] from the hand to `end`: up first where `end` is higher, then across, then down."""
+    """Return waypoints [3] from the hand to `end`: up first where `end` is higher, then across, then down."""
     if end[2] <= scene.eef.pos[2]:
         return [np.append(end[:2], scene.eef.pos[2]), end]
     return [np.append(scene.eef.pos[:2], end[2]), end]
 
 
 def travel_height(scene: Scene, start: np.ndarray, end: np.ndarray, below: float, carried: str | None = None) -> float:
-    """Returns the lowest height of the hand, m, at which it passes over all that stands between `start` and `end` [3]
-    (of the grip site), with fingers and what they carry reaching `below` m under the grip site."""
+    """Return the lowest height (m) at which the hand passes over all obstacles between `start` and `end` [3].
+
+    Both are of the grip site; fingers and load reach `below` m under it.
+    """
     skipped = () if carried is None else (carried,)
     boxes = obstacles(scene, (start + end) / 2, float(np.abs(end - start)[:2].max() / 2 + 0.2), exclude=skipped)
-    count = 2 + int(np.hypot(*(end - start)[:2]) / WAY_STEP)
-    way = np.linspace(start[:2], end[:2], count)
-    off = np.abs(boxes.pos[:, None, :2] - way) - boxes.reach()[:, None, :2]  # [boxes, points, 2]
+    count = 2 + int(np.hypot(*(end - start)[:2]) / PATH_STEP)
+    path = np.linspace(start[:2], end[:2], count)
+    off = np.abs(boxes.pos[:, None, :2] - path) - boxes.reach()[:, None, :2]  # [boxes, points, 2]
     aside = off.max(axis=2).min(axis=1)
     tops = (boxes.pos + boxes.reach())[:, 2]
     over_fingers = tops[aside < FINGERS_ASIDE].max(initial=-np.inf) + below
@@ -116,7 +122,7 @@ def travel_height(scene: Scene, start: np.ndarray, end: np.ndarray, below: float
 def carry(
     scene: Scene, name: str, target: np.ndarray, *, tolerance: float = 0.008, speed: float = 1.0, timeout: int = 60
 ) -> Skill:
-    """Moves a held object so that its root body comes to `target` [3]; ends early when it is dropped or stuck."""
+    """Move a held object until its root body is at `target` [3]; ends early if it is dropped or stuck."""
     rot = scene.eef.rot.copy()
     grip = scene.pose(name).pos - scene.eef.pos
     stuck = 0
@@ -132,7 +138,7 @@ def carry(
 
 
 def carry_over(scene: Scene, name: str, target: np.ndarray, height: float = -np.inf) -> Skill:
-    """Raises a held object until it clears its way (the hand to at least `height` m) and takes it over `target` [3]."""
+    """Raise a held object until its path is clear (the hand at least to `height` m) and carry it over `target` [3]."""
     end = target + (scene.eef.pos - scene.pose(name).pos)
     height = max(height, travel_height(scene, scene.eef.pos, end, reach_below(scene, name), carried=name))
     lift = max(0.0, height - scene.eef.pos[2])
@@ -141,27 +147,27 @@ def carry_over(scene: Scene, name: str, target: np.ndarray, height: float = -np.
 
 
 def reach_below(scene: Scene, name: str) -> float:
-    """Returns how far a held object reaches below the grip site, m."""
+    """Return the extent (m) of a held object below the grip site."""
     return float(scene.eef.pos[2] - bounds(boxes_of(scene, name))[0][2])
 
 
 def place(scene: Scene, name: str, placement: Placement) -> Skill:
-    """Carries a held object over its placement, lowers it until it touches its support, lets go and moves up."""
+    """Carry a held object over its placement, lower it onto its support, release it and move up."""
     scene = yield from carry_over(scene, name, placement.pos)
-    scene = yield from carry(scene, name, placement.pos + NEAR * UP, tolerance=0.015)
+    scene = yield from carry(scene, name, placement.pos + SLOWDOWN_HEIGHT * UP, tolerance=0.015)
     scene = yield from lower(scene, name, placement)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, HOVER * UP, gripper=OPEN, tolerance=0.02))
 
 
 def lower(scene: Scene, name: str, placement: Placement, timeout: int = 40) -> Skill:
-    """Lowers a held object to its placement until it touches the support there or hangs just above where it rests."""
+    """Lower a held object to its placement until it touches the support or is just above its resting position."""
     rot = scene.eef.rot.copy()
     target = placement.pos + DROP_HEIGHT * UP
     for _ in range(timeout):
         error = target - scene.pose(name).pos
-        near = np.linalg.norm(error[:2]) < 0.015 and abs(error[2]) < 0.02
-        arrived = np.linalg.norm(error) < 0.005 or (near and scene.touching(name, placement.support))
+        is_close = np.linalg.norm(error[:2]) < 0.015 and abs(error[2]) < 0.02
+        arrived = np.linalg.norm(error) < 0.005 or (is_close and scene.touching(name, placement.support))
         if arrived or not holds(scene, name):
             break
         scene = yield servo(scene, scene.eef.pos + error, rot, CLOSE, speed=0.6)
@@ -169,17 +175,17 @@ def lower(scene: Scene, name: str, placement: Placement, timeout: int = 40) -> S
 
 
 def put_on_object(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    """Serves On(object, object)."""
+    """Serve On(object, object)."""
     return (yield from _put(scene, goal, placements.on_object))
 
 
 def put_on_region(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    """Serves On(object, region): a burner, the top of a cabinet, a part of the table."""
+    """Serve On(object, region): a burner, the top of a cabinet, a part of the table."""
     return (yield from _put(scene, goal, placements.in_region))
 
 
 def _put(scene: Scene, goal: Goal, find: Callable[[Scene, str, str], Placement]) -> Skill:
-    """Picks the goal's object and places it; `find` looks for the placement again once the object is in the hand."""
+    """Pick up the goal's object and place it; `find` computes the placement again once the object is held."""
     name, target = goal.args
     scene = yield from pick(scene, name, find(scene, name, target))
     if holds(scene, name):
@@ -188,7 +194,7 @@ def _put(scene: Scene, goal: Goal, find: Callable[[Scene, str, str], Placement])
 
 
 def drop_into(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    """Serves In(object, region) of a container open at the top: lets the object fall from just above the rim."""
+    """Serve In(object, region) of a container open at the top: drop the object from just above the rim."""
     name, region = goal.args
     scene = yield from pick(scene, name)
     if not holds(scene, name):

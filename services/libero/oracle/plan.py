@@ -13,7 +13,7 @@ RULES: tuple[Rule, ...] = (*articulated.RULES, *pick_place.RULES)
 
 
 def solve(scene: Scene) -> Skill:
-    """Works on the goals that do not hold yet, again and again; it never ends by itself, the episode does."""
+    """Work on the goals that do not hold yet; never ends by itself, since the episode does."""
     attempts: dict[Goal, int] = {}
     while True:
         goal = next_goal(scene, attempts)
@@ -24,30 +24,29 @@ def solve(scene: Scene) -> Skill:
         attempts[goal] = attempt + 1
         before = scene.step
         scene = yield from rule_for(scene, goal).skill(scene, goal, attempt)
-        if scene.step == before:  # the skill saw nothing to do
+        if scene.step == before:  # the skill did nothing
             scene = yield _rest()
 
 
 def next_goal(scene: Scene, attempts: dict[Goal, int]) -> Goal | None:
-    """Returns the open goal to serve now: lowest rank, then fewest attempts, then the task's order; None where none is
-    left that a skill serves."""
-    found = [(rule_for(scene, goal), goal) for goal in open_goals(scene)]
-    choices = [(rule.rank, attempts.get(goal, 0), i) for i, (rule, goal) in enumerate(found) if rule is not None]
-    return found[min(choices)[2]][1] if choices else None
+    """Return the open goal to serve next, by rank, attempts and the task's order; None if no skill serves any."""
+    rules = [(rule_for(scene, goal), goal) for goal in open_goals(scene)]
+    choices = [(rule.rank, attempts.get(goal, 0), i) for i, (rule, goal) in enumerate(rules) if rule is not None]
+    return rules[min(choices)[2]][1] if choices else None
 
 
 def open_goals(scene: Scene) -> list[Goal]:
-    """Returns the goals that do not hold yet, in the task's order."""
+    """Return the goals that do not hold yet, in the task's order."""
     return [goal for goal, done in zip(scene.world.goals, scene.goal_done, strict=True) if not done]
 
 
 def unserved(scene: Scene) -> list[Goal]:
-    """Returns the open goals that the oracle has no skill for: such a task fails."""
+    """Return the open goals without a skill; their tasks fail."""
     return [goal for goal in open_goals(scene) if rule_for(scene, goal) is None]
 
 
 def rule_for(scene: Scene, goal: Goal) -> Rule | None:
-    """Returns the first rule that applies, None where the oracle has no skill for the goal."""
+    """Return the first rule that applies; None if the oracle has no skill for the goal."""
     return next((rule for rule in RULES if rule.applies(scene, goal)), None)
 
 

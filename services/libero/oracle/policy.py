@@ -17,13 +17,13 @@ from vla_contract import ActionChunk, ContractError, InvalidObservation, Observa
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
 log = logging.getLogger(__name__)
-MAX_EPISODES = 512  # held at once, of 60 kB and more each; the one that has not moved for longest is forgotten first
-MAX_BATCH = 64  # it computes one observation after the other: a limit of politeness, not of memory
+MAX_EPISODES = 512  # in memory, at least 60 kB each; the least recently used is dropped first
+MAX_BATCH = 64  # observations are computed one after the other; limits the time of a request
 
 
 @dataclass
 class Episode:
-    """A session's world, the script that is solving it, and how far it has come."""
+    """A session's world, the script that solves it, and its last step."""
 
     world: World
     script: Skill
@@ -39,7 +39,7 @@ class OraclePolicy(Policy):
         self._episodes: dict[str, Episode] = {}
 
     def info(self) -> PolicyInfo:
-        """Returns what it is and needs: no camera, no proprioception, privileged state."""
+        """Describe the policy: it needs privileged state, no cameras and no proprioception."""
         return PolicyInfo(
             name="oracle",
             needs_privileged=True,
@@ -54,24 +54,25 @@ class OraclePolicy(Policy):
         self._episodes.pop(session, None)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
-        """Returns one action per observation, or the error that it deserves: bad state, lost session, failed skill."""
-        return [self._act_or_refuse(observation) for observation in observations]
+        """Return one action per observation, or its error: invalid state, unknown session, failed skill."""
+        return [self._act_single(observation) for observation in observations]
 
     def example(self) -> Observation:
-        """Returns the first observation of a made-up episode: a cube to be put on a tray."""
+        """Return an example observation: a cube to be put on a tray."""
         return Observation({}, None, "put the cube on the tray", "example", 0, privileged=example_state())
 
-    def _act_or_refuse(self, observation: Observation) -> ActionChunk | Exception:
-        """Returns the action, or the error. A script that failed cannot go on: its episode is forgotten."""
-        known = self._episodes.pop(observation.session, None)
+    def _act_single(self, observation: Observation) -> ActionChunk | Exception:
+        """Return the action, or the error. A failed script cannot continue, so its episode is dropped."""
+        previous = self._episodes.pop(observation.session, None)
         try:
-            episode, chunk = self._begun(observation) if observation.step == 0 else _continued(observation, known)
-        except ContractError as error:  # returned, not raised: one episode's fault must not end its batch's others
+            starts = observation.step == 0
+            episode, chunk = self._start(observation) if starts else _continue(observation, previous)
+        except ContractError as error:  # returned, not raised: the rest of the batch is unaffected
             return error
         self._keep(observation.session, episode)
         return chunk
 
-    def _begun(self, observation: Observation) -> tuple[Episode, ActionChunk]:
+    def _start(self, observation: Observation) -> tuple[Episode, ActionChunk]:
         state = _privileged(observation)
         if "static" not in state:
             raise InvalidObservation("privileged has no 'static'; step 0 needs privileged.observe(domain, static=True)")
@@ -88,14 +89,14 @@ class OraclePolicy(Policy):
     def _keep(self, session: str, episode: Episode) -> None:
         self._episodes[session] = episode
         while len(self._episodes) > MAX_EPISODES:
-            del self._episodes[next(iter(self._episodes))]  # a session that moves is put at the end again
+            del self._episodes[next(iter(self._episodes))]  # active sessions are reinserted at the end
 
 
-def _continued(observation: Observation, episode: Episode | None) -> tuple[Episode, ActionChunk]:
+def _continue(observation: Observation, episode: Episode | None) -> tuple[Episode, ActionChunk]:
     if episode is None or observation.step <= episode.step:
         raise UnknownSession(
-            f"session {observation.session!r} is not known at step {observation.step}; the oracle follows an "
-            "episode from its step 0 on: start it again"
+            f"unknown session {observation.session!r} at step {observation.step}; the oracle must see an episode "
+            "from step 0: start it again"
         )
     return guarded(_next, episode, _privileged(observation), observation.step)
 
@@ -107,21 +108,21 @@ def _next(episode: Episode, state: Mapping[str, Any], step: int) -> tuple[Episod
 
 def _privileged(observation: Observation) -> Mapping[str, Any]:
     if observation.privileged is None:
-        raise InvalidObservation("privileged is missing; the oracle needs what simulator/privileged.py sends")
+        raise InvalidObservation("privileged is missing; the oracle needs the state from simulator/privileged.py")
     return observation.privileged
 
 
 def guarded(run: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns `run(*arguments)`, which reads a state and lets the script look at it.
+    """Return `run(*arguments)`, which reads a state and advances the script; any error becomes an InvalidObservation.
 
-    Whatever fails on the way becomes an InvalidObservation: a state can be made so that every number in it may stand
-    there and the scene still makes no sense, and only the script finds out. The text says where.
+    A state can consist of valid numbers and still be an impossible scene, which only the script detects. The message
+    names the source line.
     """
     try:
         return run(*arguments)
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         raise InvalidObservation(
-            f"privileged cannot be read ({type(error).__name__}: {str(error)[:300]}; {Path(where.filename).name}, "
-            f"{where.name}); send what simulator/privileged.py makes"
+            f"invalid privileged state ({type(error).__name__}: {str(error)[:300]}; {Path(frame.filename).name}, "
+            f"{frame.name}); send the state from simulator/privileged.py"
         ) from error

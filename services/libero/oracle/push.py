@@ -1,4 +1,4 @@
-"""Pushing a flat thing over the table: two fingertips behind it, steering by where it goes."""
+"""Push a flat object over the table with two fingertips behind it, steering by its motion."""
 
 from __future__ import annotations
 
@@ -11,45 +11,47 @@ from services.libero.oracle.motion import FINGERTIP, OPEN, Skill, move_by, move_
 from services.libero.oracle.parts import high, low, object_parts
 from services.libero.oracle.scene import Scene
 
-CLEARANCE = 0.003  # m between the fingertips and what the thing stands on
-BEHIND = 0.018  # m between the thing's edge and the place where the fingertips come down
+CLEARANCE = 0.003  # m between the fingertips and the surface
+BEHIND = 0.018  # m behind the object's edge where the fingertips come down
 ABOVE = 0.07
-LEAN_DOWN, LEAN_PUSH = 0.8, 0.35  # rad that the hand leans over the thing, as a rake: it needs little room behind
+LEAN_DOWN, LEAN_PUSH = 0.8, 0.35  # rad that the hand leans over the object, like a rake: it needs little room behind
 LEAD = 0.04  # m that the pushing hand aims ahead of itself
-STEER = 1.5  # how strongly the hand moves sideways to stay behind the thing, seen from the target
-NEAR = 0.012  # m from the target that counts as there
+STEER = 1.5  # gain of the sideways motion that keeps the hand behind the object
+ARRIVAL_DISTANCE = 0.012  # m from the target
 
 
 def push_to(scene: Scene, name: str, target: np.ndarray) -> Skill:
-    """Pushes the object `name` until its origin is within `NEAR` m of `target` [2] (world x, y), around what stands
-    in the way. It ends early when the object slips past the hand: call again."""
+    """Push an object around obstacles until its origin is within `ARRIVAL_DISTANCE` of `target` [2] (world x, y).
+
+    Ends early if the object slips past the hand; call it again then.
+    """
     for point in route(scene, name, target):
         scene = yield from _push_straight(scene, name, point)
-        if np.linalg.norm(scene.pose(name).pos[:2] - point) > 2 * NEAR:
+        if np.linalg.norm(scene.pose(name).pos[:2] - point) > 2 * ARRIVAL_DISTANCE:
             break
     return scene
 
 
 def route(scene: Scene, name: str, target: np.ndarray) -> list[np.ndarray]:
-    """Returns the points [2] to push through: straight, or around one corner if that meets less of other objects."""
+    """Return the points [2] to push through: straight, or around one corner if that is less obstructed."""
     start = scene.pose(name).pos[:2]
     corners = [np.array([start[0], target[1]]), np.array([target[0], start[1]])]
-    ways = [[target], *([corner, target] for corner in corners)]
-    return min(ways, key=lambda way: _obstruction(scene, name, [start, *way]) + 0.01 * len(way))
+    paths = [[target], *([corner, target] for corner in corners)]
+    return min(paths, key=lambda path: _obstruction(scene, name, [start, *path]) + 0.01 * len(path))
 
 
 def is_flat(scene: Scene, name: str) -> bool:
-    """Returns whether an object is a plate or the like: at least four times as wide as it is high."""
+    """Return whether an object is at least four times as wide as it is high, like a plate."""
     boxes = object_parts(scene, name)
     return 2 * radius_of(scene, name) > 4 * (high(boxes, UP) - low(boxes, UP))
 
 
 def radius_of(scene: Scene, name: str) -> float:
-    """Returns how far an object reaches from its origin over the table, m: the largest of twelve directions."""
+    """Return the horizontal radius (m) of an object around its origin: the largest of twelve directions."""
     boxes, middle = object_parts(scene, name), scene.pose(name).pos
     turns = np.linspace(0, 2 * np.pi, 12, endpoint=False)
-    ways = np.stack([np.cos(turns), np.sin(turns), np.zeros(12)], axis=1)
-    return max(high(boxes, way) - float(middle @ way) for way in ways)
+    directions = np.stack([np.cos(turns), np.sin(turns), np.zeros(12)], axis=1)
+    return max(high(boxes, direction) - float(middle @ direction) for direction in directions)
 
 
 def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
@@ -74,7 +76,7 @@ def _follow(scene: Scene, name: str, target: np.ndarray, height: float) -> Skill
         centre = scene.pose(name).pos[:2]
         away = horizontal(target - centre)
         offset = np.append(scene.eef.pos[:2] - centre, 0.0)
-        if np.linalg.norm(target - centre) < NEAR or offset @ away > 0:
+        if np.linalg.norm(target - centre) < ARRIVAL_DISTANCE or offset @ away > 0:
             break
         sideways = offset - away * (offset @ away)
         aim = scene.eef.pos + LEAD * away - STEER * sideways
@@ -83,13 +85,13 @@ def _follow(scene: Scene, name: str, target: np.ndarray, height: float) -> Skill
     return scene
 
 
-def _obstruction(scene: Scene, name: str, way: list[np.ndarray]) -> float:
-    """Returns by how much, m, the object would run into other movable objects on the way, summed over them."""
+def _obstruction(scene: Scene, name: str, path: list[np.ndarray]) -> float:
+    """Return the overlap (m) with other movable objects along the path, summed over them."""
     radius = radius_of(scene, name)
     total = 0.0
     for other, thing in scene.world.objects.items():
         if thing.movable and other != name:
-            gap = min(_to_segment(scene.pose(other).pos[:2], a, b) for a, b in pairwise(way))
+            gap = min(_to_segment(scene.pose(other).pos[:2], a, b) for a, b in pairwise(path))
             total += max(0.0, radius + radius_of(scene, other) - gap)
     return total
 

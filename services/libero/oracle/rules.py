@@ -1,4 +1,4 @@
-"""Which skill serves which goal: the type of a table row. The tables are in `articulated.py` and `pick_place.py`."""
+"""The type of a rule that maps a goal to a skill. The tables are in `articulated.py` and `pick_place.py`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from services.libero.oracle.scene import Goal, Scene
 
 
 class Rule(NamedTuple):
-    """One row: `applies(scene, goal)` says whether the skill can serve the goal now; the first row that applies wins.
+    """One row: `applies(scene, goal)` is true if the skill can serve the goal now; the first such row is used.
 
     `skill(scene, goal, attempt)` makes the goal true and returns the last scene. It need not check the result: `plan`
-    looks at the predicate afterwards and calls again with the next `attempt` (0, 1, …), for another try another way.
+    checks the predicate and calls again with the next `attempt` (0, 1, …), which may use another strategy.
     `rank` orders goals that are open at the same time: lower first (open a drawer before filling it, close it last).
     """
 

@@ -1,4 +1,4 @@
-"""What the oracle knows: `World` (fixed within an episode) and `Scene` (one moment of it).
+"""The oracle's view of the simulator: `World` (fixed within an episode) and `Scene` (one time step).
 
 Both are read from the plain data of `simulator/privileged.py`. Units: m, rad, world frame unless a name says
 otherwise. Rotations are 3 x 3 matrices whose columns are the axes of the rotated frame.
@@ -20,17 +20,17 @@ UNIT = 1.001  # the largest number in a rotation, with room for rounding
 
 
 class Pose(NamedTuple):
-    """A place and an orientation: `pos` [3] m, `rot` [3, 3]."""
+    """A position and an orientation: `pos` [3] m, `rot` [3, 3]."""
 
     pos: np.ndarray
     rot: np.ndarray
 
     def apply(self, points: np.ndarray) -> np.ndarray:
-        """Returns local points [..., 3] in the world frame."""
+        """Return local points [..., 3] in the world frame."""
         return points @ self.rot.T + self.pos
 
     def inverse_apply(self, points: np.ndarray) -> np.ndarray:
-        """Returns world points [..., 3] in this frame."""
+        """Return world points [..., 3] in this frame."""
         return (points - self.pos) @ self.rot
 
     def __matmul__(self, child: Pose) -> Pose:
@@ -71,7 +71,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Site:
-    """A marked place; a goal region is a box of half extents `size` [3]."""
+    """A MuJoCo site; a goal region is a box of half extents `size` [3]."""
 
     name: str
     body: int
@@ -100,7 +100,7 @@ class Region:
 
 @dataclass(frozen=True)
 class World:
-    """All that stays the same within an episode."""
+    """Everything that is constant within an episode."""
 
     instruction: str
     goals: tuple[Goal, ...]
@@ -115,7 +115,7 @@ class World:
 
     @classmethod
     def from_static(cls, static: Mapping[str, Any]) -> World:
-        """Returns the world that `privileged.describe` sent. Raises ValueError or KeyError for a part that is amiss."""
+        """Return the world that `privileged.describe` sent. Raises ValueError or KeyError for an invalid part."""
         bodies = parsing.texts(static["bodies"], parsing.MAX_BODIES)
         count, goals = len(bodies), parsing.items(static["goal"], parsing.MAX_GOALS)
         return cls(
@@ -131,21 +131,21 @@ class World:
         )
 
     def geoms_of(self, name: str) -> list[Geom]:
-        """Returns the collision shapes of an object, all its bodies included."""
+        """Return the collision shapes of an object, all its bodies included."""
         bodies = set(self.objects[name].bodies)
         return [geom for geom in self.geoms if geom.body in bodies]
 
     @cached_property
     def owner(self) -> Mapping[int, str]:
         """The object that each body belongs to; "gripper" for the hand and fingers, "" for the room and the arm."""
-        found = {i: "gripper" if n.startswith(GRIPPER_BODIES) else "" for i, n in enumerate(self.bodies)}
-        found.update({body: name for name, each in self.objects.items() for body in each.bodies})
-        return found
+        owners = {i: "gripper" if n.startswith(GRIPPER_BODIES) else "" for i, n in enumerate(self.bodies)}
+        owners.update({body: name for name, each in self.objects.items() for body in each.bodies})
+        return owners
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One moment: where the hand, the objects and the joints are."""
+    """One time step: the state of the hand, the objects and the joints."""
 
     world: World
     step: int
@@ -161,52 +161,52 @@ class Scene:
 
     @classmethod
     def from_state(cls, world: World, state: Mapping[str, Any], step: int) -> Scene:
-        """Returns the scene that `privileged.observe` sent. Raises ValueError or KeyError for a part that is amiss."""
+        """Return the scene that `privileged.observe` sent. Raises ValueError or KeyError for an invalid part."""
         count = len(world.bodies)
         return cls(
             world=world,
             step=step,
-            eef=Pose(parsing.positions(state, "eef_pos", 3), parsing.numbers(state, "eef_rot", 3, 3, most=UNIT)),
+            eef=Pose(parsing.positions(state, "eef_pos", 3), parsing.numbers(state, "eef_rot", 3, 3, limit=UNIT)),
             eef_vel=parsing.numbers(state, "eef_vel", 6),
             gripper_gap=float(np.abs(parsing.numbers(state, "gripper_qpos", 2)).sum()),
             robot_qpos=parsing.numbers(state, "robot_qpos", 7),
             body_pos=parsing.positions(state, "body_pos", count, 3),
-            body_rot=rotations(parsing.numbers(state, "body_quat_wxyz", count, 4, most=UNIT)),
+            body_rot=rotations(parsing.numbers(state, "body_quat_wxyz", count, 4, limit=UNIT)),
             joint_pos=parsing.numbers(state, "joint_pos", len(world.joints)),
-            contacts=parsing.indices(state, "contacts", count, columns=2, most=parsing.MAX_CONTACTS),
+            contacts=parsing.indices(state, "contacts", count, columns=2, limit=parsing.MAX_CONTACTS),
             goal_done=_goal_done(state, world),
         )
 
     def pose(self, name: str) -> Pose:
-        """Returns the pose of an object's root body: the point that LIBERO's predicates look at."""
+        """Return the pose of an object's root body: the point that LIBERO's predicates use."""
         return self.body_pose(self.world.objects[name].root)
 
     def body_pose(self, body: int) -> Pose:
-        """Returns the pose of a body by its index."""
+        """Return the pose of a body by its index."""
         return Pose(self.body_pos[body], self.body_rot[body])
 
     def site(self, name: str) -> Pose:
-        """Returns the pose of a site, for example of a goal region's centre."""
+        """Return the pose of a site, for example of a goal region's centre."""
         site = self.world.sites[name]
         return self.body_pose(site.body) @ site.local
 
     def joint(self, name: str) -> float:
-        """Returns the position of a drawer, door or knob joint, m or rad."""
+        """Return the position of a drawer, door or knob joint, m or rad."""
         return float(self.joint_pos[self.world.joints[name].index])
 
     def joint_axis(self, name: str) -> Pose:
-        """Returns a joint's anchor point as `pos` and, as the columns of `rot`, its body's axes; see `axis_of`."""
+        """Return a joint's anchor point as `pos` and, as the columns of `rot`, its body's axes; see `axis_of`."""
         joint = self.world.joints[name]
         pose = self.body_pose(joint.body)
         return Pose(pose.apply(joint.pos), pose.rot)
 
     def axis_of(self, name: str) -> np.ndarray:
-        """Returns the unit vector [3] along which a joint slides or around which it turns."""
+        """Return the unit vector [3] along which a joint slides or around which it turns."""
         joint = self.world.joints[name]
         return self.body_rot[joint.body] @ joint.axis
 
     def touching(self, first: str, second: str) -> bool:
-        """Returns whether two objects are in contact; "gripper" is the hand with its fingers, "" the room."""
+        """Return whether two objects are in contact; "gripper" is the hand with its fingers, "" the room."""
         owner = self.world.owner
         pairs = {(owner[a], owner[b]) for a, b in self.contacts.tolist()}
         return (first, second) in pairs or (second, first) in pairs
@@ -218,7 +218,7 @@ class Scene:
 
 
 def rotations(quat_wxyz: np.ndarray) -> np.ndarray:
-    """Returns rotation matrices [n, 3, 3] of unit quaternions [n, 4] (w, x, y, z)."""
+    """Return rotation matrices [n, 3, 3] of unit quaternions [n, 4] (w, x, y, z)."""
     w, x, y, z = np.asarray(quat_wxyz, dtype=np.float64).T
     return np.stack(
         [
@@ -233,8 +233,8 @@ def rotations(quat_wxyz: np.ndarray) -> np.ndarray:
 def _goal_done(state: Mapping[str, Any], world: World) -> tuple[bool, ...]:
     done = parsing.items(state.get("goal_done", [False] * len(world.goals)), parsing.MAX_GOALS)
     if len(done) != len(world.goals):
-        raise ValueError(f"goal_done has {len(done)} members; expected one for each of {len(world.goals)} goals")
-    return tuple(bool(one) for one in done)
+        raise ValueError(f"goal_done must have {len(world.goals)} members, one per goal, got {len(done)}")
+    return tuple(bool(value) for value in done)
 
 
 def _object(name: str, raw: Mapping[str, Any], count: int) -> SceneObject:
@@ -256,7 +256,7 @@ def _region(name: str, raw: Mapping[str, Any]) -> Region:
 def _joints(raw: Mapping[str, Any], count: int) -> dict[str, Joint]:
     names, body = _named(raw, count, "name", parsing.MAX_NAMED)
     kinds, n = parsing.texts(raw["type"], parsing.MAX_NAMED), len(names)
-    pos, axis = parsing.positions(raw, "pos", n, 3), parsing.numbers(raw, "axis", n, 3, most=UNIT)
+    pos, axis = parsing.positions(raw, "pos", n, 3), parsing.numbers(raw, "axis", n, 3, limit=UNIT)
     rows = zip(names, kinds, body, pos, axis, parsing.numbers(raw, "range", n, 2), strict=True)
     return {
         name: Joint(name, i, kind, int(body), pos, axis, (float(low), float(high)))
@@ -278,12 +278,12 @@ def _geoms(raw: Mapping[str, Any], count: int) -> tuple[Geom, ...]:
     return tuple(Geom(int(body), kind, size, Pose(pos, rot)) for body, kind, size, pos, rot in rows)
 
 
-def _named(raw: Mapping[str, Any], count: int, column: str, most: int) -> tuple[tuple[str, ...], np.ndarray]:
-    """Returns a column of texts and the bodies that its rows belong to."""
-    return parsing.texts(raw[column], most), parsing.indices(raw, "body", count, most=most)
+def _named(raw: Mapping[str, Any], count: int, column: str, limit: int) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return a column of texts and the bodies that its rows belong to."""
+    return parsing.texts(raw[column], limit), parsing.indices(raw, "body", count, limit=limit)
 
 
 def _shapes(raw: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns sizes [n, 3] m, positions [n, 3] and rotations [n, 3, 3]."""
-    rot = rotations(parsing.numbers(raw, "quat_wxyz", n, 4, most=UNIT))
-    return parsing.numbers(raw, "size", n, 3, most=parsing.REACH), parsing.positions(raw, "pos", n, 3), rot
+    """Return sizes [n, 3] m, positions [n, 3] and rotations [n, 3, 3]."""
+    rot = rotations(parsing.numbers(raw, "quat_wxyz", n, 4, limit=UNIT))
+    return parsing.numbers(raw, "size", n, 3, limit=parsing.REACH), parsing.positions(raw, "pos", n, 3), rot

@@ -12,7 +12,7 @@ from services.libero.oracle.scene import Geom, Pose, Scene, World
 FLOOR_THICKNESS = 0.5  # a plane becomes a box this thick below itself
 POINT_SPACING = 0.004
 MAX_POINTS = 2_000_000  # of one object; a frying pan has 30,000
-LARGEST = 2.0  # m, of an object to be grasped
+LARGEST = 2.0  # m, of a graspable object
 
 
 class Boxes(NamedTuple):
@@ -23,26 +23,26 @@ class Boxes(NamedTuple):
     half: np.ndarray
 
     def select(self, keep: np.ndarray) -> Boxes:
-        """Returns the boxes that a mask or index array picks."""
+        """Return the boxes selected by a mask or index array."""
         return Boxes(self.pos[keep], self.rot[keep], self.half[keep])
 
     def reach(self) -> np.ndarray:
-        """Returns half extents [n, 3] of the boxes' axis-aligned bounds."""
+        """Return half extents [n, 3] of the boxes' axis-aligned bounds."""
         return np.einsum("nij,nj->ni", np.abs(self.rot), self.half)
 
-    def moved(self, pose: Pose) -> Boxes:
-        """Returns the boxes carried along by a pose: local -> world."""
+    def transformed(self, pose: Pose) -> Boxes:
+        """Return the boxes transformed by a pose: local -> world."""
         return Boxes(pose.apply(self.pos), pose.rot @ self.rot, self.half)
 
 
 def from_corners(*corners: tuple[Sequence[float], Sequence[float]]) -> Boxes:
-    """Returns level boxes, each from its lowest and its highest corner [3]."""
+    """Return level boxes, each from its lowest and its highest corner [3]."""
     low, high = np.array(corners, dtype=np.float64).transpose(1, 0, 2)
     return Boxes((low + high) / 2, np.tile(np.eye(3), (len(low), 1, 1)), (high - low) / 2)
 
 
 def concatenate(parts: Iterable[Boxes]) -> Boxes:
-    """Returns all boxes of several sets as one set."""
+    """Return all boxes of several sets as one set."""
     parts = [p for p in parts if len(p.pos)]
     if not parts:
         return Boxes(np.zeros((0, 3)), np.zeros((0, 3, 3)), np.zeros((0, 3)))
@@ -50,7 +50,7 @@ def concatenate(parts: Iterable[Boxes]) -> Boxes:
 
 
 def boxes_of(scene: Scene, name: str) -> Boxes:
-    """Returns the world boxes around the collision shapes of an object; "" is the room: table, floor, walls."""
+    """Return the world boxes around the collision shapes of an object; "" is the room: table, floor, walls."""
     geoms, local = _local_boxes(scene.world, name)
     bodies = [g.body for g in geoms]
     pos, rot = scene.body_pos[bodies], scene.body_rot[bodies]
@@ -58,7 +58,7 @@ def boxes_of(scene: Scene, name: str) -> Boxes:
 
 
 def obstacles(scene: Scene, around: np.ndarray, radius: float, exclude: Iterable[str] = ()) -> Boxes:
-    """Returns the boxes of the room and all objects but `exclude` within `radius` of `around` [3], horizontally."""
+    """Return the boxes of the room and all objects but `exclude` within `radius` of `around` [3], horizontally."""
     skipped = set(exclude)
     everything = concatenate(boxes_of(scene, name) for name in ("", *scene.world.objects) if name not in skipped)
     gap = np.abs(everything.pos - around) - everything.reach()
@@ -66,13 +66,13 @@ def obstacles(scene: Scene, around: np.ndarray, radius: float, exclude: Iterable
 
 
 def bounds(boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lowest and the highest corner [3] of the axis-aligned bounds of all boxes."""
+    """Return the lowest and the highest corner [3] of the axis-aligned bounds of all boxes."""
     reach = boxes.reach()
     return (boxes.pos - reach).min(axis=0), (boxes.pos + reach).max(axis=0)
 
 
 def overlap(first: Boxes, second: Boxes) -> np.ndarray:
-    """Returns bool [n, m]: which boxes intersect. Exact: bounds first, then the separating axes of what is left."""
+    """Return bool [n, m]: which boxes intersect. Exact: bounds first, then separating axes for the remaining pairs."""
     gap = np.abs(first.pos[:, None] - second.pos[None]) - first.reach()[:, None] - second.reach()[None]
     hits = np.all(gap <= 0, axis=-1)
     rows, columns = np.nonzero(hits)
@@ -81,7 +81,7 @@ def overlap(first: Boxes, second: Boxes) -> np.ndarray:
 
 
 def intersect(first: Boxes, second: Boxes) -> np.ndarray:
-    """Returns bool [n]: which pairs of boxes, first with second, intersect (separating axis theorem, 15 axes)."""
+    """Return bool [n]: which pairs of boxes, first with second, intersect (separating axis theorem, 15 axes)."""
     a, b = first.half, second.half
     shift = second.pos - first.pos
     turn = first.rot.transpose(0, 2, 1) @ second.rot  # axes of the second in the first's frame
@@ -101,14 +101,14 @@ def intersect(first: Boxes, second: Boxes) -> np.ndarray:
 
 
 def solid_points(scene: Scene, name: str) -> np.ndarray:
-    """Returns world points [n, 3] that fill the collision shapes of an object, about 4 mm apart.
+    """Return world points [n, 3] that fill the collision shapes of an object, about 4 mm apart.
 
-    Raises ValueError for one that is larger than `LARGEST` in some direction: no hand carries that.
+    Raises ValueError if the object is larger than `LARGEST` in some direction.
     """
     points, bodies = _local_points(scene.world, name)
     placed = np.einsum("nij,nj->ni", scene.body_rot[bodies], points) + scene.body_pos[bodies]
     if (extent := float(np.ptp(placed, axis=0).max())) > LARGEST:
-        raise ValueError(f"object {name!r} is {extent:.1f} m large; expected at most {LARGEST:g} m to grasp it")
+        raise ValueError(f"object {name!r} must be at most {LARGEST:g} m large to be grasped, got {extent:.1f} m")
     return placed
 
 
@@ -121,7 +121,7 @@ def _local_boxes(world: World, name: str) -> tuple[list[Geom], Boxes]:
 
 
 def box_around(geom: Geom) -> Boxes:
-    """Returns the box around one shape, in its body's frame."""
+    """Return the box around one shape, in its body's frame."""
     size, pose = geom.size, geom.local
     if geom.type == "plane":
         half = np.array([size[0] or 10.0, size[1] or 10.0, FLOOR_THICKNESS / 2])
@@ -147,17 +147,17 @@ def _local_points(world: World, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _graspable(geoms: list[Geom], name: str) -> list[Geom]:
-    """Returns the shapes. Raises ValueError where they would be filled with more than `MAX_POINTS` points."""
+    """Return the shapes. Raises ValueError if there are none or they need more than `MAX_POINTS` points."""
     points = sum(float(np.prod(2 * np.abs(box_around(geom).half[0]) / POINT_SPACING + 2)) for geom in geoms)
     if not geoms or points > MAX_POINTS:
         raise ValueError(
-            f"object {name!r} has {len(geoms)} shapes of {points:.0f} points; expected some of a small one"
+            f"object {name!r} has {len(geoms)} shapes with {points:.0f} points; expected 1 to {MAX_POINTS} points"
         )
     return geoms
 
 
 def _fill(geom: Geom) -> np.ndarray:
-    """Returns points [n, 3] in one shape, its faces included, in its body's frame."""
+    """Return points [n, 3] in one shape, its faces included, in its body's frame."""
     half = box_around(geom).half[0]
     axes = [np.linspace(-h, h, max(2, int(np.ceil(2 * h / POINT_SPACING)) + 1)) for h in half]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)

@@ -1,4 +1,4 @@
-"""`python -m services.libero.policies oracle --port 8001` (or random, replay): serves a policy of this environment."""
+"""`python -m services.libero.policies oracle --port 8001` (or random, replay): serve a policy that needs no weights."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from vla_evaluation.runs.directories import RunRefused, find_run
 
 @dataclass(frozen=True)
 class Server(Serving):
-    """Where a policy is served. $VLALAB_TOKEN, when set, is the token that clients must send."""
+    """Address of the policy service. Clients must send $VLALAB_TOKEN if it is set."""
 
-    port: int = 8001  # 0: any free one, named in the log
-    settings: ClassVar[dict[str, int]] = {}  # of `serve`
+    port: int = 8001  # 0: any free port, printed in the log
+    settings: ClassVar[dict[str, int]] = {}  # keyword arguments of `serve`
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Random(Server):
     seed: int = 0
     scale: float = 0.5  # of the controller's limit: 1.0 is 5 cm or 0.5 rad per step
     horizon: int = 1  # actions per answer
-    cameras: tuple[str, ...] = ()  # pictures to ask for (and not look at), to load the renderer and the wire
+    cameras: tuple[str, ...] = ()  # images to request (and ignore), to load the renderer and the network
 
     def load(self) -> Policy:
         from services.libero.policies.random_policy import RandomPolicy
@@ -58,14 +58,14 @@ class Random(Server):
 class Replay(Server):
     """The recorded actions of an earlier run."""
 
-    run: str = ""  # a run's name on the volume (or its beginning, or latest), or its folder
+    run: str = ""  # a run on the volume (name, its beginning, or latest), or a directory
     horizon: int = 1  # actions per answer
 
     def load(self) -> Policy:
         from services.libero.policies.replay import ReplayPolicy
 
         if not self.run:
-            raise ValueError("no run to replay; set VLALAB_REPLAY_RUN to one that `./lab runs` lists")
+            raise ValueError("no run to replay; set VLALAB_REPLAY_RUN to a run listed by `./lab runs`")
         return ReplayPolicy(self._directory(), self.horizon, lock_hash())
 
     def _directory(self) -> Path:
@@ -87,11 +87,11 @@ Program = (
 
 
 def main() -> None:
-    """Serves the policy that the command line names, until it is told to stop."""
+    """Serve the selected policy until stopped."""
     program = tyro.cli(Program, prog="python -m services.libero.policies", config=(tyro.conf.OmitArgPrefixes,))
     policy = program.load()
     token = os.environ.get("VLALAB_TOKEN") or None
-    # They answer within milliseconds and compute one observation after the other: a thread or a batch gains nothing.
+    # These policies answer within milliseconds, one observation at a time: threads and batches gain nothing.
     serve(policy, host=program.host, port=program.port, token=token, inline=True, **program.settings)
 
 

@@ -1,4 +1,4 @@
-"""Random actions of LIBERO's arm."""
+"""Random actions for LIBERO's arm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE, Part
 from vla_evaluation import random_policy
 
-GRIPPER_PERIOD = 16  # steps between changes of mind about the gripper
+GRIPPER_PERIOD = 16  # steps between new gripper commands
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class RandomPolicy(random_policy.RandomPolicy):
 
     def __post_init__(self):
         if not 0 < self.scale <= 1:
-            raise ValueError(f"scale is {self.scale}; expected 0 < scale <= 1, the controller's limit")
+            raise ValueError(f"scale must be in (0, 1], where 1 is the controller's limit, got {self.scale}")
 
     def details(self) -> dict[str, str]:
-        """Returns what its actions follow from."""
+        """Return the seed and the scale."""
         return {"seed": str(self.seed), "scale": str(self.scale)}
 
     def draw(self, key: int, step: int) -> np.ndarray:
-        """Returns the numbers [7] of one step of the episode that has that key."""
+        """Return the action [7] of one step of the episode with that key."""
         action = np.random.default_rng([self.seed, key, step]).uniform(-self.scale, self.scale, 7)
         action[6] = np.random.default_rng([self.seed, key, step // GRIPPER_PERIOD, 1]).choice([-1.0, 1.0])
         return action

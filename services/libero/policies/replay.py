@@ -1,4 +1,4 @@
-"""Recorded actions once more: the episodes of an earlier run, served step by step."""
+"""Replay the recorded actions of an earlier run, step by step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _RECORDING = re.compile(r"^(\d+)-(\d+)\.npz$")
 
 @dataclass(frozen=True)
 class ReplayPolicy(Policy):
-    """Answers the action that the run's episode had at the observation's step. Stateless: the step says where it is.
+    """Return the action that the recorded episode has at the observation's step. Stateless.
 
-    Raises ValueError for a folder that holds no recordings.
+    Raises ValueError for a directory without recordings.
     """
 
     run: Path
@@ -33,22 +33,22 @@ class ReplayPolicy(Policy):
     def __post_init__(self):
         if not self.recorded():
             raise ValueError(
-                f"{self.run} holds no recordings (episodes/<task>-<episode>.npz); set VLALAB_REPLAY_RUN to a "
-                "finished run that `./lab runs` lists"
+                f"{self.run} has no recordings (episodes/<task>-<episode>.npz); set VLALAB_REPLAY_RUN to a "
+                "finished run listed by `./lab runs`"
             )
 
     @cached_property
     def suite(self) -> str:
-        """The suite that the run was made on."""
+        """The suite of the run."""
         return json.loads((self.run / "config.json").read_text())["suite"]
 
     def recorded(self) -> list[tuple[int, int]]:
-        """Returns the (task, episode) pairs that the run has recordings of."""
+        """Return the (task, episode) pairs with a recording, sorted."""
         names = (_RECORDING.match(path.name) for path in (self.run / "episodes").glob("*.npz"))
         return sorted((int(m[1]), int(m[2])) for m in names if m)
 
     def info(self) -> PolicyInfo:
-        """Returns what it is: actions as the run executed them, for the suite the run was made on."""
+        """Describe the policy: it serves only the suite of the run."""
         return PolicyInfo(
             name="replay",
             action=(*OSC_POSE, GRIPPER_CLOSES),
@@ -60,13 +60,13 @@ class ReplayPolicy(Policy):
         )
 
     def example(self) -> Observation:
-        """Returns the first observation of the first recording."""
+        """Return the first observation of the first recording."""
         task, episode = self.recorded()[0]
         instruction = load_suite(self.suite).tasks[task].instruction
         return Observation({}, None, instruction, f"example.{task}.{episode}.1.example", 0)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
-        """Returns the recorded actions from each observation's step on, or the InvalidObservation it deserves."""
+        """Return the recorded actions from each observation's step on, or an InvalidObservation."""
         return [self._chunk(observation) for observation in observations]
 
     def _chunk(self, observation: Observation) -> ActionChunk | Exception:
@@ -81,15 +81,15 @@ class ReplayPolicy(Policy):
         key = episode_of(observation.session)
         if key is None:
             raise InvalidObservation(
-                f"session {observation.session!r} names no episode; expected <run>.<task>.<episode>.<attempt>.<lease>"
+                f"session {observation.session!r} is not of the form <run>.<task>.<episode>.<attempt>.<lease>"
             )
         if key not in self._actions:
             self._actions[key] = self._load(*key)
         expected = load_suite(self.suite).tasks[key[0]].instruction
         if observation.instruction != expected:
             raise InvalidObservation(
-                f"instruction {observation.instruction!r} is not that of task {key[0]} of {self.suite}, {expected!r}; "
-                "replay a run of the same suite"
+                f"instruction {observation.instruction!r} differs from {expected!r}, that of task {key[0]} of "
+                f"{self.suite}; replay a run of the same suite"
             )
         return self._actions[key]
 
@@ -105,7 +105,7 @@ class ReplayPolicy(Policy):
 
 
 def hold_still(actions: np.ndarray) -> np.ndarray:
-    """Returns one action [1, 7] for after a recording's end: no movement, the gripper as it was last."""
+    """Return the action [1, 7] after the end of a recording: no movement, the last gripper command."""
     still = np.zeros((1, 7), dtype=np.float32)
     still[0, 6] = actions[-1, 6] if len(actions) else -1.0
     return still

@@ -1,1 +1,1 @@
-"""LIBERO as a fast, exact environment: start-up, suites, init states, physics, pictures, privileged state."""
+"""LIBERO as a fast, exact environment: start-up, suites, init states, physics, images, privileged state."""

@@ -1,12 +1,12 @@
-"""robosuite's operational-space controller (OSC_POSE) and its control step, to the bit and without the detours.
+"""robosuite's operational-space controller (OSC_POSE) and control step, bit-identical and faster.
 
-Per physics step the original runs MuJoCo's whole forward pass three times: once on its own, once when the controller
-reads its state, once inside `mj_step`. Kinematics, collisions and velocities come out the same each time; only the
-constraint solver does not, because each solve starts from the last one's result. So the solver runs as often as it did
-and everything before it once. Around that, names are looked up and limits computed once per model instead of per step.
+Per physics step the original runs MuJoCo's forward pass three times: on its own, when the controller reads its state,
+and inside `mj_step`. Kinematics, collisions and velocities are the same each time. Only the constraint solver differs,
+because each solve starts from the previous result. So here the solver runs as often as in the original, and everything
+before it once. In addition, names are looked up and limits computed once per model instead of once per step.
 
-Dot products stay with the library that did them (numpy's or numba's BLAS) on arrays of the same memory order: another
-order may round differently in the last bit, and after a few contacts that is another rollout.
+Dot products use the same library as the original (numpy's or numba's BLAS) and the same memory order: another order may
+round differently in the last bit, which changes the rollout after a few contacts.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ GRIPPER_SPEED = 0.01  # of its range [-1, 1], per physics step
 
 
 class _ArmState(NamedTuple):
-    """What the controller knows of the arm: gripper-site pose and velocity, joints, Jacobians, mass matrix."""
+    """The controller's input: gripper-site pose and velocity, joints, Jacobians, mass matrix."""
 
     pos: np.ndarray  # [3]
     mat: np.ndarray  # [3, 3]
@@ -37,7 +37,7 @@ class ArmControl:
     """Drives one Panda by OSC_POSE actions: delta position in units of 5 cm, delta rotation of 0.5 rad, gripper ±1."""
 
     def __init__(self, domain):
-        """Takes numbers and addresses from a domain whose robot has just been reset by robosuite."""
+        """Read parameters and addresses from a domain whose robot robosuite has just reset."""
         from robosuite.utils import control_utils
 
         self._osc = control_utils
@@ -62,7 +62,7 @@ class ArmControl:
         self.reset()
 
     def _bind_views(self) -> None:
-        """Keeps windows into MuJoCo's memory: a look-up through its bindings costs as much as a small product."""
+        """Keep views into MuJoCo's memory: a look-up through its bindings costs as much as a small product."""
         data, dof = self._data, self._dof
         self._site_pos, self._site_mat = data.site_xpos[self._site], data.site_xmat[self._site].reshape(3, 3)
         self._qvel, self._arm_qpos, self._arm_qvel = data.qvel, data.qpos[self._qpos], data.qvel[dof]
@@ -83,7 +83,7 @@ class ArmControl:
         self._input_low, self._input_high = controller.input_min, controller.input_max
 
     def _keep_start(self, controller) -> None:
-        """Keeps what a fresh controller holds: it reads the arm before the init state is set, and acts on that once."""
+        """Save the state of a fresh controller, which it read before the init state was set and uses once."""
         self._start = _ArmState(
             controller.ee_pos,
             controller.ee_ori_mat,
@@ -100,7 +100,7 @@ class ArmControl:
         self._start_goal = controller.goal_pos.copy(), controller.goal_ori.copy()
 
     def reset(self) -> None:
-        """Forgets goal and gripper, as a controller and gripper built anew."""
+        """Reset goal and gripper, as if the controller and gripper were newly built."""
         self._goal_pos, self._goal_ori = self._start_goal
         self._fingers = (0.0, 0.0)
         self._fresh = True
@@ -144,12 +144,12 @@ class ArmControl:
 
     def _set_goal(self, action: np.ndarray, arm: _ArmState) -> None:
         delta = (np.clip(action, self._input_low, self._input_high) - self._shift_in) * self._scale + self._shift_out
-        if delta[3:].any():  # without a rotation the old goal stands, not the current pose
+        if delta[3:].any():  # without a rotation, keep the old goal instead of the current pose
             self._goal_ori = self._osc.set_goal_orientation(delta[3:], arm.mat)
         self._goal_pos = arm.pos + delta[:3]
 
     def _torques(self, now: _ArmState) -> np.ndarray:
-        """Returns joint torques [7] in Nm: both wrenches through their own inertia, gravity, and the null space."""
+        """Return joint torques [7] in Nm: both wrenches through their own inertia, gravity, and the null space."""
         osc, wrench, (kp_pos, kd_pos), (kp_ori, kd_ori) = self._osc, self._wrench, self._gains_pos, self._gains_ori
         force = (self._goal_pos - now.pos) * kp_pos + -now.vel_pos * kd_pos
         torque = osc.orientation_error(self._goal_ori, now.mat) * kp_ori + -now.vel_ori * kd_ori
@@ -161,7 +161,7 @@ class ArmControl:
         return np.minimum(np.maximum(joint, self._torque_low, out=joint), self._torque_high, out=joint)
 
     def _move_fingers(self, gripper: float) -> tuple[float, float]:
-        """Returns both finger controls after moving their target one notch towards closed (+) or open (-)."""
+        """Return both finger controls after moving their target one notch towards closed (+) or open (-)."""
         notch = GRIPPER_SPEED * ((gripper > 0) - (gripper < 0))
         left, right = self._fingers
         left, right = max(-1.0, min(1.0, left - notch)), max(-1.0, min(1.0, right + notch))
@@ -171,7 +171,7 @@ class ArmControl:
 
 
 def _block(indices) -> slice:
-    """Returns the slice that covers consecutive `indices`: it reads a view where a list would copy."""
+    """Return the slice of consecutive `indices`; indexing with it gives a view, not a copy."""
     first, last = int(indices[0]), int(indices[-1])
     assert list(indices) == list(range(first, last + 1)), indices
     return slice(first, last + 1)

@@ -1,12 +1,12 @@
-"""One LIBERO environment, reused over tasks and episodes: the stock loop's states and pictures, without its waste.
+"""One LIBERO environment, reused over tasks and episodes: bit-identical to the stock loop, and faster.
 
 The stock loop (`OffScreenRenderEnv`: seed once per task, then reset and set_init_state per episode) rebuilds the model
-at every reset, solves the dynamics three times per physics step and draws every camera at every step. `LiberoEnv` runs
-the same problem classes and ends in the same bits; tests/libero hold the two against each other.
+at every reset, solves the dynamics three times per physics step and renders every camera at every step. `LiberoEnv`
+runs the same problem classes with identical results; tests/libero compare the two.
 
 The stock loop's observations lag: its sensors sample once per 25 physics steps at a phase that the two forced updates
-of reset and set_init_state shift to step 24, and they read poses computed before that step's integration. Pictures and
-`state()` here are taken at the very same point.
+of reset and set_init_state shift to step 24, and they read poses computed before that step's integration. Images and
+`state()` here are sampled at the same point.
 """
 
 import math
@@ -24,22 +24,20 @@ _PHYSICS_DT, _SAMPLE_DT = 0.002, 0.05
 
 
 class LiberoEnv:
-    """A LIBERO problem driven action by action. `runtime.configure` must have run in this process."""
+    """A LIBERO problem, stepped by actions. Call `runtime.configure` in this process first."""
 
     def __init__(self, assets, cameras=("agentview",), camera_size: int = 256, render: str | None = None):
         active = runtime.active()
         if Path(assets).resolve() != active.assets:
-            raise ValueError(f"assets {assets} differ from {active.assets}, which this process was configured with")
+            raise ValueError(f"this process is configured for assets {active.assets}, not {assets}")
         if render is not None and render != active.render:
-            raise ValueError(
-                f"render {render!r} differs from {active.render!r}, which this process was configured with"
-            )
+            raise ValueError(f"this process is configured for render {active.render!r}, not {render!r}")
         self.cameras, self.camera_size = tuple(cameras), camera_size
         self.task: Task | None = None
-        self.robot = ""  # of the task that is loaded
-        self.domain = None  # robosuite's problem; its own observations, controller and step count stand still
-        self._image_qpos = None  # the pose that images show, None before the first reset
-        self._moment = (0, 0)  # the episode, and its steps so far
+        self.robot = ""  # of the loaded task
+        self.domain = None  # robosuite's problem; its own observations, controller and step count are unused
+        self._image_qpos = None  # the pose to render; None before the first reset
+        self._moment = (0, 0)  # episode, step
         self._renderer = None
         self._gl = None
 
@@ -50,22 +48,24 @@ class LiberoEnv:
     def load_task(
         self, task: Task, seed: int = 0, seed_each: bool = False, extra_resets: int = 0, robot: str = ""
     ) -> None:
-        """Builds `task` unless it is loaded already, and rewinds its stream of resets to `seed`; with `seed_each` to
-        `seed` + k for episode k, after `extra_resets` that come before the first. `robot` is one of robots.py.
+        """Build `task` unless it is loaded, and rewind its stream of resets to `seed`.
+
+        With `seed_each`, episode k is seeded with `seed` + k. `extra_resets` precede the first episode. `robot` is one
+        of robots.py.
         """
         if (self.task, self.robot) != (task, robot):
             from services.libero.simulator import (
-                problem,  # not above: it imports MuJoCo, which runtime.configure must precede
+                problem,  # imports MuJoCo: only after runtime.configure
             )
 
-            self._drop_task()  # before the next scene is built: two at once are what a worker needs most memory for
+            self._drop_task()  # before the next scene is built: two at once determine a worker's peak memory
             self._problem = problem.build(task, robot)
-            memory.trim()  # what it was built from
+            memory.trim()  # free what the build used
             self.domain, self.task, self.robot = self._problem.domain, task, robot
             self._bind()
             self._resets = {}
         self._draws = (seed, seed_each, extra_resets)
-        if self._draws not in self._resets:  # demonstrations have a seed each: none is kept
+        if self._draws not in self._resets:  # demonstrations have one seed each: keep only the latest
             self._resets = {self._draws: self._problem.resets(*self._draws)}
 
     def _bind(self) -> None:
@@ -86,16 +86,16 @@ class LiberoEnv:
         self._vis_sites = np.array([sim.model.site_name2id(name) for name in glows], dtype=int)
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
-        """Starts episode `episode` (from 0) at `init_state`: float64 [1 + nq + nv], as (time, qpos, qvel); or [0], for
-        the start that the placement draws.
+        """Start episode `episode` (from 0) at `init_state`: float64 [1 + nq + nv], as (time, qpos, qvel); or [0] for a
+        start sampled by the placement.
 
-        The scene equals, to the bit, the one that the reference loop has after seeding, `episode + 1` resets and
-        `set_init_state`; no earlier episode need have run. Raises ValueError for a state of the wrong size.
+        The scene is bit-identical to that of the reference loop after seeding, `episode + 1` resets and
+        `set_init_state`; earlier episodes need not have run. Raises ValueError for a state of the wrong size.
         """
         if self.task is None:
             raise RuntimeError("no task is loaded; call load_task() first")
-        drawn = np.size(init_state) == 0 and self.task.init_states_path is None
-        init_state = self.start(episode) if drawn else self._checked_state(init_state)
+        is_sampled = np.size(init_state) == 0 and self.task.init_states_path is None
+        init_state = self.start(episode) if is_sampled else self._checked_state(init_state)
         layout = self._resets[self._draws].layout(episode)
         self._problem.pristine.restore(self._model)
         self.domain.sim.reset()
@@ -110,10 +110,9 @@ class LiberoEnv:
         self._moment = (episode, 0)
 
     def start(self, episode: int) -> np.ndarray:
-        """Returns the state float64 [1 + nq + nv] in which the reference loop's reset leaves `episode` (from 0).
+        """Return the state, float64 [1 + nq + nv], after the reference loop's reset for `episode` (from 0).
 
-        That is where LIBERO's placement puts the objects; `reset` takes it as an init state. No init state of the
-        suites is drawn so: theirs come from files.
+        LIBERO's placement samples it; `reset` accepts it as an init state. The suites' init states come from files.
         """
         if self.task is None:
             raise RuntimeError("no task is loaded; call load_task() first")
@@ -121,15 +120,15 @@ class LiberoEnv:
 
     def _require_episode(self) -> None:
         if self._image_qpos is None:
-            raise RuntimeError("no episode has begun; call load_task() and then reset()")
+            raise RuntimeError("no episode has started; call load_task() and then reset()")
 
     def _checked_state(self, state) -> np.ndarray:
         state = np.asarray(state, np.float64)
         size = 1 + self._model.nq + self._model.nv
         if state.shape != (size,):
             raise ValueError(
-                f"init state of shape {state.shape} does not fit {self.task.name}, which needs ({size},); "
-                "is it another task's?"
+                f"init state of {self.task.name} must have shape ({size},), got {state.shape}; "
+                "does it belong to another task?"
             )
         return state
 
@@ -143,11 +142,11 @@ class LiberoEnv:
         self._sample_proprio()
 
     def step(self, action) -> bool:
-        """Executes one control step (50 ms) and returns whether the task's goal holds. `action`: finite [7]."""
+        """Execute one control step (50 ms) and return whether the task's goal holds. `action`: finite [7]."""
         self._require_episode()
         action = np.asarray(action, np.float64)
         if action.shape != (7,) or not np.isfinite(action).all():
-            raise ValueError(f"action {action} is not a finite vector of 7 numbers")
+            raise ValueError(f"action must be a finite vector of 7 numbers, got {action}")
         self._flush_visuals()
         goal, gripper = action[:6], float(action[6])
         for _ in range(SUBSTEPS):
@@ -163,7 +162,7 @@ class LiberoEnv:
         return self.success()
 
     def _sample_now(self) -> bool:
-        """Advances the stock sensors' clock by one physics step, in their arithmetic; returns whether they sample."""
+        """Advance the stock sensors' clock by one physics step, in their arithmetic; return whether they sample."""
         self._since_sample += _PHYSICS_DT
         samples = not self._sampled and self._since_sample <= _SAMPLE_DT
         if samples:
@@ -184,17 +183,17 @@ class LiberoEnv:
         self._fingers = data.qpos[self._gripper_qpos]
 
     def _flush_visuals(self) -> None:
-        """Lights or darkens burners as of the last step: stock pictures show them one step late."""
+        """Update the burners' glow to the last step: stock images show it one step late."""
         if self._visuals_due:
             self.domain._post_process()
             self._visuals_due = False
 
     def success(self) -> bool:
-        """Returns whether the task's goal holds in the current state."""
+        """Return whether the task's goal holds in the current state."""
         return bool(self.domain._check_success())
 
     def render(self, camera: str = "agentview") -> np.ndarray:
-        """Returns `camera`'s picture as the stock `<camera>_image`: uint8 [size, size, 3], bottom row first."""
+        """Return `camera`'s image as the stock `<camera>_image`: uint8 [size, size, 3], bottom row first."""
         self._require_episode()
         number = self.domain.sim.model.camera_name2id(camera)
         if self._renderer is not None:
@@ -204,13 +203,13 @@ class LiberoEnv:
         self._gl = self._gl or GlContext()
         self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
         image = self._renderer.render(number, self._image_qpos)
-        memory.trim()  # what textures and meshes went through on their way to OpenGL
+        memory.trim()  # free the buffers of textures and meshes uploaded to OpenGL
         return image
 
     def sense(self, camera: str, image: np.ndarray) -> np.ndarray:
-        """Returns `picture`, drawn of this step, as the task's sensor delivers it: uint8 [size, size, 3].
+        """Return this step's `image` as the task's sensor delivers it: uint8 [size, size, 3].
 
-        What LIBERO-plus's noise draws follows from the seed, the episode and the step.
+        LIBERO-plus's noise is seeded by the seed, the episode and the step.
         """
         disturbance = self.task.disturbance
         if disturbance is None or camera != noise.CAMERA:
@@ -219,7 +218,7 @@ class LiberoEnv:
         return noise.disturb(image, disturbance.noise, np.random.RandomState([seed, *self._moment]))
 
     def state(self) -> np.ndarray:
-        """Returns the proprioception of OpenVLA's and openpi's loops: float32 [8].
+        """Return the proprioception of OpenVLA's and openpi's loops: float32 [8].
 
         Gripper-site position [3] in metres, the hand's axis-angle [3] in radians, both finger joints [2] in metres.
         """
@@ -228,15 +227,15 @@ class LiberoEnv:
         )
 
     def sim_state(self) -> np.ndarray:
-        """Returns the simulator's state: float64 [1 + nq + nv] as (time, qpos, qvel)."""
+        """Return the simulator's state: float64 [1 + nq + nv] as (time, qpos, qvel)."""
         return self.domain.sim.get_state().flatten()
 
     def privileged(self, first: bool) -> dict[str, Any]:
-        """Returns the simulator's true state as `privileged.observe` tells it; `first`: with what never changes."""
+        """Return the true state from `privileged.observe`; with `first`, including the static part."""
         return privileged.observe(self.domain, static=first)
 
     def fixture_poses(self) -> dict[str, np.ndarray]:
-        """Returns each fixture's pose: float64 [7], position and (w, x, y, z) quaternion."""
+        """Return each fixture's pose: float64 [7], position and (w, x, y, z) quaternion."""
         model, ids = self._model, self.domain.obj_body_id
         return {
             name: np.concatenate([model.body_pos[ids[name]], model.body_quat[ids[name]]])
@@ -244,26 +243,26 @@ class LiberoEnv:
         }
 
     def restore(self, sim_state: np.ndarray) -> None:
-        """Poses the scene as `sim_state` (from `sim_state()` of this episode), to draw it after the fact."""
+        """Pose the scene as in `sim_state` (from `sim_state()` of this episode), to render it afterwards."""
         self._set_state(self._checked_state(sim_state))
 
     def view(self) -> np.ndarray:
-        """Returns what pictures show now: float64 [nq + sites], the pose and how opaque each burner's glow is."""
+        """Return the rendered state: float64 [nq + sites], the pose and the opacity of each burner's glow."""
         self._require_episode()
         return np.concatenate([self._image_qpos, self._model.site_rgba[self._vis_sites, 3]])
 
     def show(self, view: np.ndarray) -> None:
-        """Poses the scene as `view` (from `view()` of this episode): pictures are those of that moment, to the bit."""
+        """Pose the scene as in `view` (from `view()` of this episode); images are bit-identical."""
         self._require_episode()
         expected = (self._model.nq + len(self._vis_sites),)
         if view.shape != expected:
-            raise ValueError(f"view of shape {view.shape} does not fit {self.task.name}, which needs {expected}")
+            raise ValueError(f"view of {self.task.name} must have shape {expected}, got {view.shape}")
         self._sample_image_pose(view[: self._model.nq])
         self._model.site_rgba[self._vis_sites, 3] = view[self._model.nq :]
         self._visuals_due = False
 
     def close(self) -> None:
-        """Frees the simulation and the GL context."""
+        """Free the simulation and the GL context."""
         self._drop_task()
         if self._gl is not None:
             self._gl.free()
@@ -282,7 +281,7 @@ class LiberoEnv:
 
 
 def quat_xyzw_to_axis_angle(quat: np.ndarray) -> np.ndarray:
-    """Returns the rotation vector [3] in radians of a unit quaternion (x, y, z, w), as robosuite computes it."""
+    """Return the rotation vector [3] in radians of a unit quaternion (x, y, z, w), as robosuite computes it."""
     w = min(max(float(quat[3]), -1.0), 1.0)
     sine = math.sqrt(1.0 - w * w)
     if math.isclose(sine, 0.0):

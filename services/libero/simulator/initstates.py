@@ -1,8 +1,8 @@
-"""LIBERO's init-state files, read without torch and without trusting their pickle.
+"""Read LIBERO's init-state files without torch and without unpickling arbitrary objects.
 
 A file is what `torch.save` wrote: a zip whose `data.pkl` holds one numpy array of flattened simulator states.
-Unpickling an untrusted file can run any code, so only the four names that such an array needs are resolved. A file of
-LIBERO-PRO is numpy's own archive of one array, `states`; one of LIBERO-plus's may hold a single state.
+Unpickling an untrusted file can run any code, so only the names that such an array needs are resolved. LIBERO-PRO's
+files are numpy archives with one array, `states`; LIBERO-plus's may hold a single state.
 """
 
 import io
@@ -15,7 +15,7 @@ from numpy.core.multiarray import _reconstruct
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Returns the bytes of protocol-2 pickles' text form; any other codec is refused."""
+    """Return the bytes of a protocol-2 pickle's text form; raise UnpicklingError for another codec."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"codec {encoding!r} in an init-state file; expected 'latin1'")
     return text.encode("latin1")
@@ -31,15 +31,14 @@ _ALLOWED = {
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Resolves what a plain numpy array needs and nothing else."""
+    """Resolves only the names that a plain numpy array needs."""
 
     def find_class(self, module, name):
         try:
             return _ALLOWED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(
-                f"{module}.{name} is not needed for a numpy array and was refused; "
-                "an init-state file must hold one array of floats"
+                f"{module}.{name} is not allowed; an init-state file must hold one array of floats"
             ) from None
 
     def persistent_load(self, pid):
@@ -47,10 +46,10 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def read_init_states(path: Path, single: bool = False) -> np.ndarray:
-    """Returns the states of one file: float64 [n, 1 + nq + nv], each row (time, qpos, qvel); with `single` the file
-    may hold one state, a vector.
+    """Return the states of one file: float64 [n, 1 + nq + nv], each row (time, qpos, qvel).
 
-    Raises ValueError when the file is missing, damaged, or holds anything but one finite 2-D array of floats.
+    With `single` the file may hold one state, a vector. Raises ValueError if the file is missing, damaged, or not one
+    finite 2-D array of floats.
     """
     if path.suffix == ".npz":
         return _checked(_read_npz(path), path)
@@ -61,7 +60,7 @@ def read_init_states(path: Path, single: bool = False) -> np.ndarray:
                 raise ValueError(f"{len(names)} members end in data.pkl, expected one")
             states = _ArrayUnpickler(io.BytesIO(archive.read(names[0]))).load()
     except FileNotFoundError:
-        raise ValueError(f"no init states at {path}; reinstall hf-libero, which carries them") from None
+        raise ValueError(f"init states {path} not found; reinstall hf-libero, which contains them") from None
     except (zipfile.BadZipFile, pickle.UnpicklingError, ValueError, EOFError, TypeError) as err:
         raise ValueError(f"init states at {path} cannot be read: {err}") from err
     if single and isinstance(states, np.ndarray) and states.ndim == 1:
@@ -74,7 +73,7 @@ def _read_npz(path: Path) -> np.ndarray:
         with np.load(path, allow_pickle=False) as archive:
             return archive["states"]
     except (OSError, KeyError, zipfile.BadZipFile, ValueError, EOFError) as err:
-        raise ValueError(f"init states at {path} cannot be read: {err}; expected an array called states") from err
+        raise ValueError(f"init states at {path} cannot be read: {err}; expected an array named states") from err
 
 
 def _checked(states, path: Path) -> np.ndarray:

@@ -1,35 +1,35 @@
-"""LIBERO-plus's sensor noise: what a bad lens, haste or weather make of a camera's picture.
+"""LIBERO-plus's sensor noise: blur, motion and fog in a camera's image.
 
 Five kinds in ten strengths, numbered 1 to 50, after ImageNet-C (arXiv:1903.12261) with LIBERO-plus's own strengths
-(envs/env_wrapper.py). What is drawn there from numpy's global generator is drawn here, in the same order, from one that
-the caller gives. Arithmetic is the original's, so that equal draws give equal pictures; motion blur, which is
-ImageMagick's there, is its `MotionBlurImage` restated.
+(envs/env_wrapper.py). The original samples from numpy's global generator; here the caller passes one, which is used in
+the same order. The arithmetic is the original's, so equal samples give equal images. Motion blur, done by ImageMagick
+there, reimplements its `MotionBlurImage`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-CAMERA = "agentview"  # the only one that is disturbed
+CAMERA = "agentview"  # the only camera with noise
 STRENGTHS = 10
 MOTION = ((5, 2), (8, 3), (10, 4), (12, 5), (15, 6), (18, 8), (20, 10), (25, 12), (30, 15), (35, 20))  # radius, sigma
 ZOOM = (  # first, end, step of the factors
     (1, 1.11, 0.01), (1, 1.16, 0.01), (1, 1.21, 0.02), (1, 1.26, 0.02), (1, 1.31, 0.03),
     (1, 1.36, 0.01), (1, 1.41, 0.01), (1, 1.46, 0.02), (1, 1.51, 0.02), (1, 1.56, 0.03),
 )  # fmt: skip
-FOG = (  # how much of it, how fast its clouds lose detail
+FOG = (  # amount, decay of the clouds' detail
     (0.5, 3), (1.0, 2.8), (1.5, 2.5), (2.0, 2.2), (2.5, 2.0),
     (3.0, 1.8), (3.5, 1.6), (4.0, 1.5), (4.5, 1.4), (5.0, 1.3),
 )  # fmt: skip
-GLASS = (  # sigma, furthest that a pixel comes from, rounds
+GLASS = (  # sigma, largest displacement of a pixel, rounds
     (0.5, 1, 3), (0.7, 1, 3), (0.9, 2, 3), (1.0, 2, 2), (1.1, 3, 2), (1.3, 3, 2), (1.5, 4, 2), (1.8, 4, 2), (2.2, 5, 1),
     (2.5, 5, 1),
 )  # fmt: skip
-PLASMA = 256  # side of the smallest map that fog is made from; one that is larger is taken for a larger picture
+PLASMA = 256  # side of the fog map; larger for larger images
 
 
 def disturb(image_hwc: np.ndarray, number: int, rng: np.random.RandomState) -> np.ndarray:
-    """Returns a picture, uint8 [H, H, 3], under noise `number`: 0 none, 1 to 50 as LIBERO-plus counts.
+    """Return an image, uint8 [H, H, 3], with noise `number`: 0 none, 1 to 50 in LIBERO-plus's numbering.
 
     Raises ValueError for another number.
     """
@@ -42,10 +42,10 @@ def disturb(image_hwc: np.ndarray, number: int, rng: np.random.RandomState) -> n
 
 
 def motion_blur(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState) -> np.ndarray:
-    """Returns the picture as a camera sees it that moves in a direction drawn from ±45°.
+    """Return the image blurred by a camera motion in a direction sampled from ±45°.
 
-    ImageMagick's arithmetic: half a Gaussian along the direction, the border repeated outwards, sums rounded to 16 bits
-    and cut off to 8 when they are written as PNG.
+    ImageMagick's arithmetic: half a Gaussian along the direction, edge padding, sums rounded to 16 bits and truncated
+    to 8 as in a PNG.
     """
     radius, sigma = MOTION[strength]
     angle = np.radians(rng.uniform(-45, 45))
@@ -65,12 +65,12 @@ def motion_blur(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState
 
 
 def gaussian_blur(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState) -> np.ndarray:
-    """Returns the picture out of focus; nothing is drawn."""
+    """Return the image out of focus; not random."""
     return np.clip(_gaussian(image_hwc / 255.0, strength + 1), 0, 1) * 255
 
 
 def zoom_blur(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState) -> np.ndarray:
-    """Returns the mean of the picture and of its middle, enlarged ever more; nothing is drawn."""
+    """Return the mean of the image and of increasing enlargements of its middle; not random."""
     image, factors = (image_hwc / 255.0).astype(np.float32), np.arange(*ZOOM[strength])
     out = np.zeros_like(image)
     for factor in factors:
@@ -79,7 +79,7 @@ def zoom_blur(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState) 
 
 
 def fog(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState) -> np.ndarray:
-    """Returns the picture in fog, whose clouds are drawn."""
+    """Return the image in random fog."""
     amount, decay = FOG[strength]
     image = image_hwc / 255.0
     brightest, (height, width) = image.max(), image.shape[:2]
@@ -89,8 +89,9 @@ def fog(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState) -> np.
 
 
 def glass_blur(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState) -> np.ndarray:
-    """Returns the picture behind frosted glass: pixel by pixel, from the last to the first, each becomes a drawn
-    neighbour (the original means to exchange the two, but its arrays are windows into one another).
+    """Return the image behind frosted glass: from the last pixel to the first, each becomes a random neighbour.
+
+    The original intends to swap the two, but its arrays are views of each other.
     """
     sigma, far, rounds = GLASS[strength]
     image = np.uint8(_gaussian(image_hwc / 255.0, sigma) * 255)
@@ -110,14 +111,14 @@ KINDS = (motion_blur, gaussian_blur, zoom_blur, fog, glass_blur)  # in LIBERO-pl
 
 
 def _gaussian(image: np.ndarray, sigma: float) -> np.ndarray:
-    """As skimage.filters.gaussian, each colour for itself: the border is repeated."""
-    from scipy.ndimage import gaussian_filter  # here and below: every worker starts sooner, and few disturb a picture
+    """Like skimage.filters.gaussian per channel, with edge padding."""
+    from scipy.ndimage import gaussian_filter  # imported where used: workers start sooner, few use noise
 
     return gaussian_filter(image, (sigma, sigma, 0), mode="nearest", truncate=4.0)
 
 
 def _middle(image: np.ndarray, factor: float) -> np.ndarray:
-    """Returns the picture's middle enlarged to its size; both sides are measured by its height, as in the original."""
+    """Return the image's middle enlarged to its size; both sides use its height, as in the original."""
     from scipy.ndimage import zoom
 
     side = image.shape[0]
@@ -129,7 +130,7 @@ def _middle(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _plasma(side: int, decay: float, rng: np.random.RandomState) -> np.ndarray:
-    """Returns clouds by the diamond-square algorithm: float64 [side, side] from 0 to 1; `side` is a power of two."""
+    """Return clouds by the diamond-square algorithm: float64 [side, side] from 0 to 1; `side` is a power of two."""
     clouds, step, wobble = np.empty((side, side)), side, 100.0
     clouds[0, 0] = 0
 
@@ -143,10 +144,10 @@ def _plasma(side: int, decay: float, rng: np.random.RandomState) -> np.ndarray:
         total += np.roll(total, -1, axis=1)
         clouds[half::step, half::step] = mean(total)
         centres = clouds[half::step, half::step]
-        beside, above = np.roll(centres, 1, axis=0), np.roll(corners, -1, axis=1)
-        clouds[::step, half::step] = mean((centres + beside) + (corners + above))
-        beside, above = np.roll(centres, 1, axis=1), np.roll(corners, -1, axis=0)
-        clouds[half::step, ::step] = mean((centres + beside) + (corners + above))
+        adjacent, above = np.roll(centres, 1, axis=0), np.roll(corners, -1, axis=1)
+        clouds[::step, half::step] = mean((centres + adjacent) + (corners + above))
+        adjacent, above = np.roll(centres, 1, axis=1), np.roll(corners, -1, axis=0)
+        clouds[half::step, ::step] = mean((centres + adjacent) + (corners + above))
         step //= 2
         wobble /= decay
     clouds -= clouds.min()

@@ -1,4 +1,4 @@
-"""What LIBERO-plus changes of a scene: where the camera stands, what stands round it, and objects that LIBERO lacks.
+"""LIBERO-plus's changes to a scene: camera pose, surroundings and added objects.
 
 Imports LIBERO: import it only after `runtime.configure`.
 """
@@ -20,13 +20,13 @@ from services.libero.simulator import plus, runtime
 if TYPE_CHECKING:
     from scipy.spatial.transform import Rotation
 
-CAMERA = "agentview"  # the only one that is moved
-PIVOT = np.array([0.0, 0.0, 0.8])  # what the camera is led round, in metres
+CAMERA = "agentview"  # the only camera that moves
+PIVOT = np.array([0.0, 0.0, 0.8])  # centre of the camera's motion, in metres
 AXES = {"y": np.array([0.0, 1.0, 0.0]), "z": np.array([0.0, 0.0, 1.0])}
 
 
 def register() -> None:
-    """Makes its objects and textures known to LIBERO; a second call changes nothing."""
+    """Register LIBERO-plus's objects and textures with LIBERO; idempotent."""
     for category, model in plus.objects().items():
         OBJECTS_DICT.setdefault(category, _category(category, model))
     for kind, files in plus.styles().items():
@@ -35,53 +35,53 @@ def register() -> None:
 
 
 def options(task) -> dict:
-    """Returns what LIBERO's problems take for the scene that a task of LIBERO-plus names."""
+    """Return the arguments of LIBERO's problems for the scene of a LIBERO-plus task."""
     scene = plus.scene_of(task.written())
     if scene is None:
         return {}
-    found = {"scene_properties": {"floor_style": scene.floor_style, "wall_style": scene.wall_style}}
-    return {**found, "scene_xml": scene.xml} if scene.xml else found
+    settings = {"scene_properties": {"floor_style": scene.floor_style, "wall_style": scene.wall_style}}
+    return {**settings, "scene_xml": scene.xml} if scene.xml else settings
 
 
 def seen_from_elsewhere(problem: type, disturbance: plus.Disturbance) -> type:
-    """Returns a problem of LIBERO's whose agentview stands where LIBERO-plus has it.
+    """Return a subclass of a LIBERO problem with LIBERO-plus's pose of the agentview camera.
 
-    Also where nothing is said of the camera: there its pose is LIBERO's rounded to four digits, which shows in a
-    picture.
+    Without a camera perturbation the pose is LIBERO's rounded to four digits, which is visible in images.
     """
 
     def _setup_camera(self, mujoco_arena):
         problem._setup_camera(self, mujoco_arena)
         camera = mujoco_arena.worldbody.find(f".//camera[@name='{CAMERA}']")
         pos, quat = (string_to_array(camera.get(name)) for name in ("pos", "quat"))
-        pos, quat = moved(pos, quat, disturbance)
+        pos, quat = move_camera(pos, quat, disturbance)
         mujoco_arena.set_camera(camera_name=CAMERA, pos=pos, quat=quat)
 
     return type(problem.__name__, (problem,), {"_setup_camera": _setup_camera, "__module__": __name__})
 
 
-def moved(pos: np.ndarray, quat_wxyz: np.ndarray, how: plus.Disturbance) -> tuple[list[float], list[float]]:
-    """Returns a camera's position (m) and quaternion (w, x, y, z) after LIBERO-plus's steps, each rounded as there.
+def move_camera(
+    pos: np.ndarray, quat_wxyz: np.ndarray, disturbance: plus.Disturbance
+) -> tuple[list[float], list[float]]:
+    """Return a camera's position (m) and quaternion (w, x, y, z) after LIBERO-plus's steps, each rounded as there.
 
-    First up or down about the pivot's y axis, then round the world's z axis, then nearer or further, then turned on the
-    spot.
+    The steps: elevation about the pivot's y axis, azimuth about the world's z axis, distance, then pan and tilt.
     """
-    if how.elevation:
-        pos = _round(_about("y", -how.elevation).apply(np.array(pos) - PIVOT) + PIVOT)
-        quat_wxyz = _turned(quat_wxyz, "y", -how.elevation)
-    pos = _round(_about("z", how.azimuth).apply(pos))
-    quat_wxyz = _turned(quat_wxyz, "z", how.azimuth)
-    if how.distance != 1.0:
-        pos = _round(PIVOT + (np.array(pos) - PIVOT) * how.distance)
-    if how.pan:
-        quat_wxyz = _turned(quat_wxyz, "z", how.pan)
-    if how.tilt:
-        quat_wxyz = _turned(quat_wxyz, "y", -how.tilt)
+    if disturbance.elevation:
+        pos = _round(_axis_rotation("y", -disturbance.elevation).apply(np.array(pos) - PIVOT) + PIVOT)
+        quat_wxyz = _turned(quat_wxyz, "y", -disturbance.elevation)
+    pos = _round(_axis_rotation("z", disturbance.azimuth).apply(pos))
+    quat_wxyz = _turned(quat_wxyz, "z", disturbance.azimuth)
+    if disturbance.distance != 1.0:
+        pos = _round(PIVOT + (np.array(pos) - PIVOT) * disturbance.distance)
+    if disturbance.pan:
+        quat_wxyz = _turned(quat_wxyz, "z", disturbance.pan)
+    if disturbance.tilt:
+        quat_wxyz = _turned(quat_wxyz, "y", -disturbance.tilt)
     return list(pos), list(quat_wxyz)
 
 
-def _about(axis: str, degrees: float) -> Rotation:
-    from scipy.spatial.transform import Rotation  # not above: every worker starts sooner, and few move a camera
+def _axis_rotation(axis: str, degrees: float) -> Rotation:
+    from scipy.spatial.transform import Rotation  # imported where used: workers start sooner, few move a camera
 
     if axis == "z":
         return Rotation.from_euler("z", degrees, degrees=True)
@@ -90,7 +90,7 @@ def _about(axis: str, degrees: float) -> Rotation:
 
 def _turned(quat_wxyz, axis: str, degrees: float) -> list[float]:
     w, x, y, z = quat_wxyz
-    turn = _about(axis, degrees)
+    turn = _axis_rotation(axis, degrees)
     x, y, z, w = (turn * turn.from_quat([x, y, z, w])).as_quat()
     return _round([w, x, y, z])
 
@@ -100,9 +100,9 @@ def _round(values) -> list[float]:
 
 
 class _Added(MujocoXMLObject):
-    """An object of LIBERO-plus's: anything, lying as its model lies, that moves freely."""
+    """A LIBERO-plus object: free-moving, in the orientation of its model."""
 
-    model = ""  # its file below the asset folder
+    model = ""  # its file below the asset directory
 
     def __init__(self, name: str = "", obj_name: str = ""):
         path = Path(runtime.active().assets) / self.model
@@ -114,7 +114,7 @@ class _Added(MujocoXMLObject):
         self.rotation_axis = None
 
     def _get_object_subtree(self):
-        """As robosuite has it, also for a model whose body `object` lies in no other."""
+        """Like robosuite's, but also for a model whose body `object` has no parent body."""
         outer = self.worldbody
         top = None if outer.find("./body/body[@name='object']") is not None else outer.find("./body[@name='object']")
         if top is None:

@@ -1,8 +1,8 @@
-"""The simulator's true state as plain data, for policies that ask for it (`PolicyInfo.needs_privileged`).
+"""The simulator's true state as plain data, for policies with `PolicyInfo.needs_privileged`.
 
-`observe(domain, static=True)` at an episode's first step adds what cannot change within an episode: names, collision
-shapes, sites, joints and the goal. Later steps send only what moves. Everything is str, number, bool, list, dict or
-ndarray, so it goes over the wire as it is. All lengths are metres, angles rad, positions in the world frame unless a
+`observe(domain, static=True)` at an episode's first step adds what is constant within the episode: names, collision
+shapes, sites, joints and the goal. Later steps send only what moves. Values are str, number, bool, list, dict or
+ndarray, so they can be sent as they are. All lengths are metres, angles rad, positions in the world frame unless a
 name says otherwise; quaternions are MuJoCo's (w, x, y, z).
 """
 
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-if TYPE_CHECKING:  # at run time MuJoCo comes in with the simulator: it must not be imported before it is configured
+if TYPE_CHECKING:  # MuJoCo must not be imported before it is configured
     import mujoco
 
 GRIP_SITE = "gripper0_grip_site"
@@ -28,7 +28,7 @@ _ADDRESSES: WeakKeyDictionary = WeakKeyDictionary()  # domain -> (its model, add
 
 
 def observe(domain: Any, static: bool) -> dict[str, Any]:
-    """Returns the state of a LIBERO problem (`LiberoEnv.domain`); `static` adds the part that never changes.
+    """Return the state of a LIBERO problem (`LiberoEnv.domain`); `static` adds the part that never changes.
 
     Keys: `eef_pos` [3]; `eef_rot` [3, 3], whose columns are the hand's axes (x: closing axis, z: out of the fingers);
     `eef_vel` [6] (linear m/s, angular rad/s); `gripper_qpos` [2]; `robot_qpos` [7]; `body_pos` [nb, 3];
@@ -60,7 +60,7 @@ def observe(domain: Any, static: bool) -> dict[str, Any]:
 
 
 def describe(domain: Any) -> dict[str, Any]:
-    """Returns names, shapes and the goal of a LIBERO problem: what `observe` sends once per episode."""
+    """Return the static part of a LIBERO problem: names, shapes and the goal, sent once per episode."""
     model = domain.sim.model._model
     return {
         "instruction": " ".join(domain.parsed_problem["language_instruction"]),
@@ -78,21 +78,21 @@ def describe(domain: Any) -> dict[str, Any]:
 def _objects(domain: Any) -> dict[str, Any]:
     """Movable objects and fixtures: category, root body, all bodies (indices), ranges that mean open, closed, on."""
     model = domain.sim.model._model
-    found = {}
+    objects = {}
     for table, movable in ((domain.objects_dict, True), (domain.fixtures_dict, False)):
         for name, thing in table.items():
             if name not in domain.obj_body_id:
                 continue
             root = int(domain.obj_body_id[name])
             properties = getattr(thing, "object_properties", {})
-            found[name] = {
+            objects[name] = {
                 "category": str(thing.category_name),
                 "movable": movable,
                 "root": root,
                 "bodies": [int(i) for i in range(model.nbody) if _is_below(model, i, root)],
                 "ranges": _numbers(properties.get("articulation", {})),
             }
-    return found
+    return objects
 
 
 def _regions(domain: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _numbers(ranges: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def _is_below(model: mujoco.MjModel, body: int, root: int) -> bool:
-    """Returns whether `root` is `body` or one of its ancestors."""
+    """Return whether `root` is `body` or one of its ancestors."""
     while body not in (root, 0):
         body = int(model.body_parentid[body])
     return body == root
@@ -117,36 +117,36 @@ def _is_below(model: mujoco.MjModel, body: int, root: int) -> bool:
 def _collision_geoms(model: mujoco.MjModel) -> dict[str, Any]:
     """Collision shapes of all but the robot, in their body's frame: `body`, `type`, `size`, `pos`, `quat_wxyz`."""
     robot = [model.body(i).name.startswith(ROBOT_PREFIXES) for i in range(model.nbody)]
-    chosen = [
+    geoms = [
         i
         for i in range(model.ngeom)
         if (model.geom_contype[i] or model.geom_conaffinity[i])
         and not robot[model.geom_bodyid[i]]
         and model.geom_type[i] in GEOM_TYPES
     ]
-    pos, size = model.geom_pos[chosen].copy(), model.geom_size[chosen].copy()
-    for row, i in enumerate(chosen):
+    pos, size = model.geom_pos[geoms].copy(), model.geom_size[geoms].copy()
+    for row, i in enumerate(geoms):
         if model.geom_type[i] == MESH:
             pos[row] += _rotated(model.geom_aabb[i][:3], model.geom_quat[i])
             size[row] = model.geom_aabb[i][3:]
     return {
-        "body": model.geom_bodyid[chosen].astype(np.int32),
-        "type": [GEOM_TYPES[int(model.geom_type[i])] for i in chosen],
+        "body": model.geom_bodyid[geoms].astype(np.int32),
+        "type": [GEOM_TYPES[int(model.geom_type[i])] for i in geoms],
         "size": size,
         "pos": pos,
-        "quat_wxyz": model.geom_quat[chosen].copy(),
+        "quat_wxyz": model.geom_quat[geoms].copy(),
     }
 
 
 def _sites(model: mujoco.MjModel) -> dict[str, Any]:
     """All sites but the robot's, in their body's frame: `name`, `body`, `pos`, `quat_wxyz`, `size` (half extents)."""
-    chosen = [i for i in range(model.nsite) if not model.site(i).name.startswith(ROBOT_PREFIXES)]
+    sites = [i for i in range(model.nsite) if not model.site(i).name.startswith(ROBOT_PREFIXES)]
     return {
-        "name": [model.site(i).name for i in chosen],
-        "body": model.site_bodyid[chosen].astype(np.int32),
-        "pos": model.site_pos[chosen].copy(),
-        "quat_wxyz": model.site_quat[chosen].copy(),
-        "size": model.site_size[chosen].copy(),
+        "name": [model.site(i).name for i in sites],
+        "body": model.site_bodyid[sites].astype(np.int32),
+        "pos": model.site_pos[sites].copy(),
+        "quat_wxyz": model.site_quat[sites].copy(),
+        "size": model.site_size[sites].copy(),
     }
 
 
@@ -160,35 +160,35 @@ def _object_joints(model: mujoco.MjModel) -> list[int]:
 
 
 def _joint_addresses(domain: Any) -> np.ndarray:
-    """Returns where in qpos the joints of objects are, int [nj]; looked up by name once per model."""
+    """Return the qpos addresses of the objects' joints, int [nj]; looked up by name once per model."""
     model = domain.sim.model._model
-    known = _ADDRESSES.get(domain)
-    if known is None or known[0] is not model:
-        known = _ADDRESSES[domain] = (model, model.jnt_qposadr[_object_joints(model)])
-    return known[1]
+    cached = _ADDRESSES.get(domain)
+    if cached is None or cached[0] is not model:
+        cached = _ADDRESSES[domain] = (model, model.jnt_qposadr[_object_joints(model)])
+    return cached[1]
 
 
 def _joints(model: mujoco.MjModel) -> dict[str, Any]:
     """Slide and hinge joints of objects: `name`, `type`, `body`, `pos` and `axis` in the body's frame, `range`."""
-    chosen = _object_joints(model)
+    joints = _object_joints(model)
     return {
-        "name": [model.joint(i).name for i in chosen],
-        "type": [JOINT_TYPES[int(model.jnt_type[i])] for i in chosen],
-        "body": model.jnt_bodyid[chosen].astype(np.int32),
-        "pos": model.jnt_pos[chosen].copy(),
-        "axis": model.jnt_axis[chosen].copy(),
-        "range": model.jnt_range[chosen].copy(),
+        "name": [model.joint(i).name for i in joints],
+        "type": [JOINT_TYPES[int(model.jnt_type[i])] for i in joints],
+        "body": model.jnt_bodyid[joints].astype(np.int32),
+        "pos": model.jnt_pos[joints].copy(),
+        "axis": model.jnt_axis[joints].copy(),
+        "range": model.jnt_range[joints].copy(),
     }
 
 
 def _rotated(vector: np.ndarray, quat_wxyz: np.ndarray) -> np.ndarray:
-    """Returns `vector` [3] turned by a unit quaternion."""
+    """Return `vector` [3] turned by a unit quaternion."""
     w, axis = quat_wxyz[0], quat_wxyz[1:]
     return vector + 2 * np.cross(axis, np.cross(axis, vector) + w * vector)
 
 
 def _site_velocity(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> np.ndarray:
-    """Returns a site's velocity [6] in world axes: linear m/s, then angular rad/s."""
+    """Return a site's velocity [6] in world axes: linear m/s, then angular rad/s."""
     import mujoco
 
     velocity = np.empty(6)
@@ -197,7 +197,7 @@ def _site_velocity(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> np.
 
 
 def _touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
-    """Returns the pairs of bodies in contact, int32 [nc, 2], each pair once with the smaller index first."""
+    """Return the pairs of bodies in contact, int32 [nc, 2], each pair once with the smaller index first."""
     bodies = model.geom_bodyid[data.contact.geom[: data.ncon]].reshape(-1, 2)
     code = np.unique(bodies.min(axis=1) * model.nbody + bodies.max(axis=1))
     return np.stack([code // model.nbody, code % model.nbody], axis=1).astype(np.int32)

@@ -5,8 +5,8 @@ Imports LIBERO: import it only after `runtime.configure`.
 
 from __future__ import annotations
 
-# category → the one of LIBERO whose ways (rotation at placement, drawers, knob) it has in LIBERO-PRO's envs/objects;
-# two are turned like a can there, and not like the bottle and the carton that they are made of.
+# category → LIBERO's category whose behaviour (rotation at placement, drawers, knob) it has in LIBERO-PRO's
+# envs/objects; a bottle and a carton are rotated like a can there.
 LIKE = {
     "bigger_akita_black_bowl": "akita_black_bowl",
     "bigger_alphabet_soup": "alphabet_soup",
@@ -30,7 +30,7 @@ LIKE = {
 
 
 def register() -> None:
-    """Makes the categories known to LIBERO; a second call changes nothing."""
+    """Register the categories with LIBERO; idempotent."""
     from libero.libero.envs.base_object import OBJECTS_DICT, VISUAL_CHANGE_OBJECTS_DICT
 
     for category, like in LIKE.items():
@@ -41,7 +41,7 @@ def register() -> None:
 
 
 def _category(category: str, like: type) -> type:
-    """Returns LIBERO's class `like`, with the files of `category`; its class name is what LIBERO makes of one."""
+    """Return a subclass of LIBERO's class `like` with the files of `category`, named as LIBERO expects."""
 
     def __init__(self, name=category, obj_name=category, **options):
         like.__init__(self, name=name, obj_name=obj_name, **options)

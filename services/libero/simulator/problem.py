@@ -1,4 +1,4 @@
-"""Builds LIBERO's problem objects. Imports MuJoCo: import it only after `runtime.configure`."""
+"""Build LIBERO's problem objects. Imports MuJoCo: import it only after `runtime.configure`."""
 
 from dataclasses import dataclass
 
@@ -21,22 +21,22 @@ plus_scenes.register()
 
 @dataclass
 class Problem:
-    """A task's problem object, its model as compiled, and what drives and resets it."""
+    """A task's problem object, a snapshot of its compiled model, and its arm controller."""
 
     domain: object
     pristine: ModelSnapshot
     control: ArmControl
 
     def resets(self, seed: int, seed_each: bool = False, extra_resets: int = 0) -> ResetReplay:
-        """Returns the resets of the reference loop that seeds with `seed`, once or before each."""
+        """Return the resets of a reference loop seeded with `seed`, once or per episode."""
         return ResetReplay(self.domain, self.pristine, seed, seed_each, extra_resets)
 
 
 def build(task: Task, robot: str = "") -> Problem:
-    """Returns `task`'s problem with an arm of robots.py, without renderer, cameras or stock observations being used.
+    """Return the problem of `task` with an arm of robots.py, without renderer, cameras and stock observations.
 
-    Raises ValueError when the task's file is missing or there is no such arm, RuntimeError when no initial layout can
-    be drawn.
+    Raises ValueError if the task's file is missing or the arm is unknown, RuntimeError if no initial layout can be
+    sampled.
     """
     path = problem_files.path_of(task)
     with global_rng(np.random.RandomState(0).get_state()):
@@ -48,7 +48,7 @@ def build(task: Task, robot: str = "") -> Problem:
                 continue
         else:
             raise RuntimeError(
-                f"no layout for {task.name} in {_BUILD_TRIES} tries; are objects larger than their regions?"
+                f"no valid layout of {task.name} in {_BUILD_TRIES} attempts; are objects larger than their regions?"
             )
         pristine.restore(domain.sim.model._model)
         domain.sim.reset()
@@ -59,12 +59,12 @@ def build(task: Task, robot: str = "") -> Problem:
 
 
 def _forget_parsed() -> None:
-    """Frees what MuJoCo keeps of the scene parsed last, for mj_saveLastXML: as much as its textures take."""
+    """Free the last parsed scene, which MuJoCo keeps for mj_saveLastXML with its textures."""
     mujoco.MjModel.from_xml_string("<mujoco/>")
 
 
 def _construct(task: Task, path: str, robot: str):
-    """Returns (problem object, its model before the constructor's own reset wrote into it)."""
+    """Return (problem object, snapshot of its model before the constructor's own reset changed it)."""
     problem, scene, posture = TASK_MAPPING[bddl_utils.get_problem_info(path)["problem_name"]], {}, 0
     if task.disturbance is not None:
         problem, scene = plus_scenes.seen_from_elsewhere(problem, task.disturbance), plus_scenes.options(task)

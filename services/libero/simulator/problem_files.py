@@ -1,4 +1,4 @@
-"""Where LIBERO can read a task's definition: its own file, or one that is written for this process's run."""
+"""The task definition file for LIBERO: the task's own, or one written for this run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from services.libero.simulator.suites import Task
 
 
 def path_of(task: Task) -> str:
-    """Returns the path of the task's BDDL; a definition that is no file is written first, below the work folder.
+    """Return the path of the task's BDDL; a changed definition is written below the work directory first.
 
-    Raises ValueError where the task's file is missing, RuntimeError before `runtime.configure`.
+    Raises ValueError if the task's file is missing, RuntimeError before `runtime.configure`.
     """
     text = task.bddl()
     if text == task.written():
@@ -20,5 +20,5 @@ def path_of(task: Task) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")
-    partial.replace(path)  # atomic: workers share the folder
+    partial.replace(path)  # atomic: workers share the directory
     return str(path)

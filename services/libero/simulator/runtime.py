@@ -1,12 +1,12 @@
-"""Makes this process ready for LIBERO: call `configure` once, before anything imports LIBERO or robosuite.
+"""Set up this process for LIBERO: call `configure` once, before anything imports LIBERO or robosuite.
 
-Left alone, LIBERO asks on stdin for a data-set folder and fetches assets from a model hub; robosuite writes a log file
-into the temporary folder, warns about a missing settings file, and takes CUDA_VISIBLE_DEVICES for an EGL index; MuJoCo
-writes MUJOCO_LOG.TXT into the current folder. What is set here, and nothing else, is process-wide:
+By default, LIBERO prompts for a data-set directory on stdin and downloads assets from a model hub. robosuite writes a
+log file into the temporary directory, warns about a missing settings file, and reads CUDA_VISIBLE_DEVICES as an EGL
+index. MuJoCo writes MUJOCO_LOG.TXT into the current directory. This module sets, process-wide:
 
-- LIBERO_CONFIG_PATH and its config.yaml under the work folder; LIBERO's own cache of the asset folder
-- MUJOCO_GL, MUJOCO_EGL_DEVICE_ID, PYOPENGL_PLATFORM, and LP_NUM_THREADS=0 unless set (llvmpipe draws in the caller's
-  thread: its own threads cost more than they bring, and workers must not compete)
+- LIBERO_CONFIG_PATH and its config.yaml under the work directory; LIBERO's own cache of the asset directory
+- MUJOCO_GL, MUJOCO_EGL_DEVICE_ID, PYOPENGL_PLATFORM, and LP_NUM_THREADS=0 unless set (llvmpipe renders in the caller's
+  thread: its own threads cost more than they gain, and workers must not compete)
 - robosuite's settings module, with file logging off; MuJoCo's warning hook, sent to `logging`
 """
 
@@ -34,7 +34,7 @@ _active: "Runtime | None" = None
 
 @dataclass(frozen=True)
 class Runtime:
-    """How this process was configured."""
+    """The configuration of this process."""
 
     assets: Path
     work_dir: Path
@@ -43,18 +43,18 @@ class Runtime:
 
 
 def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
-    """Returns the process's runtime, set up for assets in `asset_dir`, with LIBERO's files under `work_dir`.
+    """Configure this process for assets in `asset_dir`, with LIBERO's files under `work_dir`.
 
-    `render` is "cpu", "gpu", "auto" (GPU where EGL shows one) or "none" (drawing raises). A second call with the same
-    arguments returns the first one's result. Raises ValueError for a bad argument, RuntimeError when the process is
-    already configured otherwise, when LIBERO was imported before, or when nothing can draw.
+    `render` is "cpu", "gpu", "auto" (GPU if EGL finds one) or "none" (rendering raises). A second call with the same
+    arguments returns the first result. Raises ValueError for an invalid argument, RuntimeError if the process is
+    configured differently, LIBERO was imported before, or no renderer is available.
     """
     global _active
     assets, work = Path(asset_dir).resolve(), Path(work_dir).resolve()
     if _active is not None:
         return _same_or_raise(_active, assets, render)
     if not (assets / "scenes").is_dir():
-        raise ValueError(f"{assets} is no LIBERO asset folder: it holds no 'scenes'; try `./lab assets libero`")
+        raise ValueError(f"{assets} is not a LIBERO asset directory: it has no 'scenes'; try `./lab assets libero`")
     early = [name for name in ("libero.libero", "robosuite", "mujoco") if name in sys.modules]
     if early:
         raise RuntimeError(f"{', '.join(early)} was imported before runtime.configure(); import it afterwards")
@@ -70,7 +70,7 @@ def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
 
 
 def active() -> Runtime:
-    """Returns how this process was configured. Raises RuntimeError before `configure` was called."""
+    """Return this process's configuration. Raises RuntimeError before `configure`."""
     if _active is None:
         raise RuntimeError("LIBERO is not configured in this process; call runtime.configure() first")
     return _active
@@ -80,7 +80,7 @@ def _same_or_raise(runtime: Runtime, assets: Path, render: str) -> Runtime:
     if (assets, render) != (runtime.assets, runtime.render):
         raise RuntimeError(
             f"this process is configured for {runtime.assets} and render {runtime.render!r}, not {assets} and "
-            f"{render!r}; LIBERO binds to one asset folder and one GL device, so start another process"
+            f"{render!r}; LIBERO uses one asset directory and one GL device per process, so start another process"
         )
     return runtime
 
@@ -97,20 +97,22 @@ def _write_libero_config(assets: Path, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     partial = directory / f".config.yaml.{os.getpid()}.partial"
     partial.write_text(yaml.safe_dump({key: str(path) for key, path in paths.items()}))
-    partial.replace(directory / "config.yaml")  # atomic: workers that start together share the folder
+    partial.replace(directory / "config.yaml")  # atomic: concurrent workers share the directory
     os.environ["LIBERO_CONFIG_PATH"] = str(directory)
 
 
 def _set_environment(choice: gl.GlChoice, work: Path) -> None:
     gl.bind(choice)
     os.environ.setdefault("LP_NUM_THREADS", "0")
-    os.environ.setdefault("MPLCONFIGDIR", str(work / "matplotlib"))  # else a folder in the user's home, or a warning
-    if not os.access(_robosuite_directory() / "utils", os.W_OK):  # else numba caches beside its source
+    os.environ.setdefault(
+        "MPLCONFIGDIR", str(work / "matplotlib")
+    )  # otherwise a directory in the user's home, or a warning
+    if not os.access(_robosuite_directory() / "utils", os.W_OK):  # otherwise numba caches next to the source
         os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache(work / "numba")))
 
 
 def _numba_cache(directory: Path) -> Path:
-    """Returns `folder`, at first with what the image's build compiled: 8 s less, where the processor is the same."""
+    """Return `directory`, filled from the image's cache if new: saves 8 s on the same type of processor."""
     compiled = os.environ.get("VLALAB_NUMBA_SEED")
     if compiled and Path(compiled).is_dir() and not directory.exists():
         fresh = Path(tempfile.mkdtemp(prefix=".numba-", suffix=".partial", dir=directory.parent))
@@ -125,22 +127,22 @@ def _numba_cache(directory: Path) -> Path:
 def _robosuite_directory() -> Path:
     spec = importlib.util.find_spec("robosuite")
     if spec is None or spec.origin is None:
-        raise ImportError("robosuite is not installed here; install images/libero/requirements.lock")
+        raise ImportError("robosuite is not installed; install images/libero/requirements.lock")
     return Path(spec.origin).parent
 
 
 def _seed_robosuite_macros() -> None:
-    """Puts robosuite's settings into place before robosuite reads them: no log file, no GL forced upon us.
+    """Install robosuite's settings before robosuite reads them: no log file, no override of MUJOCO_GL.
 
-    robosuite offers a file beside its own source for this; a read-only or shared installation must not be written to.
+    robosuite reads them from a file next to its source, but a shared installation must not be changed.
     """
     spec = importlib.util.spec_from_file_location("robosuite.macros", _robosuite_directory() / "macros.py")
     macros = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(macros)
     macros.FILE_LOGGING_LEVEL = None
-    macros.MUJOCO_GPU_RENDERING = False  # else MUJOCO_GL is overwritten
+    macros.MUJOCO_GPU_RENDERING = False  # otherwise MUJOCO_GL is overwritten
     sys.modules["robosuite.macros"] = macros
-    sys.modules["robosuite.macros_private"] = types.ModuleType("robosuite.macros_private")  # absent: a warning
+    sys.modules["robosuite.macros_private"] = types.ModuleType("robosuite.macros_private")  # avoids a warning
 
 
 def _import_simulator(assets: Path) -> None:
@@ -148,26 +150,27 @@ def _import_simulator(assets: Path) -> None:
         import mujoco
         import robosuite
         from libero import libero
-        from libero.libero import envs  # noqa: F401  a scene needs it, and it never goes
+        from libero.libero import envs  # noqa: F401  needed by every scene
 
     robosuite.macros = sys.modules["robosuite.macros"]
-    libero._assets_path_cache = str(assets)  # asked first, so that nothing is downloaded
+    libero._assets_path_cache = str(assets)  # checked first, so that nothing is downloaded
     mujoco.set_mju_user_warning(lambda text: log.warning("mujoco: %s", text))
 
 
 class _Later(types.ModuleType):
-    """A module that is imported once something of it is asked for."""
+    """A module that is imported on its first attribute access."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # what the import system itself asks for
+        if name.startswith("__"):  # read by the import system itself
             raise AttributeError(name)
         return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextmanager
 def _without_matplotlib():
-    """Has LIBERO import no matplotlib, which takes a fifth of a worker's start: one environment of LIBERO's, that draws
-    segmentations, asks for one colour map.
+    """Keep LIBERO from importing matplotlib, a fifth of a worker's start-up time.
+
+    Only one LIBERO environment, which renders segmentations, uses a colour map of it.
     """
     names = ("matplotlib", "matplotlib.cm")
     if any(name in sys.modules for name in names):
@@ -185,7 +188,7 @@ def _without_matplotlib():
 
 @contextmanager
 def _without_cuda_order():
-    """Hides CUDA_VISIBLE_DEVICES: robosuite wants the EGL index listed in it, though the two count differently."""
+    """Hide CUDA_VISIBLE_DEVICES: robosuite requires the EGL index in it, although the numberings differ."""
     hidden = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     try:
         yield

@@ -1,1 +1,1 @@
-"""Data sets of Meta-World, made of recorded demonstrations and of evaluation runs."""
+"""Meta-World data sets from recorded demonstrations and evaluation runs."""

@@ -1,11 +1,11 @@
-"""`python -m services.metaworld.datasets SOURCE --format lerobot`: makes a data set of a recording or a run."""
+"""`python -m services.metaworld.datasets SOURCE --format lerobot`: make a data set from a recording or a run."""
 
 from __future__ import annotations
 
 import tyro
 
 from services.metaworld.datasets.config import Config
-from services.metaworld.datasets.making import make
+from services.metaworld.datasets.convert import make
 from vla_common import endings
 from vla_common.volume import VolumeError
 from vla_datasets import program
@@ -13,7 +13,7 @@ from vla_evaluation.store.records import StoreError
 
 
 def main() -> int:
-    """Does what the flags say; returns the exit code."""
+    """Run the command given by the flags; return the exit code."""
     config = tyro.cli(Config, prog="dataset", config=(tyro.conf.PositionalRequiredArgs,))
     made = make(config)
     return program.read(made, config.check, config.show) if config.check or config.show else 0

@@ -14,7 +14,7 @@ from vla_evaluation.dataset_options import DatasetOptions
 
 @dataclass(frozen=True)
 class Config(DatasetOptions):
-    """Make a data set of a recording or a run of Meta-World."""
+    """Make a data set from a recording or a run of Meta-World."""
 
     CAMERAS = tasks.CAMERAS
 
@@ -25,5 +25,5 @@ class Config(DatasetOptions):
         super().__post_init__()
         if self.format != "lerobot":
             raise ValueError(
-                f"--format {self.format} is not made of Meta-World's episodes; make lerobot, then of that set v3.0"
+                f"--format {self.format} is not available for Meta-World; use lerobot, then convert that set to v3.0"
             )

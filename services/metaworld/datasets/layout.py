@@ -1,6 +1,6 @@
-"""What a LeRobot set of Meta-World calls its numbers and pictures: as LeRobot's adapter names what it observes.
+"""Names of states, actions and images in a LeRobot set of Meta-World, as in LeRobot's adapter.
 
-The set lerobot/metaworld_mt50 has these names (docs/source/metaworld.mdx of lerobot@7427f318); pictures are upright.
+The set lerobot/metaworld_mt50 has these names (docs/source/metaworld.mdx of lerobot@7427f318); images are upright.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ FIRST = "corner2"  # the camera that policies are trained on
 
 
 def video_key(camera: str) -> str:
-    """Returns what a set calls a camera."""
+    """Return the key of a camera's video in a set."""
     return "observation.image" if camera == FIRST else f"observation.images.{camera}"
 
 
 def features(cameras: tuple[str, ...], size: int) -> dict[str, dict[str, Any]]:
-    """Returns the features of a set with those cameras, `size` pixels square."""
+    """Return the features of a set with those cameras at `size` × `size` pixels."""
     numbers = {STATE: STATE_NAMES, ACTION: ACTION_NAMES}
     return metadata.features([video_key(camera) for camera in cameras], size, numbers)
 
 
 def modality(cameras: tuple[str, ...]) -> dict[str, Any]:
-    """Returns GR00T's modality.json for them."""
-    numbers = {name: {"start": place, "end": place + 1} for place, name in enumerate(STATE_NAMES)}
+    """Return GR00T's modality.json for a set with those cameras."""
+    numbers = {name: {"start": index, "end": index + 1} for index, name in enumerate(STATE_NAMES)}
     return {
         "state": numbers,
         "action": numbers,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.benchmark import ABOUT_ASSETS, Libero
+from services.libero.benchmark import ASSET_NOTES, Libero
 from vla_evaluation.benchmark import Assets
 
 BLOCK = 16  # pixels a side that show one number
@@ -79,7 +79,7 @@ class Light(Libero):
     module = __name__
 
     def assets(self, asked, volume):
-        return Assets("kit", Path(__file__).parent, "light", **ABOUT_ASSETS["kit"])
+        return Assets("kit", Path(__file__).parent, "light", **ASSET_NOTES["kit"])
 
     def renderer(self, render):
         return "numpy"

@@ -1,6 +1,6 @@
 """The project's own asset kit: simple meshes, textures and MJCF for everything that LIBERO's tasks refer to.
 
-`build(folder)` writes it in the folder layout that LIBERO expects; the bytes depend on nothing but this package.
+`build(directory)` writes it in LIBERO's directory layout; the bytes depend only on this package.
 """
 
 from services.libero.assets.kit.writer import build, catalogue, damage, digest, version

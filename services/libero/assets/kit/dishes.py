@@ -31,7 +31,7 @@ SCANNED = "stable_scanned_objects"
 
 
 def bowl(spec: Bowl) -> Asset:
-    """Returns a dish: a bottom plate and one ring of wall boxes per profile segment."""
+    """Return a dish: a bottom plate and one ring of wall boxes per profile segment."""
     atlas = Atlas(64)
     outside, inside, rim = (atlas.flat(c) for c in (spec.outside, spec.inside, spec.rim))
     t = spec.thick
@@ -53,7 +53,7 @@ def bowl(spec: Bowl) -> Asset:
 
 
 def _walls(body: Body, sides: tuple[int, ...], profile, thick: float, centre=(0, 0)) -> None:
-    """Adds one ring of boxes per profile segment; the lowest starts STEP above the foot, which alone carries."""
+    """Add one ring of boxes per profile segment; the lowest starts STEP above the foot, which alone carries."""
     for k, (count, low, high) in enumerate(zip(sides, profile, profile[1:], strict=False)):
         body.ring(count, (low[0], low[1] + (STEP if k == 0 else 0.0)), high, thick, pos=centre)
 
@@ -77,7 +77,7 @@ class Mug:
 
 
 def mug(spec: Mug) -> Asset:
-    """Returns a mug with a three-bar handle that a gripper can hold by the wall's rim or by the handle."""
+    """Return a mug with a three-bar handle that a gripper can hold by the wall's rim or by the handle."""
     atlas = Atlas(64)
     outside, inside = atlas.flat(spec.outside), atlas.flat(spec.inside)
     band = atlas.flat(spec.band) if spec.band else outside
@@ -105,7 +105,7 @@ def mug(spec: Mug) -> Asset:
         for a in turn
     ]
     body = Body("object", mass=spec.mass)
-    body.show(lathe(outline, skins, n=28).moved((x0, y0, 0)), tube(arc, across * 0.75, outside, n=8, flat=0.7))
+    body.show(lathe(outline, skins, n=28).transformed((x0, y0, 0)), tube(arc, across * 0.75, outside, n=8, flat=0.7))
     body.prism(8, profile[0][0] * 0.95, profile[0][1], profile[0][1] + 0.009, pos=spec.centre, inset=STEP / 2)
     _walls(body, spec.sides, profile, t, spec.centre)
     body.box((thin, across, (z_high - z_low) / 2 - thin), (far, y0, middle))
@@ -116,12 +116,12 @@ def mug(spec: Mug) -> Asset:
 
 
 def frypan() -> Asset:
-    """Returns the chefmate_8_frypan: a shallow pan whose handle rises towards +x."""
+    """Return the chefmate_8_frypan: a shallow pan whose handle rises towards +x."""
     atlas = Atlas(64)
     black, grey, wood = atlas.flat((42, 42, 46)), atlas.flat((74, 74, 80)), atlas.flat((120, 70, 40))
     x0, y0 = 0.007, 0.0
     outline = [(0, 0.0008), (0.074, 0.0008), (0.097, 0.0424), (0.0945, 0.0424), (0.0725, 0.006), (0, 0.006)]
-    pan = lathe(outline, [black, black, black, grey, grey], n=36).moved((x0, y0, 0))
+    pan = lathe(outline, [black, black, black, grey, grey], n=36).transformed((x0, y0, 0))
     handle = tube(
         [(0.098, 0, 0.024), (0.128, 0, 0.034), (0.20, 0, 0.046), (0.259, 0, 0.054)], 0.0125, wood, n=10, flat=0.55
     )
@@ -134,7 +134,7 @@ def frypan() -> Asset:
 
 
 def basket() -> Asset:
-    """Returns the woven basket: a bottom and four leaning walls around `contain_region`."""
+    """Return the woven basket: a bottom and four leaning walls around `contain_region`."""
     atlas = Atlas(256)
     cane = atlas.add(weave("basket", (196, 148, 92)))
     dark = atlas.add(weave("basket rim", (150, 104, 60), 64, 6))
@@ -149,11 +149,11 @@ def basket() -> Asset:
         ((0.0, -0.0685, 0.0818), rot("z", -90) @ rot("y", lean)),
     ):
         body.block(half, cane, pos, turn)
-        body.show(box((0.0085, 0.0760, 0.005), dark).moved(np.asarray(pos) + turn @ (0, 0, 0.0625), turn))
+        body.show(box((0.0085, 0.0760, 0.005), dark).transformed(np.asarray(pos) + turn @ (0, 0, 0.0625), turn))
     body.site("contain_region", (0.06108, 0.06108, 0.06949), (0, 0, 0.07185), (0, 0, 0, 1), rgba=(0.8, 0, 0, 0))
     return Asset(f"{SCANNED}/basket/basket", body, atlas.image, specular=0.1)
 
 
 def assets() -> list[Asset]:
-    """Returns every dish of the kit."""
+    """Return every dish of the kit."""
     return [*map(bowl, of_kind("bowls", Bowl)), *map(mug, of_kind("mugs", Mug)), frypan(), basket()]

@@ -18,7 +18,7 @@ HEAVY = (3.0, 1.0)  # mass (kg) and inertia (kg m2) of a drawer or knob: steady 
 
 
 def cabinet(name: str, frame: Colour, front: Colour, handle: Colour, grain: float = 0.16) -> Asset:
-    """Returns a three-drawer cabinet; drawers slide out towards -y, a bar handle on each; `grain` 0 is lacquer."""
+    """Return a three-drawer cabinet; drawers slide out towards -y, a bar handle on each; `grain` 0 is lacquer."""
     atlas = Atlas(512)
     carcass = atlas.add(wood(f"{name} frame", frame, 192, 3, grain))
     face = atlas.add(wood(f"{name} front", front, 160, 2, grain))
@@ -66,7 +66,7 @@ def _drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip) -> Bo
 
 
 def flat_stove() -> Asset:
-    """Returns a one-plate stove; the knob at the frame's origin turns about z and has a wing to grip or push."""
+    """Return a one-plate stove; the knob at the frame's origin turns about z and has a wing to grip or push."""
     atlas = Atlas(256)
     steel, plate = atlas.add(metal("stove", (168, 170, 174), 96)), atlas.flat((58, 58, 62))
     knob, mark, ring = atlas.flat((36, 36, 38)), atlas.flat((220, 60, 40)), atlas.flat((84, 84, 88))
@@ -87,7 +87,9 @@ def flat_stove() -> Asset:
     button = Body("button", quat=(0.7071068, 0, 0, 0.7071068), joint=joint, inertial=HEAVY)
     button.prism(8, 0.0455, 0.0004, 0.0128, pos=(0.0013, 0.0045))
     button.show(
-        lathe([(0, 0), (0.047, 0), (0.047, 0.0105), (0.044, 0.013), (0, 0.013)], knob, 24).moved((0.0013, 0.0045, 0))
+        lathe([(0, 0), (0.047, 0), (0.047, 0.0105), (0.044, 0.013), (0, 0.013)], knob, 24).transformed(
+            (0.0013, 0.0045, 0)
+        )
     )
     for half, pos in (
         ((0.0120, 0.0345, 0.0243), (0.0013, 0.0174, 0.0257)),
@@ -95,7 +97,7 @@ def flat_stove() -> Asset:
         ((0.0120, 0.0042, 0.0166), (0.0011, -0.0368, 0.0172)),
     ):
         button.block(half, knob, pos)
-    button.show(box((0.003, 0.02, 0.0006), mark).moved((0.0013, 0.030, 0.0504)))
+    button.show(box((0.003, 0.02, 0.0006), mark).transformed((0.0013, 0.030, 0.0504)))
     root = Body("object", children=[Body("base", children=[burner, button])])
     return Asset(
         "articulated_objects/flat_stove", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.5
@@ -103,7 +105,7 @@ def flat_stove() -> Asset:
 
 
 def microwave() -> Asset:
-    """Returns the microwave; its door hangs on the left and swings open towards -y with a bar handle."""
+    """Return the microwave; its door hangs on the left and swings open towards -y with a bar handle."""
     atlas = Atlas(256)
     shell, black = atlas.add(metal("microwave", (188, 190, 194), 96)), atlas.flat((34, 34, 38))
     inner, steel, green = atlas.flat((206, 206, 200)), atlas.flat((216, 218, 222)), atlas.flat((80, 230, 130))
@@ -117,15 +119,17 @@ def microwave() -> Asset:
         ((0.1035, 0.0840, 0.0120), (-0.040, -0.0040, 0.0120)),
     ):
         root.block(half, inner, pos, faces={"x-": shell, "z+": shell, "y+": shell}, **soft)
-    root.show(box((0.1728, 0.1000, 0.0012), shell).moved((0, 0.0115, 0.1872)))
-    root.show(box((0.0004, 0.0995, 0.0935), shell).moved((0.1728, 0.0115, 0.0935)))
+    root.show(box((0.1728, 0.1000, 0.0012), shell).transformed((0, 0.0115, 0.1872)))
+    root.show(box((0.0004, 0.0995, 0.0935), shell).transformed((0.1728, 0.0115, 0.0935)))
     root.block((0.0425, 0.0120, 0.0935), black, (0.130, -0.0985, 0.0935), **soft)
-    root.show(box((0.026, 0.0006, 0.010), green).moved((0.132, -0.1108, 0.158)))
+    root.show(box((0.026, 0.0006, 0.010), green).transformed((0.132, -0.1108, 0.158)))
     for k in range(9):
         spot = (0.112 + 0.019 * (k % 3), -0.1108, 0.122 - 0.022 * (k // 3))
-        root.show(box((0.006, 0.0008, 0.006), steel).moved(spot))
+        root.show(box((0.006, 0.0008, 0.006), steel).transformed(spot))
     root.show(
-        lathe([(0, 0), (0.014, 0), (0.012, 0.01), (0, 0.01)], steel, 16).moved((0.131, -0.110, 0.038), rot("x", 90))
+        lathe([(0, 0), (0.014, 0), (0.012, 0.01), (0, 0.01)], steel, 16).transformed(
+            (0.131, -0.110, 0.038), rot("x", 90)
+        )
     )
     root.site("top_side", (0.12, 0.0835, 0.005), (0, 0.01, 0.20), rgba=(1, 0, 0, 0))
     root.site("heating_region", (0.12, 0.0835, 0.08), (0, 0.01, 0.096), rgba=(1, 0, 0, 0))
@@ -143,8 +147,10 @@ def _microwave_door(soft: dict, black, steel) -> Body:
         ((0.0200, 0.012, 0.0475), (0.0200, -0.013, 0)),
         ((0.0350, 0.012, 0.0475), (0.2240, -0.013, 0)),
     ):
-        door.show(box(half, black).moved(pos))
-    door.glass.append((box((0.0745, 0.004, 0.0475), (0, 0, 1, 1)).moved((0.1145, -0.013, 0)), (0.25, 0.27, 0.30, 0.55)))
+        door.show(box(half, black).transformed(pos))
+    door.glass.append(
+        (box((0.0745, 0.004, 0.0475), (0, 0, 1, 1)).transformed((0.1145, -0.013, 0)), (0.25, 0.27, 0.30, 0.55))
+    )
     door.capsule(0.010, 0.065, (0.2375, -0.054, 0), **soft)
     bar = [
         (0.2375, -0.024, -0.066), (0.2375, -0.05, -0.064), (0.2375, -0.054, -0.05), (0.2375, -0.054, 0.05),
@@ -175,7 +181,7 @@ class Furniture:
 
 
 def furniture(spec: Furniture) -> Asset:
-    """Returns a rigid piece of furniture."""
+    """Return a rigid piece of furniture."""
     atlas, root = Atlas(256), Body("object", mass=spec.mass)
     skins = {}
     for name, surface in spec.surfaces.items():
@@ -192,7 +198,7 @@ def furniture(spec: Furniture) -> Asset:
 
 
 def assets() -> list[Asset]:
-    """Returns every fixture of the kit, and the furniture that LIBERO places like one."""
+    """Return every fixture of the kit, and the furniture that LIBERO places like one."""
     return [
         cabinet("wooden_cabinet", (150, 92, 52), (176, 114, 66), (70, 62, 56)),
         cabinet("white_cabinet", (226, 224, 218), (240, 238, 232), (150, 152, 156), 0.03),

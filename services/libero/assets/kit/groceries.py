@@ -37,12 +37,12 @@ class Package:
     sites: tuple[float, float, float] = (-0.06, 0.04, 0.025)  # bottom, top, radius
 
     def label(self, size=(160, 96)) -> Image.Image:
-        """Returns the product's label."""
+        """Return the product's label."""
         return label(self.text, self.ground, self.ink, size, self.band, self.motif, self.blob)
 
 
 def flat_box(p: Package) -> Asset:
-    """Returns a box that lies on its largest face, the label up."""
+    """Return a box that lies on its largest face, the label up."""
     wide = p.half[0] >= p.half[1]
     atlas = Atlas(256)
     front = p.label((200, 128))
@@ -55,7 +55,7 @@ def flat_box(p: Package) -> Asset:
 
 
 def can(p: Package) -> Asset:
-    """Returns a tin with rims, the label around it."""
+    """Return a tin with rims, the label around it."""
     atlas = Atlas(512, (180, 180, 184))
     two = Image.new("RGB", (440, 150))
     for k in range(2):
@@ -67,12 +67,12 @@ def can(p: Package) -> Asset:
         (r, z1), (r - 0.002, z1), (r - 0.002, z1 - 0.002), (0, z1 - 0.002),
     ]  # fmt: skip
     body = Body("object", mass=p.mass).prism(12, 0.0313, z0, z1 - 0.001)
-    body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28).moved(rot=rot("z", 90)))
+    body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28).transformed(rot=rot("z", 90)))
     return _asset(p, body, atlas, "y")
 
 
 def carton(p: Package) -> Asset:
-    """Returns a gable-top carton that stands; the label is on all four sides."""
+    """Return a gable-top carton that stands; the label is on all four sides."""
     atlas = Atlas(256)
     w, z0, z1, ridge = 0.0262, -0.0698, 0.0398, 0.0600
     side = atlas.add(p.label((110, 220)))
@@ -87,16 +87,18 @@ def carton(p: Package) -> Asset:
         pos, turn = (0, s * w / 2, (z1 + ridge) / 2 - 0.002), rot("x", -s * slope)
         body.block(half, roof, pos, turn)
     body.box((w, 0.0033, 0.0045), (0, 0, ridge - 0.003)).show(
-        box((w, 0.003, 0.0085), plain).moved((0, 0, ridge + 0.002))
+        box((w, 0.003, 0.0085), plain).transformed((0, 0, ridge + 0.002))
     )
     body.show(
-        lathe([(0, 0), (0.009, 0), (0.009, 0.008), (0, 0.008)], cap, 14).moved((0, -w / 2, 0.0505), rot("x", slope))
+        lathe([(0, 0), (0.009, 0), (0.009, 0.008), (0, 0.008)], cap, 14).transformed(
+            (0, -w / 2, 0.0505), rot("x", slope)
+        )
     )
     return _asset(p, body, atlas, "y")
 
 
 def bottle(p: Package, up: str) -> Asset:
-    """Returns a squeeze bottle: rounded tiers, the label on front and back of the widest, a cap on top."""
+    """Return a squeeze bottle: rounded tiers, the label on front and back of the widest, a cap on top."""
     atlas = Atlas(256)
     strip = Image.new("RGB", (250, 80), p.body)
     for k in (0, 1):  # u = 0.25 and 0.75 are the bottle's two broad sides
@@ -113,7 +115,7 @@ def bottle(p: Package, up: str) -> Asset:
 
 
 def _silhouette(tiers, widest, wrap: Skin, skin: Skin, cap: Skin):
-    """Returns the ellipses (half x, half y, z) of a bottle over its `tiers`, and a skin per stretch between them."""
+    """Return the ellipses (half x, half y, z) of a bottle over its `tiers`, and a skin per stretch between them."""
     grow_x, grow_y = 1.06, 1.08  # the boxes lie inside the round shape
     sections, skins = [(0, 0, tiers[0][2])], []
     for hx, hy, z0, z1 in tiers:
@@ -136,11 +138,11 @@ def _asset(p: Package, body: Body, atlas: Atlas, up: str) -> Asset:
 
 
 def assets() -> list[Asset]:
-    """Returns every package of the kit."""
-    bottles = {one.name: one for one in of_kind("bottles", Package)}
+    """Return every package of the kit."""
+    bottles = {package.name: package for package in of_kind("bottles", Package)}
     salad = bottles["salad_dressing"]  # the new one is the same, with its frame 5 cm lower
     raised = tuple((x, y, low + 0.05, high + 0.05) for x, y, low, high in salad.tiers)
     every = [*bottles.values(), replace(salad, name="new_salad_dressing", tiers=raised)]
     shapes = {"boxes": flat_box, "cans": can, "cartons": carton}
-    made = [shape(one) for name, shape in shapes.items() for one in of_kind(name, Package)]
-    return [*made, *(bottle(one, "z" if one.name == "bbq_sauce" else "y") for one in every)]
+    made = [shape(package) for name, shape in shapes.items() for package in of_kind(name, Package)]
+    return [*made, *(bottle(package, "z" if package.name == "bbq_sauce" else "y") for package in every)]

@@ -1,4 +1,4 @@
-"""Things that stand about: books, the moka pot, the wine bottle."""
+"""Household objects: books, the moka pot, the wine bottle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TURBO = "turbosquid_objects"
 
 
 def book(name: str, half, centre, mass: float, cover: Colour, ink: Colour, title: str) -> Asset:
-    """Returns a standing book, thin along x, its spine towards -y."""
+    """Return a standing book, thin along x, its spine towards -y."""
     atlas = Atlas(512)
     image = Image.new("RGB", (170, 210), cover)
     draw = ImageDraw.Draw(image)
@@ -27,14 +27,14 @@ def book(name: str, half, centre, mass: float, cover: Colour, ink: Colour, title
     body = Body("object", mass=mass).box(half, centre)
     for side in (1, -1):
         face = {"x+" if side > 0 else "x-": front}
-        body.show(box((0.0012, hy, hz), skin, face).moved((cx + side * (hx - 0.0012), cy, cz)))
-    body.show(box((hx - 0.0024, hy - 0.003, hz - 0.003), pages).moved((cx, cy + 0.001, cz)))
-    body.show(box((hx, 0.0012, hz), skin).moved((cx, cy - hy + 0.0012, cz)))
+        body.show(box((0.0012, hy, hz), skin, face).transformed((cx + side * (hx - 0.0012), cy, cz)))
+    body.show(box((hx - 0.0024, hy - 0.003, hz - 0.003), pages).transformed((cx, cy + 0.001, cz)))
+    body.show(box((hx, 0.0012, hz), skin).transformed((cx, cy - hy + 0.0012, cz)))
     return Asset(f"{TURBO}/{name}/{name}", body, atlas.image, specular=0.2)
 
 
 def wine_bottle() -> Asset:
-    """Returns the wine bottle: round body, shoulder and a thin neck, standing on z = 0.001."""
+    """Return the wine bottle: round body, shoulder and a thin neck, standing on z = 0.001."""
     atlas = Atlas(256)
     glass, foil = atlas.flat((34, 62, 38)), atlas.flat((140, 24, 34))
     paper = label("VINO\nROSSO", (238, 228, 200), (110, 20, 30), (120, 78), None)
@@ -57,7 +57,7 @@ def wine_bottle() -> Asset:
 
 
 def moka_pot() -> Asset:
-    """Returns the moka pot: an eight-sided pot with a waist, spout towards -y, handle towards +y, knob on the lid."""
+    """Return the moka pot: an eight-sided pot with a waist, spout towards -y, handle towards +y, knob on the lid."""
     atlas = Atlas(256)
     steel, bright = atlas.add(metal("moka", (176, 178, 184), 64)), atlas.flat((206, 208, 212))
     black = atlas.flat((30, 30, 32))
@@ -69,12 +69,12 @@ def moka_pot() -> Asset:
     ]  # fmt: skip
     for (r0, z0), (r1, z1) in itertools.pairwise(tiers):
         flat = [(regular(8, r), z) for r, z in ((r0, z0), (r1, z1))]
-        body.show(frustum(*flat[0], *flat[1], steel).moved((0, y0, 0)))
-    body.show(prism(regular(8, 0.0395), -0.0662, -0.0655, steel).moved((0, y0, 0)))
+        body.show(frustum(*flat[0], *flat[1], steel).transformed((0, y0, 0)))
+    body.show(prism(regular(8, 0.0395), -0.0662, -0.0655, steel).transformed((0, y0, 0)))
     lid = [(0, 0.066), (0.036, 0.0665), (0.030, 0.0705), (0.008, 0.0745), (0, 0.0745)]
-    body.show(lathe(lid, bright, 16).moved((0, y0, 0)))
+    body.show(lathe(lid, bright, 16).transformed((0, y0, 0)))
     knob = [(0, 0.074), (0.005, 0.074), (0.0062, 0.080), (0.005, 0.0857), (0, 0.0862)]
-    body.show(lathe(knob, black, 12).moved((0, -0.0013, 0)))
+    body.show(lathe(knob, black, 12).transformed((0, -0.0013, 0)))
     handle = [
         (0, 0.036, 0.060), (0, 0.058, 0.0640), (0, 0.080, 0.0570), (0, 0.0840, 0.044), (0, 0.0740, 0.0150),
         (0, 0.0600, -0.0030),
@@ -92,5 +92,5 @@ def moka_pot() -> Asset:
 
 
 def assets() -> list[Asset]:
-    """Returns the household things of the kit."""
+    """Return the household objects of the kit."""
     return [*of_kind("books", book), wine_bottle(), moka_pot()]

@@ -2,7 +2,7 @@
 
 Every builder returns a `Mesh` whose faces are counter-clockwise seen from outside (MuJoCo culls back faces) and whose
 vertices are split at hard edges, so that the stored normals are what the renderer shows. A `Skin` is the rectangle
-(u0, v0, u1, v1) of the object's texture that a face shows; v = 0 is the top row of the picture.
+(u0, v0, u1, v1) of the object's texture that a face shows; v = 0 is the top row of the image.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Mesh(NamedTuple):
     uv: np.ndarray
     tri: np.ndarray
 
-    def moved(self, pos=(0.0, 0.0, 0.0), rot: np.ndarray | None = None) -> Mesh:
-        """Returns the mesh turned by the matrix `rot` [3, 3] about the origin and then shifted by `pos` (m)."""
+    def transformed(self, pos=(0.0, 0.0, 0.0), rot: np.ndarray | None = None) -> Mesh:
+        """Return the mesh turned by the matrix `rot` [3, 3] about the origin and then shifted by `pos` (m)."""
         rot = np.eye(3) if rot is None else rot
         return Mesh(self.pos @ rot.T + np.asarray(pos, float), self.nrm @ rot.T, self.uv, self.tri)
 
     def scaled(self, x: float, y: float, z: float) -> Mesh:
-        """Returns the mesh stretched along the axes by positive factors, normals kept perpendicular."""
+        """Return the mesh stretched along the axes by positive factors, normals kept perpendicular."""
         factors = np.array([x, y, z])
         nrm = self.nrm / factors
         return Mesh(self.pos * factors, nrm / np.linalg.norm(nrm, axis=1, keepdims=True), self.uv, self.tri)
 
     def tobytes(self) -> bytes:
-        """Returns the content of a `.msh` file: four counts, then float32 arrays, then int32 faces.
+        """Return the content of a `.msh` file: four counts, then float32 arrays, then int32 faces.
 
         Rounded, and without a sign for zero, which the last bit of a sum decides, and that not everywhere alike.
         """
@@ -46,7 +46,7 @@ class Mesh(NamedTuple):
 
 
 def merge(meshes: Sequence[Mesh]) -> Mesh:
-    """Returns one mesh that holds all of `meshes`."""
+    """Return one mesh that holds all of `meshes`."""
     offsets = np.cumsum([0] + [len(m.pos) for m in meshes[:-1]])
     return Mesh(
         np.concatenate([m.pos for m in meshes]),
@@ -68,7 +68,7 @@ _FACES = {
 
 
 def box(half: Sequence[float], skin: Skin, faces: dict[str, Skin] | None = None, skip: str = "") -> Mesh:
-    """Returns a box of half sizes `half` (m) around the origin; `faces` overrides the skin per face ("x+", "z-", ...).
+    """Return a box of half sizes `half` (m) around the origin; `faces` overrides the skin per face ("x+", "z-", ...).
 
     `skip` lists faces to leave out, e.g. "z-,y+", for sides that nobody sees.
     """
@@ -89,7 +89,7 @@ def box(half: Sequence[float], skin: Skin, faces: dict[str, Skin] | None = None,
 
 
 def lathe(profile: Sequence[tuple[float, float]], skins: Skin | Sequence[Skin], n: int = 24) -> Mesh:
-    """Returns the solid of revolution of `profile`, points (radius, z) from the bottom centre to the top centre.
+    """Return the solid of revolution of `profile`, points (radius, z) from the bottom centre to the top centre.
 
     `skins` is one skin or one per profile segment; u runs once around, v from the segment's end (top) to its start.
     """
@@ -97,7 +97,7 @@ def lathe(profile: Sequence[tuple[float, float]], skins: Skin | Sequence[Skin], 
 
 
 def loft(sections: Sequence[tuple[float, float, float]], skins: Skin | Sequence[Skin], n: int = 24) -> Mesh:
-    """Returns the solid over ellipses (half x, half y, z), the first and last of them points; skins as in `lathe`."""
+    """Return the solid over ellipses (half x, half y, z), the first and last of them points; skins as in `lathe`."""
     points = np.asarray(sections, float)
     per_segment = [skins] * (len(points) - 1) if isinstance(skins[0], (int, float)) else list(skins)
     if len(per_segment) != len(points) - 1:
@@ -123,7 +123,7 @@ def loft(sections: Sequence[tuple[float, float, float]], skins: Skin | Sequence[
 
 
 def _softened(facing: np.ndarray, k: int, other: int) -> np.ndarray:
-    """Returns segment k's normals [n + 1, 3], averaged with its neighbour's where their edge is soft."""
+    """Return segment k's normals [n + 1, 3], averaged with its neighbour's where their edge is soft."""
     if not 0 <= other < len(facing):
         return facing[k]
     soft = np.einsum("ij,ij->i", facing[k], facing[other]) > np.cos(np.radians(HARD_EDGE_DEG))
@@ -133,7 +133,7 @@ def _softened(facing: np.ndarray, k: int, other: int) -> np.ndarray:
 
 
 def tube(path: Sequence[Sequence[float]], radius: float, skin: Skin, n: int = 8, flat: float = 1.0) -> Mesh:
-    """Returns a round bar of `radius` (m) along the points of `path` [k, 3]; `flat` squeezes its second axis."""
+    """Return a round bar of `radius` (m) along the points of `path` [k, 3]; `flat` squeezes its second axis."""
     pts = np.asarray(path, float)
     tangent = np.gradient(pts, axis=0)
     tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
@@ -162,7 +162,7 @@ def tube(path: Sequence[Sequence[float]], radius: float, skin: Skin, n: int = 8,
 
 
 def _cap(loop: np.ndarray, normal: np.ndarray, skin: Skin, backwards: bool) -> Mesh:
-    """Returns the flat fan that closes a convex `loop` [n+1, 3] whose last point repeats the first."""
+    """Return the flat fan that closes a convex `loop` [n+1, 3] whose last point repeats the first."""
     pos = loop[:-1]
     n = len(pos)
     i = np.arange(1, n - 1)
@@ -172,7 +172,7 @@ def _cap(loop: np.ndarray, normal: np.ndarray, skin: Skin, backwards: bool) -> M
 
 
 def prism(outline: Sequence[Sequence[float]], z0: float, z1: float, skin: Skin, top: Skin | None = None) -> Mesh:
-    """Returns the upright prism over a convex counter-clockwise `outline` [n, 2] from z0 to z1 (m), flat shaded."""
+    """Return the upright prism over a convex counter-clockwise `outline` [n, 2] from z0 to z1 (m), flat shaded."""
     pts = np.asarray(outline, float)
     loop = np.vstack([pts, pts[:1]])
     upper = _cap(np.column_stack([loop, np.full(len(loop), z1)]), np.array([0, 0, 1.0]), top or skin, False)
@@ -181,7 +181,7 @@ def prism(outline: Sequence[Sequence[float]], z0: float, z1: float, skin: Skin, 
 
 
 def frustum(low: np.ndarray, z0: float, high: np.ndarray, z1: float, skin: Skin) -> Mesh:
-    """Returns the flat-shaded side walls between two counter-clockwise polygons [n, 2] at z0 and z1 (m)."""
+    """Return the flat-shaded side walls between two counter-clockwise polygons [n, 2] at z0 and z1 (m)."""
     u0, v0, u1, v1 = skin
     uv = np.array([(u0, v1), (u1, v1), (u1, v0), (u0, v0)])
     parts = []
@@ -193,6 +193,6 @@ def frustum(low: np.ndarray, z0: float, high: np.ndarray, z1: float, skin: Skin)
 
 
 def regular(n: int, radius: float, turn: float = 0.0) -> np.ndarray:
-    """Returns the [n, 2] corners of a regular polygon whose flats lie at `radius`; `turn` in sides."""
+    """Return the [n, 2] corners of a regular polygon whose flats lie at `radius`; `turn` in sides."""
     angle = 2 * np.pi * (np.arange(n) + 0.5 + turn) / n
     return radius / np.cos(np.pi / n) * np.column_stack([np.cos(angle), np.sin(angle)])

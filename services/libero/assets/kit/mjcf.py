@@ -1,8 +1,8 @@
-"""What an asset of the kit is made of, and how it is written as MJCF in LIBERO's folder layout.
+"""Data model of the kit's assets, and their MJCF in LIBERO's directory layout.
 
 LIBERO (through robosuite's MujocoXMLObject) reads an object from `worldbody/body/body[@name="object"]`, keeps group 0
 for collision and group 1 for show, and takes the placement sites from the outer body. Designs use z up; `up="y"`
-stores them lying, for the objects whose official frame has y up.
+rotates them for the objects whose official frame has y up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 from services.libero.assets.kit.mesh import Mesh, box, merge
 
 Product = TypeVar("Product")
-# contact parameters of LIBERO's movable objects; stiff, so that things neither sink nor creep
+# contact parameters of LIBERO's movable objects; stiff, so that objects neither sink nor creep
 STIFF = {"solimp": (0.998, 0.998, 0.001), "solref": (0.001, 1), "friction": (0.95, 0.3, 0.1)}
 Y_UP = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])  # design (x, y, z) -> stored (x, z, -y)
 
@@ -30,18 +30,18 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 
 
 def of_kind(name: str, kind: type[Product]) -> tuple[Product, ...]:
-    """Returns what products.yaml lists under `name` ("boxes") in its order, lists as tuples."""
+    """Return the entries of products.yaml under `name` (such as "boxes") in order, lists as tuples."""
     return tuple(kind(**{key: _as_tuple(value) for key, value in row.items()}) for row in _table()[name])
 
 
 def _as_tuple(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _as_tuple(one) for key, one in value.items()}
+        return {key: _as_tuple(member) for key, member in value.items()}
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def rot(axis: str, deg: float) -> np.ndarray:
-    """Returns the [3, 3] rotation by `deg` degrees about "x", "y" or "z"."""
+    """Return the [3, 3] rotation by `deg` degrees about "x", "y" or "z"."""
     c, s = np.cos(np.radians(deg)), np.sin(np.radians(deg))
     i, j = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}[axis]
     m = np.eye(3)
@@ -51,7 +51,7 @@ def rot(axis: str, deg: float) -> np.ndarray:
 
 
 def quat_wxyz(m: np.ndarray) -> np.ndarray:
-    """Returns the unit quaternion (w, x, y, z), w >= 0, of a rotation matrix [3, 3]."""
+    """Return the unit quaternion (w, x, y, z), w >= 0, of a rotation matrix [3, 3]."""
     k = np.array(
         [
             [m[0, 0] - m[1, 1] - m[2, 2], 0, 0, 0],
@@ -66,7 +66,7 @@ def quat_wxyz(m: np.ndarray) -> np.ndarray:
 
 
 def xml(tag: str, children: list[str] | None = None, **attributes) -> str:
-    """Returns one XML element; numbers and arrays are written with six significant digits, None is left out."""
+    """Return one XML element; numbers and arrays are written with six significant digits, None is left out."""
     text = "".join(f" {k.rstrip('_')}={quoteattr(_text(v))}" for k, v in attributes.items() if v is not None)
     if not children:
         return f"<{tag}{text}/>"
@@ -101,7 +101,7 @@ class Collider:
 
 @dataclass
 class Body:
-    """One rigid body of an asset: what is seen, what collides, sites, an optional joint and children.
+    """One rigid body of an asset: visual meshes, colliders, sites, an optional joint and children.
 
     `mass` (kg) is shared out over the colliders by volume; `inertial` = (mass, inertia) replaces that, as
     LIBERO does for drawers and knobs.
@@ -120,20 +120,20 @@ class Body:
     children: list[Body] = field(default_factory=list)
 
     def show(self, *meshes: Mesh) -> Body:
-        """Adds meshes painted with the asset's texture."""
+        """Add meshes painted with the asset's texture."""
         self.meshes.extend(meshes)
         return self
 
     def box(self, half, pos=(0, 0, 0), rot=None, **attributes) -> Body:
-        """Adds a collision box of half sizes `half` (m)."""
+        """Add a collision box of half sizes `half` (m)."""
         return self._collide("box", half, pos, rot, attributes)
 
     def block(self, half, skin, pos=(0, 0, 0), turn=None, faces=None, **attributes) -> Body:
-        """Adds a box of half sizes `half` (m) that collides and is seen; `faces` as in `mesh.box`."""
-        return self.box(half, pos, turn, **attributes).show(box(half, skin, faces).moved(pos, turn))
+        """Add a box of half sizes `half` (m) that collides and is seen; `faces` as in `mesh.box`."""
+        return self.box(half, pos, turn, **attributes).show(box(half, skin, faces).transformed(pos, turn))
 
     def capsule(self, radius, half_length, pos=(0, 0, 0), rot=None, **attributes) -> Body:
-        """Adds a collision capsule (m), its axis along z unless turned."""
+        """Add a collision capsule (m), its axis along z unless turned."""
         return self._collide("capsule", (radius, half_length), pos, rot, attributes)
 
     def _collide(self, kind, size, pos, rotation, attributes) -> Body:
@@ -143,7 +143,7 @@ class Body:
         return self
 
     def prism(self, sides: int, radius, z0, z1, pos=(0, 0), inset=0.0005) -> Body:
-        """Adds a round post from z0 to z1 as crossed boxes whose flats touch `radius` (m).
+        """Add a round post from z0 to z1 as crossed boxes whose flats touch `radius` (m).
 
         Boxes, because box contacts give a parallel gripper several points to hold. Only the first two reach
         the full height; the others end `inset` short, so that a standing post has 8 contacts and not 4 per box.
@@ -155,7 +155,7 @@ class Body:
         return self
 
     def ring(self, sides: int, low, high, thick, pos=(0, 0)) -> Body:
-        """Adds a wall of `sides` boxes whose outer face runs from `low` = (radius, z) to `high` (m)."""
+        """Add a wall of `sides` boxes whose outer face runs from `low` = (radius, z) to `high` (m)."""
         (r0, z0), (r1, z1) = low, high
         slope = np.array([r1 - r0, z1 - z0])
         length = float(np.linalg.norm(slope))
@@ -166,12 +166,12 @@ class Body:
         tilt = np.array([[out[0], 0, slope[0]], [0, 1, 0], [out[1], 0, slope[1]]])
         for k in range(sides):
             turn = rot("z", 360 * k / sides)
-            where = turn @ np.array([centre[0], 0, centre[1]]) + np.array([*pos, 0.0])
-            self.box(half, where, turn @ tilt)
+            box_pos = turn @ np.array([centre[0], 0, centre[1]]) + np.array([*pos, 0.0])
+            self.box(half, box_pos, turn @ tilt)
         return self
 
     def site(self, name, size, pos=(0, 0, 0), quat=(1, 0, 0, 0), kind="box", rgba=(0.8, 0.8, 0.8, 0)) -> Body:
-        """Adds a named region that LIBERO's predicates look up."""
+        """Add a named region that LIBERO's predicates look up."""
         self.sites.append(dict(name=name, type=kind, size=size, pos=pos, quat=quat, rgba=rgba, group=0))
         return self
 
@@ -200,19 +200,19 @@ class Asset:
         return self.path.rsplit("/", 1)[-1]
 
     def files(self) -> dict[str, object]:
-        """Returns file contents by path below the asset folder: bytes, text or a PIL image (saved as PNG)."""
+        """Return file contents by path below the asset directory: bytes, text or a PIL image (saved as PNG)."""
         return _Writer(self).files()
 
 
 class _Writer:
-    """Turns one asset into its files: an XML file, a texture, and a mesh per body that shows something."""
+    """Converts one asset to its files: an XML file, a texture, and a mesh per visible body."""
 
     def __init__(self, asset: Asset):
         self.asset = asset
         directory = asset.path.rsplit("/", 1)[0]
-        own_directory = directory.endswith(f"/{asset.name}")
-        self.parts = directory if own_directory else asset.path  # where meshes and texture lie
-        self.relative = "" if own_directory else f"{asset.name}/"  # the same, seen from the XML file
+        has_directory = directory.endswith(f"/{asset.name}")
+        self.parts = directory if has_directory else asset.path  # directory of meshes and texture
+        self.relative = "" if has_directory else f"{asset.name}/"  # the same, relative to the XML file
         self.frame = Y_UP if asset.up == "y" else np.eye(3)
         self.meshes: dict[str, bytes] = {}
 
@@ -247,15 +247,15 @@ class _Writer:
             inner.append(xml("joint", **body.joint))
         painted = [(merge(body.meshes), None)] if body.meshes else []
         for k, (mesh, rgba) in enumerate([*painted, *body.glass]):
-            inner.append(self.shown(mesh, f"{self.asset.name}_{body.name}_{k}", rgba))
+            inner.append(self.visual_geom(mesh, f"{self.asset.name}_{body.name}_{k}", rgba))
         density = 0.0 if body.inertial else body.mass / max(sum(c.volume for c in body.colliders), 1e-12)
         inner += [self.collider(c, density * c.volume) for c in body.colliders]
         inner += [xml("site", **s) for s in body.sites]
         inner += [self.body(child) for child in body.children]
         return xml("body", inner, name=body.name, pos=body.pos if any(body.pos) else None, quat=body.quat)
 
-    def shown(self, mesh: Mesh, name: str, rgba: tuple | None) -> str:
-        self.meshes[name] = mesh.moved(rot=self.frame).tobytes()
+    def visual_geom(self, mesh: Mesh, name: str, rgba: tuple | None) -> str:
+        self.meshes[name] = mesh.transformed(rot=self.frame).tobytes()
         look = dict(material=self.asset.name) if rgba is None else dict(rgba=rgba)
         return xml("geom", type="mesh", mesh=name, **look, group=1, contype=0, conaffinity=0, mass=0.0)
 

@@ -1,4 +1,4 @@
-"""Pictures of the kit, drawn from numbers: surfaces (wood, tiles, plaster, metal), labels, and texture atlases.
+"""Images of the kit, drawn from numbers: surfaces (wood, tiles, plaster, metal), labels, and texture atlases.
 
 All randomness comes from generators seeded with the surface's name, so the same bytes come out every time.
 Colours are RGB 0 to 255.
@@ -18,18 +18,18 @@ Colour = tuple[int, int, int]
 
 
 def rng(name: str) -> np.random.Generator:
-    """Returns the random generator that belongs to a surface's name."""
+    """Return the random generator that belongs to a surface's name."""
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
 @cache
 def font(size: int) -> ImageFont.ImageFont:
-    """Returns Pillow's own font at `size` pixels; no font file of the machine is used."""
+    """Return Pillow's own font at `size` pixels; no font file of the machine is used."""
     return ImageFont.load_default(size=size)
 
 
 def noise(gen: np.random.Generator, shape: tuple[int, int], cells: tuple[int, int]) -> np.ndarray:
-    """Returns smooth noise [h, w] in -1..1 that tiles; `cells` = (rows, columns) of its coarse lattice."""
+    """Return smooth noise [h, w] in -1..1 that tiles; `cells` = (rows, columns) of its coarse lattice."""
     lattice = gen.uniform(-1, 1, cells)
 
     def axis(n, m):
@@ -44,12 +44,12 @@ def noise(gen: np.random.Generator, shape: tuple[int, int], cells: tuple[int, in
 
 
 def shade(base: Colour, light: np.ndarray) -> Image.Image:
-    """Returns the picture of `base` scaled per pixel by `light` [h, w] (1 = unchanged)."""
+    """Return the image of `base` scaled per pixel by `light` [h, w] (1 = unchanged)."""
     return Image.fromarray(np.clip(np.array(base) * light[..., None], 0, 255).round().astype(np.uint8))
 
 
 def wood(name: str, base: Colour, size: int = 256, planks: int = 4, grain: float = 0.16) -> Image.Image:
-    """Returns a square picture of boards whose grain runs to the right, with dark joints."""
+    """Return a square image of boards whose grain runs to the right, with dark joints."""
     gen, rows = rng(name), size // planks
     boards = []
     for _ in range(planks):
@@ -65,14 +65,14 @@ def wood(name: str, base: Colour, size: int = 256, planks: int = 4, grain: float
 
 
 def plaster(name: str, base: Colour, size: int = 256, rough: float = 0.05) -> Image.Image:
-    """Returns a square picture of a wall: cloudy, finely grained."""
+    """Return a square image of a wall: cloudy, finely grained."""
     gen = rng(name)
     clouds = noise(gen, (size, size), (4, 4)) + 0.5 * noise(gen, (size, size), (11, 11))
     return shade(base, 1 + rough * (0.6 * clouds + 0.5 * noise(gen, (size, size), (size // 2, size // 2))))
 
 
 def tiles(name: str, base: Colour, joint: Colour, size: int = 256, n: int = 4, rough: float = 0.06) -> Image.Image:
-    """Returns a square picture of n x n tiles, each of its own tone, with joints."""
+    """Return a square image of n x n tiles, each of its own tone, with joints."""
     gen, cell = rng(name), size // n
     tone = np.repeat(np.repeat(gen.uniform(-1, 1, (n, n)), cell, 0), cell, 1)
     light = 1 + rough * (0.6 * tone + 0.8 * noise(gen, (n * cell,) * 2, (9, 9)))
@@ -85,7 +85,7 @@ def tiles(name: str, base: Colour, joint: Colour, size: int = 256, n: int = 4, r
 
 
 def weave(name: str, base: Colour, size: int = 128, n: int = 12) -> Image.Image:
-    """Returns a basket weave: strands that pass over and under each other."""
+    """Return a basket weave: strands that pass over and under each other."""
     y, x = np.mgrid[0:size, 0:size] / size * n
     over = (np.floor(x) + np.floor(y)) % 2
     across = np.sin(np.pi * (y % 1)) * over + np.sin(np.pi * (x % 1)) * (1 - over)
@@ -93,12 +93,12 @@ def weave(name: str, base: Colour, size: int = 128, n: int = 12) -> Image.Image:
 
 
 def metal(name: str, base: Colour, size: int = 128) -> Image.Image:
-    """Returns brushed metal, the strokes running to the right."""
+    """Return brushed metal, the strokes running to the right."""
     return shade(base, 1 + 0.08 * noise(rng(name), (size, size), (size // 2, 3)))
 
 
 def fitted(draw: ImageDraw.ImageDraw, text: str, centre, width: float, height: float, colour: Colour) -> None:
-    """Writes `text` (may hold newlines) around `centre`, as large as width x height pixels allow."""
+    """Write `text` (may hold newlines) around `centre`, as large as width x height pixels allow."""
     size = 6
     for size in range(6, 120, 2):
         x0, y0, x1, y1 = draw.multiline_textbbox((0, 0), text, font=font(size + 2), align="center", spacing=1)
@@ -116,7 +116,7 @@ def label(
     motif: str = "",
     blob: Colour = (200, 60, 40),
 ) -> Image.Image:
-    """Returns a product label: ground colour, an optional band behind the name, a simple motif below it.
+    """Return a product label: ground colour, an optional band behind the name, a simple motif below it.
 
     `motif` is "" (none), "disc", "leaf", "drops" or "letters".
     """
@@ -152,9 +152,9 @@ def _motif(draw: ImageDraw.ImageDraw, motif: str, blob: Colour, w: float, h: flo
 
 
 class Atlas:
-    """Packs pictures and flat colours into one texture and hands out the skins that show them.
+    """Packs images and flat colours into one texture and hands out the skins that show them.
 
-    Pictures are put on shelves from the top left; each keeps a margin of one repeated pixel against bleeding.
+    Images are put on shelves from the top left; each keeps a margin of one repeated pixel against bleeding.
     """
 
     def __init__(self, size: int = 256, ground: Colour = (128, 128, 128)):
@@ -162,12 +162,12 @@ class Atlas:
         self._x = self._y = self._shelf = 0
 
     def add(self, image: Image.Image) -> Skin:
-        """Returns the skin of `picture` after copying it in; raises ValueError when the atlas is full."""
+        """Return the skin of `image` after copying it in; raises ValueError when the atlas is full."""
         w, h = image.width + 2, image.height + 2
         if self._x + w > self.image.width:
             self._x, self._y, self._shelf = 0, self._y + self._shelf, 0
         if self._y + h > self.image.height or w > self.image.width:
-            raise ValueError(f"no room for a {w}x{h} picture in an atlas of {self.image.size}; make the atlas larger")
+            raise ValueError(f"no room for a {w}x{h} image in an atlas of {self.image.size}; make the atlas larger")
         x, y = self._x, self._y
         self.image.paste(image.resize((w, h)), (x, y))
         self.image.paste(image, (x + 1, y + 1))
@@ -176,7 +176,7 @@ class Atlas:
         return ((x + 1.5) / size, (y + 1.5) / size, (x + w - 1.5) / size, (y + h - 1.5) / size)
 
     def flat(self, colour: Colour) -> Skin:
-        """Returns the skin of a plain colour: the middle of its patch, away from the neighbours' colours."""
+        """Return the skin of a plain colour: the middle of its patch, away from the neighbours' colours."""
         u0, v0, u1, v1 = self.add(Image.new("RGB", (10, 10), colour))
         u, v, inset = (u0 + u1) / 2, (v0 + v1) / 2, 0.1 * (u1 - u0)
         return (u - inset, v - inset, u + inset, v + inset)

@@ -1,7 +1,7 @@
 """The five rooms of LIBERO's tasks: floor, walls, table, lights, cameras and simple scenery, and their surfaces.
 
 LIBERO replaces the file names of the textures `texplane` and `tex-wall` and sets the size of the geoms `table_*`, so
-those names and the folder `textures/` are part of its layout.
+those names and the directory `textures/` are part of its layout.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ TABLE_TOP = "martin_novak_wood_table.png"
 
 
 def textures() -> dict[str, object]:
-    """Returns every surface that LIBERO's styles name, as pictures by path."""
+    """Return every surface that LIBERO's styles name, as images by path."""
     out = {f"textures/{name}": draw(name) for name, draw in FLOORS.items()}
     out |= {f"textures/{name}": paint.plaster(name, colour, 128) for name, colour in WALLS.items()}
     out[f"textures/{TABLE_TOP}"] = paint.wood(TABLE_TOP, (222, 196, 162), 384, 5, 0.07)
     return out
 
 
-SKIN_2M = (0.0, 0.0, 2.0, 2.0)  # the walls repeat their picture
+SKIN_2M = (0.0, 0.0, 2.0, 2.0)  # the walls repeat their image
 
 
 def _walls(corners: bool) -> Mesh:
-    """Returns the inward faces of a 3 m high room, x from -2 to 3 m and y within 3 m; `corners` cuts two corners."""
+    """Return the inward faces of a 3 m high room, x from -2 to 3 m and y within 3 m; `corners` cuts two corners."""
     if corners:
         parts = [((1.06, 0.01, 1.5), (-1.25, 2.25, 1.5), 45.0), ((1.06, 0.01, 1.5), (-1.25, -2.25, 1.5), -45.0)]
         parts += [((1.75, 0.01, 1.5), (1.25, 3, 1.5), 0.0), ((1.75, 0.01, 1.5), (1.25, -3, 1.5), 0.0)]
@@ -58,7 +58,7 @@ def _walls(corners: bool) -> Mesh:
     else:
         parts = [((2.5, 0.01, 1.5), (0.5, 3, 1.5), 0.0), ((2.5, 0.01, 1.5), (0.5, -3, 1.5), 0.0)]
         parts += [((0.01, 3, 1.5), (-2, 0, 1.5), 0.0), ((0.01, 3, 1.5), (3, 0, 1.5), 0.0)]
-    return merge([box(half, SKIN_2M).moved(pos, rot("z", deg)) for half, pos, deg in parts])
+    return merge([box(half, SKIN_2M).transformed(pos, rot("z", deg)) for half, pos, deg in parts])
 
 
 LIGHT = dict(
@@ -76,15 +76,15 @@ CAMERAS = {
     "sideview": ((-0.056518, 1.276122, 1.487957), (0.009905, 0.006878, 0.591223, 0.806418)),
 }
 SKY, MATT = dict(rgb1=(0.9, 0.9, 1.0), rgb2=(0.2, 0.3, 0.4)), dict(specular=0, shininess=0)
-SHOWN = dict(contype=0, conaffinity=0, group=1)
+VISUAL = dict(contype=0, conaffinity=0, group=1)
 
 
 def _work_table() -> str:
-    """Returns the table whose size, place and friction LIBERO sets."""
-    leg = dict(type="cylinder", size=(0.05, 0.1), material="table_legs", **SHOWN)
+    """Return the table whose size, place and friction LIBERO sets."""
+    leg = dict(type="cylinder", size=(0.05, 0.1), material="table_legs", **VISUAL)
     inner = [
         xml("geom", name="table_collision", type="box", size=(0.4, 0.4, 0.4), group=0, friction=(1, 0.005, 0.0001)),
-        xml("geom", name="table_visual", type="box", size=(0.4, 0.4, 0.4), material="table_texture", **SHOWN),
+        xml("geom", name="table_visual", type="box", size=(0.4, 0.4, 0.4), material="table_texture", **VISUAL),
         xml("site", name="table_top", pos=(0, 0, 0.4), size=(0.001,) * 3, rgba=(0, 0, 0, 0)),
         *(xml("geom", name=f"table_leg{k}_visual", **leg) for k in (1, 2, 3, 4)),
     ]
@@ -92,8 +92,8 @@ def _work_table() -> str:
 
 
 def _fixed_table(boxes, mesh: str, name: str, child: str | None) -> str:
-    """Returns a table of fixed boxes (low corner, high corner) that shows the scenery mesh `mesh`."""
-    inner = [xml("geom", type="mesh", mesh=mesh, material="scenery", mass=0.0, **SHOWN)]
+    """Return a table of fixed boxes (low corner, high corner) that shows the scenery mesh `mesh`."""
+    inner = [xml("geom", type="mesh", mesh=mesh, material="scenery", mass=0.0, **VISUAL)]
     for low, high in boxes:
         low, high = np.array(low), np.array(high)
         inner.append(
@@ -107,7 +107,7 @@ def _fixed_table(boxes, mesh: str, name: str, child: str | None) -> str:
 def _room(
     scene: str, out: dict, walls: bool, floor_body: bool, table: str | None, parts: dict[str, Mesh], atlas: Atlas | None
 ):
-    """Writes one scene: `parts` maps mesh names to scenery; "table" is left to the table body."""
+    """Write one scene: `parts` maps mesh names to scenery; "table" is left to the table body."""
     directory = f"scenes/{scene}"
     surface = dict(specular=0.1, shininess=0.1)
     assets = [
@@ -124,7 +124,7 @@ def _room(
     out[f"{directory}/room_walls.msh"] = _walls(walls).tobytes()
     floor = xml("geom", name="floor", type="plane", size=(3, 3, 0.5), material="floorplane", condim=3, group=1)
     world = [xml("body", [floor], name="floor") if floor_body else floor]
-    world.append(xml("geom", name="walls_visual", type="mesh", mesh="room_walls", material="walls_mat", **SHOWN))
+    world.append(xml("geom", name="walls_visual", type="mesh", mesh="room_walls", material="walls_mat", **VISUAL))
     if parts:
         out[f"{directory}/scenery.png"] = atlas.image
         assets.append(xml("texture", name="tex-scenery", type="2d", file=f"{scene}/scenery.png"))
@@ -133,7 +133,7 @@ def _room(
         out[f"{directory}/{name}.msh"] = mesh.tobytes()
         assets.append(xml("mesh", name=name, file=f"{scene}/{name}.msh"))
         if name != "table":
-            world.append(xml("geom", name=f"{name}_visual", type="mesh", mesh=name, material="scenery", **SHOWN))
+            world.append(xml("geom", name=f"{name}_visual", type="mesh", mesh=name, material="scenery", **VISUAL))
     world += [table] if table else []
     for name, pos in (("light1", (1, 1, 4)), ("light2", (-3, -3, 4))):
         world.append(xml("light", name=name, pos=pos, **LIGHT))
@@ -143,7 +143,7 @@ def _room(
 
 
 def files() -> dict[str, object]:
-    """Returns the rooms' and surfaces' files: text, bytes or pictures by path below the asset folder."""
+    """Return the rooms' and surfaces' files: text, bytes or images by path below the asset directory."""
     out = textures()
     _room("libero_tabletop_base_style", out, True, False, _work_table(), {}, None)
     _room("libero_floor_base_style", out, True, True, None, {}, None)

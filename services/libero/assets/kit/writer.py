@@ -1,4 +1,4 @@
-"""Write the kit to a directory, name its version, and check whether a directory holds it whole."""
+"""Write the kit to a directory, compute its version, and check a written one for damage."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MARKER = "KIT"  # file with the version and git's hash of every file
 
 
 def catalogue() -> dict[str, Asset]:
-    """Returns every object and fixture of the kit by category name."""
+    """Return every object and fixture of the kit by category name."""
     every = [*groceries.assets(), *dishes.assets(), *household.assets(), *fixtures.assets()]
-    known = {asset.name: asset for asset in every}
-    return known | {asset.name: asset for asset in variants.assets(known)}
+    originals = {asset.name: asset for asset in every}
+    return originals | {asset.name: asset for asset in variants.assets(originals)}
 
 
 def files() -> dict[str, bytes]:
-    """Returns the whole kit, file contents by relative path, in sorted order."""
+    """Return the kit's file contents by relative path, sorted by path."""
     values: dict[str, object] = rooms.files()
     for asset in catalogue().values():
         values |= asset.files()
@@ -41,7 +41,7 @@ def files() -> dict[str, bytes]:
 
 @lru_cache(maxsize=1)
 def version() -> str:
-    """Returns the sha256 (hex) of the kit's sources: it names what `build` writes."""
+    """Return the kit's version: the sha256 (hex) of its sources."""
     total = hashlib.sha256()
     sources = (path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml"))
     for source in sorted(sources):
@@ -50,7 +50,7 @@ def version() -> str:
 
 
 def build(directory: Path) -> None:
-    """Writes the kit into `folder`, which is made if it does not exist (about 210 files, 3 MB, one second)."""
+    """Write the kit into `directory`, creating it if necessary (about 210 files, 3 MB, one second)."""
     content_by_path = files()
     directory.mkdir(parents=True, exist_ok=True)
     lines = [f"{version()}\n"]
@@ -63,9 +63,9 @@ def build(directory: Path) -> None:
 
 
 def damage(directory: Path) -> str:
-    """Returns what keeps `folder` from being this version of the kit, in words; empty where nothing does.
+    """Return a message if `directory` is not an intact kit of this version, else "".
 
-    Every file is read: that takes some milliseconds, and no file that differs goes unnoticed.
+    Every file is hashed, which takes a few milliseconds.
     """
     try:
         name, stated = _read_marker(directory)
@@ -73,20 +73,20 @@ def damage(directory: Path) -> str:
         return f"{MARKER} is missing or unreadable"
     if name != version():
         return f"{MARKER} names another version"
-    there = content.hashes(directory, content.files_below(directory))
-    there.pop(MARKER, None)
-    differing = sorted(path for path in stated.keys() | there.keys() if stated.get(path) != there.get(path))
+    actual = content.hashes(directory, content.files_below(directory))
+    actual.pop(MARKER, None)
+    differing = sorted(path for path in stated.keys() | actual.keys() if stated.get(path) != actual.get(path))
     if not stated or differing:
         return f"{len(differing)} of {len(stated)} files are missing or differ ({', '.join(differing[:3])})"
     return ""
 
 
 def digest(directory: Path) -> str:
-    """Returns the sha256 (hex) that stands for the files of a kit that is whole: another byte, another digest."""
+    """Return the digest (sha256, hex) of the files of an intact kit."""
     return content.digest(_read_marker(directory)[1])
 
 
 def _read_marker(directory: Path) -> tuple[str, dict[str, str]]:
-    """Return the version, and git's hash by path."""
+    """Return the version and the git hashes by path."""
     version, *lines = (directory / MARKER).read_text().splitlines()
     return version, {path: value for value, path in (line.split(" ", 1) for line in lines)}

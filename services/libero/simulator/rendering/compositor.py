@@ -1,14 +1,14 @@
-"""Renders a fixed camera's image from layers: what stands still is drawn once, a mirror by itself.
+"""Render a fixed camera's image from layers: static geoms are rendered once, a mirror separately.
 
-LIBERO's mount, table, walls and the objects that nobody touches cost a software renderer more than the moving arm, and
-a mirror makes MuJoCo draw the whole scene twice. The images are those of one `mjr_render` over everything, to the bit:
+LIBERO's mount, table, walls and untouched objects cost a software renderer more than the moving arm, and a mirror makes
+MuJoCo draw the whole scene twice. The images are bit-identical to those of one `mjr_render` over everything:
 
 - Of two surfaces at the same depth, MuJoCo shows the one drawn later. Layers come first, so a static geom that any
-  geom drawn before it may touch is drawn again in its own place; their bounding boxes tell.
-- A mirror's layer holds the mirror and what is reflected in it. What is beside the mirror is drawn again after it.
-- Where more thought would be needed (shadows, glass in a mirror, two mirrors, a moving camera) all is drawn anew.
+  geom drawn before it may touch, by their bounding boxes, is drawn again in its own order.
+- A mirror's layer holds the mirror and its reflections. What is next to the mirror is drawn again after it.
+- Unsupported cases (shadows, glass in a mirror, two mirrors, a moving camera) get a full render.
 
-README.md beside this file walks through one frame.
+README.md in this directory explains one frame.
 """
 
 import mujoco
@@ -16,16 +16,16 @@ import numpy as np
 
 from services.libero.simulator.rendering import layers
 from services.libero.simulator.rendering.culling import SLACK_M
-from services.libero.simulator.rendering.resting import Resting
+from services.libero.simulator.rendering.rest_detector import RestDetector
 from services.libero.simulator.rendering.stage import Stage
 
-_GLASS_BELOW = 0.995  # MuJoCo blends what is less opaque
-_MANY_TRIANGLES = 1000  # of a body; with fewer it is drawn in a fraction of a millisecond
-_DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom of this colour has its material's
+_GLASS_BELOW = 0.995  # opacity below which MuJoCo blends
+_MANY_TRIANGLES = 1000  # of a body; smaller bodies are rendered in a fraction of a millisecond
+_DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom with this colour uses its material's
 
 
 class Compositor:
-    """Renders one stage, where it `supports` that. Raises RuntimeError or a GLError where the driver is too old."""
+    """Renders a stage that it `supports`. Raises RuntimeError or a GLError if the driver is too old."""
 
     def __init__(self, stage: Stage):
         self._stage = stage
@@ -33,24 +33,24 @@ class Compositor:
         self._static = _static(stage)
         self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
         self._shader = layers.CopyShader()
-        self._static_layers = {}  # of each camera: its layer, and the appearance it was drawn with
-        self._mirror_layers = {}  # of each camera: its layer, and the scene that it was drawn from
-        self._resting = {}  # of each camera: what stood still from picture to picture
+        self._static_layers = {}  # per camera: its layer and the appearance that it was rendered with
+        self._mirror_layers = {}  # per camera: its layer and the scene that it was rendered from
+        self._resting = {}  # per camera: detects geoms at rest
 
     @staticmethod
     def supports(stage: Stage) -> bool:
-        """Returns whether `stage`'s images can be composed from layers."""
+        """Return whether `stage`'s images can be composed from layers."""
         visible = np.flatnonzero(stage.visible())
         return bool(
             stage.context.offSamples > 1
             and not stage.model.light_castshadow.any()
             and len(np.intersect1d(visible, stage.culling.mirror_ids)) <= 1
             and len(visible) > 2
-            and _static(stage)[visible[:2]].all()  # they lend the layers their places
+            and _static(stage)[visible[:2]].all()  # the layers take their places
         )
 
     def render(self, camera: int) -> np.ndarray | None:
-        """Returns what `camera` sees as posed: uint8 [size, size, 3]; None if that needs a full render."""
+        """Return the image of `camera`: uint8 [size, size, 3]; None if it needs a full render."""
         if not self._is_fixed(camera) or self._behind_plane(camera):
             return None
         still = self._static | self._at_rest(camera)
@@ -65,26 +65,26 @@ class Compositor:
         return self._stage.read()
 
     def _at_rest(self, camera: int) -> np.ndarray:
-        """Returns which geoms (bool [ngeom]) that could move have not, for the last pictures of `camera`."""
-        resting = self._resting.setdefault(camera, Resting(self._worth_holding()))
+        """Return the movable geoms (bool [ngeom]) at rest in the last images of `camera`."""
+        resting = self._resting.setdefault(camera, RestDetector(self._worth_holding()))
         return resting.update(self._poses())
 
     def _worth_holding(self) -> np.ndarray:
-        """Returns which geoms (bool [ngeom]) could rest and cost much: a layer is not drawn anew for a handle."""
+        """Return the movable geoms (bool [ngeom]) that are expensive enough to put into the layer."""
         model, triangles = self._stage.model, np.zeros(self._stage.model.nbody, int)
-        drawn = self._visible[model.geom_type[self._visible] == mujoco.mjtGeom.mjGEOM_MESH]
-        np.add.at(triangles, model.geom_bodyid[drawn], model.mesh_facenum[model.geom_dataid[drawn]])
+        meshes = self._visible[model.geom_type[self._visible] == mujoco.mjtGeom.mjGEOM_MESH]
+        np.add.at(triangles, model.geom_bodyid[meshes], model.mesh_facenum[model.geom_dataid[meshes]])
         return _solid(self._stage) & ~self._static & (triangles >= _MANY_TRIANGLES)[model.geom_bodyid]
 
     def _poses(self) -> np.ndarray:
-        """Returns each geom's pose as it is drawn: float32 [ngeom, 12]."""
+        """Return each geom's pose as it is drawn: float32 [ngeom, 12]."""
         data = self._stage.data
         return np.concatenate([data.geom_xpos, data.geom_xmat], axis=1, dtype=np.float32, casting="same_kind")
 
     def _compose(self, camera: int, stack: list[layers.Layer], still: np.ndarray) -> None:
-        """Fills the scene with the layers of `stack`, in place of the first geoms, and with what they leave out.
+        """Fill the scene with the layers of `stack`, in place of the first geoms, and with the remaining geoms.
 
-        `still` (bool [ngeom]) is what the static layer holds.
+        `still` (bool [ngeom]) are the geoms of the static layer.
         """
         stage, mirrored = self._stage, len(stack) > 1
         hidden = stage.culling.outside_frustum(stage.data, camera) & ~still
@@ -102,54 +102,57 @@ class Compositor:
         return fixed and model.body_weldid[model.cam_bodyid[camera]] == 0
 
     def _behind_plane(self, camera: int) -> bool:
-        """Returns whether a static plane is seen from behind: MuJoCo draws it as glass then."""
+        """Return whether a static plane is seen from behind: MuJoCo then draws it transparent."""
         data, planes = self._stage.data, self._planes
         return bool(
             (((data.cam_xpos[camera] - data.geom_xpos[planes]) * data.geom_xmat[planes, 2::3]).sum(1) < 0).any()
         )
 
-    def _from_layer(self, drawn: np.ndarray, still: np.ndarray) -> np.ndarray:
-        """Returns which of `still` (bool [ngeom]) may come from the layer although `drawn` are drawn after it."""
+    def _from_layer(self, rendered: np.ndarray, still: np.ndarray) -> np.ndarray:
+        """Return the geoms of `still` (bool [ngeom]) that can stay in the layer if `rendered` are drawn after it."""
         visible = self._visible
-        static, others = still[visible], (drawn & ~still)[visible]
+        static, later = still[visible], (rendered & ~still)[visible]
         centres, half_edges = (part[visible] for part in self._stage.culling.bounding_boxes(self._stage.data))
         reach = np.abs(half_edges).sum(axis=1) + SLACK_M
         low, high = centres - reach, centres + reach
         touching = ((low[:, None] <= high) & (high[:, None] >= low)).all(-1)
         before = np.tril(touching, -1)  # [n, n]: touches, and comes earlier in MuJoCo's order
-        while (redrawn := static & (before & others).any(1)).any():
-            static, others = static & ~redrawn, others | redrawn
-        result = np.zeros(len(drawn), bool)
+        while (redrawn := static & (before & later).any(1)).any():
+            static, later = static & ~redrawn, later | redrawn
+        result = np.zeros(len(rendered), bool)
         result[visible] = static
         return result
 
     def _static_layer(self, camera: int, still: np.ndarray) -> layers.Layer:
-        """Returns the layer of `still` (bool [ngeom]) before `camera`, drawn again if its appearance has changed."""
+        """Return the layer of `still` (bool [ngeom]) for `camera`, rendered again if its appearance has changed."""
         stage = self._stage
-        layer, drawn = self._static_layers.get(camera) or (layers.Layer(stage.context, self._shader, stage.size), None)
+        layer, previous = self._static_layers.get(camera) or (
+            layers.Layer(stage.context, self._shader, stage.size),
+            None,
+        )
         appearance = self._appearance(camera, still)
-        if appearance != drawn:
+        if appearance != previous:
             stage.update_scene(~still, reflect=False)
-            stage.scene.ngeom = int(still.sum())  # what follows are sites
+            stage.scene.ngeom = int(still.sum())  # without the sites at the end
             skybox = mujoco.mjtRndFlag.mjRND_SKYBOX
-            stage.scene.flags[skybox], wanted = 0, stage.scene.flags[skybox]
+            stage.scene.flags[skybox], skybox_flag = 0, stage.scene.flags[skybox]
             stage.draw()
-            stage.scene.flags[skybox] = wanted
+            stage.scene.flags[skybox] = skybox_flag
             layer.capture()
             self._static_layers[camera] = layer, appearance
         return layer
 
     def _appearance(self, camera: int, still: np.ndarray) -> bytes:
-        """Returns all that the static layer's image depends on: what is in it, poses, colours, lights, the camera."""
+        """Return everything that the static layer depends on: its geoms, poses, colours, lights, the camera."""
         model, data = self._stage.model, self._stage.data
         geoms = (still, self._poses()[still], model.geom_rgba[still], model.mat_rgba)
         lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
         return b"".join(part.tobytes() for part in (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera]))
 
     def _mirror_layer(self, camera: int) -> layers.Layer | None:
-        """Returns the layer of the mirror and what is reflected in it, drawn again if any of that has changed.
+        """Return the layer of the mirror and its reflections, rendered again if its content has changed.
 
-        With glass among them there is none: the layer would hold the mirror as seen through it.
+        None if there is glass among them: the layer would show the mirror through the glass.
         """
         stage = self._stage
         hidden = stage.culling.unreflected(stage.data, camera)
@@ -157,9 +160,12 @@ class Compositor:
         stage.update_scene(hidden, reflect=True)
         if any(0 < geom.rgba[3] < _GLASS_BELOW for geom in stage.scene.geoms[: stage.scene.ngeom]):
             return None
-        layer, drawn = self._mirror_layers.get(camera) or (layers.Layer(stage.context, self._shader, stage.size), None)
+        layer, previous = self._mirror_layers.get(camera) or (
+            layers.Layer(stage.context, self._shader, stage.size),
+            None,
+        )
         content = stage.content()
-        if content != drawn:
+        if content != previous:
             stage.draw()
             layer.capture()
             self._mirror_layers[camera] = layer, content
@@ -172,13 +178,13 @@ class Compositor:
 
 
 def _static(stage: Stage) -> np.ndarray:
-    """Returns which visible geoms (bool [ngeom]) never move, are opaque and only cover what is behind them."""
+    """Return the visible geoms (bool [ngeom]) that never move, are opaque and do not reflect."""
     model = stage.model
     return _solid(stage) & (model.body_weldid[model.geom_bodyid] == 0)
 
 
 def _solid(stage: Stage) -> np.ndarray:
-    """Returns which visible geoms (bool [ngeom]) are opaque and only cover what is behind them."""
+    """Return the visible geoms (bool [ngeom]) that are opaque and do not reflect."""
     solid = stage.visible() & (_alpha(stage.model) == 1)
     solid[stage.culling.mirror_ids] = False
     solid[stage.culling.infinite] = False
@@ -186,7 +192,7 @@ def _solid(stage: Stage) -> np.ndarray:
 
 
 def _alpha(model: mujoco.MjModel) -> np.ndarray:
-    """Returns how opaque each geom is, from 0 to 1: [ngeom]."""
+    """Return the opacity of each geom, 0 to 1: [ngeom]."""
     alpha = model.geom_rgba[:, 3].copy()
     plain = (model.geom_rgba == np.float32(_DEFAULT_RGBA)).all(axis=1) & (model.geom_matid >= 0)
     alpha[plain] = model.mat_rgba[model.geom_matid[plain], 3]

@@ -1,4 +1,4 @@
-"""The OpenGL context that a process draws in, and which driver that turned out to be."""
+"""The OpenGL context of this process and its driver."""
 
 import atexit
 import logging
@@ -14,23 +14,21 @@ _SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "swiftshader")
 
 
 class GlContext:
-    """One OpenGL context, made when first needed and shared by every model that this process draws."""
+    """One OpenGL context, created when first needed and shared by every model in this process."""
 
     def __init__(self):
         self._context = None
-        self.renderer = ""  # the driver's own name, known once made
+        self.renderer = ""  # the driver's name, set when the context is created
 
     def make_current(self) -> None:
-        """Makes the context (once) and binds it to this thread. Raises RuntimeError when nothing can draw here."""
+        """Create the context (once) and bind it to this thread. Raises RuntimeError if rendering is disabled."""
         if self._context is not None:
             return self._context.make_current()
         active = runtime.active()
         if active.gl.backend == "disable":
-            raise RuntimeError(
-                "this process was configured with render 'none'; choose cpu, gpu or auto to get pictures"
-            )
+            raise RuntimeError("this process was configured with render 'none'; use cpu, gpu or auto to get images")
         self._context = mujoco.GLContext(640, 480)
-        atexit.register(self.free)  # before MuJoCo ends EGL: what is freed after that complains
+        atexit.register(self.free)  # before MuJoCo ends EGL: freeing later prints errors
         self._context.make_current()
         self.renderer = _renderer_name()
         _check_renderer(self.renderer, active)
@@ -50,8 +48,8 @@ def _renderer_name() -> str:
 
 
 def _check_renderer(name: str, active: runtime.Runtime) -> None:
-    """Says it aloud when a GPU was hoped for and the CPU draws: such runs take hours instead of minutes."""
+    """Warn if the CPU renders although there is a GPU: runs then take hours instead of minutes."""
     software = any(word in name.lower() for word in _SOFTWARE_RENDERERS)
     hoped = active.render == "gpu" or (active.render == "auto" and gl.has_nvidia_gpu())
     if software and hoped:
-        log.warning("frames are drawn in software (%s) although this machine has a GPU; %s", name, gl._GPU_HINT)
+        log.warning("frames are rendered in software (%s) although this machine has a GPU; %s", name, gl._GPU_HINT)

@@ -1,9 +1,9 @@
-"""Leaves out geoms that a camera cannot see, without changing a pixel.
+"""Leave out geoms that a camera cannot see, without changing a pixel.
 
-Drawing time goes with the number of vertices, wherever they end up. A geom whose bounding box lies outside the camera's
-frustum puts no fragment into the image. Two ways round that are kept open: MuJoCo draws the scene again as a reflective
-plane or box shows it, so a geom's reflection must miss the frustum from the eye over the mirror too; and infinite
-planes and mirrors stay in any case: MuJoCo would take the next one in their stead.
+Rendering time depends on the number of vertices, even invisible ones. A geom whose bounding box lies outside the
+camera's frustum puts no fragment into the image, with two exceptions. MuJoCo draws the scene again as reflected by a
+plane or box, so the geom's reflection must be outside the mirror's frustum too. And infinite planes and mirrors always
+stay, because MuJoCo would use the next one instead.
 """
 
 import mujoco
@@ -15,7 +15,7 @@ _PLANE, _BOX = int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)
 
 
 def _reflectance(model) -> np.ndarray:
-    """Returns each geom's reflectance [ngeom]; without a material it is 0."""
+    """Return each geom's reflectance [ngeom]; 0 without a material."""
     material = model.geom_matid
     return (
         np.where(material >= 0, model.mat_reflectance[np.maximum(material, 0)], 0.0) if model.nmat else 0.0 * material
@@ -23,7 +23,7 @@ def _reflectance(model) -> np.ndarray:
 
 
 class Culling:
-    """Finds what one model's cameras cannot see."""
+    """Finds the geoms that a model's cameras cannot see."""
 
     def __init__(self, model: mujoco.MjModel):
         self._model = model
@@ -38,18 +38,18 @@ class Culling:
         self._groups = model.geom_group.copy()
 
     def invisible(self, data: mujoco.MjData, camera: int) -> np.ndarray:
-        """Returns which geoms (bool [ngeom]) put nothing into `camera`'s square image at `data`'s poses."""
+        """Return the geoms (bool [ngeom]) that are not in `camera`'s square image at the poses of `data`."""
         hidden = self.outside_frustum(data, camera)
         return hidden & self.unreflected(data, camera) if hidden.any() else hidden
 
     def outside_frustum(self, data: mujoco.MjData, camera: int) -> np.ndarray:
-        """Returns which geoms (bool [ngeom]) `camera` does not see itself; it may see them in a mirror."""
+        """Return the geoms (bool [ngeom]) outside the frustum of `camera`; a mirror may still show them."""
         planes, eye = self._frustum(data, camera), data.cam_xpos[camera]
         centres, half_edges = self.bounding_boxes(data)
         return _outside((centres - eye) @ planes.T, half_edges, planes) & ~self._never_culled
 
     def unreflected(self, data: mujoco.MjData, camera: int) -> np.ndarray:
-        """Returns which geoms (bool [ngeom]) `camera` sees in no mirror."""
+        """Return the geoms (bool [ngeom]) that no mirror shows to `camera`."""
         planes, eye = self._frustum(data, camera), data.cam_xpos[camera]
         boxes, hidden = self.bounding_boxes(data), ~self._never_culled
         for geom in self.mirror_ids:
@@ -57,7 +57,7 @@ class Culling:
         return hidden
 
     def sees_mirror(self, data: mujoco.MjData, camera: int) -> bool:
-        """Returns whether `camera`'s image may hold a mirror; without one the reflection pass draws nothing."""
+        """Return whether `camera`'s image may hold a mirror; without one the reflection pass draws nothing."""
         planes = self._frustum(data, camera)
         offsets = data.geom_xpos[self.mirror_ids] - data.cam_xpos[camera]
         size = self._model.geom_size[self.mirror_ids]
@@ -66,7 +66,7 @@ class Culling:
         return bool((infinite | ((offsets @ planes.T + reach[:, None]).min(axis=1) >= 0)).any())
 
     def _unreflected(self, data, geom: int, planes: np.ndarray, eye: np.ndarray, boxes) -> np.ndarray:
-        """Returns which geoms have no reflection in the view by the reflective geom `geom`."""
+        """Return the geoms (bool [ngeom]) that the reflective `geom` does not show."""
         mat, pos, size = data.geom_xmat[geom].reshape(3, 3), data.geom_xpos[geom], self._model.geom_size[geom]
         normal = mat[:, 2]
         if self._model.geom_type[geom] == _BOX:
@@ -81,7 +81,7 @@ class Culling:
         return behind | _outside((reflected - eye) @ planes.T, half_edges, reflected_planes)
 
     def bounding_boxes(self, data: mujoco.MjData):
-        """Returns a box around each geom, in metres: its centre [ngeom, 3] and its half edges [ngeom, 3, 3]."""
+        """Return a box around each geom, in metres: its centre [ngeom, 3] and its half edges [ngeom, 3, 3]."""
         turn = data.geom_xmat.reshape(-1, 3, 3)
         centres = data.geom_xpos + (turn @ self._boxes[:, 0, :, None])[..., 0]
         return centres, (turn * self._boxes[:, 1, None]).transpose(0, 2, 1)
@@ -90,7 +90,7 @@ class Culling:
         return _frustum_planes(self._model.cam_fovy[camera], data.cam_xmat[camera].reshape(3, 3))
 
     def hide(self, hidden: np.ndarray) -> None:
-        """Takes the geoms of `hidden` out of what `mjv_updateScene` draws, until `show_all`."""
+        """Exclude the geoms of `hidden` from `mjv_updateScene` until `show_all`."""
         self._model.geom_group[hidden] = HIDDEN_GROUP
 
     def show_all(self) -> None:
@@ -98,13 +98,13 @@ class Culling:
 
 
 def _outside(distances: np.ndarray, half_edges: np.ndarray, planes: np.ndarray) -> np.ndarray:
-    """Returns which boxes [n] lie wholly outside one of `planes` [m, 3], their centres at signed `distances` [n, m]."""
+    """Return the boxes (bool [n]) outside one of `planes` [m, 3]; `distances` [n, m] are of their centres, signed."""
     reach = np.abs(half_edges @ planes.T).sum(axis=1)
     return (distances + reach + SLACK_M).min(axis=1) < 0
 
 
 def _frustum_planes(fovy_deg: float, mat: np.ndarray) -> np.ndarray:
-    """Returns the inward normals [5, 3] of a square view: left, right, bottom, top, and the plane of the eye.
+    """Return the inward normals [5, 3] of a square view: left, right, bottom, top, and the plane of the eye.
 
     `mat` is MuJoCo's camera frame: x right, y up, looking along -z.
     """
@@ -115,7 +115,7 @@ def _frustum_planes(fovy_deg: float, mat: np.ndarray) -> np.ndarray:
 
 
 def _mirror_frustum(eye: np.ndarray, centre: np.ndarray, across: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """Returns the inward normals [4, 3] of the pyramid from `eye` over the rectangle centre ± across ± up."""
+    """Return the inward normals [4, 3] of the pyramid from `eye` over the rectangle centre ± across ± up."""
     corners = np.stack([centre + across + up, centre - across + up, centre - across - up, centre + across - up]) - eye
     normals = np.cross(corners, np.roll(corners, -1, axis=0))
     normals /= np.linalg.norm(normals, axis=1, keepdims=True)

@@ -1,8 +1,8 @@
-"""The worked example of README.md: one frame of libero_goal drawn from layers, with each step kept.
+"""The worked example of README.md: one frame of libero_goal rendered from layers, with every step recorded.
 
     PYTHONPATH=.:shared/common:shared/contract python -m services.libero.simulator.rendering.example [STEPS.png]
 
-prints what each step drew, takes one pixel apart, and puts the steps side by side into a picture.
+prints the geoms of each step and the samples of one pixel, and saves the steps side by side as an image.
 """
 
 import sys
@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 TASK, CAMERA, STEPS = ("libero_goal", 0), "agentview", 30
-ACTION = (0.3, 0.2, -0.8, 0.0, 0.0, 0.0, -1.0)  # forward and down: the hand is over the table then
-NEAR_M, FAR_M = 0.5, 3.0  # white and black in the picture of depth
+ACTION = (0.3, 0.2, -0.8, 0.0, 0.0, 0.0, -1.0)  # forward and down, until the hand is over the table
+NEAR_M, FAR_M = 0.5, 3.0  # white and black in the depth image
 ROUNDS = 9
 _SAMPLE = """#version 400 compatibility
 uniform sampler2DMS color, depth;
@@ -28,7 +28,7 @@ void main() {
 
 
 class Step(NamedTuple):
-    """What one call of `mjr_render` drew: the bodies of its geoms, their meshes' triangles, and every sample."""
+    """One call of `mjr_render`: the bodies of its geoms, their meshes' triangles, and every sample."""
 
     bodies: list[str]
     triangles: int
@@ -37,18 +37,18 @@ class Step(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One frame's steps and its image drawn both ways."""
+    """One frame's steps, and its image rendered both ways."""
 
     static: Step  # the static layer
-    rest: Step  # what moves, and static geoms that have to be drawn again; here without the layer
+    rest: Step  # moving geoms, and static ones that must be drawn again; without the layer
     result: Step  # the same over the layer
-    full: Step  # everything drawn anew
+    full: Step  # a full render
     layered_image: np.ndarray  # uint8 [size, size, 3]
     full_image: np.ndarray
 
 
 def pose(env) -> None:
-    """Brings `env` to the example's moment."""
+    """Step `env` to the example's frame."""
     from services.libero.simulator import suites
 
     task = suites.load_suite(TASK[0]).tasks[TASK[1]]
@@ -59,12 +59,12 @@ def pose(env) -> None:
 
 
 def draw(env) -> Frame:
-    """Returns `env`'s present frame as the renderer draws an episode's first one, step by step."""
+    """Return the current frame of `env`, rendered like the first one of an episode, step by step."""
     env.render(CAMERA)
     stage, compositor = env._renderer._stage, env._renderer._compositor
     camera, steps = stage.model.camera(CAMERA).id, []
     compositor._static_layers.clear()
-    stage.draw = lambda: (type(stage).draw(stage), steps.append(_kept(stage)))
+    stage.draw = lambda: (type(stage).draw(stage), steps.append(_capture_step(stage)))
     try:
         layered = compositor.render(camera)
         stage.scene.geoms[0].dataid = _empty_list() - stage.context.baseMesh
@@ -77,20 +77,20 @@ def draw(env) -> Frame:
 
 
 def by_depth(frame: Frame) -> np.ndarray:
-    """Returns what the rule of depth makes of layer and rest, sample by sample: uint8 [size, size, samples, 3]."""
-    over = frame.rest.depth <= frame.static.depth  # MuJoCo's depth test: of two equal ones the later one shows
+    """Return layer and rest composed by depth: uint8 [size, size, samples, 3]."""
+    over = frame.rest.depth <= frame.static.depth  # MuJoCo's depth test: the later of two equal depths is visible
     return np.where(over[..., None], frame.rest.color, frame.static.color)
 
 
 def edge(frame: Frame) -> tuple[int, int]:
-    """Returns row and column of a pixel that shows both: the one whose samples differ the most."""
+    """Return row and column of a pixel with samples of both: the one whose samples differ most."""
     over = (frame.rest.depth <= frame.static.depth).mean(axis=2) == 0.5
     spread = np.ptp(frame.result.color.astype(int), axis=2).sum(axis=2)
     return tuple(int(part) for part in np.unravel_index((over * spread).argmax(), over.shape))
 
 
-def _kept(stage) -> Step:
-    """Returns what the stage has just drawn."""
+def _capture_step(stage) -> Step:
+    """Return the stage's last render as a step."""
     model, scene = stage.model, stage.scene
     geoms = [geom.objid for geom in scene.geoms[: scene.ngeom] if geom.dataid < 2 * model.nmesh]  # no layer
     meshes = model.geom_dataid[geoms]
@@ -104,13 +104,13 @@ def _kept(stage) -> Step:
 
 
 def _metres(model, depth: np.ndarray) -> np.ndarray:
-    """Returns how far away a depth buffer's numbers are: MuJoCo's run from 1, near, to 0, far."""
+    """Return the distances (m) of depth buffer values, which run from 1 (near) to 0 (far) in MuJoCo."""
     near, far = (edge * model.stat.extent for edge in (model.vis.map.znear, model.vis.map.zfar))
     return (near * far / (near + depth.astype(np.float64) * (far - near))).astype(np.float32)
 
 
 def _samples(stage) -> np.ndarray:
-    """Returns every sample of what was drawn last: float32 [size, size, samples, 4], red, green, blue, depth buffer."""
+    """Return every sample of the last render: float32 [size, size, samples, 4], red, green, blue, depth."""
     from OpenGL import GL
 
     from services.libero.simulator.rendering import layers
@@ -126,19 +126,19 @@ def _samples(stage) -> np.ndarray:
     GL.glFramebufferTexture2D(GL.GL_FRAMEBUFFER, GL.GL_COLOR_ATTACHMENT0, GL.GL_TEXTURE_2D, texture, 0)
     for state in (GL.GL_DEPTH_TEST, GL.GL_BLEND, GL.GL_CULL_FACE):
         GL.glDisable(state)
-    found = []
+    buffers = []
     for number in range(stage.context.offSamples):
         GL.glUseProgram(shader.program)
         GL.glUniform1i(GL.glGetUniformLocation(shader.program, "number"), number)
         GL.glCallList(layer.display_list)
-        found.append(GL.glReadPixels(0, 0, size, size, GL.GL_RGBA, GL.GL_FLOAT, outputType=np.float32))
+        buffers.append(GL.glReadPixels(0, 0, size, size, GL.GL_RGBA, GL.GL_FLOAT, outputType=np.float32))
     GL.glDeleteFramebuffers(1, [target])
     GL.glDeleteTextures([texture])
     GL.glPopAttrib()
     layer.free()
     shader.free()
     stage.bind()
-    return np.stack([part.reshape(size, size, 4) for part in found], axis=2)
+    return np.stack([part.reshape(size, size, 4) for part in buffers], axis=2)
 
 
 def _empty_list() -> int:
@@ -151,36 +151,36 @@ def _empty_list() -> int:
 
 
 def table(frame: Frame) -> str:
-    """Returns what each step drew, as rows of README.md's table."""
+    """Return the number of geoms and triangles of each step as rows of README.md's table."""
     steps = {"static layer, once": frame.static, "the rest, each frame": frame.rest, "full render": frame.full}
     return "\n".join(f"| {name} | {len(step.bodies)} | {step.triangles:,} |" for name, step in steps.items())
 
 
 def pixel(frame: Frame) -> str:
-    """Returns one pixel's samples, as README.md's table shows them: grey value and metres of layer and rest, result."""
+    """Return one pixel's samples as rows of README.md's table: colour and depth of layer and rest, result."""
     row, column = edge(frame)
     rows = []
     for number in range(frame.result.color.shape[2]):
         layer, rest = ((step.color[row, column, number], step.depth[row, column, number]) for step in frame[:2])
-        shown = frame.result.color[row, column, number]
-        rows.append(f"| {number} | {_sample(*layer)} | {_sample(*rest)} | {_sample(shown)} |")
+        result = frame.result.color[row, column, number]
+        rows.append(f"| {number} | {_sample(*layer)} | {_sample(*rest)} | {_sample(result)} |")
     return "\n".join([*rows, f"| pixel ({row}, {column}) | | | {_sample(frame.layered_image[row, column])} |"])
 
 
 def _sample(color: np.ndarray, depth: float | None = None) -> str:
-    words = " ".join(map(str, color))
-    return words if depth is None else f"{words} at {depth:.2f} m"
+    text = " ".join(map(str, color))
+    return text if depth is None else f"{text} at {depth:.2f} m"
 
 
-def picture(frame: Frame) -> np.ndarray:
-    """Returns the steps side by side: layer, its depth, the rest, the result; uint8 [size, 4 size, 3]."""
+def side_by_side(frame: Frame) -> np.ndarray:
+    """Return the steps side by side: layer, its depth, the rest, the result; uint8 [size, 4 size, 3]."""
     grey = 255 * np.clip((FAR_M - frame.static.depth) / (FAR_M - NEAR_M), 0, 1)
     samples = (frame.static.color, np.repeat(grey[..., None], 3, axis=-1), frame.rest.color)
     return np.concatenate([*(np.rint(part.mean(axis=2)) for part in samples), frame.layered_image], 1).astype(np.uint8)
 
 
 def cpu_ms(env) -> dict[str, float]:
-    """Returns the median CPU time of this thread for one image, drawn in full and from layers, in turns."""
+    """Return the median CPU time (ms) per image, of full renders and from layers, measured alternately."""
     stage, compositor = env._renderer._stage, env._renderer._compositor
     camera = stage.model.camera(CAMERA).id
     variants, spent = {"full": stage.render, "layered": compositor.render}, {"full": [], "layered": []}
@@ -193,7 +193,7 @@ def cpu_ms(env) -> dict[str, float]:
 
 
 def main(target: str | None) -> None:
-    """Draws the example on the project's own assets and prints its figures."""
+    """Render the example with the project's own assets and print its figures."""
     from PIL import Image
 
     from services.libero import assets
@@ -210,7 +210,7 @@ def main(target: str | None) -> None:
         print(table(frame), pixel(frame), sep="\n\n")
         print("\nCPU ms:", *(f"{name} {value:.1f}" for name, value in cpu_ms(env).items()), env._gl.renderer)
         if target:
-            Image.fromarray(picture(frame)).save(target, optimize=True)
+            Image.fromarray(side_by_side(frame)).save(target, optimize=True)
         env.close()
 
 

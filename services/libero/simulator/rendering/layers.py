@@ -1,9 +1,9 @@
-"""Keeps what was drawn and puts it back into a later image, sample by sample, so that it need not be drawn again.
+"""Save rendered geoms and restore them in later images, sample by sample, instead of rendering them again.
 
-MuJoCo clears its buffer whenever it draws, then draws the scene's geoms in their order, each mesh by calling an OpenGL
-display list. A `Layer` is a copy of that buffer before its samples are averaged, colour and depth, and a display list
-that writes them back under MuJoCo's own depth test. A geom whose mesh is that list stands for everything in the layer,
-and the image comes out as if that had been drawn in its place.
+MuJoCo clears its buffer for every render, then draws the scene's geoms in order, each mesh by an OpenGL display list.
+A `Layer` is a copy of that buffer (colour and depth, before its samples are averaged) and a display list that writes it
+back with MuJoCo's own depth test. A geom whose mesh is that list replaces everything in the layer, and the image is the
+same as if that had been rendered.
 """
 
 import mujoco
@@ -19,11 +19,11 @@ void main() {
 }
 """
 _COLOR_UNIT, _DEPTH_UNIT = 2, 3  # MuJoCo uses texture units 0 and 1
-_BOTH = GL.GL_COLOR_BUFFER_BIT | GL.GL_DEPTH_BUFFER_BIT
+_COLOR_AND_DEPTH = GL.GL_COLOR_BUFFER_BIT | GL.GL_DEPTH_BUFFER_BIT
 
 
 class CopyShader:
-    """The shader that puts layers back. Raises RuntimeError or a GLError where the driver cannot."""
+    """The shader that restores layers. Raises RuntimeError or a GLError if the driver does not support it."""
 
     def __init__(self, fragment: str = _FRAGMENT):
         from OpenGL.GL import shaders
@@ -40,7 +40,7 @@ class CopyShader:
 
 
 class Layer:
-    """Room for one copy of the offscreen buffer of `context`, [size, size] pixels. Raises GLError without it."""
+    """A copy of the offscreen buffer of `context`, [size, size] pixels. Raises GLError if it cannot be allocated."""
 
     def __init__(self, context: mujoco.MjrContext, shader: CopyShader, size: int):
         self._context, self._size = context, size
@@ -57,15 +57,15 @@ class Layer:
         self.display_list = _record_display_list(shader.program, self._textures)
 
     def capture(self) -> None:
-        """Copies what MuJoCo drew last."""
+        """Copy MuJoCo's last render."""
         GL.glBindFramebuffer(GL.GL_READ_FRAMEBUFFER, self._context.offFBO)
         GL.glBindFramebuffer(GL.GL_DRAW_FRAMEBUFFER, self._framebuffer)
-        whole = (0, 0, self._size, self._size)
-        GL.glBlitFramebuffer(*whole, *whole, _BOTH, GL.GL_NEAREST)
+        area = (0, 0, self._size, self._size)
+        GL.glBlitFramebuffer(*area, *area, _COLOR_AND_DEPTH, GL.GL_NEAREST)
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._context.offFBO)
 
     def replace(self, geom: mujoco.MjvGeom) -> None:
-        """Makes `geom` of a scene stand for all that the layer holds."""
+        """Make `geom` of a scene represent the layer."""
         geom.type = mujoco.mjtGeom.mjGEOM_MESH
         geom.dataid = self.display_list - self._context.baseMesh
         geom.matid = -1
@@ -78,7 +78,7 @@ class Layer:
 
 
 def _samples_like(renderbuffer: int, samples: int, size: int) -> int:
-    """Returns a new multisampled texture of the format of `renderbuffer`: only like buffers can be copied so."""
+    """Return a new multisampled texture in the format of `renderbuffer`, as needed for copying."""
     GL.glBindRenderbuffer(GL.GL_RENDERBUFFER, renderbuffer)
     internal_format = GL.glGetRenderbufferParameteriv(GL.GL_RENDERBUFFER, GL.GL_RENDERBUFFER_INTERNAL_FORMAT)
     texture = GL.glGenTextures(1)
@@ -89,7 +89,7 @@ def _samples_like(renderbuffer: int, samples: int, size: int) -> int:
 
 
 def _record_display_list(program: int, textures) -> int:
-    """Returns a display list that draws one triangle over the view; seen from behind, as in mirrors, it draws none."""
+    """Return a display list that draws one triangle over the view; from behind, as in mirrors, it draws nothing."""
     number = GL.glGenLists(1)
     GL.glNewList(number, GL.GL_COMPILE)
     for unit, texture in zip((_COLOR_UNIT, _DEPTH_UNIT), textures, strict=True):

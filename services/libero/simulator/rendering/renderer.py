@@ -1,4 +1,4 @@
-"""Renders camera images of a LIBERO scene on demand, pixel by pixel as robosuite's offscreen renderer does."""
+"""Render camera images of a LIBERO scene on demand, pixel-identical to robosuite's offscreen renderer."""
 
 import logging
 
@@ -24,7 +24,7 @@ class SceneRenderer:
         self._verified = False
 
     def render(self, camera: int, qpos: np.ndarray) -> np.ndarray:
-        """Returns what camera number `camera` sees at `qpos`: uint8 [size, size, 3], bottom row first."""
+        """Return the image of camera number `camera` at `qpos`: uint8 [size, size, 3], bottom row first."""
         self._gl.make_current()
         self._stage.pose(camera, qpos)
         layered = self._render_layered(camera)
@@ -42,18 +42,18 @@ class SceneRenderer:
             return self._compositor.render(camera)
         except GLError as error:
             log.warning(
-                "%s cannot draw from layers; everything is drawn anew, which is slower: %s", self._gl.renderer, error
+                "%s cannot render from layers; using full renders, which are slower: %s", self._gl.renderer, error
             )
-            self._compositor = None  # and what it holds goes with the context
+            self._compositor = None  # its resources are freed with the context
             self._stage.bind()
             return None
 
     def _verify(self, layered: np.ndarray, full: np.ndarray) -> None:
-        """Compares the first layered image with a full render: a driver's word is not enough."""
+        """Compare the first layered image with a full render, to detect driver differences."""
         self._verified = np.array_equal(layered, full)
         if not self._verified:
             log.warning(
-                "%s draws other pictures from layers; everything is drawn anew, which is slower", self._gl.renderer
+                "%s renders different images from layers; using full renders, which are slower", self._gl.renderer
             )
             self._drop_compositor()
 
@@ -74,6 +74,6 @@ def _compositor(stage: Stage) -> Compositor | None:
     try:
         return Compositor(stage)
     except (RuntimeError, GLError) as error:  # an OpenGL before 4.0
-        log.debug("everything is drawn anew: %s", error)
+        log.debug("using full renders: %s", error)
         stage.bind()
         return None

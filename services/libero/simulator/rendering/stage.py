@@ -1,11 +1,11 @@
-"""One model as a camera sees it: poses it, fills MuJoCo's scene, and has MuJoCo draw that as robosuite does."""
+"""Pose a model, fill MuJoCo's scene and render it as robosuite does."""
 
 import mujoco
 import numpy as np
 
 from services.libero.simulator.rendering.culling import Culling
 
-# What mjr_render reads of a scene; what it writes (transparent, camdist) and what only names things is not among them.
+# The fields that mjr_render reads, without those that it writes (transparent, camdist) or that are only names.
 _GEOM_NUMBERS = ("type", "dataid", "matid", "texcoord", "emission", "specular", "shininess", "reflectance")
 _GEOM_ARRAYS = ("size", "pos", "mat", "rgba")
 _LIGHT_NUMBERS = ("directional", "castshadow", "cutoff", "exponent")
@@ -18,7 +18,7 @@ _CAMERA_ARRAYS = ("pos", "forward", "up")
 
 
 class Stage:
-    """A scene of `model` and the offscreen buffer it is drawn into, `size` × `size` pixels. Needs a current context."""
+    """A scene of `model` and its offscreen buffer, `size` × `size` pixels. Needs a current OpenGL context."""
 
     def __init__(self, model: mujoco.MjModel, size: int):
         self.model, self.size, self.data = model, size, mujoco.MjData(model)
@@ -35,15 +35,15 @@ class Stage:
         self._viewport = mujoco.MjrRect(0, 0, size, size)
 
     def bind(self) -> None:
-        """Makes OpenGL draw into this stage's buffer."""
+        """Make OpenGL draw into this stage's buffer."""
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self.context)
 
     def visible(self) -> np.ndarray:
-        """Returns which geoms are drawn at all: bool [ngeom]."""
+        """Return the geoms in a visible group: bool [ngeom]."""
         return np.asarray(self._option.geomgroup, bool)[self.model.geom_group]
 
     def pose(self, camera: int, qpos: np.ndarray) -> None:
-        """Poses everything as `qpos` says and looks through camera number `camera`."""
+        """Pose the model at `qpos` and select camera number `camera`."""
         self.data.qpos[:] = qpos
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_comPos(self.model, self.data)
@@ -51,7 +51,7 @@ class Stage:
         self._camera.fixedcamid = camera
 
     def update_scene(self, hidden: np.ndarray, reflect: bool) -> None:
-        """Fills the scene with all but the geoms of `hidden` (bool [ngeom]); `reflect` is whether mirrors reflect."""
+        """Fill the scene with all geoms except `hidden` (bool [ngeom]); `reflect` enables mirrors."""
         self.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = reflect
         everything = mujoco.mjtCatBit.mjCAT_ALL
         self.culling.hide(hidden)
@@ -62,10 +62,10 @@ class Stage:
         finally:
             self.culling.show_all()
         while self.scene.ngeom and self.scene.geoms[self.scene.ngeom - 1].rgba[3] <= 0:
-            self.scene.ngeom -= 1  # sites that robosuite hides by opacity; MuJoCo would draw each twice
+            self.scene.ngeom -= 1  # sites that robosuite hides by opacity; MuJoCo would draw them
 
     def content(self) -> bytes:
-        """Returns all that the scene's picture depends on: of two scenes of one content the pictures are equal."""
+        """Return everything that the scene's image depends on: equal contents give equal images."""
         scene = self.scene
         parts = (
             (_GEOM_NUMBERS, _GEOM_ARRAYS, scene.geoms[: scene.ngeom]),
@@ -77,17 +77,17 @@ class Stage:
         return b"".join((np.array([scene.ngeom, *numbers], np.float64).tobytes(), scene.flags.tobytes(), *arrays))
 
     def draw(self) -> None:
-        """Draws the scene."""
+        """Render the scene."""
         mujoco.mjr_render(self._viewport, self.scene, self.context)
 
     def read(self) -> np.ndarray:
-        """Returns what was drawn last: uint8 [size, size, 3], bottom row first."""
+        """Return the last render: uint8 [size, size, 3], bottom row first."""
         pixels = np.empty((self.size, self.size, 3), np.uint8)
         mujoco.mjr_readPixels(pixels, None, self._viewport, self.context)
         return pixels
 
     def render(self, camera: int) -> np.ndarray:
-        """Returns what `camera` sees as posed, everything drawn anew."""
+        """Return a full render of `camera` at the current pose."""
         self.update_scene(self.culling.invisible(self.data, camera), self.culling.sees_mirror(self.data, camera))
         self.draw()
         return self.read()

@@ -1,0 +1,91 @@
+"""Turn episodes into a LeRobot data set: rendered in parallel, each written when ready."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from services.metaworld.benchmark import BENCHMARK
+from services.metaworld.datasets import layout
+from services.metaworld.datasets.config import Config
+from vla_common.volume import Volume, require_space, shown
+from vla_datasets import summary
+from vla_datasets.errors import DatasetError
+from vla_datasets.opening import open_dataset
+from vla_datasets.writing import Place, Writer
+from vla_evaluation.evaluate import choose_workers
+from vla_evaluation.recording import Demonstration, draw, sources
+from vla_evaluation.terminal import say
+
+PIXEL_BYTES = 0.16  # per pixel of a video frame, measured on LIBERO's scenes
+SPARE = 2**27  # bytes to leave free on the disk
+EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each episode, in meta/source.json
+
+
+def make(config: Config) -> Path:
+    """Make the data set, restarting an interrupted one; return its directory."""
+    volume = Volume()
+    recorded = sources.find(config.source, volume, config.render)
+    if recorded.facts["benchmark"] != BENCHMARK.name:
+        raise DatasetError(
+            f"{recorded.kind} {recorded.name} belongs to {recorded.facts['benchmark']}, not to {BENCHMARK.name}"
+        )
+    directory = volume.datasets / (config.name or recorded.name)
+    if directory.exists():
+        raise DatasetError(f"{shown(directory)} already exists; choose another --name, or remove it")
+    episodes, cameras = sources.choose(recorded, config.keep_failures), config.camera_names
+    source = describe(recorded, episodes, cameras, config.size)
+    features, modality = layout.features(cameras, config.size), layout.modality(cameras)
+    writer = Writer(directory, layout.ROBOT, layout.FPS, features, modality, source)
+    steps = sum(episode.steps for episode in episodes)
+    require_space(directory, int(steps * len(cameras) * config.size**2 * PIXEL_BYTES) + SPARE)
+    say(
+        f"data set {directory.name} of {recorded.kind} {recorded.name}: {len(episodes)} episodes, "
+        f"{steps:,} steps to render"
+    )
+    workers = choose_workers(config.workers, len(episodes), BENCHMARK.worker_gb)
+    write_episode = partial(put, writer, episode_slots(episodes))
+    for _ in draw(episodes, cameras, config.size, workers, write_episode):
+        pass
+    writer.finish()
+    say(summary.describe_line(open_dataset(directory)))
+    say(f"data set: {shown(directory)}\nlook at it: ./lab dataset {directory.name} --show")
+    return directory
+
+
+def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, Place]:
+    """Return the slot of each episode by its index: rows do not depend on the order of writing."""
+    slots, row, texts = {}, 0, {}
+    for episode in episodes:
+        slots[episode.index] = Place(
+            episode.index, row, texts.setdefault(episode.instruction, len(texts)), episode.instruction
+        )
+        row += episode.steps
+    return slots
+
+
+def describe(
+    recorded: sources.Episodes, episodes: Sequence[Demonstration], cameras: tuple[str, ...], size: int
+) -> dict[str, Any]:
+    """Return the provenance stored with the set: enough to identify a model's training data."""
+    return {
+        **recorded.facts,
+        "action": [asdict(part) for part in recorded.facts["action"]],
+        "state": [asdict(part) for part in recorded.facts["state"]],
+        "cameras": {layout.video_key(camera): camera for camera in cameras},
+        "size": size,
+        "turned_180": False,
+        "episodes": [{name: getattr(episode, name) for name in EPISODE_FIELDS} for episode in episodes],
+    }
+
+
+def put(writer: Writer, slots: Mapping[int, Place], demo: Demonstration, images: Mapping[str, np.ndarray]) -> None:
+    """Write a rendered episode, in the process that rendered it."""
+    columns = {layout.STATE: demo.states, layout.ACTION: demo.actions}
+    videos = {layout.video_key(name): np.ascontiguousarray(of[:, ::-1]) for name, of in images.items()}
+    writer.write(slots[demo.index], columns, videos)
