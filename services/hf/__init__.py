@@ -1,1 +1,1 @@
-"""Hugging Face practice: models of three kinds, in the hub's own formats and by its own libraries."""
+"""Hugging Face practice: three kinds of models, in the hub's formats and with its libraries."""

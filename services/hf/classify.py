@@ -1,7 +1,7 @@
-"""BERT-type classification: is a review one that likes its film? KcBERT on NSMC, or a small BERT made here.
+"""BERT-style classification of movie reviews: KcBERT on NSMC, or a small BERT trained locally.
 
-python -m services.hf.classify                     by transformers' Trainer
-python -m services.hf.classify --by loop           by a bare loop with accelerate: the same losses
+python -m services.hf.classify                     with transformers' Trainer
+python -m services.hf.classify --by loop           with a plain accelerate loop: the same losses
 python -m services.hf.classify --model made --data made
 """
 
@@ -27,7 +27,7 @@ from services.hf.practice import Request, Result
 from vla_common import endings
 from vla_common.volume import Volume
 
-LONGEST = 64  # tokens of a review: NSMC's have 140 letters at most
+MAX_TOKENS = 64  # per review; NSMC reviews have at most 140 characters
 NAMES = {0: "disliked", 1: "liked"}
 
 
@@ -39,27 +39,27 @@ class Classify(Request):
 
 
 def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[dict]:
-    """Return rows {document, label} as {input_ids, label}; those without text, which NSMC has, are left out."""
+    """Tokenize rows {document, label} to {input_ids, label}. Skips rows without text, which NSMC has."""
     rows = [row for row in rows if row["document"]]
-    tokens = practice.ids(tokenizer, [row["document"] for row in rows], LONGEST)
+    tokens = practice.ids(tokenizer, [row["document"] for row in rows], MAX_TOKENS)
     return [{"input_ids": ids, "label": int(row["label"])} for ids, row in zip(tokens, rows, strict=True)]
 
 
 def run(request: Classify, volume: Volume) -> Result:
     """Train and measure."""
-    base, rows = practice.begin(request, "bert", "reviews", volume)
+    base, rows = practice.load_model_and_data(request, "bert", "reviews", volume)
     tokenizer = AutoTokenizer.from_pretrained(base.directory)
-    set_seed(request.seed)  # of the new head's weights
+    set_seed(request.seed)  # initializes the new head
     model = AutoModelForSequenceClassification.from_pretrained(base.directory, num_labels=2, id2label=NAMES)
-    joined = collate.Classification(tokenizer.pad_token_id)
-    losses = practice.train(request, model, features(rows.train, tokenizer), joined, base.real, volume)
+    collator = collate.Classification(tokenizer.pad_token_id)
+    losses = practice.train(request, model, features(rows.train, tokenizer), collator, base.real, volume)
     return Result(model, tokenizer, losses, score(model, tokenizer, rows.test))
 
 
 @torch.no_grad()
 def probabilities(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
-    """Return the classes' probabilities [B, 2] of texts."""
-    rows = [{"input_ids": ids} for ids in practice.ids(tokenizer, texts, LONGEST)]
+    """Return class probabilities [B, 2] of texts."""
+    rows = [{"input_ids": ids} for ids in practice.ids(tokenizer, texts, MAX_TOKENS)]
     return model(**practice.on_device(model, collate.inputs(rows, tokenizer.pad_token_id))).logits.softmax(-1).cpu()
 
 

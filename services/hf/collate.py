@@ -1,4 +1,4 @@
-"""From rows of unequal length to one batch: our own collate functions, of the four kinds that the labs need.
+"""Collate functions: from rows of unequal length to a padded batch.
 
 Each pads to the longest row of its batch and no further. tests/hf/test_collate.py compares each with the library's own
 (DataCollatorWithPadding, DataCollatorForLanguageModeling, DataCollatorForSeq2Seq).
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-IGNORED = -100  # the label that no loss counts: torch.nn.functional.cross_entropy's ignore_index
+IGNORED = -100  # label that the loss ignores: ignore_index of torch.nn.functional.cross_entropy
 Rows = Sequence[Mapping[str, Any]]
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int, left: bool = False) -> Tensor:
-    """Return rows [B][≤ L] as one tensor [B, L], filled up behind, or before with `left`."""
+    """Pad rows [B][≤ L] with `fill` to a tensor [B, L], on the right or on the left."""
     longest = max(map(len, rows))
     gaps = [[fill] * (longest - len(row)) for row in rows]
     full = [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
@@ -27,9 +27,9 @@ def padded(rows: Sequence[Sequence[int]], fill: int, left: bool = False) -> Tens
 
 
 def inputs(rows: Rows, pad_id: int, left: bool = False) -> dict[str, Tensor]:
-    """Return input_ids and attention_mask [B, L] of rows that have input_ids."""
+    """Return input_ids and attention_mask [B, L] of rows {input_ids}."""
     ids = [row["input_ids"] for row in rows]
-    return {"input_ids": padded(ids, pad_id, left), "attention_mask": padded([[1] * len(one) for one in ids], 0, left)}
+    return {"input_ids": padded(ids, pad_id, left), "attention_mask": padded([[1] * len(row) for row in ids], 0, left)}
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Classification:
 class Causal:
     """Rows {input_ids} or {input_ids, labels} → input_ids, attention_mask, labels [B, L].
 
-    The labels are the inputs, which the model itself moves by one; padding is ignored, and so is what a row's own
-    labels ignore: the text before a headline.
+    Labels equal the inputs: the model shifts them by one. The loss ignores padding, and what a row's own labels ignore,
+    such as the text before a headline.
     """
 
     pad_id: int
@@ -59,10 +59,10 @@ class Causal:
 
 @dataclass(frozen=True)
 class Masked:
-    """Rows {input_ids} → the same with words hidden, and labels [B, L] that know them (BERT, section 3.1).
+    """Rows {input_ids} → input_ids with masked tokens, and labels [B, L] of these (BERT, section 3.1).
 
-    15 % of the words are to be guessed; of these 80 % are [MASK], 10 % another word, and 10 % stay as they are. Special
-    tokens are never asked for. Each call takes new random numbers, from a generator of its own.
+    15 % of the tokens are prediction targets: 80 % of them become [MASK], 10 % a random token, 10 % stay unchanged.
+    Special tokens are never targets. Each call samples new targets from its own generator.
     """
 
     pad_id: int
@@ -73,27 +73,28 @@ class Masked:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Masked:
-        """Return one with a tokenizer's numbers."""
+        """Return a collator for a tokenizer."""
         special, generator = tuple(tokenizer.all_special_ids), torch.Generator().manual_seed(seed)
         return cls(tokenizer.pad_token_id, tokenizer.mask_token_id, special, len(tokenizer), generator)
 
     def __call__(self, rows: Rows) -> dict[str, Tensor]:
         batch = inputs(rows, self.pad_id)
         ids = batch["input_ids"]
-        asked = torch.rand(ids.shape, generator=self.generator) < 0.15
-        asked &= ~torch.isin(ids, torch.tensor(self.special_ids))
-        fate = torch.rand(ids.shape, generator=self.generator)  # one number: the three shares exclude each other
-        others = torch.randint(self.vocabulary, ids.shape, generator=self.generator)
-        hidden = torch.where(fate < 0.8, self.mask_id, torch.where(fate < 0.9, others, ids))
-        return {**batch, "input_ids": torch.where(asked, hidden, ids), "labels": ids.where(asked, IGNORED)}
+        selected = torch.rand(ids.shape, generator=self.generator) < 0.15
+        selected &= ~torch.isin(ids, torch.tensor(self.special_ids))
+        fate = torch.rand(
+            ids.shape, generator=self.generator
+        )  # one random number per token selects one of three replacements
+        random_ids = torch.randint(self.vocabulary, ids.shape, generator=self.generator)
+        hidden = torch.where(fate < 0.8, self.mask_id, torch.where(fate < 0.9, random_ids, ids))
+        return {**batch, "input_ids": torch.where(selected, hidden, ids), "labels": ids.where(selected, IGNORED)}
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Rows {input_ids, labels} → input_ids, attention_mask [B, S], labels, decoder_input_ids [B, T].
 
-    The decoder reads the labels moved by one behind its start token (teacher forcing): what it is to say at a place is
-    never what it reads there.
+    Teacher forcing: the decoder input is the start token followed by the labels, so no position sees its own target.
     """
 
     pad_id: int

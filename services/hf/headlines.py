@@ -1,9 +1,9 @@
-"""GPT-type generation: a report goes on with its headline. KoGPT2 on Korean news, or a small GPT-2 made here.
+"""GPT-style generation of news headlines: KoGPT2 on Korean news, or a small GPT-2 trained locally.
 
-python -m services.hf.headlines                             greedy headlines of reports that it has not seen
+python -m services.hf.headlines                             greedy headlines of held-out reports
 python -m services.hf.headlines --temperature 1 --top-p 0.9
-python -m services.hf.headlines --lora 8                    train 8-wide additions to the weights, and nothing else
-python -m services.hf.headlines --push OWNER/NAME           upload what was trained; needs HF_TOKEN
+python -m services.hf.headlines --lora 8                    train LoRA matrices of rank 8 only
+python -m services.hf.headlines --push OWNER/NAME           upload the trained model; needs HF_TOKEN
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from services.hf.practice import Request, Result
 from vla_common import endings
 from vla_common.volume import Volume
 
-CUE = "\n제목:"  # between a report and its headline, in any tokenizer's own letters
-REPORT, HEADLINE = 90, 30  # tokens, at most
+CUE = "\n제목:"  # between report and headline
+REPORT, HEADLINE = 90, 30  # maximum number of tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,20 +33,20 @@ class Headlines(Request):
     LAB = "headlines"
     STEPS = (300, 2000)
 
-    temperature: float = 0.0  # of sampling; 0: the likeliest word, always
-    top_k: int = 0  # sample from the k likeliest words; 0: from all
-    top_p: float = 1.0  # sample from the fewest words that have this probability together
-    lora: int = 0  # rank of LoRA's additions; 0: all weights are trained
+    temperature: float = 0.0  # sampling temperature; 0: greedy
+    top_k: int = 0  # sample from the k most likely tokens; 0: from all
+    top_p: float = 1.0  # sample from the smallest set of tokens with this probability
+    lora: int = 0  # rank of the LoRA matrices; 0: train all weights
 
 
 def prompt(report: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return a report's tokens, cut to length, and the cue behind them."""
+    """Return the truncated tokens of a report, followed by the cue."""
     tokens, cue = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (report, CUE))
     return tokens[: REPORT - len(cue)] + cue
 
 
 def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[dict]:
-    """Return rows {document, title} as {input_ids, labels}: the loss counts headline and end, not the report."""
+    """Tokenize rows {document, title} to {input_ids, labels}; the labels ignore the report."""
     examples = []
     for row in rows:
         before = prompt(row["document"], tokenizer)
@@ -57,7 +57,7 @@ def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[di
 
 
 def with_lora(model: PreTrainedModel, rank: int) -> peft.PeftModel:
-    """Return the model with W + 2 B·A in place of each attention's W, of which only A and B [rank] are trained."""
+    """Return the model with W + 2 B·A instead of each attention's W; only A and B of that rank are trained."""
     config = peft.LoraConfig(
         task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, target_modules=["c_attn"], fan_in_fan_out=True,
         lora_dropout=0.0,
@@ -66,13 +66,13 @@ def with_lora(model: PreTrainedModel, rank: int) -> peft.PeftModel:
 
 
 def trained_share(model: torch.nn.Module) -> tuple[int, int]:
-    """Return how many numbers are trained, and how many there are."""
+    """Return the number of trained parameters and of all parameters."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, counts in sizes if counts), sum(size for size, _ in sizes)
 
 
-def load_base(base: sources.Found) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return a model and its tokenizer; KoGPT2's files name no special tokens, so they are named here."""
+def load_base(base: sources.LocalModel) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load model and tokenizer, and set the special tokens, which KoGPT2's files do not name."""
     names = {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"} if base.real else {}
     tokenizer = AutoTokenizer.from_pretrained(base.directory, **names)
     model = AutoModelForCausalLM.from_pretrained(base.directory)
@@ -84,22 +84,28 @@ def load_base(base: sources.Found) -> tuple[PreTrainedModel, PreTrainedTokenizer
 def run(request: Headlines, volume: Volume) -> Result:
     """Train, and write headlines of held-out reports."""
     sampling = decoding.Sampling(request.temperature, request.top_k, request.top_p)
-    base, rows = practice.begin(request, "gpt", "news", volume)
+    base, rows = practice.load_model_and_data(request, "gpt", "news", volume)
     model, tokenizer = load_base(base)
-    set_seed(request.seed)  # of LoRA's weights
+    set_seed(request.seed)  # initializes LoRA's weights
     if request.lora:
         model = with_lora(model, request.lora)
         adapter = model.peft_config["default"]
-        print("LoRA: {:,} of {:,} numbers are trained".format(*trained_share(model)), end="; ")
+        print("LoRA: {:,} of {:,} parameters are trained".format(*trained_share(model)), end="; ")
         print(f"rank {adapter.r}, alpha {adapter.lora_alpha}: B·A is multiplied by {adapter.lora_alpha / adapter.r:g}")
-    joined = collate.Causal(tokenizer.pad_token_id)
-    losses = practice.train(request, model, features(rows.train, tokenizer), joined, base.real, volume)
-    set_seed(request.seed)  # of sampling
-    reports, meant = ([row[column] for row in rows.test] for column in ("document", "title"))
-    said = write(model, tokenizer, reports, sampling)
-    rouge = sum(map(metrics.rouge_l, said, meant)) / len(meant)
+    collator = collate.Causal(tokenizer.pad_token_id)
+    losses = practice.train(request, model, features(rows.train, tokenizer), collator, base.real, volume)
+    set_seed(request.seed)  # for sampling
+    reports, references = ([row[column] for row in rows.test] for column in ("document", "title"))
+    predictions = write(model, tokenizer, reports, sampling)
+    rouge = sum(map(metrics.rouge_l, predictions, references)) / len(references)
     return Result(
-        model, tokenizer, losses, {"exact": metrics.exact(said, meant), "rouge_l": rouge}, reports, said, meant
+        model,
+        tokenizer,
+        losses,
+        {"exact": metrics.exact(predictions, references), "rouge_l": rouge},
+        reports,
+        predictions,
+        references,
     )
 
 
@@ -111,12 +117,12 @@ def write(
 
 
 def main() -> None:
-    """Train a writer of headlines by the command line's flags, show some and save it."""
+    """Train a headline model, print examples and save it."""
     request, volume = practice.read_flags(Headlines, __doc__), Volume()
     result = run(request, volume)
-    rows = list(zip(result.said, result.meant, strict=True))[:3]
-    lines = [f"  {said}   (its own: {meant})" for said, meant in rows]
-    measured = f"as its own {100 * result.scores['exact']:.1f} %, ROUGE-L {result.scores['rouge_l']:.3f}"
+    rows = list(zip(result.predictions, result.references, strict=True))[:3]
+    lines = [f"  {prediction}   (reference: {reference})" for prediction, reference in rows]
+    measured = f"exact match {100 * result.scores['exact']:.1f} %, ROUGE-L {result.scores['rouge_l']:.3f}"
     practice.finish(request, result, volume, [*lines, measured])
 
 

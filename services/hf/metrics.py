@@ -1,6 +1,6 @@
-"""How good it is, without the hub: `evaluate` takes its usual metrics from there, so these are written or wrapped here.
+"""Metrics that work offline: `evaluate` downloads its own from the hub.
 
-`Sentiment` has the interface of evaluate's metrics (add_batch, compute) over scikit-learn's numbers.
+`Sentiment` wraps scikit-learn's metrics in evaluate's interface (add_batch, compute).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 
 class Sentiment(evaluate.Metric):
-    """Accuracy, and F1 of class 1, of predicted classes against labels."""
+    """Accuracy, and F1 of class 1."""
 
     def _info(self) -> evaluate.MetricInfo:
         columns = datasets.Features({"predictions": datasets.Value("int64"), "references": datasets.Value("int64")})
@@ -29,35 +29,40 @@ class Sentiment(evaluate.Metric):
         }
 
 
-def exact(said: Sequence[str], meant: Sequence[str]) -> float:
-    """Return the share of texts that are as they should be, spaces at the ends aside."""
-    return sum(one.strip() == other.strip() for one, other in zip(said, meant, strict=True)) / len(meant)
+def exact(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """Return the share of predictions that equal their references, ignoring surrounding spaces."""
+    return sum(
+        prediction.strip() == reference.strip() for prediction, reference in zip(predictions, references, strict=True)
+    ) / len(references)
 
 
-def rouge_l(said: str, meant: str) -> float:
-    """Return ROUGE-L (Lin 2004): F1 of the longest row of words that both have in this order, 0 to 1."""
-    ours, theirs = said.split(), meant.split()
-    row = [0] * (len(theirs) + 1)  # longest common rows of the words so far with theirs up to each
-    for word in ours:
+def rouge_l(prediction: str, reference: str) -> float:
+    """Return ROUGE-L (Lin 2004), 0 to 1: F1 of the longest common subsequence of words."""
+    predicted, expected = prediction.split(), reference.split()
+    row = [0] * (len(expected) + 1)  # common subsequence of the words so far and each prefix of `expected`
+    for word in predicted:
         before = row[:]
-        for at, other in enumerate(theirs):
+        for at, other in enumerate(expected):
             row[at + 1] = before[at] + 1 if word == other else max(before[at + 1], row[at])
-    return 2 * row[-1] / (len(ours) + len(theirs)) if row[-1] else 0.0
+    return 2 * row[-1] / (len(predicted) + len(expected)) if row[-1] else 0.0
 
 
-def bleu(said: Sequence[str], meant: Sequence[str], longest: int = 4) -> float:
-    """Return corpus BLEU (Papineni et al. 2002) over words, one reference each, without smoothing: 0 to 1."""
+def bleu(predictions: Sequence[str], references: Sequence[str], longest: int = 4) -> float:
+    """Return corpus BLEU (Papineni et al. 2002), 0 to 1, with one reference each and without smoothing."""
 
     def ngrams(text: str, length: int) -> Counter[tuple[str, ...]]:
-        words = text.split()
-        return Counter(tuple(words[at : at + length]) for at in range(len(words) - length + 1))
+        tokens = text.split()
+        return Counter(tuple(tokens[at : at + length]) for at in range(len(tokens) - length + 1))
 
     logarithms = []
     for length in range(1, longest + 1):
-        counts = [(ngrams(ours, length), ngrams(theirs, length)) for ours, theirs in zip(said, meant, strict=True)]
-        right = sum((ours & theirs).total() for ours, theirs in counts)
+        counts = [
+            (ngrams(predicted, length), ngrams(reference, length))
+            for predicted, reference in zip(predictions, references, strict=True)
+        ]
+        right = sum((predicted & reference).total() for predicted, reference in counts)
         if right == 0:
             return 0.0
-        logarithms.append(math.log(right / sum(ours.total() for ours, _ in counts)))
-    words, expected = (sum(len(text.split()) for text in side) for side in (said, meant))
-    return math.exp(sum(logarithms) / longest + min(0.0, 1 - expected / words))
+        logarithms.append(math.log(right / sum(predicted.total() for predicted, _ in counts)))
+    total, expected = (sum(len(text.split()) for text in side) for side in (predictions, references))
+    return math.exp(sum(logarithms) / longest + min(0.0, 1 - expected / total))

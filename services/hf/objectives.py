@@ -1,7 +1,7 @@
-"""The two ways to learn from text alone: words that are hidden (BERT), and the next word (GPT).
+"""The two self-supervised objectives: masked tokens (BERT) and the next token (GPT).
 
-python -m services.hf.objectives masked       what fills the holes of a sentence, before and after some training
-python -m services.hf.objectives causal       what comes next
+python -m services.hf.objectives masked       fill in masked tokens, before and after training
+python -m services.hf.objectives causal       predict the next token
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from services.hf.practice import Request, Result
 from vla_common import endings
 from vla_common.volume import Volume
 
-LONGEST = 64
+MAX_TOKENS = 64
 KINDS = {"masked": ("bert", AutoModelForMaskedLM), "causal": ("gpt", AutoModelForCausalLM)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objectives(Request):
-    """Trains an encoder on hidden words, or a decoder on the next word, and measures both on the same reviews."""
+    """Trains an encoder on masked tokens or a decoder on the next token; measures both on the same reviews."""
 
     LAB = "objectives"
 
     objective: Annotated[Literal["masked", "causal"], tyro.conf.Positional]
-    pretrained: int | None = 0  # steps that a model made here has behind it
+    pretrained: int | None = 0  # pre-training steps of a locally made model
 
 
 @torch.no_grad()
-def loss_on(model: PreTrainedModel, rows: Sequence[dict], joined: collate.Masked | collate.Causal) -> float:
-    """Return the mean loss of batches of rows."""
-    losses = [model(**practice.on_device(model, joined(batch))).loss.item() for batch in practice.batches(rows, 64)]
+def loss_on(model: PreTrainedModel, rows: Sequence[dict], collator: collate.Masked | collate.Causal) -> float:
+    """Return the mean loss over batches of rows."""
+    losses = [model(**practice.on_device(model, collator(batch))).loss.item() for batch in practice.batches(rows, 64)]
     return sum(losses) / len(losses)
 
 
 def run(request: Objectives, volume: Volume) -> Result:
-    """Train; measure the loss on held-out reviews before and after, with the same words hidden."""
+    """Train; measure the loss on held-out reviews before and after, with the same masks."""
     kind, auto = KINDS[request.objective]
-    base, rows = practice.begin(request, kind, "reviews", volume)
+    base, rows = practice.load_model_and_data(request, kind, "reviews", volume)
     tokenizer = AutoTokenizer.from_pretrained(base.directory)
     model = auto.from_pretrained(base.directory).eval()
 
     def features(rows: Sequence[dict]) -> list[dict]:
         texts = [row["document"] for row in rows if row["document"]]
-        return [{"input_ids": ids} for ids in practice.ids(tokenizer, texts, LONGEST)]
+        return [{"input_ids": ids} for ids in practice.ids(tokenizer, texts, MAX_TOKENS)]
 
     def joined(seed: int) -> collate.Masked | collate.Causal:
         masked = request.objective == "masked"
@@ -63,19 +63,19 @@ def run(request: Objectives, volume: Volume) -> Result:
 
 
 @torch.no_grad()
-def likeliest(result: Result, text: str, most: int = 5) -> list[tuple[str, float]]:
-    """Return the likeliest words, with their probabilities: for the first [MASK] of a text, or behind it."""
+def likeliest(result: Result, text: str, count: int = 5) -> list[tuple[str, float]]:
+    """Return the most likely tokens and their probabilities: at the first [MASK] of a text, or after it."""
     ids = torch.tensor([result.tokenizer(text)["input_ids"]], device=result.model.device)
     logits = result.model(input_ids=ids).logits[0]
     mask = result.tokenizer.mask_token_id
     at = ids[0].tolist().index(mask) if mask is not None and mask in ids[0] else -1
-    top = logits[at].softmax(-1).topk(most)
-    words = [result.tokenizer.decode([number]).strip() for number in top.indices.tolist()]
-    return list(zip(words, top.values.tolist(), strict=True))
+    top = logits[at].softmax(-1).topk(count)
+    tokens = [result.tokenizer.decode([number]).strip() for number in top.indices.tolist()]
+    return list(zip(tokens, top.values.tolist(), strict=True))
 
 
 def main() -> None:
-    """Train by the command line's flags, and show what the model expects of a sentence."""
+    """Train, and print the model's predictions for a sentence."""
     request, volume = practice.read_flags(Objectives, __doc__), Volume()
     result = run(request, volume)
     before, after = result.scores["before"], result.scores["after"]

@@ -1,7 +1,7 @@
-"""Where a lab's model and data come from: the hub, by name and revision, or made here in the same format.
+"""Sources of models and data: the hub, by name and revision, or made locally in the same format.
 
-`auto` takes the hub's where it can be reached or has been downloaded, else what is made here, and says which of the two
-it was. Downloads lie under hf/ on the volume, where HF_HOME points in the images.
+`auto` uses the hub if it is reachable or the files are downloaded, else local ones; the description says which.
+Downloads are stored under hf/ on the volume; in the images HF_HOME points there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx2  # huggingface_hub speaks with it, and lets its errors through
+import httpx2  # huggingface_hub's HTTP client; its errors pass through
 from huggingface_hub import HfApi, constants, get_token, snapshot_download
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import validate_repo_id
@@ -24,7 +24,7 @@ from vla_modelkit import hub
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository on the hub. `files`: those that are needed; `subset`: of a data set that has several."""
+    """A repository on the hub. `files`: patterns to download; `subset`: the configuration of a data set."""
 
     name: str
     revision: str
@@ -35,8 +35,8 @@ class Repository:
 
 SMALL_FILES = ("*.json", "*.txt", "*.model")
 
-# The commits are those that public copies of the hub's pages show; none was downloaded here. NSMC's own files are a
-# script, which datasets runs no more: the hub's conversion to Parquet is a moving reference, its commit not known here.
+# The commits are those shown by public copies of the hub's pages; none was downloaded. NSMC itself is a loading script,
+# which datasets no longer runs: its conversion to Parquet is on a moving reference.
 MODELS = {
     "bert": Repository(
         "beomi/kcbert-base", "0f2f3f8ce58a3e2dab3f4c9f547cbb612061c2ed", "apache-2.0",
@@ -63,101 +63,106 @@ DATA = {
 
 
 class Unreachable(Exception):
-    """The hub cannot be asked; the text says why."""
+    """The hub is not reachable; the message says why."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """A folder as `from_pretrained` takes it, and a sentence that says whose it is. real: one of the hub's."""
+class LocalModel:
+    """A directory for `from_pretrained`, and a description of its source. real: from the hub."""
 
     directory: Path
-    said: str
+    description: str
     real: bool
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A data set's rows, for learning and for measuring, and a sentence that says whose they are."""
+    """Training and test rows, and a description of their source. real: from the hub."""
 
     train: list[texts.Row]
     test: list[texts.Row]
-    said: str
+    description: str
     real: bool
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-def model(kind: str, asked: str, volume: Volume, steps: int | None = None) -> Found:
-    """Return the model of a kind (bert, gpt, t5): `asked` is auto, made, or a NAME or NAME@REVISION on the hub.
+def model(kind: str, requested: str, volume: Volume, steps: int | None = None) -> LocalModel:
+    """Return a model of a kind (bert, gpt, t5). requested: auto, made, NAME or NAME@REVISION on the hub.
 
-    steps: of pre-training, where it is made here. Raise ValueError for one that cannot be had.
+    steps: of pre-training, for a locally made model. Raises ValueError if the model is not available.
     """
-    why = "as asked"
-    if asked != "made":
-        repository = MODELS[kind] if asked == "auto" else named(asked)
+    reason = "as requested"
+    if requested != "made":
+        repository = MODELS[kind] if requested == "auto" else parse_repository(requested)
         try:
             directory = fetch(repository, volume)
-            about = f"{repository.name} at {repository.revision[:12]} from the hub ({repository.licence})"
-            return Found(directory, f"model: {about}", real=True)
+            description = f"{repository.name} at {repository.revision[:12]} from the hub ({repository.licence})"
+            return LocalModel(directory, f"model: {description}", real=True)
         except Unreachable as error:
-            if asked != "auto":
+            if requested != "auto":
                 raise ValueError(
-                    f"model {repository.name!r} cannot be had: {error}; `--model made` needs no network, and what was "
-                    f"downloaded once is found under {volume.path('hf')}"
+                    f"model {repository.name!r} is not available: {error}; use `--model made`, which needs no network, "
+                    f"or a model that is downloaded to {volume.path('hf')}"
                 ) from error
-            why = f"{repository.name} cannot be had: {error}"
-    from services.hf.made import models  # imports transformers' models: a moment
+            reason = f"{repository.name} is not available: {error}"
+    from services.hf.made import models  # slow import of transformers' models
 
     steps = models.STEPS if steps is None else steps
-    taught = f"pre-trained on {models.FIRST[kind]}" if steps and kind in models.FIRST else "not pre-trained"
-    return Found(models.directory_of(kind, volume, steps), f"model: a small {kind} made here, {taught} ({why})", False)
+    pretraining = (
+        f"pre-trained on {models.PRETRAINING[kind]}" if steps and kind in models.PRETRAINING else "not pre-trained"
+    )
+    return LocalModel(
+        models.directory_of(kind, volume, steps), f"model: a small {kind} made locally, {pretraining} ({reason})", False
+    )
 
 
-def named(asked: str) -> Repository:
-    """Return the repository of NAME or NAME@REVISION. Raise ValueError for what cannot be a name."""
-    name, _, revision = asked.partition("@")
+def parse_repository(requested: str) -> Repository:
+    """Return the repository of NAME or NAME@REVISION. Raises ValueError for an invalid name."""
+    name, _, revision = requested.partition("@")
     try:
         validate_repo_id(name)
     except HFValidationError as error:
         raise ValueError(
-            f"model {asked!r} is no name of the hub's; expected OWNER/NAME or OWNER/NAME@REVISION"
+            f"model {requested!r} is not a valid hub name; expected OWNER/NAME or OWNER/NAME@REVISION"
         ) from error
-    known = {repository.name: repository for repository in MODELS.values()}
-    if name in known and not revision:
-        return known[name]
+    defaults = {repository.name: repository for repository in MODELS.values()}
+    if name in defaults and not revision:
+        return defaults[name]
     return Repository(name, revision or "main", "see its page", (*SMALL_FILES, "*.safetensors", "*.bin"))
 
 
 def fetch(repository: Repository, volume: Volume) -> Path:
-    """Return the folder of a model of the hub's, downloaded at the first call.
+    """Return the directory of a hub model, downloaded at the first call.
 
-    Raise Unreachable where the hub cannot be asked and the model is not there yet, ValueError where the hub does not
-    have it.
+    Raises Unreachable if the hub is not reachable and the model is not downloaded, ValueError if the hub lacks it.
     """
     name, revision = repository.name, repository.revision
     options = {"revision": revision, "cache_dir": volume.path("hf") / "hub", "allow_patterns": [*repository.files]}
-    why = hub.unreachable()
-    if not why:
+    reason = hub.unreachable()
+    if not reason:
         check_token("the hub's token (HF_TOKEN)", get_token() or "")
         try:
             HfApi().model_info(name, revision=revision, timeout=hub.PROBE_S)
             return Path(snapshot_download(name, **options))
         except RepositoryNotFoundError as error:
-            known = ", ".join(one.name for one in MODELS.values())
+            names = ", ".join(entry.name for entry in MODELS.values())
             raise ValueError(
-                f"model {name!r} is not on the hub, or not for this token (HF_TOKEN); the labs' own are {known}"
+                f"model {name!r} not found on the hub, or HF_TOKEN has no access; the labs use {names}"
             ) from error
         except RevisionNotFoundError as error:
-            raise ValueError(f"model {name!r} has no revision {revision!r}; leave @… out for its newest") from error
+            raise ValueError(
+                f"model {name!r} has no revision {revision!r}; remove @{revision} for the newest"
+            ) from error
         except (OSError, httpx2.HTTPError) as error:
-            why = f"the hub does not answer ({first_line(error)})"
+            reason = f"the hub does not answer ({first_line(error)})"
     try:
         directory = Path(snapshot_download(name, local_files_only=True, **options))
-    except (OSError, ValueError) as error:  # the library's error for "not in the cache" is one or the other
-        raise Unreachable(why) from error
+    except (OSError, ValueError) as error:  # the library raises either for "not in the cache"
+        raise Unreachable(reason) from error
     if not any(directory.glob("*.safetensors")) and not any(directory.glob("*.bin")):
-        raise Unreachable(f"{why}, and its download lacks the weights")
+        raise Unreachable(f"{reason}, and the downloaded files lack the weights")
     return directory
 
 
@@ -169,37 +174,38 @@ def first_line(error: BaseException) -> str:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def data(kind: str, asked: str, count: int, volume: Volume, held: int = 200) -> Rows:
-    """Return `count` rows to learn from and `held` to measure with: of reviews, news or pairs; `asked`: auto or made.
+def data(kind: str, requested: str, count: int, volume: Volume, test_count: int = 200) -> Rows:
+    """Return `count` training rows and `test_count` test rows of reviews, news or pairs. requested: auto or made.
 
-    Of the hub's the first ones of its split `train`, in its order. Raise ValueError where there are too few.
+    Hub data are the first rows of split `train`. Raises ValueError if there are too few rows.
     """
-    if asked not in ("auto", "made"):
-        raise ValueError(f"data {asked!r} is not known; expected auto (the hub's, else made here) or made")
-    rows, why = hub_rows(DATA[kind], count + held, volume) if asked == "auto" else (None, "as asked")
+    if requested not in ("auto", "made"):
+        raise ValueError(f"unknown data {requested!r}; expected auto (the hub's, else made locally) or made")
+    rows, reason = hub_rows(DATA[kind], count + test_count, volume) if requested == "auto" else (None, "as requested")
     if real := rows is not None:
-        said = f"data: {DATA[kind].name} at {DATA[kind].revision[:24]} from the hub ({DATA[kind].licence})"
+        description = f"data: {DATA[kind].name} at {DATA[kind].revision[:24]} from the hub ({DATA[kind].licence})"
     else:
-        rows, said = texts.rows(kind, count + held), f"data: {kind} made here from a small grammar ({why})"
-    if len(rows) <= held:
-        raise ValueError(
-            f"{kind} has {len(rows)} rows; more than {held} are expected, for those are kept for measuring"
+        rows, description = (
+            texts.rows(kind, count + test_count),
+            f"data: {kind} made locally from a small grammar ({reason})",
         )
-    return Rows(rows[:-held], rows[-held:], said, real)
+    if len(rows) <= test_count:
+        raise ValueError(f"{kind} has {len(rows)} rows; expected more than the {test_count} test rows")
+    return Rows(rows[:-test_count], rows[-test_count:], description, real)
 
 
 def hub_rows(repository: Repository, count: int, volume: Volume) -> tuple[list[texts.Row] | None, str]:
-    """Return the first rows of a data set of the hub's; or None, and why it cannot be had."""
+    """Return the first rows of a hub data set; or None and the reason why it is not available."""
     import datasets
 
-    with hub.offline_if_unreachable() as why:
+    with hub.offline_if_unreachable() as reason:
         try:
             loaded = datasets.load_dataset(
                 repository.name, repository.subset, split=f"train[:{count}]", revision=repository.revision,
                 cache_dir=str(volume.path("hf") / "datasets"),
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError, httpx2.HTTPError) as error:
-            return None, f"{repository.name} cannot be had: {why or first_line(error)}"
+            return None, f"{repository.name} is not available: {reason or first_line(error)}"
     return loaded.to_list(), ""
 
 
@@ -207,27 +213,27 @@ def hub_rows(repository: Repository, count: int, volume: Volume) -> tuple[list[t
 
 
 def require_push(name: str | None) -> None:
-    """Raise ValueError where an upload is asked for and not possible; called before anything is trained."""
+    """Raise ValueError if the requested upload is not possible; called before training."""
     if name is None:
         return
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ValueError(f"--push {name!r} is no name of the hub's; expected OWNER/NAME") from error
+        raise ValueError(f"--push {name!r} is not a valid hub name; expected OWNER/NAME") from error
     if not check_token("the hub's token (HF_TOKEN)", get_token() or ""):
         raise ValueError(
-            f"--push {name} needs a token that may write to the hub: set HF_TOKEN "
+            f"--push {name} requires a token with write access: set HF_TOKEN "
             "(https://huggingface.co/settings/tokens); nothing was trained or sent"
         )
     if constants.HF_HUB_OFFLINE:
         raise ValueError(
-            f"--push {name} needs the hub, and HF_HUB_OFFLINE is set; unset it; nothing was trained or sent"
+            f"--push {name} requires the hub, but HF_HUB_OFFLINE is set; unset it; nothing was trained or sent"
         )
 
 
-def push(name: str | None, parts: list[Any], say: Callable[[str], None] = print) -> None:
-    """Upload model and tokenizer, as a private repository, where a name was given."""
+def push(name: str | None, parts: list[Any], log: Callable[[str], None] = print) -> None:
+    """Upload model and tokenizer to a private repository; None: do nothing."""
     if name:
         for part in parts:
             part.push_to_hub(name, private=True)
-        say(f"uploaded to {constants.ENDPOINT}/{name} (private)")
+        log(f"uploaded to {constants.ENDPOINT}/{name} (private)")

@@ -1,4 +1,4 @@
-"""Tokenizers side by side: what WordPiece, byte-level BPE and SentencePiece's unigram make of the same sentence.
+"""Compare tokenizers: WordPiece, byte-level BPE and SentencePiece's unigram on the same sentences.
 
 python -m services.hf.tokens
 python -m services.hf.tokens "한 문장" "another one"
@@ -30,25 +30,25 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Tokens:
-    """Compares three tokenizers, made here or the hub's."""
+    """Compare three tokenizers, from the hub or trained locally."""
 
     sentences: Annotated[tuple[str, ...], tyro.conf.Positional] = SENTENCES
-    model: str = "auto"  # auto: KcBERT's, KoGPT2's and T5's, else those made here; made
+    model: str = "auto"  # auto: KcBERT's, KoGPT2's and T5's, else local ones; made
 
 
 class Cut(NamedTuple):
-    """A sentence's pieces, and the text that they come back to."""
+    """A sentence's pieces, and the text that they decode to."""
 
     pieces: list[str]
     back: str
 
-    def is_whole(self, sentence: str) -> bool:
-        """Whether nothing was lost on the way."""
+    def is_lossless(self, sentence: str) -> bool:
+        """Return whether decoding gives the sentence back."""
         return self.back == sentence
 
 
 def cut(tokenizer: PreTrainedTokenizerBase, sentence: str) -> Cut:
-    """Return a sentence's pieces, without special tokens, each as a person reads it; unknown ones stay visible."""
+    """Return a sentence's pieces as readable text, without special tokens; [UNK] stays visible."""
     ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
     pieces = [readable(tokenizer, piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
     unknown = tokenizer.unk_token_id in ids
@@ -57,48 +57,48 @@ def cut(tokenizer: PreTrainedTokenizerBase, sentence: str) -> Cut:
 
 
 def readable(tokenizer: PreTrainedTokenizerBase, piece: str) -> str:
-    """Return a piece as text; where it is part of a letter's bytes, those in hexadecimal."""
+    """Return a piece as text; incomplete UTF-8 sequences as hexadecimal bytes."""
     decoder = tokenizer.backend_tokenizer.decoder
     if "ByteLevel" not in str(type(decoder)):
         return piece
     text = decoder.decode([piece])
     if "\ufffd" not in text:
         return text
-    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}  # GPT-2 writes each byte as a letter
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}  # GPT-2 represents each byte by a letter
     return "".join(f"<{byte_of[letter]:02X}>" for letter in piece)
 
 
-def load(asked: str, volume: Volume) -> tuple[dict[str, PreTrainedTokenizerBase], list[str]]:
-    """Return the three tokenizers by kind, and whose they are."""
-    if asked not in ("auto", "made"):
-        raise ValueError(f"model {asked!r} is not known here; expected auto or made: three kinds are compared")
-    models = {kind: sources.model(kind, asked, volume, steps=0) for kind in KINDS}
-    said = [model.said.replace("model:", f"{KINDS[kind]}:") for kind, model in models.items()]
-    return {kind: AutoTokenizer.from_pretrained(model.directory) for kind, model in models.items()}, said
+def load(requested: str, volume: Volume) -> tuple[dict[str, PreTrainedTokenizerBase], list[str]]:
+    """Return the three tokenizers by kind, and a description of each."""
+    if requested not in ("auto", "made"):
+        raise ValueError(f"unknown model {requested!r}; expected auto or made")
+    models = {kind: sources.model(kind, requested, volume, steps=0) for kind in KINDS}
+    descriptions = [model.description.replace("model:", f"{KINDS[kind]}:") for kind, model in models.items()]
+    return {kind: AutoTokenizer.from_pretrained(model.directory) for kind, model in models.items()}, descriptions
 
 
 def table(tokenizers: Mapping[str, PreTrainedTokenizerBase], sentences: Sequence[str]) -> Table:
-    """Return sentences down, tokenizers across: number of pieces, whether they come back to the text, and which."""
-    shown = Table(show_lines=True)
-    shown.add_column("sentence")
+    """Return a table, one row per sentence, one column per tokenizer: number of pieces, round trip, pieces."""
+    grid = Table(show_lines=True)
+    grid.add_column("sentence")
     for kind, tokenizer in tokenizers.items():
-        shown.add_column(f"{KINDS[kind]} ({len(tokenizer)})")
+        grid.add_column(f"{KINDS[kind]} ({len(tokenizer)})")
     for sentence in sentences:
         cells = []
         for tokenizer in tokenizers.values():
             pieces, back = result = cut(tokenizer, sentence)
-            way = "comes back" if result.is_whole(sentence) else f"comes back as {back!r}"
-            cells.append(f"{len(pieces)}, {way}\n{' '.join(pieces)}".replace("[", r"\["))
-        shown.add_row(sentence, *cells)
-    return shown
+            round_trip = "lossless" if result.is_lossless(sentence) else f"decodes to {back!r}"
+            cells.append(f"{len(pieces)}, {round_trip}\n{' '.join(pieces)}".replace("[", r"\["))
+        grid.add_row(sentence, *cells)
+    return grid
 
 
 def main() -> None:
-    """Print a table of sentences cut by three tokenizers."""
+    """Print the table of sentences and tokenizers."""
     practice.quiet()
     request = tyro.cli(Tokens, prog="python -m services.hf.tokens", description=__doc__)
-    tokenizers, said = load(request.model, Volume())
-    print("\n".join(said))
+    tokenizers, descriptions = load(request.model, Volume())
+    print("\n".join(descriptions))
     endings.console().print(table(tokenizers, request.sentences))
 
 

@@ -1,6 +1,6 @@
-"""T5-type translation: an encoder reads, a decoder writes.
+"""T5-style translation with encoder and decoder.
 
-t5-small on books in English and French, or a small T5 made here on English and Korean.
+t5-small on books in English and French, or a small local T5 on English and Korean.
 
 python -m services.hf.translate
 python -m services.hf.translate --model made --data made --by loop
@@ -19,7 +19,7 @@ from services.hf.practice import Request, Result
 from vla_common import endings
 from vla_common.volume import Volume
 
-LONGEST = 64  # tokens, on either side
+MAX_TOKENS = 64  # per sentence
 LANGUAGES = {"en": "English", "fr": "French", "ko": "Korean"}
 
 
@@ -32,52 +32,54 @@ class Translate(Request):
 
 
 def target_of(rows: Sequence[Row]) -> str:
-    """Return the language of these rows that is not English."""
+    """Return the language of the rows that is not English."""
     return next(code for code in rows[0]["translation"] if code != "en")
 
 
 def prompts(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], target: str) -> list[list[int]]:
-    """Return the tokens of sentences, each behind the words by which T5 is told its task."""
-    return practice.ids(tokenizer, [f"translate English to {LANGUAGES[target]}: {text}" for text in sentences], LONGEST)
+    """Return the tokens of sentences, each with T5's task prefix."""
+    return practice.ids(
+        tokenizer, [f"translate English to {LANGUAGES[target]}: {text}" for text in sentences], MAX_TOKENS
+    )
 
 
 def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[dict]:
-    """Return rows {translation: {en, …}} as {input_ids, labels}."""
+    """Tokenize rows {translation: {en, …}} to {input_ids, labels}."""
     target = target_of(rows)
     read = prompts(tokenizer, [row["translation"]["en"] for row in rows], target)
-    written = practice.ids(tokenizer, [row["translation"][target] for row in rows], LONGEST)
+    written = practice.ids(tokenizer, [row["translation"][target] for row in rows], MAX_TOKENS)
     return [{"input_ids": ids, "labels": labels} for ids, labels in zip(read, written, strict=True)]
 
 
 def run(request: Translate, volume: Volume) -> Result:
-    """Train, and translate held-out sentences."""
-    base, rows = practice.begin(request, "t5", "pairs", volume)
+    """Train, and measure on held-out sentences."""
+    base, rows = practice.load_model_and_data(request, "t5", "pairs", volume)
     tokenizer = AutoTokenizer.from_pretrained(base.directory)
     model = AutoModelForSeq2SeqLM.from_pretrained(base.directory)
-    joined = collate.Pairs(tokenizer.pad_token_id, model.config.decoder_start_token_id)
-    losses = practice.train(request, model, features(rows.train, tokenizer), joined, base.real, volume)
+    collator = collate.Pairs(tokenizer.pad_token_id, model.config.decoder_start_token_id)
+    losses = practice.train(request, model, features(rows.train, tokenizer), collator, base.real, volume)
     target = target_of(rows.test)
-    english, meant = ([row["translation"][code] for row in rows.test] for code in ("en", target))
-    said = translate(model, tokenizer, english, target)
-    scores = {"exact": metrics.exact(said, meant), "bleu": metrics.bleu(said, meant)}
-    return Result(model, tokenizer, losses, scores, english, said, meant)
+    english, references = ([row["translation"][code] for row in rows.test] for code in ("en", target))
+    predictions = translate(model, tokenizer, english, target)
+    scores = {"exact": metrics.exact(predictions, references), "bleu": metrics.bleu(predictions, references)}
+    return Result(model, tokenizer, losses, scores, english, predictions, references)
 
 
 def translate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], target: str
 ) -> list[str]:
-    """Return the likeliest translation of each sentence, word by word (greedy)."""
+    """Translate sentences by greedy decoding."""
     read = prompts(tokenizer, sentences, target)
-    return decoding.write(model, tokenizer, read, decoding.Sampling(), LONGEST)
+    return decoding.write(model, tokenizer, read, decoding.Sampling(), MAX_TOKENS)
 
 
 def main() -> None:
-    """Train a translator by the command line's flags, show some of its work and save it."""
+    """Train a translator, print examples and save it."""
     request, volume = practice.read_flags(Translate, __doc__), Volume()
     result = run(request, volume)
-    rows = list(zip(result.asked, result.said, result.meant, strict=True))[:3]
-    lines = [f"  {asked} → {said}   (meant: {meant})" for asked, said, meant in rows]
-    measured = f"as meant {100 * result.scores['exact']:.1f} %, BLEU {100 * result.scores['bleu']:.1f}"
+    rows = list(zip(result.inputs, result.predictions, result.references, strict=True))[:3]
+    lines = [f"  {sentence} → {prediction}   (reference: {reference})" for sentence, prediction, reference in rows]
+    measured = f"exact match {100 * result.scores['exact']:.1f} %, BLEU {100 * result.scores['bleu']:.1f}"
     practice.finish(request, result, volume, [*lines, measured])
 
 

@@ -1,4 +1,4 @@
-"""`python -m services.minivla --name goal-oracle`: serves a mini-VLA that was trained here."""
+"""`python -m services.minivla --name goal-oracle`: serve a mini-VLA that was trained here."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class ServiceSettings(Serving):
 
     port: int = 8005
     name: str = ""
-    """Of the run that was trained; the one trained last where none is given."""
+    """The training run to serve; default: the newest."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1."""
     denoising_steps: int = 10
-    """From noise to a chunk of actions, 1 to 100."""
+    """Denoising steps per action chunk, 1 to 100."""
     max_batch: int = 16
-    """Observations that are computed together."""
+    """Largest batch of observations."""
     seed: int = 0
-    """Of the noise that every chunk begins as."""
+    """Seed of the noise that chunks start from."""
     told: str = ""
-    """An instruction in place of every one that is sent: how much does it listen?"""
+    """Replace every instruction by this one: does the policy follow instructions?"""
 
 
 def prepare(settings: ServiceSettings) -> tuple[Callable[[], Policy], dict[str, float]]:
-    """Returns what loads the policy. Raises ValueError where nothing was trained."""
+    """Return a function that loads the policy. Raises ValueError if there is no trained run."""
     from services.minivla.policy import load_policy, newest
 
     path, files = newest(Volume().path("checkpoints") / "minivla", settings.name)
-    chosen = (settings.device, settings.denoising_steps, settings.max_batch, settings.seed, settings.told)
-    return lambda: load_policy(path, files, *chosen), {}
+    options = (settings.device, settings.denoising_steps, settings.max_batch, settings.seed, settings.told)
+    return lambda: load_policy(path, files, *options), {}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""mini-VLA's network: pictures, an instruction and the robot's state in, a chunk of actions out, denoised step by step.
+"""mini-VLA's network: from images, instruction and robot state to a chunk of actions, by iterative denoising.
 
 Read it from top to bottom. Its blocks are lab 1's Transformer, its time embedding lab 2's. Shapes stand at the end of
-the line: B observations of C cameras and L words make S tokens of d_model numbers; a chunk has T actions of A numbers.
+the line: B observations of C cameras and L text tokens become S tokens of d_model numbers; a chunk has T actions of A.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from services.ws_mdl.transformer.model import (
     PositionalEncoding,
 )
 
-PATCH = 16  # pixels of a picture's edge that a token stands for: what the stem's strides make together
+PATCH = 16  # pixels per token and axis: the product of the stem's strides
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network is built for."""
+    """The dimensions of a network. Field names are keys of weights files."""
 
-    cameras: int  # 0: it is shown nothing
-    side: int  # pixels of a picture's edge, a multiple of 16
-    state: int  # numbers of the robot's state, 0: it is not told
-    action: int  # numbers of an action
-    chunk: int  # actions at a time
+    cameras: int  # 0: no images
+    side: int  # height and width of an image in pixels, a multiple of 16
+    state: int  # dimensions of the robot's state; 0: no state
+    action: int  # dimensions of an action
+    chunk: int  # actions per prediction
     vocabulary: int
-    words: int = 48  # most words of an instruction, 0: it is told none
+    words: int = 48  # maximum tokens of an instruction; 0: no instruction
     d_model: int = 128
     layers: int = 3  # of the encoder
     head_layers: int = 2  # of the denoiser
@@ -47,16 +47,16 @@ class Shape:
 
 @dataclass
 class Memory:
-    """What the network has made of observations; the denoiser looks at it in each of its steps."""
+    """Encoded observations; the denoiser attends to them in every step."""
 
     tokens: Tensor  # (B, S, d_model)
-    mask: Tensor  # (B, 1, 1, S), true where there is something to look at
+    mask: Tensor  # (B, 1, 1, S), true at tokens that are not padding
 
 
 class Stem(nn.Module):
-    """One camera's picture becomes tokens: a convolution that quarters it, and two of which each halves it.
+    """Turn one camera's image into tokens by three convolutions of stride 4, 2 and 2.
 
-    Most of a step's time goes into what is large, so the first one leaves little of the picture's size.
+    The first one shrinks the image the most, because large feature maps dominate the training time.
     """
 
     def __init__(self, side: int, d_model: int) -> None:
@@ -70,11 +70,11 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layers(x.contiguous(memory_format=torch.channels_last))  # (B, d_model, side / 16, side / 16)
-        return x.flatten(2).transpose(1, 2) + self.places  # (B, places, d_model)
+        return x.flatten(2).transpose(1, 2) + self.places  # (B, patches, d_model)
 
 
 class MiniVLA(nn.Module):
-    """`observe` reads what is seen and said into a memory; `denoise` predicts noise (or a velocity) in a chunk."""
+    """`observe` encodes observations into a memory; `denoise` predicts the noise (or velocity) of a chunk."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -90,45 +90,45 @@ class MiniVLA(nn.Module):
         self.decoder = Decoder(d, nn.ModuleList(decoder_block(d, shape.h) for _ in range(shape.head_layers)))
         self.action_out = nn.Linear(d, shape.action)
         if self.embed is not None:
-            nn.init.normal_(self.embed.embedding.weight, std=d**-0.5)  # times √d_model in its forward: 1
+            nn.init.normal_(self.embed.embedding.weight, std=d**-0.5)  # its forward multiplies by √d_model
 
-    def observe(self, images: Tensor, words: Tensor, pad: int, state: Tensor) -> Memory:
-        """Returns the memory of pictures [B, C, 3, side, side] in [-1, 1], word ids [B, L], padded, and states."""
-        seen = [stem(images[:, camera]) for camera, stem in enumerate(self.stems)]  # each (B, places, d_model)
-        felt = [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
-        told = [] if self.embed is None else [self.pos(self.embed(words))]  # (B, L, d_model)
-        tokens = torch.cat([*seen, *felt, *told], dim=1)  # (B, S, d_model)
+    def observe(self, images: Tensor, word_ids: Tensor, pad: int, state: Tensor) -> Memory:
+        """Encode images [B, C, 3, side, side] in [-1, 1], token ids [B, L], padded, and states [B, state]."""
+        image_tokens = [stem(images[:, camera]) for camera, stem in enumerate(self.stems)]  # each (B, patches, d_model)
+        state_tokens = [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
+        text_tokens = [] if self.embed is None else [self.pos(self.embed(word_ids))]  # (B, L, d_model)
+        tokens = torch.cat([*image_tokens, *state_tokens, *text_tokens], dim=1)  # (B, S, d_model)
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)  # (B, S)
-        if told:
-            mask[:, tokens.shape[1] - words.shape[1] :] = words != pad
+        if text_tokens:
+            mask[:, tokens.shape[1] - word_ids.shape[1] :] = word_ids != pad
         mask = mask[:, None, None]  # (B, 1, 1, S)
         return Memory(self.encoder(tokens, mask), mask)
 
     def denoise(self, x: Tensor, time: Tensor, memory: Memory, cache: list[LayerCache] | None = None) -> Tensor:
-        """Returns the prediction for noisy chunks x [B, T, A] at times [B] from 0 (clean) to 1 (noise).
+        """Return the prediction for noisy chunks x [B, T, A] at times [B] from 0 (clean) to 1 (noise).
 
-        cache: of `new_cache`, for several steps with one memory: its keys and values are computed once.
+        cache: from `new_cache`; computes the memory's keys and values once for all denoising steps.
         """
         x = self.action_in(x) + self.action_places + self.time(time).unsqueeze(1)  # (B, T, d_model)
-        x = self.decoder(x, memory.tokens, memory.mask, None, cache)  # every action sees all others of its chunk
+        x = self.decoder(x, memory.tokens, memory.mask, None, cache)  # no mask: actions attend to each other
         return self.action_out(x)  # (B, T, A)
 
     def new_cache(self) -> list[LayerCache]:
-        """Returns an empty cache for `denoise`."""
+        """Return an empty cache for `denoise`."""
         return [(None, KeyValueCache(grows=False)) for _ in self.decoder.layers]
 
 
 def encoder_block(d_model: int, h: int) -> EncoderBlock:
-    """Returns lab 1's block without dropout: pictures that are shifted at random do what it would."""
+    """Return lab 1's block without dropout: random shifts of the images already regularize."""
     return EncoderBlock(d_model, MultiHeadAttentionBlock(d_model, h, 0.0), feed_forward(d_model), 0.0)
 
 
 def decoder_block(d_model: int, h: int) -> DecoderBlock:
-    """Returns lab 1's block whose cross-attention looks at the memory."""
-    own, cross = (MultiHeadAttentionBlock(d_model, h, 0.0) for _ in range(2))
-    return DecoderBlock(d_model, own, cross, feed_forward(d_model), 0.0)
+    """Return lab 1's block; its cross-attention reads the memory."""
+    self_attention, cross_attention = (MultiHeadAttentionBlock(d_model, h, 0.0) for _ in range(2))
+    return DecoderBlock(d_model, self_attention, cross_attention, feed_forward(d_model), 0.0)
 
 
 def feed_forward(d_model: int) -> FeedForwardBlock:
-    """Returns the layer between attentions, four times as wide."""
+    """Return a feed-forward layer of width 4 d_model."""
     return FeedForwardBlock(d_model, 4 * d_model, 0.0, "gelu")

@@ -23,12 +23,12 @@ from vla_modelkit.devices import choose_device, device_name
 from vla_modelkit.training.weights import WeightFiles
 
 PROFILE = "minivla"
-PICTURE = 128  # pixels of the pictures that the profile sends
+IMAGE_SIZE = 128  # pixels; height and width of the images that the profile sends
 
 
 @dataclass
 class MiniVLAPolicy(Policy):
-    """Serves a trained network. Stateless: an action follows from observation, episode, step and seed."""
+    """A trained network as a policy. Stateless: actions depend on observation, episode, step and seed only."""
 
     nn_model: MiniVLA
     config: Config
@@ -37,17 +37,17 @@ class MiniVLAPolicy(Policy):
     steps: int = 10  # of denoising
     max_batch: int = 16
     seed: int = 0
-    told: str = ""  # in place of every instruction
+    instruction_override: str = ""  # replaces every instruction
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self):
         if not 1 <= self.steps <= TIMESTEPS:
-            raise ValueError(f"denoising steps are {self.steps}; expected 1 to {TIMESTEPS}")
+            raise ValueError(f"--denoising-steps must be in [1, {TIMESTEPS}], got {self.steps}")
         self.head, self.tokenizer = HEADS[self.config.head](), Tokenizer.from_str(self.learned.tokenizer)
         self.nn_model.to(self.device)
 
     def info(self) -> PolicyInfo:
-        """Returns what it needs and answers, and what it learned from."""
+        """Return the policy's inputs, outputs and training data."""
         return PolicyInfo(
             name="minivla",
             action=self.learned.action_parts,
@@ -55,7 +55,7 @@ class MiniVLAPolicy(Policy):
             checkpoint=self.checkpoint,
             device=device_name(self.device),
             cameras=self.learned.cameras,
-            image_hw=(PICTURE, PICTURE),
+            image_hw=(IMAGE_SIZE, IMAGE_SIZE),
             horizon=self.config.chunk,
             max_batch=self.max_batch,
             profile=PROFILE,
@@ -64,23 +64,25 @@ class MiniVLAPolicy(Policy):
         )
 
     def _details(self) -> dict[str, str]:
-        known, config = self.learned, self.config
-        learned = {"data": known.data, "data_digest": known.digest, "demonstrations": str(known.demonstrations)}
-        if known.left_out:
-            learned |= {"left_out": f"{known.left_out} marked as bad ({known.marks})"}
+        stats, config = self.learned, self.config
+        learned = {"data": stats.data, "data_digest": stats.digest, "demonstrations": str(stats.demonstrations)}
+        if stats.left_out:
+            learned |= {"left_out": f"{stats.left_out} marked as bad ({stats.marks})"}
         trained = {"size": config.size, "head": config.head, "epochs": str(config.epochs)}
-        acts = {"denoising_steps": str(self.steps), "seed": str(self.seed)} | ({"told": self.told} if self.told else {})
-        return learned | {"learned_from": known.source or "unknown"} | trained | acts | versions(("torch",))
+        acts = {"denoising_steps": str(self.steps), "seed": str(self.seed)}
+        if self.instruction_override:
+            acts["told"] = self.instruction_override
+        return learned | {"learned_from": stats.source or "unknown"} | trained | acts | versions(("torch",))
 
     def example(self, level: int = 0) -> Observation:
-        """Returns an observation of pictures with one grey level (0 to 255), for the first inference."""
-        image = np.full((PICTURE, PICTURE, 3), level, np.uint8)
+        """Return an observation with images of one grey level (0 to 255), for the warm-up."""
+        image = np.full((IMAGE_SIZE, IMAGE_SIZE, 3), level, np.uint8)
         state = np.zeros(len(self.learned.state.offset), np.float32) if self.config.state else None
         return Observation(dict.fromkeys(self.learned.cameras, image), state, "pick up the cup", "warm-up", 0)
 
     @torch.inference_mode()
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
-        """Returns a chunk [T, A] for every observation; what the gripper is told stays within its range."""
+        """Return an action chunk [T, A] for every observation; gripper commands are clipped to their range."""
         memory, cache = self.observe(observations), self.nn_model.new_cache()
         seeds = [noise.seed_of(observation, self.seed) for observation in observations]
         start = noise.draw(seeds, self.config.chunk, self.nn_model.shape.action)
@@ -94,45 +96,47 @@ class MiniVLAPolicy(Policy):
         return [ActionChunk(chunk) for chunk in actions]
 
     def observe(self, observations: list[Observation]) -> Memory:
-        """Returns the network's memory of observations."""
+        """Encode observations."""
         side = SIZES[self.config.size]["side"]
         seen = [
             small(np.stack([observation.images[c] for observation in observations]), side) for c in self.learned.cameras
         ]
-        words = data.encode(self.tokenizer, [self.told or observation.instruction for observation in observations])[
-            :, : train.WORDS
-        ]
+        word_ids = data.encode(
+            self.tokenizer, [self.instruction_override or observation.instruction for observation in observations]
+        )[:, : train.MAX_INSTRUCTION_TOKENS]
         state = torch.zeros(len(observations), 0)
         if self.config.state:
             state = self.learned.state(
                 torch.from_numpy(np.stack([observation.state for observation in observations])).float()
             )
-        given = (as_input(torch.stack(seen, 1)), words)
-        images, words, state = (one.to(self.device) for one in (*given, state))
-        return self.nn_model.observe(images, words, self.tokenizer.token_to_id("[PAD]"), state)
+        inputs = (as_input(torch.stack(seen, 1)), word_ids)
+        images, word_ids, state = (tensor.to(self.device) for tensor in (*inputs, state))
+        return self.nn_model.observe(images, word_ids, self.tokenizer.token_to_id("[PAD]"), state)
 
 
 def newest(runs: Path, name: str) -> tuple[Path, WeightFiles]:
-    """Returns the newest weights of run `name`, of the one trained last without one. Raises ValueError for none."""
+    """Return the newest weights of run `name` ("": of the newest run). Raises ValueError if there are none."""
     directories = [runs / name] if name else [path for path in runs.glob("*") if path.is_dir()]
-    found = [
+    candidates = [
         (path, files) for directory in directories if (path := (files := WeightFiles(directory, train.PREFIX)).latest())
     ]
-    if found:
-        return max(found, key=lambda one: os.stat(one[0]).st_mtime)
-    known = ", ".join(sorted(path.name for path in runs.glob("*") if path.is_dir())) or "none"
-    what = f"no mini-VLA {name!r} was trained (there are: {known})" if name else "no mini-VLA was trained yet"
-    raise ValueError(f"{what}; ./lab train minivla --data NAME trains one")
+    if candidates:
+        return max(candidates, key=lambda candidate: os.stat(candidate[0]).st_mtime)
+    names = ", ".join(sorted(path.name for path in runs.glob("*") if path.is_dir())) or "none"
+    problem = f"mini-VLA run {name!r} not found; known: {names}" if name else "no mini-VLA is trained yet"
+    raise ValueError(f"{problem}; train one: ./lab train minivla --data NAME")
 
 
 def load_policy(
-    path: Path, files: WeightFiles, device: str, steps: int, max_batch: int, seed: int, told: str = ""
+    path: Path, files: WeightFiles, device: str, steps: int, max_batch: int, seed: int, instruction_override: str = ""
 ) -> MiniVLAPolicy:
-    """Returns the policy of a weights file."""
+    """Load the policy of a weights file."""
     state = files.load(path)
     if "learned" not in state:
-        raise ValueError(f"{path} is no mini-VLA's weights file; train one: ./lab train minivla --data NAME")
+        raise ValueError(f"{path} is not a mini-VLA weights file; train one: ./lab train minivla --data NAME")
     nn_model, config, learned = train.model_from(state)
     checkpoint = Checkpoint(f"minivla/{path.parent.name}", path.stem)
-    chosen = choose_device(device)
-    return MiniVLAPolicy(nn_model, config, learned, checkpoint, steps, max_batch, seed, told, chosen)
+    torch_device = choose_device(device)
+    return MiniVLAPolicy(
+        nn_model, config, learned, checkpoint, steps, max_batch, seed, instruction_override, torch_device
+    )

@@ -1,4 +1,4 @@
-"""What the numbers and the pictures of a data set are: what it says of itself, and LIBERO's where it says nothing."""
+"""Conventions of a data set's robot: from the data set's own description, or LIBERO's by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vla_datasets.errors import DatasetError
 
 @dataclass(frozen=True)
 class Robot:
-    """cameras: their names at the simulator → the keys of a set's films, those that policies are trained on first."""
+    """cameras: name in the simulator → video key of the data set, in order of use for training."""
 
     name: str
     rate_hz: float
@@ -32,16 +32,20 @@ LIBERO = Robot(
 )
 
 
-def of(found: Any) -> Robot:
-    """Returns the robot of a data set: of one that the lab has made on another benchmark, what its meta/source.json
-    says; LIBERO's otherwise, whose published sets say nothing. DatasetError where that lacks it.
+def of(dataset: Any) -> Robot:
+    """Return the robot of a data set.
+
+    Data sets that the lab made on other benchmarks describe it in meta/source.json; all others are LIBERO's. Raises
+    DatasetError if that description is incomplete.
     """
-    told = found.source or {}
-    if told.get("benchmark", LIBERO.name) == LIBERO.name:
+    source = dataset.source or {}
+    if source.get("benchmark", LIBERO.name) == LIBERO.name:
         return LIBERO
     try:
-        action, state = (tuple(Part(**part) for part in told[name]) for name in ("action", "state"))
-        cameras = {camera: key for key, camera in told["cameras"].items()}
-        return Robot(str(told["benchmark"]), float(told["rate_hz"]), action, state, MappingProxyType(cameras))
+        action, state = (tuple(Part(**part) for part in source[name]) for name in ("action", "state"))
+        cameras = {camera: key for key, camera in source["cameras"].items()}
+        return Robot(str(source["benchmark"]), float(source["rate_hz"]), action, state, MappingProxyType(cameras))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DatasetError(f"{found.name}: meta/source.json does not say what its numbers are ({error})") from error
+        raise DatasetError(
+            f"{dataset.name}: meta/source.json has no valid description of the robot ({error})"
+        ) from error

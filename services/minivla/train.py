@@ -1,7 +1,7 @@
-"""Trains mini-VLA on demonstrations: `python -m services.minivla.train --data goal-oracle --size small`.
+"""Train mini-VLA on demonstrations: `python -m services.minivla.train --data goal-oracle --size small`.
 
-A run can be stopped at any time and goes on with the same command, bit for bit as if it had not been stopped. Under
-torchrun every process takes its share of each batch; together they take the steps that one process would.
+A run can be stopped at any time. The same command resumes it and ends with the same bits as an uninterrupted run. Under
+torchrun each process computes its share of every batch; the result equals that of one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from services.minivla.config import SIZES, Config
 from services.minivla.data import Demonstrations, Learned, augmented, load
 from services.minivla.heads import HEADS, Diffusion, Flow, Regression
 from services.minivla.model import MiniVLA, Shape
-from services.ws_mdl.epochs import LONG, EpochRun, average, begin, put_back, rate, train_to_end
+from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, new_run, train_to_end, update_ema
 from vla_common import endings
 from vla_common.counts import plural
 from vla_common.volume import Volume, shown
@@ -29,28 +29,28 @@ from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.weights import State, WeightFiles
 
 PREFIX = "minivla"
-CLIP = 1.0  # of the gradient's norm
-WORDS = 48  # most words of an instruction
-PACE = 12  # batches to guess the pace by, after a third as many that are not counted
-SURE = 0.25  # of the minutes have passed: from then on the number of epochs stays
+CLIP = 1.0  # maximum norm of the gradient
+MAX_INSTRUCTION_TOKENS = 48
+PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
+FIX_EPOCHS_AFTER = 0.25  # share of the time limit; afterwards the number of epochs is final
 
 
 class Training(EpochRun):
-    """A run in progress; its generator draws the order, shifts, times and noise."""
+    """A run in progress; its generator samples data order, image shifts, times and noise."""
 
     config: Config
     data: Demonstrations
     nn_model: MiniVLA
     unit = "observations"
-    minutes: Minutes | None = None  # of a run that began with these
+    minutes: TimeBudget | None = None  # set if this process started the run with a time limit
 
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index)
 
-    def own_state(self) -> State:
+    def extra_state(self) -> State:
         return {"shape": asdict(self.nn_model.shape), "learned": self.data.learned.stored()}
 
-    def ended_epoch(self) -> None:
+    def on_epoch_end(self) -> None:
         if self.minutes:
             self.config = replace(self.config, epochs=self.minutes.epochs(self))
 
@@ -60,77 +60,77 @@ class Training(EpochRun):
 
     @property
     def draws(self) -> int:
-        """Chunks of each observation in a batch: without noise they would all be one."""
+        """Noise samples per observation in a batch; regression has no noise."""
         return 1 if self.config.head == "regression" else self.config.draws
 
 
 def shape_of(config: Config, learned: Learned, vocabulary: int) -> Shape:
-    """Returns what the network of a run is built for."""
+    """Return the dimensions of a run's network."""
     return Shape(
         cameras=len(learned.cameras) if config.pictures else 0,
         state=len(learned.state.offset) if config.state else 0,
         action=len(learned.action.offset),
         chunk=config.chunk,
         vocabulary=vocabulary,
-        words=WORDS if config.words else 0,
+        words=MAX_INSTRUCTION_TOKENS if config.words else 0,
         **SIZES[config.size],
     )
 
 
 def get_training(config: Config, machine: Machine, data: Demonstrations) -> Training:
-    """Returns a run before its first batch; its weights depend on the seed alone."""
+    """Return a run before its first batch; its weights depend on the seed alone."""
     vocabulary = Tokenizer.from_str(data.learned.tokenizer).get_vocab_size()
     shape = shape_of(config, data.learned, vocabulary)
-    return begin(Training, config, machine, data, lambda: MiniVLA(shape))
+    return new_run(Training, config, machine, data, lambda: MiniVLA(shape))
 
 
 # --- a step -------------------------------------------------------------------------------------------------
 
 
 def loss_of(run: Training, index: Tensor) -> Tensor:
-    """Returns this process's share of the mean square of what was predicted wrong in the chunks of those steps.
+    """Return this process's share of the mean squared error over the chunks that start at steps `index`.
 
-    All random numbers are drawn for the whole batch, then each process takes its rows: two make what one would.
+    Random numbers are sampled for the whole batch before processes take their rows, so their number changes no result.
     """
     data, device = run.data, run.machine.device
     draws = run.draws
     chunk, real = data.chunks(index, run.config.chunk)
-    images = augmented(data.pictures[index], run.generator)
+    images = augmented(data.images[index], run.generator)
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
-    mine = slice(run.machine.rank, None, run.machine.world)
-    count = int(real.sum()) * draws  # of all processes
-    parts = (images, data.words[data.task[index]], data.state[index], chunk, real, noise, draw)
-    images, words, state, chunk, real, noise, draw = (part[mine].to(device) for part in parts)
+    rows = slice(run.machine.rank, None, run.machine.world)
+    count = int(real.sum()) * draws  # over all processes
+    parts = (images, data.instructions[data.task[index]], data.state[index], chunk, real, noise, draw)
+    images, instructions, state, chunk, real, noise, draw = (part[rows].to(device) for part in parts)
 
-    chunk, real = (one.repeat_interleave(draws, 0) for one in (chunk, real))
-    x, time_, wanted = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
+    chunk, real = (tensor.repeat_interleave(draws, 0) for tensor in (chunk, real))
+    x, time_, target = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
     with run.machine.autocast():
-        memory = run.nn_model.observe(images, words, data.pad, state)
-        memory.tokens, memory.mask = (one.repeat_interleave(draws, 0) for one in (memory.tokens, memory.mask))
+        memory = run.nn_model.observe(images, instructions, data.pad, state)
+        memory.tokens, memory.mask = (tensor.repeat_interleave(draws, 0) for tensor in (memory.tokens, memory.mask))
         predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
-    wrong = (predicted.float() - wanted.to(device)).square().mean(-1)
-    return (wrong * real).sum() / count
+    error = (predicted.float() - target.to(device)).square().mean(-1)
+    return (error * real).sum() / count
 
 
 def train_step(run: Training, index: Tensor) -> Tensor:
-    """Trains on the steps of those numbers; returns the loss, still on the device."""
+    """Train on steps `index`; return the loss, still on the device."""
     for group in run.optim.param_groups:
-        group["lr"] = run.config.lrate * rate(run.global_step, run.config.warmup, run.steps)
+        group["lr"] = run.config.lrate * lr_schedule(run.global_step, run.config.warmup, run.steps)
     run.nn_model.train()
     loss = loss_of(run, index)
     run.optim.zero_grad(set_to_none=True)
     loss.backward()
-    loss = share(run, loss.detach())
+    loss = all_reduce_gradients(run, loss.detach())
     torch.nn.utils.clip_grad_norm_(run.nn_model.parameters(), CLIP)
     run.optim.step()
     run.global_step += 1
-    average(run)
+    update_ema(run)
     return loss
 
 
-def share(run: Training, loss: Tensor) -> Tensor:
-    """Adds up the processes' gradients and their losses; returns the loss of the whole batch."""
+def all_reduce_gradients(run: Training, loss: Tensor) -> Tensor:
+    """Sum gradients and losses over processes; return the loss of the whole batch."""
     if run.machine.world == 1:
         return loss
     grads = [p.grad for p in run.nn_model.parameters()]
@@ -145,17 +145,17 @@ def share(run: Training, loss: Tensor) -> Tensor:
 
 
 def restore(run: Training, state: State, path: object) -> None:
-    """Puts a run where the state was taken. Raises ValueError where the data set has changed since."""
+    """Load a run's state. Raises ValueError if the data set has changed."""
     if (then := state["learned"]["digest"]) != run.data.learned.digest:
         raise ValueError(
-            f"{path} learned from {state['learned']['data']} ({then}); {run.config.data} now is "
-            f"{run.data.learned.digest}; give another --name to start anew"
+            f"{path} was trained on {state['learned']['data']} ({then}), but {run.config.data} is now "
+            f"{run.data.learned.digest}; use another --name to start a new training"
         )
-    put_back(run, state)
+    load_run_state(run, state)
 
 
 def model_from(state: State) -> tuple[MiniVLA, Config, Learned]:
-    """Returns the averaged network of a weights file in eval mode, how it was trained and what on."""
+    """Return the averaged network of a weights file in eval mode, its settings and its data statistics."""
     nn_model = MiniVLA(Shape(**state["shape"]))
     nn_model.load_state_dict(state["averaged_state_dict"])
     return nn_model.eval(), Config.of(state["config"]), Learned.of(state["learned"])
@@ -165,78 +165,80 @@ def model_from(state: State) -> tuple[MiniVLA, Config, Learned]:
 
 
 def train_model(config: Config, volume: Volume) -> bool:
-    """Trains a run to its end or until it is stopped, and saves it; returns whether it is complete."""
+    """Train until the run is complete or stopped, save it, and return whether it is complete."""
     machine = choose_machine(config.device, config.precision)
-    data, files = loaded(config, machine), WeightFiles(config.run_directory(volume), PREFIX)
-    say = print if machine.is_main else lambda *_, **__: None
-    found, most = files.load_chosen(config.preload), config.epochs
+    data, files = load_with_progress(config, machine), WeightFiles(config.run_directory(volume), PREFIX)
+    log = print if machine.is_main else lambda *_, **__: None
+    checkpoint, max_epochs = files.load_chosen(config.preload), config.epochs
     if config.minutes:
-        config = replace(config, epochs=found[1]["config"]["epochs"] if found else fitting(config, machine, data))
-        known = "" if found else "about "
-        say(f"{known}{plural(config.epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
+        config = replace(
+            config, epochs=checkpoint[1]["config"]["epochs"] if checkpoint else epochs_that_fit(config, machine, data)
+        )
+        prefix = "" if checkpoint else "about "
+        log(f"{prefix}{plural(config.epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
     run = get_training(config, machine, data)
-    run.minutes = Minutes(config.minutes, most) if config.minutes and not found else None
-    if found:
-        config.refuse_drift(found[1]["config"], found[0])
-        restore(run, found[1], found[0])
-        say(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
-    about = f"{plural(run.data.learned.demonstrations, 'demonstration')}, {plural(len(run.data), 'step')}"
+    run.minutes = TimeBudget(config.minutes, max_epochs) if config.minutes and not checkpoint else None
+    if checkpoint:
+        config.check_same_settings(checkpoint[1]["config"], checkpoint[0])
+        restore(run, checkpoint[1], checkpoint[0])
+        log(f"resuming from {checkpoint[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
+    summary = f"{plural(run.data.learned.demonstrations, 'demonstration')}, {plural(len(run.data), 'step')}"
     if run.data.left_out:
-        about += f" ({run.data.left_out})"
-    say(f"{config.name}: {about}, {machine}, weights in {shown(files.directory)}", flush=True)
+        summary += f" ({run.data.left_out})"
+    log(f"{config.name}: {summary}, {machine}, weights in {shown(files.directory)}", flush=True)
     curves = Curves(config.tensorboard_directory(volume) if machine.is_main else None, run.global_step)
     return train_to_end(run, files, curves)
 
 
-class Minutes:
-    """How many of the epochs asked for fit into some minutes, by the pace of those that were done.
+class TimeBudget:
+    """The number of epochs that fits a time limit, from the speed of the finished epochs.
 
-    The trial before the first one guesses: what it takes two seconds to measure may just then have been slowed down.
+    `epochs_that_fit` estimates it before the first epoch; that two-second measurement may be disturbed by other load.
     """
 
-    def __init__(self, minutes: float, most: int) -> None:
-        self.all_s, self.started, self.most = 60 * minutes, time.monotonic(), most
+    def __init__(self, minutes: float, max_epochs: int) -> None:
+        self.all_s, self.started, self.max_epochs = 60 * minutes, time.monotonic(), max_epochs
 
     def epochs(self, run: Training) -> int:
-        """Returns the run's number of epochs, reckoned anew; late in the minutes what it is.
+        """Return the updated number of epochs; late in the run it no longer changes.
 
-        A number that changes early hardly changes the learning rate, which falls late.
+        An early change hardly affects the learning rate, which decays late.
         """
         passed_ms = round(1000 * (time.monotonic() - self.started))
-        [ms] = run.machine.sums(passed_ms)  # all processes must come to one number
+        [ms] = run.machine.sums(passed_ms)  # all processes must agree
         passed_s = max(1, ms) / 1000 / run.machine.world
-        if passed_s > SURE * self.all_s and run.epoch > 1:
+        if passed_s > FIX_EPOCHS_AFTER * self.all_s and run.epoch > 1:
             return run.config.epochs
-        return max(run.epoch, min(self.most, int(self.all_s / passed_s * run.epoch)))
+        return max(run.epoch, min(self.max_epochs, int(self.all_s / passed_s * run.epoch)))
 
 
-def fitting(config: Config, machine: Machine, data: Demonstrations) -> int:
-    """Returns how many of the epochs this machine does in the minutes, both configuration's, by a trial thrown away."""
+def epochs_that_fit(config: Config, machine: Machine, data: Demonstrations) -> int:
+    """Estimate from a few discarded batches how many of config.epochs fit into config.minutes."""
     trial = get_training(config, machine, data)
     generator = torch.Generator().manual_seed(config.seed)
-    for number in range(PACE + PACE // 3):
-        if number == PACE // 3:
+    for number in range(PACE_BATCHES + PACE_BATCHES // 3):
+        if number == PACE_BATCHES // 3:
             started = time.monotonic()
         train_step(trial, torch.randint(len(data), (config.batch_size,), generator=generator)).item()
-    batch_s = (time.monotonic() - started) / PACE
-    [ms] = machine.sums(round(1000 * batch_s))  # all processes must come to one number
+    batch_s = (time.monotonic() - started) / PACE_BATCHES
+    [ms] = machine.sums(round(1000 * batch_s))  # all processes must agree
     fit = int(60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch)
     return max(1, min(config.epochs, fit))
 
 
-def loaded(config: Config, machine: Machine) -> Demonstrations:
-    """Returns the data set, with progress: its films are decoded once."""
+def load_with_progress(config: Config, machine: Machine) -> Demonstrations:
+    """Load the data set with a progress bar: its videos are decoded once."""
     with Progress(1, shown=machine.is_main) as progress:
 
-        def told(done: int, total: int) -> None:
+        def on_episode(done: int, total: int) -> None:
             progress.total = total
             progress.advance("reading demonstrations")
 
-        return load(config, told)
+        return load(config, on_episode)
 
 
 def main() -> int:
-    """Trains by the command line's flags; returns the exit code: 130 when it was stopped and can go on."""
+    """Train; return the exit code: 130 if the run was stopped and can be resumed."""
     config = tyro.cli(Config, prog="train minivla", description=__doc__)
     try:
         complete = train_model(config, Volume())

@@ -57,7 +57,7 @@ class Source:
     kind: str  # transformer, diffusion, tokenizer, array or curves
     group: str = ""
     epoch: int = 0
-    about: Any = None
+    details: Any = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Target:
     next: str
 
 
-Refuse = Callable[[Source, str], None]  # called with a file that cannot be used, and why
+Reject = Callable[[Source, str], None]  # called with a file that cannot be used, and why
 
 # --- recognition --------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ def _tokenizer(name: str, path: Path) -> Source | None:
     language = LANGUAGES.get(language, language)
     if not re.fullmatch(r"[a-z]{2,}", language):
         raise ValueError("says no language; expected a name such as tokenizer_en.json")
-    return Source(name, path, "tokenizer", language, about=load_tokenizer(path).get_vocab_size())
+    return Source(name, path, "tokenizer", language, details=load_tokenizer(path).get_vocab_size())
 
 
 def _array(name: str, path: Path) -> Source:
@@ -186,13 +186,13 @@ def _array(name: str, path: Path) -> Source:
     images = values.ndim == 4 and values.shape[1] == values.shape[2] and values.shape[3] in (1, 3)
     if not (images and values.dtype == np.uint8) and values.ndim != 2:
         raise ValueError(f"holds {values.dtype} {list(values.shape)}; expected uint8 [n, h, h, 3] or one-hot [n, 5]")
-    return Source(name, path, "array", about=values.shape)
+    return Source(name, path, "array", details=values.shape)
 
 
 # --- what is made of them -----------------------------------------------------------------------------------
 
 
-def targets(sources: Sequence[Source], name: str, volume: Volume, refuse: Refuse) -> list[Target]:
+def targets(sources: Sequence[Source], name: str, volume: Volume, reject: Reject) -> list[Target]:
     """Return what to make of the files, under names that begin with `name`."""
     groups: dict[tuple[str, str], list[Source]] = defaultdict(list)
     for source in sources:
@@ -201,12 +201,12 @@ def targets(sources: Sequence[Source], name: str, volume: Volume, refuse: Refuse
     for (kind, group), files in groups.items():
         if kind == "transformer":
             made += _transformers(
-                _by_epoch(files, refuse), groups.get(("tokenizer", ""), []), name, volume, refuse, made
+                _by_epoch(files, reject), groups.get(("tokenizer", ""), []), name, volume, reject, made
             )
         elif kind == "diffusion":
-            made.append(_diffusion(_by_epoch(files, refuse), group, name, volume))
+            made.append(_diffusion(_by_epoch(files, reject), group, name, volume))
         elif kind == "array":
-            made += _sprites(files, name, volume, refuse)
+            made += _sprites(files, name, volume, reject)
         elif kind == "curves":
             copies = {re.sub(r"[^\w./-]", "_", file.name): (file, None) for file in files}
             directory = volume.path("logs") / "tensorboard" / name
@@ -214,33 +214,33 @@ def targets(sources: Sequence[Source], name: str, volume: Volume, refuse: Refuse
     return made
 
 
-def _by_epoch(files: Sequence[Source], refuse: Refuse) -> dict[int, Source]:
+def _by_epoch(files: Sequence[Source], reject: Reject) -> dict[int, Source]:
     """Return the files by epoch, in its order; of two of one epoch the second is refused."""
-    chosen: dict[int, Source] = {}
+    by_epoch: dict[int, Source] = {}
     for file in sorted(files, key=lambda file: (file.epoch, file.name)):
-        other = chosen.setdefault(file.epoch, file)
+        other = by_epoch.setdefault(file.epoch, file)
         if other is not file and other.path.read_bytes() != file.path.read_bytes():
-            refuse(file, f"is of epoch {file.epoch}, as {other.name} is; import them one by one, each with a --name")
-    return chosen
+            reject(file, f"is of epoch {file.epoch}, as {other.name} is; import them one by one, each with a --name")
+    return by_epoch
 
 
 def _stages(epochs: Sequence[int]) -> str:
     """Return some epochs to compare: the first, the last, and two between them."""
     last = len(epochs) - 1
-    return ",".join(str(epochs[place]) for place in sorted({0, last // 3, 2 * last // 3, last}))
+    return ",".join(str(epochs[index]) for index in sorted({0, last // 3, 2 * last // 3, last}))
 
 
 def _transformers(
     files: dict[int, Source], tokenizers: Sequence[Source], name: str, volume: Volume,
-    refuse: Refuse, made: Sequence[Target],
+    reject: Reject, made: Sequence[Target],
 ) -> list[Target]:  # fmt: skip
     """Return the run of the files and the two tokenizers whose sizes fit; English is the source where both would."""
-    shapes = next(iter(files.values())).about
+    shapes = next(iter(files.values())).details
     sizes = (shapes["source vocabulary"], shapes["target vocabulary"])
-    fitting = [(a, b) for a in tokenizers for b in tokenizers if a.group != b.group and (a.about, b.about) == sizes]
+    fitting = [(a, b) for a in tokenizers for b in tokenizers if a.group != b.group and (a.details, b.details) == sizes]
     if not fitting:
         for file in files.values():
-            refuse(file, f"has no tokenizers of {sizes[0]} and {sizes[1]} words beside it; add tokenizer_en.json …")
+            reject(file, f"has no tokenizers of {sizes[0]} and {sizes[1]} words beside it; add tokenizer_en.json …")
         return []
     pair = min(fitting, key=lambda pair: pair[0].group != "en")
     languages = f"{pair[0].group}-{pair[1].group}"
@@ -258,8 +258,8 @@ def _transformers(
         state, stored = load_state(file.path), config.stored()
         load_into(model, Path(file.name), state, stored, "it is no model of the course")
         weights, first = model.state_dict(), state["epoch"] + 1
-        own = {"model_state_dict": weights, "config": stored, "tokenizers": fingerprints, "first_epoch": first}
-        WeightFiles(path.parent, transformer.PREFIX).save(path, {**state, **own})
+        changes = {"model_state_dict": weights, "config": stored, "tokenizers": fingerprints, "first_epoch": first}
+        WeightFiles(path.parent, transformer.PREFIX).save(path, {**state, **changes})
 
     directory = transformer.Config.runs_directory(volume) / run
     parts = {f"tokenizer_{file.group}.json": (file, None) for file in pair} | {
@@ -278,7 +278,7 @@ def _epochs(epochs: Sequence[int]) -> str:
 
 
 def _diffusion(files: dict[int, Source], group: str, name: str, volume: Volume) -> Target:
-    run, sizes = f"{name}-{group}", next(iter(files.values())).about
+    run, sizes = f"{name}-{group}", next(iter(files.values())).details
     data = f"{name}-sprites" if sizes["channels"] == 3 else "mnist"
     config = diffusion.Config(
         name=run, data=data, context="context" in group, n_feat=sizes["n_feat"], ema=0.0, precision="fp32", keep=0
@@ -306,20 +306,20 @@ def _diffusion(files: dict[int, Source], group: str, name: str, volume: Volume) 
     return Target(directory, parts, line, f"./lab sample diffusion --name {run} --epoch {_stages([*files])}")
 
 
-def _sprites(arrays: Sequence[Source], name: str, volume: Volume, refuse: Refuse) -> list[Target]:
-    images, labels = ([array for array in arrays if len(array.about) == axes] for axes in (4, 2))
+def _sprites(arrays: Sequence[Source], name: str, volume: Volume, reject: Reject) -> list[Target]:
+    images, labels = ([array for array in arrays if len(array.details) == axes] for axes in (4, 2))
     if len(images) != 1 or len(labels) != 1:
         for array in arrays:
-            refuse(array, f"is one of {len(images)} arrays of pictures and {len(labels)} of labels; expected a pair")
+            reject(array, f"is one of {len(images)} arrays of pictures and {len(labels)} of labels; expected a pair")
         return []
     (image,), (label,) = images, labels
     try:
         sprite_arrays(image.path, label.path)
     except ValueError as error:
         text = str(error).replace(str(image.path), "it").replace(str(label.path), label.name)
-        refuse(image, f"and {label.name} do not fit: {text}")
+        reject(image, f"and {label.name} do not fit: {text}")
         return []
-    run, (count, height) = f"{name}-sprites", image.about[:2]
+    run, (count, height) = f"{name}-sprites", image.details[:2]
     stem = PurePosixPath(label.name).stem
     stem = stem if "label" in stem else f"labels_{stem}"  # the loader tells it from the pictures by its name
     parts = {f"{PurePosixPath(image.name).stem}.npy": (image, None), f"{stem}.npy": (label, None)}
@@ -363,7 +363,7 @@ def import_files(path: Path, name: str, volume: Volume) -> list[str]:
     """
     problems: list[str] = []
     sources: list[Source] = []
-    others: Counter[str] = Counter()
+    ignored: Counter[str] = Counter()
     commands = []
     with source_files(path, volume.datasets) as files:
         for file_name, file in files.items():
@@ -375,17 +375,17 @@ def import_files(path: Path, name: str, volume: Volume) -> list[str]:
             if source:
                 sources.append(source)
             else:
-                others[PurePosixPath(file_name).suffix] += 1
+                ignored[PurePosixPath(file_name).suffix] += 1
         require_space(volume.root, sum(source.path.stat().st_size for source in sources))
-        for target in targets(sources, name, volume, lambda file, why: problems.append(f"{file.name} {why}")):
+        for target in targets(sources, name, volume, lambda file, reason: problems.append(f"{file.name} {reason}")):
             try:
                 write_target(target)
                 commands.append(target.next)
             except ValueError as error:
                 problems.append(f"{', '.join(source.name for source, _ in target.files.values())}: {error}")
-    if others:
-        kinds = ", ".join(f"{suffix or 'no ending'} {count}" for suffix, count in others.most_common(6))
-        print(f"not imported: {sum(others.values())} files of other kinds ({kinds})")
+    if ignored:
+        kinds = ", ".join(f"{suffix or 'no ending'} {count}" for suffix, count in ignored.most_common(6))
+        print(f"not imported: {sum(ignored.values())} files of other kinds ({kinds})")
     if not commands and not problems:
         raise ValueError(f"{path} holds none of the course's files: weights, tokenizers, .npy or event files")
     print("\n".join(["now:", *(f"  {command}" for command in commands)]) if commands else "nothing was imported")

@@ -49,24 +49,24 @@ class EpochRun(ABC):
 
     @abstractmethod
     def step(self, index: Tensor) -> Tensor:
-        """Trains on those of the data; returns the loss, still on the device."""
+        """Train on those of the data; return the loss, still on the device."""
 
     @abstractmethod
-    def own_state(self) -> State:
-        """Returns what a weights file holds beside what every run's does."""
+    def extra_state(self) -> State:
+        """Return what a weights file holds beside what every run's does."""
 
-    def ended_epoch(self) -> None:  # noqa: B027 - most runs do nothing here
+    def on_epoch_end(self) -> None:  # noqa: B027 - most runs do nothing here
         """Is called after each whole epoch, before its weights are saved."""
 
-    def after_epoch(self, directory: Path, curves: Curves) -> None:  # noqa: B027
+    def after_save(self, directory: Path, curves: Curves) -> None:  # noqa: B027
         """Is called after each whole epoch, when its weights are saved: measures, and shows what it came to."""
 
     def restore(self, state: State, path: Path) -> None:
-        """Puts the run where the state of a weights file was taken. Raises ValueError where it cannot go on from it."""
-        put_back(self, state)
+        """Put the run where the state of a weights file was taken. Raises ValueError where it cannot go on from it."""
+        load_run_state(self, state)
 
     @property
-    def about(self) -> str:
+    def summary(self) -> str:
         """What is said of the data when the run begins."""
         return f"{len(self.data)} {self.unit}"
 
@@ -82,8 +82,8 @@ class EpochRun(ABC):
 Run = TypeVar("Run", bound=EpochRun)
 
 
-def begin(kind: type[Run], config: Any, machine: Machine, data: Any, build: Callable[[], nn.Module]) -> Run:
-    """Returns a run before its first batch: AdamW with weight decay of matrices alone.
+def new_run(kind: type[Run], config: Any, machine: Machine, data: Any, build: Callable[[], nn.Module]) -> Run:
+    """Return a run before its first batch: AdamW with weight decay of matrices alone.
 
     The weights that `build` draws depend on the seed alone.
     """
@@ -91,8 +91,8 @@ def begin(kind: type[Run], config: Any, machine: Machine, data: Any, build: Call
         torch.manual_seed(config.seed)
         nn_model = build().to(machine.device)
     matrices = [p for p in nn_model.parameters() if p.dim() > 1]
-    others = [p for p in nn_model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    vectors = [p for p in nn_model.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return kind(
         config=config,
         data=data,
@@ -104,8 +104,8 @@ def begin(kind: type[Run], config: Any, machine: Machine, data: Any, build: Call
     )
 
 
-def rate(step: int, warmup: int, steps: int) -> float:
-    """Returns the learning rate's share at a step: up in a line, then down like a cosine."""
+def lr_schedule(step: int, warmup: int, steps: int) -> float:
+    """Return the learning rate's share at a step: up in a line, then down like a cosine."""
     if step < warmup:
         return (step + 1) / warmup
     falling = max(1, steps - warmup)
@@ -113,11 +113,11 @@ def rate(step: int, warmup: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def average(run: EpochRun) -> None:
-    """Moves the averaged weights a little towards the trained ones; in the first steps by more."""
+def update_ema(run: EpochRun) -> None:
+    """Move the averaged weights a little towards the trained ones; in the first steps by more."""
     weight = min(run.config.ema, (1 + run.global_step) / (10 + run.global_step))
-    theirs, ours = list(run.averaged.parameters()), list(run.nn_model.parameters())
-    torch._foreach_lerp_(theirs, ours, 1 - weight)
+    ema_weights, weights = list(run.averaged.parameters()), list(run.nn_model.parameters())
+    torch._foreach_lerp_(ema_weights, weights, 1 - weight)
     for averaged, current in zip(run.averaged.buffers(), run.nn_model.buffers(), strict=True):
         if averaged.is_floating_point():
             averaged.lerp_(current, 1 - weight)  # the batch norms' own means forget all but the last ten batches
@@ -129,7 +129,7 @@ def average(run: EpochRun) -> None:
 
 
 def state_of(run: EpochRun) -> State:
-    """Returns everything that the rest of the run depends on."""
+    """Return everything that the rest of the run depends on."""
     return {
         "model_state_dict": run.nn_model.state_dict(),
         "averaged_state_dict": run.averaged.state_dict(),
@@ -141,12 +141,12 @@ def state_of(run: EpochRun) -> State:
         "generator": run.generator.get_state(),
         "threads": run.machine.threads,
         "config": run.config.stored(),
-        **run.own_state(),
+        **run.extra_state(),
     }
 
 
-def put_back(run: EpochRun, state: State) -> None:
-    """Puts a run where the state was taken."""
+def load_run_state(run: EpochRun, state: State) -> None:
+    """Put a run where the state was taken."""
     run.machine.restore_threads(state.get("threads"))
     run.nn_model.load_state_dict(state["model_state_dict"])
     run.averaged.load_state_dict(state["averaged_state_dict"])
@@ -157,7 +157,7 @@ def put_back(run: EpochRun, state: State) -> None:
 
 
 def save(run: EpochRun, files: WeightFiles) -> None:
-    """Writes the weights file of where the run is."""
+    """Write the weights file of where the run is."""
     if run.machine.is_main:
         path = files.path(run.epoch - 1) if run.batches == 0 else files.path(run.epoch, run.batches)
         files.save(path, state_of(run), run.config.keep)
@@ -185,54 +185,54 @@ def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_tr
     are of other settings or data.
     """
     files = WeightFiles(config.run_directory(volume), prefix)
-    found = files.load_chosen(config.preload)
-    if found:
-        config.refuse_drift(found[1]["config"], found[0])
+    checkpoint = files.load_chosen(config.preload)
+    if checkpoint:
+        config.check_same_settings(checkpoint[1]["config"], checkpoint[0])
     run = get_training()
-    if found:
-        run.restore(found[1], found[0])
-        print(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
-    print(f"{config.name}: {run.about}, {machine}, weights in {shown(files.directory)}", flush=True)
+    if checkpoint:
+        run.restore(checkpoint[1], checkpoint[0])
+        print(f"going on from {checkpoint[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
+    print(f"{config.name}: {run.summary}, {machine}, weights in {shown(files.directory)}", flush=True)
     train_to_end(run, files, Curves(config.tensorboard_directory(volume), run.global_step))
     return run
 
 
 def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
-    """Trains to the last epoch or until it is stopped, and saves; returns whether the run is complete."""
+    """Train to the last epoch or until it is stopped, and saves; return whether the run is complete."""
     with StopSignal() as stop, curves, progress_of(run, curves) as advance:
-        while run.epoch < run.config.epochs and not asked(run, stop):
-            whole = train_epoch(run, stop, advance)
-            if whole:
-                run.ended_epoch()
-            if not whole or stop.asked or run.epoch % run.config.save_every == 0 or run.epoch == run.config.epochs:
+        while run.epoch < run.config.epochs and not stop_requested(run, stop):
+            complete = train_epoch(run, stop, advance)
+            if complete:
+                run.on_epoch_end()
+            if not complete or stop.asked or run.epoch % run.config.save_every == 0 or run.epoch == run.config.epochs:
                 save(run, files)
-            if whole:
-                run.after_epoch(files.directory, curves)
+            if complete:
+                run.after_save(files.directory, curves)
     return run.epoch >= run.config.epochs
 
 
 def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], None] = lambda loss: None) -> bool:
-    """Trains to the end of the epoch, or of the batch in which a stop was asked for; returns whether it is whole."""
+    """Train to the end of the epoch, or of the batch in which a stop was asked for; return whether it is whole."""
     if run.order is None:
         run.order = torch.randperm(len(run.data), generator=run.generator)
     for index in run.order.split(run.config.batch_size)[run.batches :]:
         loss = run.step(index)
         run.batches += 1
         on_batch(loss)
-        if asked(run, stop) and run.batches < run.batches_per_epoch:
+        if stop_requested(run, stop) and run.batches < run.batches_per_epoch:
             return False
     run.epoch, run.batches, run.order = run.epoch + 1, 0, None
     return True
 
 
-def asked(run: EpochRun, stop: StopSignal) -> bool:
-    """Returns whether any process was asked to stop: all of them stop after the same batch."""
+def stop_requested(run: EpochRun, stop: StopSignal) -> bool:
+    """Return whether any process was asked to stop: all of them stop after the same batch."""
     return any(run.machine.sums(int(stop.asked)))
 
 
 @contextmanager
 def progress_of(run: EpochRun, curves: Curves, every: int = 10) -> Iterator[Callable[[Tensor], None]]:
-    """Yields a function to call with each batch's loss: shows the way to the end, with the loss and the pace."""
+    """Yield a function to call with each batch's loss: shows the way to the end, with the loss and the pace."""
     started, first = time.monotonic(), run.global_step
     progress = Progress(run.steps, run.global_step, LONG, shown=run.machine.is_main)
 

@@ -1,4 +1,4 @@
-"""What the settings of every lab have in common: which values they may have, and where a run's files lie."""
+"""Settings shared by all labs: options, checks and the paths of a run's files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from vla_common.options import Options, option
 from vla_common.volume import Volume, make_own_directory
 
-PYTHON = "python"  # a corpus in one language: Python's reference
+PYTHON = "python"  # a monolingual corpus: Python's reference manual
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")
 
 
@@ -19,31 +19,31 @@ CORPORA = ("default", "opus_books", "lemon-mint", "reverse")
 
 
 def corpus_option(help: str, *more: str) -> Any:
-    """Return the field of a lab that learns from a corpus. more: names of further corpora."""
+    """Return the field for a corpus. more: names of further corpora."""
     return option("default", help, kind="path or dataset", keywords=(*CORPORA, *more))
 
 
 def pair_option(help: str, **more: Any) -> Any:
-    """Return the field of a corpus's languages."""
+    """Return the field for a corpus's languages."""
     stated = {"pattern": r"[a-z]{2,}-[a-z]{2,}", "expected": "two languages, as in en-it", "metavar": "en-it"}
     return option(None, help, **stated, **more)
 
 
 def data_option(default: str, help: str) -> Any:
-    """Return the field of a lab that learns from images."""
+    """Return the field for an image data set."""
     return option(default, help, kind="path or dataset", keywords=("digits", "sprites", "mnist"))
 
 
 def name_option() -> Any:
-    """Return the field of the run's name."""
-    return option(None, "of the run", default_help="made of what is trained on", kind="directory name")
+    """Return the field for the run's name."""
+    return option(None, "of the run", default_help="derived from the data", kind="directory name")
 
 
 def preload_option() -> Any:
-    """Return the field that says where a run goes on."""
+    """Return the field for the weights to resume from."""
     return option(
         "latest",
-        "latest (go on from the newest weights), an epoch's number, or none",
+        "resume from: latest, an epoch's number, or none",
         pattern=r"\d+",
         expected="latest, none, or an epoch such as 7",
         keywords=("latest", "none"),
@@ -52,23 +52,23 @@ def preload_option() -> Any:
 
 
 def keep_option() -> Any:
-    """Return the field that says how many weight files stay."""
+    """Return the field for the number of weight files to keep."""
     return option(3, "newest weight files to keep, 0 for all", "[0, inf)")
 
 
-# --- options of what was trained ----------------------------------------------------------------------------
+# --- options of trained runs ------------------------------------------------------------------------
 
 
 def trained_option(lab: str) -> Any:
-    """Return the field of a trained run's name."""
-    return option(None, "run that was trained", default_help="the one trained last", kind="trained", keywords=(lab,))
+    """Return the field for a trained run's name."""
+    return option(None, "name of a trained run", default_help="the newest", kind="trained", keywords=(lab,))
 
 
 def epoch_option(several: str) -> Any:
-    """Return the field that says which weights of a run. several: what happens where it names several epochs."""
+    """Return the field for a run's epoch. several: what happens with several epochs."""
     return option(
         None,
-        f"weights after that epoch, the first being 0; several {several}",
+        f"weights after this epoch, counted from 0; several {several}",
         default_help="the newest",
         pattern=r"\d+(,\d+)*",
         expected="epochs such as 0,10,29",
@@ -82,49 +82,53 @@ def epoch_option(several: str) -> Any:
 class RunSettings(Options):
     """Base of a lab's `Config`, a dataclass with `name` and `preload`.
 
-    LAB: its name. FIXED: what a run's weights depend on, so that a run that goes on must not differ in it.
+    LAB: its name. FIXED: settings that a run's weights depend on; a resumed run must have the same.
     """
 
     LAB = ""
     FIXED: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raises ValueError for a value outside its interval or choices, and for an invalid name or `preload`."""
+        """Raise ValueError for a value outside its interval or choices, or an invalid name or `preload`."""
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
+            raise ValueError(
+                f"--name {self.name!r} is not a valid directory name; use letters, digits, '-', '_' and '.'"
+            )
         self.check_options()
         if self.preload not in ("latest", "none") and not self.preload.isdecimal():
-            raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
+            raise ValueError(f"invalid --preload {self.preload!r}; expected latest, none, or an epoch such as 7")
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]):
-        """Returns the configuration that a weights file holds; settings of other versions are left out."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+        """Return the configuration of a weights file; unknown settings, of other versions, are ignored."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in names})
 
     def stored(self) -> dict[str, Any]:
-        """Returns the configuration as plain values for a weights file."""
+        """Return the configuration as plain values for the weights file."""
         return asdict(self)
 
-    def refuse_drift(self, stored: Mapping[str, Any], path: Path) -> None:
-        """Raises ValueError naming both sides where a run would go on under other settings than it began with."""
-        ours = self.stored()
-        differ = [name for name in self.FIXED if stored.get(name) != ours[name]]
+    def check_same_settings(self, stored: Mapping[str, Any], path: Path) -> None:
+        """Raise ValueError if a run would resume with other settings than it was started with."""
+        current = self.stored()
+        differ = [name for name in self.FIXED if stored.get(name) != current[name]]
         if differ:
-            theirs, asked = (", ".join(f"{name} {side.get(name)}" for name in differ) for side in (stored, ours))
+            previous, requested = (
+                ", ".join(f"{name} {side.get(name)}" for name in differ) for side in (stored, current)
+            )
             raise ValueError(
-                f"{path} was trained with {theirs}; asked for is {asked}; give another --name to start anew"
+                f"{path} was trained with {previous}, requested: {requested}; use another --name for a new training"
             )
 
     @classmethod
     def runs_directory(cls, volume: Volume) -> Path:
-        """Returns where the lab's runs keep their weights."""
+        """Return the directory of the lab's runs."""
         return volume.path("checkpoints") / cls.LAB
 
     def run_directory(self, volume: Volume) -> Path:
-        """Returns this run's folder, made if needed."""
+        """Return this run's directory; create it if needed."""
         return make_own_directory(self.runs_directory(volume) / self.name)
 
     def tensorboard_directory(self, volume: Volume) -> Path:
-        """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
+        """Return the directory of this run's curves; `./lab up tensorboard` shows all of logs/tensorboard."""
         return make_own_directory(volume.path("logs") / "tensorboard" / self.LAB / self.name)

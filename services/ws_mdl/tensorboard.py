@@ -33,7 +33,7 @@ class Server(Serving):
 
 
 def main() -> None:
-    """Serves until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("tensorboard").setLevel("WARNING")  # its data server writes two lines every five seconds
     server = tyro.cli(Server, prog="python -m services.ws_mdl.tensorboard")
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def run(server: Server, logs: Path, check: TokenCheck) -> int:
-    """Returns TensorBoard's exit code, after it was told to stop."""
+    """Return TensorBoard's exit code, after it was told to stop."""
     from tensorboard import default, program
 
     class Protected(program.WerkzeugServer):
@@ -61,7 +61,7 @@ def run(server: Server, logs: Path, check: TokenCheck) -> int:
 
 
 def protect(app: Wsgi, check: TokenCheck) -> Wsgi:
-    """Returns the application behind a password: TensorBoard itself knows none. OPEN answers everybody."""
+    """Return the application behind a password: TensorBoard itself knows none. OPEN answers everybody."""
     hosts = host_check(check.required)
 
     def guarded(environ: dict, start_response: Callable) -> Iterable[bytes]:

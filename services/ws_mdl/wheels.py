@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 
-def download(requirement: Path, directory: Path, what: str, instead: str, python: str | None = None) -> Path:
-    """Returns the wheel that a requirements file with a hash names; nothing is installed.
+def download(requirement: Path, directory: Path, description: str, hint: str, python: str | None = None) -> Path:
+    """Return the wheel that a requirements file with a hash names; nothing is installed.
 
     pip fetches it, which knows this machine's mirrors and certificates, and checks the hash. python: a version that the
     wheel allows, where it would not allow this one. Raises ValueError with what pip says and what to do `instead`.
@@ -21,12 +21,12 @@ def download(requirement: Path, directory: Path, what: str, instead: str, python
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        raise ValueError(f"{what} could not be downloaded; pip says:\n{done.stderr.strip()[-1500:]}\n{instead}")
+        raise ValueError(f"{description} could not be downloaded; pip says:\n{done.stderr.strip()[-1500:]}\n{hint}")
     return next(directory.glob("*.whl"))
 
 
 def write(path: Path, data: bytes) -> None:
-    """Writes a file so that it is there whole or not at all, also with two downloads at once."""
+    """Write a file so that it is there whole or not at all, also with two downloads at once."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_bytes(data)
     os.replace(fresh, path)

@@ -68,10 +68,10 @@ def test_one_word_is_always_kept():
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"temperature": -1.0}, "temperature is -1.0; expected 0"),
-        ({"top_k": -2}, "top_k is -2; expected 0 for all"),
-        ({"top_p": 0.0}, "top_p is 0.0; expected above 0"),
-        ({"top_p": 1.5}, "top_p is 1.5; expected above 0"),
+        ({"temperature": -1.0}, "temperature .* -1.0"),
+        ({"top_k": -2}, "top-k .* -2"),
+        ({"top_p": 0.0}, "top-p .* 0.0"),
+        ({"top_p": 1.5}, "top-p .* 1.5"),
     ],
 )
 def test_what_makes_no_sense_is_refused(values, text):

@@ -20,7 +20,7 @@ def test_a_classifier_learns_and_comes_back_as_it_was(volume, capsys):
     request = classify.Classify(**FLAGS, steps=40, examples=400, name="test")
     result = classify.run(request, volume)
     told = capsys.readouterr().out
-    assert "model: a small bert made here" in told and "data: reviews made here" in told
+    assert "model: a small bert made locally" in told and "data: reviews made locally" in told
     assert falls(result.losses) and result.scores["accuracy"] > 0.8 and 0 < result.scores["f1"] <= 1
     said = ["결말이 정말 지루했다", "연기가 훌륭했다"]
     before = classify.probabilities(result.model, result.tokenizer, said)
@@ -39,7 +39,7 @@ def test_rows_without_text_are_left_out(tokenizers):
 def test_a_writer_of_headlines_learns_and_comes_back_as_it_was(volume):
     request = headlines.Headlines(**FLAGS, steps=100, batch_size=16, examples=200, by="loop", name="test")
     result = headlines.run(request, volume)
-    assert falls(result.losses) and len(result.said) == len(result.meant) == 20
+    assert falls(result.losses) and len(result.predictions) == len(result.references) == 20
     assert result.scores["rouge_l"] > 0.15
     directory = practice.save(request, volume, [result.model, result.tokenizer])
     model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
@@ -62,7 +62,7 @@ def test_lora_begins_as_the_model_and_trains_its_additions_alone(directories, to
     assert trained == 2 * (4 * 64 + 4 * 192) < of_all / 10, "A [4, 64] and B [192, 4] of each of two layers"
     assert torch.equal(model(**batch).logits, wanted), "B begins as zero"
     joined = collate.Causal(tokenizers["gpt"].pad_token_id)
-    losses = loops.by_hand(model, rows, joined, loops.Plan(8, 8, lr=1e-2, cpu=True))
+    losses = loops.by_hand(model, rows, joined, loops.Hyperparameters(8, 8, lr=1e-2, cpu=True))
     assert losses[-1] < losses[0]
     kept = {
         name.replace(".base_layer", "").removeprefix("base_model.model."): t for name, t in model.state_dict().items()
@@ -91,10 +91,10 @@ def test_loras_rank_and_alpha_are_printed_with_what_they_make_of_the_additions(v
 def test_a_translator_learns_and_comes_back_as_it_was(volume):
     request = translate.Translate(**{**FLAGS, "pretrained": 0}, steps=40, batch_size=16, examples=300, name="test")
     result = translate.run(request, volume)
-    assert falls(result.losses) and len(result.said) == 20 and set(result.scores) == {"exact", "bleu"}
+    assert falls(result.losses) and len(result.predictions) == 20 and set(result.scores) == {"exact", "bleu"}
     directory = practice.save(request, volume, [result.model, result.tokenizer])
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
-    assert translate.translate(model, tokenizer, result.asked[:5], "ko") == result.said[:5]
+    assert translate.translate(model, tokenizer, result.inputs[:5], "ko") == result.predictions[:5]
 
 
 @pytest.mark.parametrize("objective", objectives.KINDS)

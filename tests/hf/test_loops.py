@@ -7,7 +7,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from services.hf import classify, collate, headlines, loops
 from services.hf.made import texts
 
-PLAN = loops.Plan(steps=10, batch_size=16, lr=3e-3, warmup_steps=2, cpu=True)  # of 40 rows: into the fourth epoch
+PLAN = loops.Hyperparameters(
+    steps=10, batch_size=16, lr=3e-3, warmup_steps=2, cpu=True
+)  # of 40 rows: into the fourth epoch
 
 
 def trained(name, auto, directory, rows, joined, plan, tmp_path, **options):
@@ -40,7 +42,7 @@ def test_another_seed_has_another_order(tokenizers, directories, tmp_path):
     joined = collate.Classification(tokenizer.pad_token_id)
     losses = [
         trained("loop", AutoModelForSequenceClassification, directories["bert"], rows, joined, plan, tmp_path)[0]
-        for plan in (loops.Plan(2, 16, cpu=True, seed=seed) for seed in (0, 1))
+        for plan in (loops.Hyperparameters(2, 16, cpu=True, seed=seed) for seed in (0, 1))
     ]
     assert losses[0] != losses[1]
 
@@ -49,7 +51,7 @@ def test_another_seed_has_another_order(tokenizers, directories, tmp_path):
 def test_a_batch_can_be_learned_by_heart(name, tokenizers, directories, tmp_path):
     tokenizer = tokenizers["bert"]
     rows = classify.features(texts.rows("reviews", 16), tokenizer)
-    joined, plan = collate.Classification(tokenizer.pad_token_id), loops.Plan(30, 16, lr=3e-3, cpu=True)
+    joined, plan = collate.Classification(tokenizer.pad_token_id), loops.Hyperparameters(30, 16, lr=3e-3, cpu=True)
     losses, _ = trained(name, AutoModelForSequenceClassification, directories["bert"], rows, joined, plan, tmp_path)
     assert losses[-1] < 0.1 < 0.6 < losses[0]
 
@@ -57,7 +59,7 @@ def test_a_batch_can_be_learned_by_heart(name, tokenizers, directories, tmp_path
 def test_a_loop_says_how_far_it_is(tokenizers, directories, tmp_path, capsys):
     tokenizer = tokenizers["bert"]
     rows = classify.features(texts.rows("reviews", 16), tokenizer)
-    joined, plan = collate.Classification(tokenizer.pad_token_id), loops.Plan(2, 8, cpu=True, say_every=2)
+    joined, plan = collate.Classification(tokenizer.pad_token_id), loops.Hyperparameters(2, 8, cpu=True, log_every=2)
     trained("trainer", AutoModelForSequenceClassification, directories["bert"], rows, joined, plan, tmp_path)
     told = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in told] == ["step 1 of 2", "step 2 of 2"]

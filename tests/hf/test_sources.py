@@ -1,4 +1,4 @@
-"""Whose model and data a lab takes, and what is said where they cannot be had; a hub is on 127.0.0.1."""
+"""Whose model and data a lab takes, and what is said where they is not available; a hub is on 127.0.0.1."""
 
 import base64
 import hashlib
@@ -24,52 +24,53 @@ TOKEN = "hf_of_nobody"
 
 
 def test_what_comes_from_the_hub_is_named_by_commit_but_one_that_may_move():
-    named = {**sources.MODELS, **sources.DATA}
-    moving = {kind for kind, one in named.items() if not re.fullmatch("[0-9a-f]{40}", one.revision)}
-    assert moving == {"reviews"} and named["reviews"].revision == "refs/convert/parquet"
-    assert {one.name for one in named.values()} >= {"beomi/kcbert-base", "skt/kogpt2-base-v2", "e9t/nsmc"}
+    parse_repository = {**sources.MODELS, **sources.DATA}
+    moving = {kind for kind, one in parse_repository.items() if not re.fullmatch("[0-9a-f]{40}", one.revision)}
+    assert moving == {"reviews"} and parse_repository["reviews"].revision == "refs/convert/parquet"
+    assert {one.name for one in parse_repository.values()} >= {"beomi/kcbert-base", "skt/kogpt2-base-v2", "e9t/nsmc"}
 
 
 def test_without_a_network_auto_takes_what_is_made_here_and_says_why(volume, directories):
     found = sources.model("bert", "auto", volume, 20)
     assert found.directory == directories["bert"] and not found.real
-    assert "made here" in found.said and "beomi/kcbert-base cannot be had: HF_HUB_OFFLINE is set" in found.said
-    rows = sources.data("pairs", "auto", 30, volume, held=10)
+    assert (
+        "made locally" in found.description
+        and "beomi/kcbert-base is not available: HF_HUB_OFFLINE is set" in found.description
+    )
+    rows = sources.data("pairs", "auto", 30, volume, test_count=10)
     assert (len(rows.train), len(rows.test), rows.real) == (30, 10, False)
-    assert "made here" in rows.said and "Helsinki-NLP/opus_books cannot be had" in rows.said
+    assert "made locally" in rows.description and "Helsinki-NLP/opus_books is not available" in rows.description
 
 
 def test_a_name_without_a_network_is_one_sentence_with_the_way_out(volume):
     with pytest.raises(
-        ValueError, match=r"model 'klue/bert-base' cannot be had: HF_HUB_OFFLINE is set; `--model made`"
+        ValueError, match=r"model 'klue/bert-base' is not available: HF_HUB_OFFLINE is set; use `--model made`"
     ):
         sources.model("bert", "klue/bert-base@main", volume)
 
 
 @pytest.mark.parametrize("name", ["no spaces/please", "a/b/c", "-x/y", ""])
 def test_what_is_no_name_is_refused(name, volume):
-    with pytest.raises(ValueError, match=r"is no name of the hub's; expected OWNER/NAME"):
+    with pytest.raises(ValueError, match=r"is not a valid hub name; expected OWNER/NAME"):
         sources.model("bert", name, volume)
 
 
 def test_unknown_data_is_refused(volume):
-    with pytest.raises(ValueError, match=r"data 'mine' is not known; expected auto"):
+    with pytest.raises(ValueError, match=r"'mine'; expected auto"):
         sources.data("reviews", "mine", 10, volume)
-    with pytest.raises(ValueError, match=r"more than 5000 are expected"):
-        sources.data("news", "made", 1, volume, held=5000)
+    with pytest.raises(ValueError, match=r"more than the 5000"):
+        sources.data("news", "made", 1, volume, test_count=5000)
 
 
 def test_a_push_without_a_token_is_refused_before_anything_is_trained(volume, monkeypatch):
     monkeypatch.setattr(sources, "get_token", lambda: None)
     monkeypatch.setattr(sources, "model", lambda *_: pytest.fail("nothing is loaded"))
-    with pytest.raises(
-        ValueError, match=r"--push me/mine needs a token .* set HF_TOKEN .* nothing was trained or sent"
-    ):
+    with pytest.raises(ValueError, match=r"--push me/mine .* set HF_TOKEN .* nothing was trained or sent"):
         classify.run(classify.Classify(push="me/mine"), volume)
-    with pytest.raises(ValueError, match=r"--push 'not a name' is no name of the hub's"):
+    with pytest.raises(ValueError, match=r"--push 'not a name' is not a valid hub name"):
         sources.require_push("not a name")
     monkeypatch.setattr(sources, "get_token", lambda: TOKEN)
-    with pytest.raises(ValueError, match=r"--push me/mine needs the hub, and HF_HUB_OFFLINE is set"):
+    with pytest.raises(ValueError, match=r"--push me/mine .* HF_HUB_OFFLINE is set"):
         sources.require_push("me/mine")
     sources.require_push(None)
     monkeypatch.setattr(sources, "get_token", lambda: "hf_secret\u201dsecret")
@@ -200,7 +201,7 @@ from vla_common.volume import Volume
 for asked in sys.argv[1:]:
     try:
         found = sources.model("bert", asked, Volume())
-        print(found.said, found.folder)
+        print(found.description, found.directory)
     except ValueError as error:
         print(f"refused: {error}")
 """
@@ -217,7 +218,7 @@ sources.push(name, [kind.from_pretrained(folder) for kind in (AutoModelForMasked
 
 
 def ask(endpoint, volume, *asked, program=ASK, **variables):
-    """Returns the lines of a program with a network and the hub at `endpoint`: one for each model that it asks for."""
+    """Return the lines of a program with a network and the hub at `endpoint`: one for each model that it asks for."""
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     env = {**kept, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "VLALAB_VOLUME": str(volume), **variables}
     done = subprocess.run(
@@ -235,10 +236,8 @@ def test_a_model_comes_from_the_hub_once_and_is_found_without_it(hub, directorie
     assert directory.is_relative_to(tmp_path / "hf" / "hub")
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         assert (directory / name).read_bytes() == (directories["bert"] / name).read_bytes()
-    assert unknown.startswith(
-        "refused: model 'me/nothing' is not on the hub, or not for this token (HF_TOKEN); the labs'"
-    )
-    assert revision.startswith("refused: model 'me/small' has no revision 'other'; leave @")
+    assert unknown.startswith("refused: model 'me/nothing' not found on the hub, or HF_TOKEN has no access")
+    assert revision.startswith("refused: model 'me/small' has no revision 'other'; remove @other")
     before = len(asked)
     (again,) = ask(endpoint, tmp_path, "me/small", HF_HUB_OFFLINE="1")
     (away,) = ask("http://127.0.0.1:9", tmp_path, "me/small")
@@ -260,15 +259,15 @@ def test_a_push_sends_model_and_tokenizer_to_a_private_repository(hub, directori
 
 def test_a_hub_that_does_not_answer_is_one_sentence(tmp_path):
     (refused,) = ask("http://127.0.0.1:9", tmp_path, "me/small")
-    assert refused.startswith("refused: model 'me/small' cannot be had: the hub does not answer (")
+    assert refused.startswith("refused: model 'me/small' is not available: the hub does not answer (")
 
 
 DATA = """
 from services.hf import sources
 from vla_common.volume import Volume
 for kind in ("reviews", "news"):
-    print(sources.data(kind, "auto", 20, Volume(), held=10).said)
-print(sources.model("bert", "auto", Volume(), steps=1).said)
+    print(sources.data(kind, "auto", 20, Volume(), test_count=10).description)
+print(sources.model("bert", "auto", Volume(), steps=1).description)
 """
 
 
@@ -282,6 +281,6 @@ def test_a_hub_that_takes_connections_and_never_answers_is_asked_once(tmp_path):
             silent.accept()
     said = [line for line in said if not line.startswith("computing in ")]
     for line, made in zip(
-        said, ("data: reviews made here", "data: news made here", "model: a small bert"), strict=True
+        said, ("data: reviews made locally", "data: news made locally", "model: a small bert"), strict=True
     ):
-        assert line.startswith(made) and f"cannot be had: the hub does not answer ({endpoint} within 5 s)" in line
+        assert line.startswith(made) and f"is not available: the hub does not answer ({endpoint} within 5 s)" in line

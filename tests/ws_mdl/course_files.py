@@ -20,7 +20,7 @@ SEQ = 16
 
 
 def write_all(directory: Path, epochs: tuple[int, ...] = (0, 10, 20, 29)) -> Path:
-    """Returns a folder as a student of the course has it: Transformer, diffusion, data, curves, and notebooks."""
+    """Return a folder as a student of the course has it: Transformer, diffusion, data, curves, and notebooks."""
     write_transformer(directory / "Transformer", epochs)
     write_diffusion(directory / "Diffusion")
     for name in ("L1_Sampling.ipynb", "tformer/train.py", "tokenizer.txt"):
@@ -30,7 +30,7 @@ def write_all(directory: Path, epochs: tuple[int, ...] = (0, 10, 20, 29)) -> Pat
 
 
 def write_transformer(directory: Path, epochs: tuple[int, ...]) -> None:
-    """Writes tokenizers, weights of these epochs, and curves."""
+    """Write tokenizers, weights of these epochs, and curves."""
     sizes = [write_tokenizer(directory / f"tokenizer_{language}.json", language) for language in SENTENCES]
     (directory / "weights").mkdir(parents=True)
     for epoch in epochs:
@@ -47,7 +47,7 @@ def write_transformer(directory: Path, epochs: tuple[int, ...]) -> None:
 
 
 def write_tokenizer(path: Path, language: str) -> int:
-    """Returns how many words the tokenizer knows that was written there."""
+    """Return how many words the tokenizer knows that was written there."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = ["[UNK]", "[PAD]", "[SOS]", "[EOS]"]
@@ -58,7 +58,7 @@ def write_tokenizer(path: Path, language: str) -> int:
 
 
 def write_diffusion(directory: Path) -> None:
-    """Writes state dicts without the shortcut that the course never stored, and the sprites with their labels."""
+    """Write state dicts without the shortcut that the course never stored, and the sprites with their labels."""
     (directory / "weights").mkdir(parents=True)
     names = {"model_0": 3, "model_4": 3, "model_31": 3, "L3_context_model_trained": 3, "L2_model_mnist_4": 1}
     for number, (name, channels) in enumerate(names.items()):

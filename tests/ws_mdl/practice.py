@@ -15,7 +15,7 @@ SMALL = {"d_model": 8, "N": 2, "h": 2, "d_ff": 16, "epochs": 2, "device": "cpu",
 
 
 def corpus(directory: Path, lines: int = 160) -> str:
-    """Writes sentences on things that keep their colours, and returns the file's place."""
+    """Write sentences on things that keep their colours, and return the file's place."""
     draw, path = random.Random(0), directory / "things.txt"
     colours = {"cat": "black", "dog": "brown", "bird": "blue", "frog": "green", "fox": "red"}
     things = [draw.choice(list(colours)) for _ in range(lines)]
@@ -27,7 +27,7 @@ def corpus(directory: Path, lines: int = 160) -> str:
 
 
 def trained_to_end(run, after: int | None = None) -> None:
-    """Trains a run to its end, or stops it after so many batches."""
+    """Train a run to its end, or stops it after so many batches."""
     with StopSignal() as stop:
 
         def count(_):
@@ -42,7 +42,7 @@ def machine():
 
 
 def torch_encoder(stack: Encoder) -> nn.TransformerEncoder:
-    """Returns torch.nn's encoder with a stack's weights: its attention's biases, which ours lacks, are zero."""
+    """Return torch.nn's encoder with a stack's weights: its attention's biases, which ours lacks, are zero."""
     block = stack.layers[0]
     d_model, h = len(block.residual_connections[0].norm.alpha), block.self_attention_block.h
     d_ff, eps = block.feed_forward_block.linear_1.out_features, stack.norm.eps
@@ -59,7 +59,7 @@ def torch_encoder(stack: Encoder) -> nn.TransformerEncoder:
 
 @torch.no_grad()
 def copy_block(ours, attention, norm1, norm2, linear1, linear2) -> None:
-    """Copies a block of ours into the parts of one of torch's."""
+    """Copy a block of ours into the parts of one of torch's."""
     own = ours.self_attention_block
     attention.in_proj_weight.copy_(torch.cat([own.w_q.weight, own.w_k.weight, own.w_v.weight]))
     attention.in_proj_bias.zero_()
@@ -79,7 +79,7 @@ def copy_norm(ours, theirs) -> None:
 
 @torch.no_grad()
 def stirred(model: nn.Module) -> nn.Module:
-    """Gives every weight a part in what comes out, also norms and biases, which begin as ones and zeros."""
+    """Give every weight a part in what comes out, also norms and biases, which begin as ones and zeros."""
     torch.manual_seed(1)
     for parameter in model.parameters():
         parameter += 0.3 * torch.randn_like(parameter)

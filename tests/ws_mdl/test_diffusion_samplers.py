@@ -49,13 +49,13 @@ class BestGuess:
         return (x - ab.sqrt() * x0) / (1 - ab).sqrt()
 
     def endless_steps(self, x):
-        """Returns where the deterministic way from x at the last step leads, in closed form."""
+        """Return where the deterministic way from x at the last step leads, in closed form."""
         ab = self.schedule.ab_t[-1]
         return self.mean + self.std * (x - ab.sqrt() * self.mean) / (self.std**2 * ab + 1 - ab).sqrt()
 
 
 def posterior(schedule, x0, x, t: int):
-    """Returns mean and variance of x at step t - 1, given x at step t and the clean x0 (Ho et al., equations 6, 7)."""
+    """Return mean and variance of x at step t - 1, given x at step t and the clean x0 (Ho et al., equations 6, 7)."""
     b, a, ab, ab_prev = schedule.b_t[t], schedule.a_t[t], schedule.ab_t[t], schedule.ab_t[t - 1]
     mean = ab_prev.sqrt() * b / (1 - ab) * x0 + a.sqrt() * (1 - ab_prev) / (1 - ab) * x
     return mean, (1 - ab_prev) / (1 - ab) * b
@@ -193,7 +193,7 @@ def test_ddim_of_every_step_with_eta_one_is_ddpm_with_the_posteriors_variance(ti
 
 
 def far_from_the_closed_form(order: int, eta: float, n: int = 20) -> float:
-    """Returns the error of DDIM where the truth is known: of each pixel without fresh noise, else of their spread."""
+    """Return the error of DDIM where the truth is known: of each pixel without fresh noise, else of their spread."""
     schedule = linear_schedule()
     model = BestGuess(schedule)
     x, _ = samplers.sample_ddim(model, schedule, 16, n, seed=0, eta=eta, order=order, spacing=1.5)

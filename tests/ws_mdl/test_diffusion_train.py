@@ -30,7 +30,7 @@ def small(**changes):
 @pytest.fixture(scope="module")
 def few():
     whole = data.load("digits")
-    return data.Pictures("digits", whole.x[:40], whole.labels[:40], whole.classes)
+    return data.LabelledImages("digits", whole.x[:40], whole.labels[:40], whole.classes)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_resumed_run_must_not_differ_in_what_its_weights_depend_on(volume, tmp
     with pytest.raises(ValueError, match="trained with n_feat 8; asked for is n_feat 16; give another --name"):
         train.train_model(small(n_feat=16, epochs=2), volume)
     stored = dataclasses.asdict(small())
-    small(epochs=9, keep=1).refuse_drift(stored, tmp_path)  # more epochs are no drift
+    small(epochs=9, keep=1).check_same_settings(stored, tmp_path)  # more epochs are no drift
     with pytest.raises(ValueError, match="preload is none"):
         train.train_model(small(preload="none"), volume)
 
@@ -160,7 +160,7 @@ def test_every_class_is_named_where_its_pictures_begin(trained, tmp_path):
 
 
 def _has_ink(drawn, row, column):
-    """Returns whether something is written above that picture of a white grid."""
+    """Return whether something is written above that picture of a white grid."""
     left, top = column * 17 * 4, row * (16 * 4 + visualize.BAND)
     return np.asarray(drawn)[top : top + visualize.BAND, left : left + 64].min() < 128
 

@@ -26,7 +26,7 @@ def smoothed_floor(words: int, smoothing: float = 0.1) -> float:
 
 
 def weights_left() -> float:
-    """Returns what the first of four equal words' weights add up to where the mask comes after the softmax."""
+    """Return what the first of four equal words' weights add up to where the mask comes after the softmax."""
     return float((torch.softmax(torch.zeros(4, 4), -1) * torch.ones(4, 4).tril())[0].sum())
 
 

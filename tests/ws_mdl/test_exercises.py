@@ -24,7 +24,7 @@ ATTENTION = exercise("transformer.attention")
 
 
 def solved(chosen) -> str:
-    """Returns the student's file with the lesson's code in it."""
+    """Return the student's file with the lesson's code in it."""
     given = file_for(chosen)
     code = definition(chosen)
     broken = with_slip(code, chosen.slip(chosen.bug)) if chosen.bug else blank(code)
@@ -77,7 +77,7 @@ def test_a_slip_is_known_by_its_name(chosen, slip):
 
 
 def attention(*changes: tuple[str, str]):
-    """Returns the verdict on the lesson's attention with changes."""
+    """Return the verdict on the lesson's attention with changes."""
     text = solved(ATTENTION)
     for old, new in changes:
         assert old in text
@@ -192,7 +192,7 @@ print(left)
 
 
 def is_running(number: int) -> bool:
-    """Returns whether that process runs; one that has ended may still wait for who takes up orphans."""
+    """Return whether that process runs; one that has ended may still wait for who takes up orphans."""
     try:
         return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -23,7 +23,7 @@ def found(tmp_path):
 
 
 def read(found, side: int = 16) -> tuple[torch.Tensor, int]:
-    """Returns the pictures, and how many episodes were decoded for them."""
+    """Return the pictures, and how many episodes were decoded for them."""
     told = []
     seen = images_of(found, found.episodes, KEYS, side, lambda done, total: told.append(done))
     return seen, len(told) - 1
@@ -72,7 +72,7 @@ def test_what_was_used_longest_ago_goes_first(found, volume, monkeypatch):
         old, new = new, old
     os.utime(new, (1, 1))
     (new.parent / ".interrupted.rgb").write_bytes(b"half")
-    monkeypatch.setattr(frames, "MOST", STEPS * 2 * 3 * (8 * 8 + 24 * 24))
+    monkeypatch.setattr(frames, "MAX_BYTES", STEPS * 2 * 3 * (8 * 8 + 24 * 24))
     read(found, 8)  # now it is used
     read(found, 24)
     assert old.exists() and not new.exists() and len(kept(volume)) == 2
@@ -99,7 +99,7 @@ def full(descriptor: int) -> None:
 
 def test_while_another_process_keeps_them_nobody_waits(found, volume):
     directory = frames.make_own_directory(volume.path("datasets") / frames.DIRECTORY)
-    with frames.only_one(directory) as mine:
+    with frames.exclusive_lock(directory) as mine:
         assert mine
         seen, _ = read(found)
     assert len(seen) == STEPS and not kept(volume)

@@ -29,7 +29,7 @@ DATA = {"transformer": corpus, "minivla": lambda directory: [str(data_sets.lerob
 
 
 def train(model: str, volume, data: list[str]) -> subprocess.CompletedProcess:
-    """Trains on a disk of 100 kB; behind what training printed stand the weight files that are there."""
+    """Train on a disk of 100 kB; behind what training printed stand the weight files that are there."""
     apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh"]
     module = f"services.{'' if model == 'minivla' else 'ws_mdl.'}{model}.train"
     command = [*apart, *forked.python("-m", module, "--device", "cpu", *COURSE[model], *data)]

@@ -24,7 +24,7 @@ class Stop:
 
 @pytest.fixture
 def both():
-    """Returns the lesson's network and the fast one, in eval mode, with the same weights."""
+    """Return the lesson's network and the fast one, in eval mode, with the same weights."""
     torch.manual_seed(0)
     fast = ContextUnet(1, FEATURES, 10, 16)
     plain = lesson.ContextUnet(1, FEATURES, 10, 16)
@@ -104,7 +104,7 @@ def test_whole_samplers_end_in_the_same_pictures(both, guidance):
 
 def test_two_epochs_of_training_lead_to_the_same_network():
     whole = data.load("digits")
-    few = data.Pictures("digits", whole.x[:40], whole.labels[:40], whole.classes)
+    few = data.LabelledImages("digits", whole.x[:40], whole.labels[:40], whole.classes)
     config = Config(context=True, n_feat=FEATURES, timesteps=TIMESTEPS, beta2=0.2, epochs=2, batch_size=8, device="cpu")
     run = train.get_training(config, Machine(torch.device("cpu")), few)
     plain = lesson.ContextUnet(1, FEATURES, 10, 16)

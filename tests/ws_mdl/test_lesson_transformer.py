@@ -22,7 +22,7 @@ VOCABULARY, SEQ = 29, 14
 
 
 def both(scale: float = 1.0):
-    """Returns the lesson's model and the fast one, with the same weights, larger ones to tell sentences apart."""
+    """Return the lesson's model and the fast one, with the same weights, larger ones to tell sentences apart."""
     torch.manual_seed(0)
     fast = build_transformer(VOCABULARY, VOCABULARY, SEQ, SEQ, **SIZES)
     with torch.no_grad():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from services.ws_mdl.practice import bert
-from services.ws_mdl.practice.bert import BERT, NOT_ASKED, Config, Examples, load, loss_of, mask_words
+from services.ws_mdl.practice.bert import BERT, IGNORED, Config, Examples, load, loss_of, mask_tokens
 from tests.ws_mdl.practice import SMALL, corpus, stirred, torch_encoder
 
 WORDS, SEQ, PAD = 30, 12, 1
@@ -55,8 +55,8 @@ def test_of_the_chosen_words_80_percent_are_masked_10_replaced_and_10_kept():
     generator, mask, words = torch.Generator().manual_seed(0), 4, torch.arange(5, WORDS)
     ids = torch.randint(0, WORDS, (400, 500), generator=generator)
     maskable = torch.isin(ids, words)
-    hidden, labels = mask_words(ids, maskable, mask, words, 0.15, generator)
-    asked = labels != NOT_ASKED
+    hidden, labels = mask_tokens(ids, maskable, mask, words, 0.15, generator)
+    asked = labels != IGNORED
     assert not (asked & ~maskable).any() and torch.equal(labels[asked], ids[asked])
     assert torch.equal(hidden[~asked], ids[~asked]), "what is not asked for stays"
     share = asked.sum() / maskable.sum()
@@ -71,7 +71,7 @@ def test_of_the_chosen_words_80_percent_are_masked_10_replaced_and_10_kept():
 @torch.no_grad()
 def test_the_loss_is_that_of_the_masked_words_and_of_the_next_text():
     ours, (ids, segments) = model(), some()
-    labels = torch.full_like(ids, NOT_ASKED)
+    labels = torch.full_like(ids, IGNORED)
     labels[0, 2], labels[2, 7] = 9, 11
     words, follows = ours(ids, segments)
     by_hand = -(words[0, 2].log_softmax(-1)[9] + words[2, 7].log_softmax(-1)[11]) / 2
@@ -94,7 +94,7 @@ def test_b_follows_a_in_half_of_the_pairs_and_comes_from_elsewhere_in_the_others
             first, second = pairs.pair(at, follows, generator)
             assert name(first[0]) == "[CLS]" and name(first[-1]) == name(second[-1]) == "[SEP]"
             assert len(first) + len(second) <= 64
-            block, start = pairs.places[at]
+            block, start = pairs.starts[at]
             texts = pairs.blocks[block]
             end = start + (len(texts) - start) // 2
             after = [token for ids in texts[end:] for token in ids][:30]
@@ -109,26 +109,26 @@ def test_examples_are_drawn_anew_and_held_out_ones_stay(pairs):
     generator, index = torch.Generator().manual_seed(0), torch.arange(4)
     first, again = pairs.examples(index, generator), pairs.examples(index, generator)
     assert not torch.equal(first.labels, again.labels)
-    assert all(map(torch.equal, pairs.held_out(), pairs.held_out()))
+    assert all(map(torch.equal, pairs.val_examples(), pairs.val_examples()))
     special = {pairs.id(token) for token in ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")}
-    assert not special & set(pairs.words.tolist()) and not special & set(first.labels.unique().tolist())
+    assert not special & set(pairs.word_ids.tolist()) and not special & set(first.labels.unique().tolist())
 
 
 def test_the_figures_are_counted_over_what_is_asked_for(pairs):
-    held, ours = pairs.held_out(), stirred(bert.get_model(Config(**SMALL, seq=64), pairs.tokenizer))
-    frequent = pairs.most_frequent
+    val, ours = pairs.val_examples(), stirred(bert.get_model(Config(**SMALL, seq=64), pairs.tokenizer))
+    frequent = pairs.frequent_word
     assert pairs.tokenizer.id_to_token(frequent) in ("the", "number", "sees")
-    figures = bert.figures_of(ours, held, frequent, batch=7)
+    figures = bert.figures_of(ours, val, frequent, batch=7)
     with torch.no_grad():
-        words, follows = ours(held.ids, held.segments)
-    asked = held.labels != NOT_ASKED
-    wanted = held.labels[asked]
+        words, follows = ours(val.ids, val.segments)
+    asked = val.labels != IGNORED
+    wanted = val.labels[asked]
     assert figures["masked_percent"] == pytest.approx(100 * (words.argmax(-1)[asked] == wanted).float().mean().item())
     assert figures["most_frequent_word_percent"] == pytest.approx(100 * (wanted == frequent).float().mean().item())
     assert figures["next_text_percent"] == pytest.approx(
-        100 * (follows.argmax(-1) == held.follows).float().mean().item()
+        100 * (follows.argmax(-1) == val.follows).float().mean().item()
     )
-    (line,) = bert.filled(ours, pairs.tokenizer, Examples(*(one[:1] for one in held)))
+    (line,) = bert.filled(ours, pairs.tokenizer, Examples(*(one[:1] for one in val)))
     assert line.startswith("[CLS] ") and line.count(" → ") == int(asked[0].sum()) and not line.endswith("[PAD]")
 
 

@@ -20,7 +20,7 @@ def model(**changes) -> Forecaster:
 
 
 def series(steps: int = 400) -> Series:
-    return Series(made(steps), first_held=300, horizon=HORIZON, lookback=CONTEXT)
+    return Series(made(steps), first_val=300, horizon=HORIZON, lookback=CONTEXT)
 
 
 # --- the model ----------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_guesses_that_learn_nothing():
 
 def test_the_linear_guess_is_a_ridge_regression():
     found = series()
-    windows = found.x[: found.first_held].double().unfold(0, CONTEXT + HORIZON, 1)
+    windows = found.x[: found.first_val].double().unfold(0, CONTEXT + HORIZON, 1)
     weights = forecast.fitted(windows, CONTEXT, 10.0)
     theirs = Ridge(alpha=10.0, solver="cholesky").fit(windows[:, :CONTEXT].numpy(), windows[:, CONTEXT:].numpy())
     np.testing.assert_allclose(weights[:-1].numpy().T, theirs.coef_, rtol=1e-6, atol=1e-9)
@@ -110,7 +110,7 @@ def test_the_linear_guess_is_a_ridge_regression():
 
 def test_no_guess_sees_what_it_is_asked_for():
     found, origins = series(), torch.tensor([340])
-    later = Series(found.values.clone(), found.first_held, HORIZON, CONTEXT)
+    later = Series(found.values.clone(), found.first_val, HORIZON, CONTEXT)
     later.values[340:] = 0.0
     for make in (forecast.naive, lambda one: forecast.seasonal(one, 24), forecast.linear):
         assert torch.equal(make(found)(origins), make(later)(origins))

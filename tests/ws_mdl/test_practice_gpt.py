@@ -52,13 +52,13 @@ def test_each_held_out_token_is_guessed_once_with_half_a_window_before_it():
         return -ours(ids)[0, -1].log_softmax(-1)[stream[at]].item()
 
     whole = sum(cost(short, at, SEQ) for at in range(1, len(short)))
-    assert gpt.held_out_nats(ours, [short], SEQ) == pytest.approx(whole, rel=1e-4)
-    assert gpt.held_out_nats(ours, [short, short], SEQ) == pytest.approx(2 * whole, rel=1e-4)
+    assert gpt.val_nats(ours, [short], SEQ) == pytest.approx(whole, rel=1e-4)
+    assert gpt.val_nats(ours, [short, short], SEQ) == pytest.approx(2 * whole, rel=1e-4)
     # after the first window each one begins half a window before the first token that it guesses
     starts = {at: 0 if at <= 12 else 6 * ((at - 13) // 6) + 6 for at in range(1, 40)}
     by_hand = sum(cost(long, at, at - starts[at]) for at in range(1, 40))
     assert min(at - start for at, start in starts.items() if at > 12) > SEQ // 2
-    assert gpt.held_out_nats(ours, [long], SEQ) == pytest.approx(by_hand, rel=1e-4)
+    assert gpt.val_nats(ours, [long], SEQ) == pytest.approx(by_hand, rel=1e-4)
 
 
 # --- sampling -----------------------------------------------------------------------------------------------
@@ -141,21 +141,21 @@ def test_more_order_tells_more_of_a_text_with_long_phrases():
 def test_what_is_held_out_is_neither_learned_from_nor_known_to_the_tokenizer(tmp_path, volume):
     path = corpus(tmp_path)
     found = text.load(path, None, "word", 100, 0.2, volume)
-    assert (len(found.train), len(found.held)) == (8, 2) and all(len(block) == text.RUN for block in found.held)
+    assert (len(found.train), len(found.val)) == (8, 2) and all(len(block) == text.RUN for block in found.val)
     name = found.tokenizer.id_to_token
-    learned, held = ([list(map(name, ids)) for block in part for ids in block] for part in (found.train, found.held))
-    numbers = Counter(word for words in (learned, held) for one in words for word in one if word.isdecimal())
+    learned, val = ([list(map(name, ids)) for block in part for ids in block] for part in (found.train, found.val))
+    numbers = Counter(word for words in (learned, val) for one in words for word in one if word.isdecimal())
     assert not numbers, "a number stands in one line alone: the tokenizer knows none"
     texts = text.read(path, None, volume)
-    lines = {at for at in range(len(texts)) if at // text.RUN in text.held_out(10, 0.2)}
-    assert found.held_characters == sum(len(texts[at]) + 1 for at in lines) and len(lines) == 32
+    lines = {at for at in range(len(texts)) if at // text.RUN in text.val_examples(10, 0.2)}
+    assert found.val_characters == sum(len(texts[at]) + 1 for at in lines) and len(lines) == 32
 
 
 def test_streams_are_texts_with_ends_between(tmp_path, volume):
     config = Config(corpus=corpus(tmp_path), **{**SMALL, "seq": 16, "tokenizer": "bpe", "vocab_size": 80})
     found = load(config, volume)
     assert stream_of([[7, 8], [9]], 3) == [3, 7, 8, 3, 9, 3]
-    assert all(stream[0] == stream[-1] == found.eos and stream.count(found.eos) == 17 for stream in found.held)
+    assert all(stream[0] == stream[-1] == found.eos and stream.count(found.eos) == 17 for stream in found.val)
     windows = found.windows(torch.arange(len(found)), torch.Generator().manual_seed(0))
     text_ids, row = found.train.tolist(), windows[3].tolist()
     starts = [at for at in range(len(text_ids) - 16) if text_ids[at : at + 17] == row]
@@ -164,7 +164,7 @@ def test_streams_are_texts_with_ends_between(tmp_path, volume):
 
 def test_tokens_are_characters_where_that_is_asked_for(tmp_path, volume):
     found = text.load(corpus(tmp_path), None, "character", 1000, 0.2, volume)
-    tokens = [found.tokenizer.id_to_token(token) for token in found.held[0][0]]
+    tokens = [found.tokenizer.id_to_token(token) for token in found.val[0][0]]
     assert all(len(token) == 1 for token in tokens) and "".join(tokens).replace("▁", " ").startswith(" the ")
 
 

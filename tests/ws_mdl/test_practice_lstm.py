@@ -52,7 +52,7 @@ def given(monkeypatch, sentences):
 
 
 def read_sentence(layer, x, real, way=""):
-    """Returns every position's h by the cell written out, with a torch.nn.LSTM's weights; 0 for padding, where the
+    """Return every position's h by the cell written out, with a torch.nn.LSTM's weights; 0 for padding, where the
     state stays as it was."""
     weights = [getattr(layer, f"{name}_l0{way}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     state = x.new_zeros(len(x), layer.hidden_size), x.new_zeros(len(x), layer.hidden_size)
@@ -172,7 +172,7 @@ def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(model, given, tmp_path
         first.batches += 1
     epochs.save(first, files)
     second = run_of(tmp_path, model=model, seed=99)
-    epochs.put_back(second, files.load_latest()[1])
+    epochs.load_run_state(second, files.load_latest()[1])
     second.config = first.config
     while second.epoch < 2:
         epochs.train_epoch(second, Never())

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 import torch
 
-from services.ws_mdl.epochs import put_back, save, state_of
+from services.ws_mdl.epochs import load_run_state, save, state_of
 from services.ws_mdl.practice import bert, forecast, gpt, skipgram, training, vit
 from services.ws_mdl.practice.settings import FREE
 from tests.ws_mdl.practice import SMALL, corpus, machine, trained_to_end
@@ -27,7 +27,7 @@ LABS = {
 
 @pytest.fixture(params=LABS)
 def begun(request, volume, tmp_path):
-    """Returns a lab's module, and a function that begins its run."""
+    """Return a lab's module, and a function that begins its run."""
     module, own = LABS[request.param]
     own = own if request.param in PICTURES_OR_NUMBERS else {**own, "corpus": corpus(tmp_path)}
 
@@ -58,7 +58,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(begun, volume):
     save(stopped, files)
     torch.manual_seed(99)  # nothing hangs on what torch would draw by itself
     resumed = begin()
-    put_back(resumed, files.load_latest()[1])
+    load_run_state(resumed, files.load_latest()[1])
     trained_to_end(resumed)
     assert same(state_of(resumed), state_of(whole)) and resumed.measure() == whole.measure()
 

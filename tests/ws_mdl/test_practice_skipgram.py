@@ -14,7 +14,7 @@ from services.ws_mdl.practice.skipgram import (
     nearest,
     neighbours,
     padded,
-    told_right,
+    top1_accuracy,
     word_scores,
 )
 from tests.ws_mdl.practice import corpus, stirred
@@ -25,8 +25,8 @@ PAD = 1
 def test_neighbours_do_not_reach_into_another_text():
     stream = padded([[[5, 6, 7], [8]], [[9, 4]]], PAD, window=2)
     assert stream.tolist() == [1, 1, 5, 6, 7, 1, 1, 8, 1, 1, 9, 4, 1, 1]
-    places = (stream != PAD).nonzero().squeeze(1)
-    assert neighbours(stream, places, 2).tolist() == [
+    positions = (stream != PAD).nonzero().squeeze(1)
+    assert neighbours(stream, positions, 2).tolist() == [
         [1, 1, 6, 7], [1, 5, 7, 1], [5, 6, 1, 1], [1, 1, 1, 1], [1, 1, 4, 1], [1, 9, 1, 1],
     ]  # fmt: skip
 
@@ -63,13 +63,13 @@ def test_frequent_words_are_left_out_and_the_reach_is_drawn(tmp_path, volume):
     found = load(Config(corpus=corpus(tmp_path), rare=0.01, window=3), volume)
     index = torch.arange(len(found))
     middle, near = found.examples(index, torch.Generator().manual_seed(0))
-    whole = neighbours(found.train, found.places, 3)
-    assert torch.equal(middle, found.train[found.places]) and ((near == whole) | (near == PAD)).all()
+    whole = neighbours(found.train, found.positions, 3)
+    assert torch.equal(middle, found.train[found.positions]) and ((near == whole) | (near == PAD)).all()
     the = found.tokenizer.token_to_id("the")
     share = found.counts[the] / found.counts.sum()
-    assert found.kept[the].item() == pytest.approx(math.sqrt(0.01 / share), rel=1e-4)
+    assert found.keep_probability[the].item() == pytest.approx(math.sqrt(0.01 / share), rel=1e-4)
     left = (near == the).sum() / (whole == the).sum()
-    assert left < found.kept[the], "and of the rest some are out of reach, or their middle is left out"
+    assert left < found.keep_probability[the], "and of the rest some are out of reach, or their middle is left out"
     far, close = ((near[:, place] != PAD).sum() for place in (0, 2))
     assert far < 0.6 * close, "the third word is seen in a third of the draws"
 
@@ -85,7 +85,7 @@ def test_the_missing_word_is_the_one_that_the_counts_tell():
     scores = word_scores(model, near, counts, trust=1.0)
     assert scores.argmax(dim=1).tolist() == [2, 3, 3], "and without a neighbour the most frequent one"
     assert scores[0, 2].item() == pytest.approx(math.log(10) + 4) and scores[2, 2].item() == pytest.approx(math.log(10))
-    assert told_right(model, near, torch.tensor([2, 3, 2]), counts, 1.0) == pytest.approx(2 / 3)
+    assert top1_accuracy(model, near, torch.tensor([2, 3, 2]), counts, 1.0) == pytest.approx(2 / 3)
 
 
 def test_nearest_words_point_the_same_way():

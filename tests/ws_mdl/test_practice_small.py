@@ -86,7 +86,7 @@ def test_five_tokens_through_an_embedding():
 
 def test_free_running_falls_behind_teacher_forcing():
     forced = small.taught(True, 150)
-    found = small.both_ways(forced)
+    found = small.forced_and_free(forced)
     assert (found.forced, found.free, found.rows) == near((0.75, 0.50, 0.07), abs=0.08)  # as the machine rounds
     assert found.forced > found.free + 0.1
     batch = small.digits_backwards(3, 6, torch.Generator().manual_seed(2))

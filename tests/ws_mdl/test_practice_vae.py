@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from services.ws_mdl import epochs
-from services.ws_mdl.diffusion.data import Pictures, load
+from services.ws_mdl.diffusion.data import LabelledImages, load
 from services.ws_mdl.diffusion.schedule import SCHEDULES, linear_schedule, perturb_input
 from services.ws_mdl.practice import diffusion_bound, training, vae
 from services.ws_mdl.practice.vae import (
@@ -40,7 +40,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def few(digits):
-    return Pictures("digits", digits.x[:60], digits.labels[:60], digits.classes)
+    return LabelledImages("digits", digits.x[:60], digits.labels[:60], digits.classes)
 
 
 def run_of(data, **changes):
@@ -127,7 +127,7 @@ def test_annealing_rises_in_a_line(few):
 def test_collapse_is_shown_and_cured(digits):
     """With σ = 4 no component of the digits is worth its nats; a learned σ, or free nats, bring the numbers back."""
     assert numbers_worth_having(digits.x, 4.0) == 0 and numbers_worth_having(digits.x, 0.5) == 21
-    some = Pictures("digits", digits.x[:900], digits.labels[:900], digits.classes)
+    some = LabelledImages("digits", digits.x[:900], digits.labels[:900], digits.classes)
     size = {"width": 8, "latent": 8, "epochs": 16, "batch_size": 50}
     lost = trained(some, sigma=4.0, **size).measure()
     assert lost["active"] == 0 and lost["KL"] < 0.1
@@ -170,7 +170,7 @@ def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(few, tmp_path):
         first.batches += 1
     epochs.save(first, files)
     second = run_of(few, anneal=0.5, seed=9)
-    epochs.put_back(second, files.load_latest()[1])
+    epochs.load_run_state(second, files.load_latest()[1])
     second.config = first.config
     while second.epoch < 2:
         epochs.train_epoch(second, Never())
@@ -185,7 +185,7 @@ def test_a_whole_run_keeps_weights_and_a_sheet_of_pictures(tmp_path, capsys):
     directory = tmp_path / "checkpoints" / "vae" / "digits"
     assert run.epoch == 1 and {"vae_00.pt", "samples.png"} == {path.name for path in directory.iterdir()}
     stored = vae.model_from(training.trained(Config, "digits", Volume(tmp_path)))
-    x = run.held.x[:3]
+    x = run.val.x[:3]
     assert not stored.training and torch.equal(stored(x), run.averaged(x))
     printed = capsys.readouterr().out
     assert "1,617 images of digits, 3 numbers for each" in printed and "epoch 1, held out: ELBO -" in printed
@@ -205,7 +205,7 @@ def test_a_latent_map_goes_from_corner_to_corner():
 
 
 def posterior(schedule, x0, x, t):
-    """Returns mean and variance of q(x_{t-1} | x_t, x_0), for t from 2 (Ho et al., equations 6 and 7)."""
+    """Return mean and variance of q(x_{t-1} | x_t, x_0), for t from 2 (Ho et al., equations 6 and 7)."""
     b, a = schedule.b_t[t].double(), schedule.a_t[t].double()
     left, before = schedule.ab_t[t].double(), schedule.ab_t[t - 1].double()
     mean = before.sqrt() * b / (1 - left) * x0 + a.sqrt() * (1 - before) / (1 - left) * x
@@ -213,7 +213,7 @@ def posterior(schedule, x0, x, t):
 
 
 def mean_of_step(schedule, x, t, pred_noise):
-    """Returns the mean of p(x_{t-1} | x_t) where that is the noise in x (equation 11)."""
+    """Return the mean of p(x_{t-1} | x_t) where that is the noise in x (equation 11)."""
     b, a, left = schedule.b_t[t].double(), schedule.a_t[t].double(), schedule.ab_t[t].double()
     return (x - b / (1 - left).sqrt() * pred_noise) / a.sqrt()
 

@@ -41,7 +41,7 @@ def test_a_patch_is_a_square_times_one_matrix():
 
 
 def shuffled(x: torch.Tensor, patch: int = 4) -> torch.Tensor:
-    """Returns pictures whose patches changed places."""
+    """Return pictures whose patches changed places."""
     squares = x.unfold(2, patch, patch).unfold(3, patch, patch).flatten(2, 3)
     order = torch.randperm(squares.shape[2], generator=torch.Generator().manual_seed(0))
     grid = x.shape[-1] // patch
@@ -86,18 +86,18 @@ def test_pictures_that_cannot_be_cut_are_refused():
 def test_a_moved_picture_keeps_what_is_in_its_middle():
     x = torch.zeros(50, 1, 16, 16)
     x[:, :, 7, 7] = 1
-    seen = vit.moved(x, 2, torch.Generator().manual_seed(0))
+    seen = vit.random_shift(x, 2, torch.Generator().manual_seed(0))
     places = {tuple(place.tolist()) for place in seen.nonzero()[:, 2:]}
     assert (seen.sum((1, 2, 3)) == 1).all() and len(places) > 15
     assert all(5 <= row <= 9 and 5 <= column <= 9 for row, column in places)
-    assert torch.equal(vit.moved(x, 0, torch.Generator()), x)
+    assert torch.equal(vit.random_shift(x, 0, torch.Generator()), x)
 
 
 def test_digits_that_are_held_out_are_never_learned_from():
     found = vit.load(Config(held_fraction=0.25), Volume())
-    assert (len(found.train), len(found.held)) == (1348, 449)
+    assert (len(found.train), len(found.val)) == (1348, 449)
     learned = {row.numpy().tobytes() for row in found.train.x}
-    assert sum(row.numpy().tobytes() in learned for row in found.held.x) <= 1  # two pictures may be alike
+    assert sum(row.numpy().tobytes() in learned for row in found.val.x) <= 1  # two pictures may be alike
 
 
 # --- frames of demonstrations -------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ def test_the_frames_of_a_data_set_are_told_apart_by_task_and_episodes_are_held_o
     write(volume.path("datasets") / "dots", 10)
     found = vit.load(Config(data="dots", side=16, held_fraction=0.2), volume)
     assert found.train.classes == ("Go to the red dot", "Go to the blue dot")
-    assert (len(found.train), len(found.held)) == (8 * STEPS, 2 * STEPS)
-    assert found.held.labels.tolist() == [0] * STEPS + [1] * STEPS, "the last episode of each task"
+    assert (len(found.train), len(found.val)) == (8 * STEPS, 2 * STEPS)
+    assert found.val.labels.tolist() == [0] * STEPS + [1] * STEPS, "the last episode of each task"
     assert found.train.x.shape[1:] == (3, 16, 16) and found.train.x.min() >= -1 and found.train.x.max() <= 1
 
 

@@ -65,7 +65,7 @@ def serving(module: str, route: str, *words: str, **variables: str):
 
 
 def ask(url: str, token: str | None = None, method: str = "GET", body: dict | None = None, scheme: str = "token"):
-    """Returns an answer's status and body."""
+    """Return an answer's status and body."""
     headers = {"Authorization": f"{scheme} {token}"} if token else {}
     data = json.dumps(body).encode() if body is not None else None
     try:
@@ -213,7 +213,7 @@ def test_a_kernel_that_was_killed_for_memory_says_so_below_its_cell(tmp_path):
 
 
 def _until_restarted(channel, request: str) -> str:
-    """Returns what a cell put out until its kernel was started again."""
+    """Return what a cell put out until its kernel was started again."""
     text = ""
     while True:
         message = json.loads(channel.recv())
@@ -257,12 +257,12 @@ def test_hangul_in_a_students_plot_has_glyphs_and_latin_looks_as_ever(notebook):
 
 
 def run_code(url: str, code: str, token: str = TOKEN) -> str:
-    """Returns what a new kernel prints for `code`, over the server's own WebSocket."""
+    """Return what a new kernel prints for `code`, over the server's own WebSocket."""
     return _text(run_cell(url, code, token))
 
 
 def run_cell(url: str, code: str, token: str = TOKEN) -> list[dict]:
-    """Returns the messages that a new kernel sends while it runs `code`. Fails with the traceback of an error."""
+    """Return the messages that a new kernel sends while it runs `code`. Fails with the traceback of an error."""
     kernel = json.loads(ask(f"{url}/api/kernels", token, "POST", {})[1])["id"]
     channel = _connect(url, kernel, token)
     try:
@@ -273,7 +273,7 @@ def run_cell(url: str, code: str, token: str = TOKEN) -> list[dict]:
 
 
 def _connect(url: str, kernel: str, token: str):
-    """Returns a WebSocket to a kernel that reports its state on it.
+    """Return a WebSocket to a kernel that reports its state on it.
 
     The kernel's status messages are published: what it sends before the server has subscribed is lost, and the server
     does not wait for its subscription where the kernel is busy just then.
@@ -304,7 +304,7 @@ def _send(channel, kind: str, content: dict) -> str:
 
 
 def _messages(channel, request: str, limit_s: float = 300):
-    """Yields the messages that answer `request`. Raises TimeoutError where the last of them does not come in time."""
+    """Yield the messages that answer `request`. Raises TimeoutError where the last of them does not come in time."""
     import websocket
 
     end = time.monotonic() + limit_s
@@ -393,7 +393,7 @@ def test_root_is_refused(tmp_path):
 
 
 def write_scalar(volume: Path, value: float) -> None:
-    """Writes a training run's curve of one point."""
+    """Write a training run's curve of one point."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(volume / "logs" / "tensorboard" / "transformer" / "first")) as writer:
@@ -401,7 +401,7 @@ def write_scalar(volume: Path, value: float) -> None:
 
 
 def wait_for_scalars(url: str, **asking) -> list:
-    """Returns the points of the curve as soon as TensorBoard has read it: [wall time, step, value] each."""
+    """Return the points of the curve as soon as TensorBoard has read it: [wall time, step, value] each."""
     query = "/data/plugin/scalars/scalars?tag=train%2Floss&run=transformer%2Ffirst"
     end = time.monotonic() + 60
     while (answer := ask(url + query, **asking))[0] != 200:
@@ -464,7 +464,7 @@ def _named_in(process) -> str:
 
 
 def _closed(path: Path, top: Path) -> bool:
-    """Returns whether a folder on the way from `top` lets nobody else through."""
+    """Return whether a folder on the way from `top` lets nobody else through."""
     return any(not directory.stat().st_mode & 0o011 for directory in path.parents if directory.is_relative_to(top))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.ws_mdl.epochs import put_back, save, state_of
+from services.ws_mdl.epochs import load_run_state, save, state_of
 from services.ws_mdl.practice import vit
 from services.ws_mdl.transformer.config import Config
 from services.ws_mdl.transformer.train import Trainer, train_model
@@ -75,7 +75,7 @@ def test_a_run_goes_on_in_the_threads_that_it_began_in(idle, volume, capsys):
     idle(1)
     resumed = vit_run(volume)
     assert resumed.machine.threads == 1
-    put_back(resumed, files.load_latest()[1])
+    load_run_state(resumed, files.load_latest()[1])
     assert resumed.machine.threads == torch.get_num_threads() == 3
     trained_to_end(resumed)
     ours, theirs = state_of(resumed), state_of(whole)
@@ -87,7 +87,7 @@ def test_a_run_goes_on_in_the_threads_that_it_began_in(idle, volume, capsys):
 def test_a_number_that_this_machine_does_not_have_is_reported(idle, volume, capsys):
     idle(3)
     run = vit_run(volume)
-    put_back(run, {**state_of(run), "threads": 9})
+    load_run_state(run, {**state_of(run), "threads": 9})
     assert run.machine.threads == MAX
     assert "4 threads here, 9 until now" in capsys.readouterr().out
 
@@ -95,7 +95,7 @@ def test_a_number_that_this_machine_does_not_have_is_reported(idle, volume, caps
 def test_files_without_a_number_keep_the_idle_cores(idle, volume):
     idle(2)
     run = vit_run(volume)
-    put_back(run, {key: value for key, value in state_of(run).items() if key != "threads"})
+    load_run_state(run, {key: value for key, value in state_of(run).items() if key != "threads"})
     assert run.machine.threads == 2
 
 

@@ -234,8 +234,8 @@ def tokenizer():
 
 
 def pairs_of(*lengths: tuple[int, int]) -> list[tuple[str, str]]:
-    words = "abcdefgh" * 20
-    return [(" ".join(words[:src]), " ".join(words[:tgt])) for src, tgt in lengths]
+    letters = "abcdefgh" * 20
+    return [(" ".join(letters[:src]), " ".join(letters[:tgt])) for src, tgt in lengths]
 
 
 def test_a_batch_holds_what_encoder_decoder_and_loss_need(tokenizer):

@@ -36,10 +36,10 @@ def ending(transformer):
 
 
 def log_probability(model, source: torch.Tensor, ids: list[int]) -> float:
-    """Returns log p(ids [EOS] | source) by one pass over the whole sentence, words that are none left out."""
-    words = torch.tensor([[SPECIAL.sos, *ids]])
-    mask = torch.ones(words.shape[1], words.shape[1], dtype=torch.bool).tril()
-    scores = model(source, words, None, mask)[0]
+    """Return log p(ids [EOS] | source) by one pass over the whole sentence, words that are none left out."""
+    tokens = torch.tensor([[SPECIAL.sos, *ids]])
+    mask = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
+    scores = model(source, tokens, None, mask)[0]
     scores[:, [SPECIAL.pad, SPECIAL.sos]] = float("-inf")
     return float(scores.log_softmax(-1).gather(1, torch.tensor([*ids, SPECIAL.eos])[:, None]).sum())
 
@@ -111,11 +111,11 @@ def test_texts_are_translated_in_their_order_whatever_the_batches(speaker, token
 
 
 def test_a_length_penalty_favours_longer_translations(speaker, tokenizer):
-    def words(penalty: float) -> int:
+    def tokens(penalty: float) -> int:
         found = decode.translate(speaker, ["a b c", "g f e d"], tokenizer, tokenizer, seq=12, beam=6, penalty=penalty)
         return sum(len(text.split()) for text in found)
 
-    assert words(0.0) < words(10.0)
+    assert tokens(0.0) < tokens(10.0)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def some_mask(batch: int, queries: int, keys: int) -> torch.Tensor:
 
 
 def randomize(module: nn.Module) -> nn.Module:
-    """Gives norms and biases values too, so that an equality means something."""
+    """Give norms and biases values too, so that an equality means something."""
     for parameter in module.parameters():
         if parameter.dim() == 1:
             nn.init.normal_(parameter, mean=0.5, std=0.3)
@@ -52,7 +52,7 @@ def copy_norm(ours: lab.LayerNormalization, theirs: nn.LayerNorm) -> None:
 
 
 def copy_block(ours: nn.Module, theirs: nn.Module) -> None:
-    """Copies an encoder or a decoder block into its torch.nn counterpart."""
+    """Copy an encoder or a decoder block into its torch.nn counterpart."""
     copy_attention(ours.self_attention_block, theirs.self_attn)
     if hasattr(ours, "cross_attention_block"):
         copy_attention(ours.cross_attention_block, theirs.multihead_attn)

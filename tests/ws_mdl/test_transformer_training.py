@@ -49,7 +49,7 @@ def corpus(volume) -> str:
 
 @pytest.fixture
 def make(volume, corpus):
-    """Returns a function: settings -> a Trainer over the small corpus, resumed from its folder where it has weights."""
+    """Return a function: settings -> a Trainer over the small corpus, resumed from its folder where it has weights."""
 
     def trainer(**changes) -> Trainer:
         config = Config(**{**SMALL, "corpus": corpus, "name": "run", **changes})
@@ -62,7 +62,7 @@ def make(volume, corpus):
 
 
 def steps(trainer: Trainer, count: int) -> None:
-    """Takes that many steps, over as many epochs as they need, without validation."""
+    """Take that many steps, over as many epochs as they need, without validation."""
     loader = trainer.data.train_dataloader
     while count:
         loader.batch_sampler.set_position(trainer.epoch + 1, trainer.batches)
@@ -179,7 +179,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(make, stop_at):
     resumed = make()
     assert (resumed.global_step, resumed.batches) == (stop_at, stopped.batches)
     steps(resumed, 25 - stop_at)
-    assert same(weights(resumed), weights(straight)) and resumed.words == straight.words
+    assert same(weights(resumed), weights(straight)) and resumed.token_count == straight.token_count
     assert float(resumed.loss_sum) == float(straight.loss_sum)
 
 
@@ -437,8 +437,8 @@ def test_translate_prints_the_translation_and_draws(volume, corpus, make):
     trainer = make()
     steps(trainer, 1)
     trainer.save()
-    words = ["a b c", "--pictures", "--device", "cpu"]
-    command = forked.python("-m", "services.ws_mdl.transformer.translate", *words)
+    arguments = ["a b c", "--pictures", "--device", "cpu"]
+    command = forked.python("-m", "services.ws_mdl.transformer.translate", *arguments)
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=1200)
     assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr

@@ -114,7 +114,7 @@ def test_every_slider_of_the_diffusion_viewers_changes_the_picture(drawer):
 
 
 def drawings(path: Path) -> list[dict[str, str]]:
-    """Returns what a page holds for each of its viewers."""
+    """Return what a page holds for each of its viewers."""
     found = re.findall(r'(?s)<script type="application/json">(.*?)</script>', path.read_text(encoding="utf-8"))
     return [json.loads(text) for text in found]
 
@@ -137,7 +137,7 @@ def test_every_viewer_works_in_a_page_in_light_and_dark_at_400_pixels(run, drawe
     few = {"steps": (5,), "η": (0.0,), "guidance": (1.0,), "context": (diffusion.NO_CONTEXT, "3")}
     boxes = {
         "attention": (viewers.attention(view), {}),
-        "next words": (viewers.next_words(run, SENTENCE), {}),
+        "next words": (viewers.next_token(run, SENTENCE), {}),
         "tree": (viewers.beam_tree(run, SENTENCE), {}),
         "denoising": (diffusion.denoising(drawer), few),
         "noising": (diffusion.noising(load("digits").x[3]), {}),

@@ -1,1 +1,1 @@
-"""What stands in for the hub where there is none: texts, tokenizers and small models in the hub's formats."""
+"""Local stand-ins for the hub: texts, tokenizers and small models in its formats."""

@@ -1,7 +1,7 @@
-"""Texts from a small grammar, with the columns of the data sets on the hub that they stand in for.
+"""Texts from a small grammar, with the columns of the hub data sets that they replace.
 
-No review, headline or pair comes twice, so that what is measured with was never learned. What is learned from them
-says that the machinery works, and nothing about Korean.
+No review, headline or pair occurs twice, so test rows are never in the training set. Results on them show that the
+code works; they say nothing about Korean.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ LIKED = (("훌륭하", "훌륭했다"), ("재미있", "재미있었다"), ("감�
 DISLIKED = (("지루하", "지루했다"), ("어색하", "어색했다"), ("뻔하", "뻔했다"), ("실망스럽", "실망스러웠다"),
             ("엉성하", "엉성했다"), ("유치하", "유치했다"))  # fmt: skip
 BEFORE = ("", "이 영화는 ", "주말에 봤는데 ", "친구와 봤는데 ", "기대하고 갔는데 ")
-HOW = ("", "정말 ", "생각보다 ", "솔직히 ", "처음부터 끝까지 ")
+ADVERBS = ("", "정말 ", "생각보다 ", "솔직히 ", "처음부터 끝까지 ")
 AFTER = ("", ".", "!", " ㅠㅠ", " ...")
-NEGATED = 0.3  # share of reviews that say it by "not": counting words alone cannot tell those
+NEGATED = 0.3  # share of negated reviews, which a bag of words cannot classify
 
 
 def review(draw: random.Random) -> Row:
-    """Return a sentence about a film and whether it was liked: "정말 결말이 지루하지 않았다." was."""
+    """Return a movie review and its label, as in "정말 결말이 지루하지 않았다.": 1."""
     liked = draw.random() < 0.5
     negated = draw.random() < NEGATED
     stem, past = draw.choice(LIKED if liked != negated else DISLIKED)
-    said = f"{stem}지 않았다" if negated else past
-    text = f"{draw.choice(BEFORE)}{draw.choice(HOW)}{with_subject(draw.choice(TOPICS))} {said}{draw.choice(AFTER)}"
+    predicate = f"{stem}지 않았다" if negated else past
+    start = f"{draw.choice(BEFORE)}{draw.choice(ADVERBS)}"
+    text = f"{start}{with_subject(draw.choice(TOPICS))} {predicate}{draw.choice(AFTER)}"
     return {"document": text, "label": int(liked)}
 
 
@@ -42,49 +43,51 @@ OFFICES = ("시청", "대학", "연구소", "병원", "박물관", "도서관", 
 THINGS = ("로봇 교실", "무료 강좌", "야간 버스", "과학 축제", "독서 모임", "자전거 길", "벼룩시장", "건강 검진")
 DEEDS = ("운영", "시작", "확대", "중단", "준비", "공개")
 DAYS = ("월요일", "화요일", "수요일", "목요일", "금요일")
-WHY = ("시민의 요청이 많았기 때문이다", "올해 예산이 정해졌기 때문이다", "지난해 반응이 좋았기 때문이다")
+REASONS = ("시민의 요청이 많았기 때문이다", "올해 예산이 정해졌기 때문이다", "지난해 반응이 좋았기 때문이다")
 
 
 def article(draw: random.Random) -> Row:
-    """Return a report of two sentences and its headline, whose words are all in the report."""
-    city, office, thing, deed = (draw.choice(words) for words in (CITIES, OFFICES, THINGS, DEEDS))
+    """Return a report of two sentences and a headline of words from the report."""
+    city, office, thing, deed = (draw.choice(options) for options in (CITIES, OFFICES, THINGS, DEEDS))
     first = f"{city} {with_topic(office)} {draw.choice(DAYS)} {with_object(thing)} {deed}한다고 밝혔다."
-    return {"title": f"{city} {office}, {thing} {deed}", "document": f"{first} {draw.choice(WHY)}."}
+    return {"title": f"{city} {office}, {thing} {deed}", "document": f"{first} {draw.choice(REASONS)}."}
 
 
 # --- pairs: translation {en, ko} --------------------------------------------------------------------------------------
 
-WHO = (("the student", "학생"), ("the teacher", "선생님"), ("the child", "아이"), ("my friend", "친구"),
+SUBJECTS = (("the student", "학생"), ("the teacher", "선생님"), ("the child", "아이"), ("my friend", "친구"),
        ("the robot", "로봇"), ("the doctor", "의사"), ("the farmer", "농부"), ("my sister", "언니"))  # fmt: skip
-DOES = (("reads", "read", "읽"), ("finds", "find", "찾"), ("hides", "hide", "숨기"), ("shows", "show", "보여주"),
+VERBS = (("reads", "read", "읽"), ("finds", "find", "찾"), ("hides", "hide", "숨기"), ("shows", "show", "보여주"),
         ("buys", "buy", "사"), ("throws", "throw", "던지"), ("receives", "receive", "받"))  # fmt: skip
-WHAT = (("book", "책"), ("letter", "편지"), ("map", "지도"), ("newspaper", "신문"), ("card", "카드"), ("box", "상자"),
-        ("picture", "그림"), ("toy", "장난감"))  # fmt: skip
-KIND = (("", ""), ("old ", "오래된 "), ("small ", "작은 "), ("red ", "빨간 "), ("new ", "새 "))
-WHEN = (("", ""), (" today", "오늘 "), (" every day", "매일 "), (" in the morning", "아침에 "))
+OBJECTS = (("book", "책"), ("letter", "편지"), ("map", "지도"), ("newspaper", "신문"), ("card", "카드"),
+           ("box", "상자"), ("picture", "그림"), ("toy", "장난감"))  # fmt: skip
+ADJECTIVES = (("", ""), ("old ", "오래된 "), ("small ", "작은 "), ("red ", "빨간 "), ("new ", "새 "))
+TIMES = (("", ""), (" today", "오늘 "), (" every day", "매일 "), (" in the morning", "아침에 "))
 
 
 def pair(draw: random.Random) -> Row:
-    """Return an English sentence and its Korean one, in which the verb stands last and "not" hangs on it."""
-    who, does, what, kind, when = (draw.choice(words) for words in (WHO, DOES, WHAT, KIND, WHEN))
-    third, plain, stem = does
+    """Return an English sentence and its Korean translation, with the verb last and negation as its suffix."""
+    subject, verb, noun, adjective, time = (
+        draw.choice(options) for options in (SUBJECTS, VERBS, OBJECTS, ADJECTIVES, TIMES)
+    )
+    third, plain, stem = verb
     if draw.random() < NEGATED:
-        said, ending = f"does not {plain}", f"{stem}지 않는다"
+        predicate, korean_verb = f"does not {plain}", f"{stem}지 않는다"
     else:
-        said, ending = third, stem + "는다" if ends_closed(stem) else with_closing_n(stem) + "다"
-    english = f"{who[0]} {said} the {kind[0]}{what[0]}{when[0]}"
-    korean = f"{when[1]}{with_subject(who[1])} {kind[1]}{with_object(what[1])} {ending}"
+        predicate, korean_verb = third, stem + "는다" if ends_closed(stem) else with_closing_n(stem) + "다"
+    english = f"{subject[0]} {predicate} the {adjective[0]}{noun[0]}{time[0]}"
+    korean = f"{time[1]}{with_subject(subject[1])} {adjective[1]}{with_object(noun[1])} {korean_verb}"
     return {"translation": {"en": english, "ko": korean}}
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 MAKERS: dict[str, Callable[[random.Random], Row]] = {"reviews": review, "news": article, "pairs": pair}
-DISTINCT = {"reviews": "document", "news": "title", "pairs": "translation"}  # no two rows have the same
+DISTINCT = {"reviews": "document", "news": "title", "pairs": "translation"}  # column that is unique
 
 
 def rows(kind: str, count: int, seed: int = 0) -> list[Row]:
-    """Return `count` different rows of a kind, the same ones at every call; as many as there are, at most."""
+    """Return `count` different rows of a kind, or all that exist; deterministic."""
     draw, distinct = random.Random(f"{kind} {seed}"), {}
     for _ in range(20 * count):
         row = MAKERS[kind](draw)
@@ -96,7 +99,7 @@ def rows(kind: str, count: int, seed: int = 0) -> list[Row]:
 
 
 def sentences(count: int = 1500) -> Iterator[str]:
-    """Yield sentences of all kinds, Korean and English: what tokenizers are trained on."""
+    """Yield Korean and English sentences of all kinds, to train tokenizers on."""
     for kind in MAKERS:
         for row in rows(kind, count):
             columns = row.get("translation", row)

@@ -1,4 +1,4 @@
-"""Three tokenizers trained here, each as the models of its kind have it: WordPiece, byte-level BPE, unigram.
+"""Three tokenizers trained locally: BERT's WordPiece, GPT-2's byte-level BPE, T5's unigram.
 
 They are small (a vocabulary of a thousand or so, from a few thousand sentences) and saved in the hub's files.
 """
@@ -14,16 +14,16 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase, T5Tokenizer
 
-SIZE = 1200  # at most
+SIZE = 1200  # maximum vocabulary
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 GPT_SPECIAL = ("<pad>", "</s>")
-T5_SPECIAL = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # T5's own numbers; it has no beginning
+T5_SPECIAL = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # T5's ids; it has no BOS token
 
 
 def wordpiece(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
-    """Return BERT's kind: pieces of words, those within a word marked ##; a word with an unknown letter is [UNK].
+    """Train BERT's WordPiece: continuation pieces are marked ##; a word with an unknown letter is [UNK].
 
-    Nothing is made lower case: BERT's way of that takes accents off too, and so takes Hangul apart.
+    Nothing is lowercased: BERT's lowercasing also strips accents, which decomposes Hangul.
     """
     learner = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = normalizers.BertNormalizer(lowercase=False)
@@ -35,11 +35,11 @@ def wordpiece(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase
 
 
 def byte_bpe(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
-    """Return GPT-2's kind: merges of the bytes of UTF-8. Any text can be written, and comes back to the byte."""
+    """Train GPT-2's byte-level BPE: merges of UTF-8 bytes, lossless for any text."""
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     learner.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()  # all 256 bytes, also those that no text here has
+    alphabet = pre_tokenizers.ByteLevel.alphabet()  # all 256 bytes, including those that do not occur
     learner.train_from_iterator(
         texts,
         trainers.BpeTrainer(
@@ -58,7 +58,7 @@ def byte_bpe(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
 
 
 def unigram(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
-    """Return T5's kind: SentencePiece's unigram model, which takes spaces for letters (▁) and the likeliest pieces."""
+    """Train T5's SentencePiece unigram model: spaces are symbols (▁), and a text gets its most likely pieces."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, vocab_size=size, model_type="unigram",

@@ -23,7 +23,7 @@ NAMED: dict[str, tuple[tuple[str, ...], Callable[[Languages, Volume], Corpus]]] 
 
 
 def load(name: str, pair: str | None, volume: Volume) -> Corpus:
-    """Returns a corpus with source and target in the direction that `pair` ("en-it") says.
+    """Return a corpus with source and target in the direction that `pair` ("en-it") says.
 
     Raises ValueError for an unknown name or pair, a file that cannot be read as pairs, or a corpus without any.
     """
@@ -40,7 +40,7 @@ def load(name: str, pair: str | None, volume: Volume) -> Corpus:
 
 
 def _languages(name: str, pair: str, offered: tuple[str, ...] | None) -> Languages:
-    """Returns the two languages of "en-it"; either direction of an offered pair will do."""
+    """Return the two languages of "en-it"; either direction of an offered pair will do."""
     source, _, target = pair.partition("-")
     if not source or not target or source == target:
         raise ValueError(f"pair {pair!r} is not two languages; expected source and target as in 'en-it'")

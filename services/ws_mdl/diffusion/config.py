@@ -30,21 +30,23 @@ class Config(RunSettings):
         "data", "context", "n_feat", "schedule", "timesteps", "beta1", "beta2", "batch_size", "keep_context", "seed",
     )  # fmt: skip
 
-    data: str = data_option("digits", "digits, sprites, mnist, a folder with the course's .npy files or MNIST's")
-    context: bool = option(False, "tell the network the class of a picture")
+    data: str = data_option("digits", "digits, sprites, mnist, or a directory with the course's .npy files or MNIST's")
+    context: bool = option(False, "condition the network on the image's class")
     n_feat: int = option(64, "width of the network", "[1, inf)")
 
     schedule: Literal["linear", "cosine"] = option("linear", "how noise grows over the steps")
-    timesteps: int = option(500, "from a picture to noise", "[1, inf)")
-    beta1: float = option(1e-4, "of the linear schedule: noise of the first step", "(0, 1)")
-    beta2: float = option(0.02, "and of the last", "(0, 1)")
+    timesteps: int = option(500, "steps from image to noise", "[1, inf)")
+    beta1: float = option(1e-4, "linear schedule: noise of the first step", "(0, 1)")
+    beta2: float = option(0.02, "linear schedule: noise of the last step", "(0, 1)")
 
-    epochs: int = option(32, "passes over what is learned from", "[1, inf)")
-    batch_size: int = option(100, "pictures", "[1, inf)")
-    lrate: float = option(1e-3, "falls evenly to 0", "(0, inf)")
-    keep_context: float = option(0.9, "how often a picture's context is told; the network learns both ways", "[0, 1]")
-    ema: float = option(0.995, "of the averaged weights that pictures are made with; 0: none", "[0, 1]")
-    seed: int = option(0, "of weights, noise and the order of pictures")
+    epochs: int = option(32, "passes over the training set", "[1, inf)")
+    batch_size: int = option(100, "images", "[1, inf)")
+    lrate: float = option(1e-3, "initial; decays linearly to 0", "(0, inf)")
+    keep_context: float = option(
+        0.9, "probability of keeping the context in training, for classifier-free guidance", "[0, 1]"
+    )
+    ema: float = option(0.995, "decay of the averaged weights, which are used for sampling; 0: none", "[0, 1]")
+    seed: int = option(0, "of weights, noise and data order")
 
     device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where a GPU computes in it")
@@ -53,7 +55,7 @@ class Config(RunSettings):
     preload: str = preload_option()
     keep: int = keep_option()
     save_every: int = option(4, "epochs between two weight files", "[1, inf)")
-    sample_every: int = option(4, "epochs between two sample pictures in TensorBoard", "[1, inf)")
+    sample_every: int = option(4, "epochs between two sample images in TensorBoard", "[1, inf)")
 
     def __post_init__(self) -> None:
         if self.name is None:
@@ -61,8 +63,8 @@ class Config(RunSettings):
         self.check()
 
     def make_schedule(self) -> Schedule:
-        """Returns the noise schedule of the run."""
-        # `./lab` imports this module, and has no torch
+        """Return the run's noise schedule."""
+        # `./lab` imports this module without torch
         from services.ws_mdl.diffusion.schedule import cosine_schedule, linear_schedule
 
         if self.schedule == "cosine":
@@ -75,38 +77,36 @@ class SampleRequest(Options):
     """What to sample. The flags of `sample diffusion` are these fields."""
 
     name: str | None = trained_option("diffusion")
-    epoch: str | None = epoch_option("are put side by side")
+    epoch: str | None = epoch_option("are compared side by side")
     context: str | None = option(
-        None, "a class, a mix as in hero:1,food:0.6, or all", default_help="all where the run has a context"
+        None, "a class, a mix as in hero:1,food:0.6, or all", default_help="all, if the run has a context"
     )
-    count: int = option(32, "how many pictures", "[1, inf)")
+    count: int = option(32, "number of images", "[1, inf)")
     sampler: Literal["ddim", "ddpm", "incorrect"] = option(
-        "ddim", "ddim, ddpm, or incorrect (adds no noise back: for the lesson)"
+        "ddim", "ddim, ddpm, or incorrect (adds no noise; for the lesson)"
     )
     steps: int | None = option(None, "of ddim, 1 to 500", "[1, 500]", default_help="20")
-    eta: float = option(0.0, "of ddim: share of fresh noise, 0 to 1", "[0, 1]")
-    clip: bool = option(False, "of ddim: keep what it predicts in a picture's range")
-    spacing: float = option(1.0, "of ddim's steps: 1 is even, 1.5 puts more of them near the clean picture", "(0, inf)")
-    order: Literal[1, 2] = option(
-        1, "of ddim: 2 goes by where its predictions are heading; as good as ddpm with --eta 1"
-    )
+    eta: float = option(0.0, "ddim: share of fresh noise, 0 to 1", "[0, 1]")
+    clip: bool = option(False, "ddim: clip the predicted image to its range")
+    spacing: float = option(1.0, "ddim: 1 spaces steps evenly, 1.5 puts more of them near the clean image", "(0, inf)")
+    order: Literal[1, 2] = option(1, "ddim: 2 is a second-order solver; with --eta 1 as good as ddpm")
     guidance: float = option(1.0, "above 1: follow the context more closely")
-    seed: int = option(0, "the same seed gives the same pictures")
+    seed: int = option(0, "the same seed gives the same images")
     compare: bool = option(False, "ddpm, ddim and the incorrect sampler side by side")
-    columns: int = option(8, "pictures side by side", "[1, inf)", group="internal")
+    columns: int = option(8, "images per row", "[1, inf)", group="internal")
     device: str = device_option()
     out: Path | None = option(
-        None, "folder for the pictures", default_help="pictures/ in the run's folder", group="internal"
+        None, "directory for the images", default_help="pictures/ in the run's directory", group="internal"
     )
 
     def __post_init__(self) -> None:
         self.check_options()
         of_ddim = {"steps": self.steps, "clip": self.clip, "spacing": self.spacing != 1, "order": self.order != 1}
-        wrong = [f"--{name}" for name, is_set in of_ddim.items() if is_set]
-        if wrong and self.sampler != "ddim":
-            raise ValueError(f"the sampler {self.sampler} is the course's and takes every step; {wrong[0]} is for ddim")
+        ddim_flags = [f"--{name}" for name, is_set in of_ddim.items() if is_set]
+        if ddim_flags and self.sampler != "ddim":
+            raise ValueError(f"{ddim_flags[0]} requires --sampler ddim, got --sampler {self.sampler}")
         if self.guidance != 1.0 and self.sampler == "incorrect":
-            raise ValueError("the incorrect sampler knows no context, so it cannot be guided by one")
+            raise ValueError("--guidance is not supported by --sampler incorrect, which ignores the context")
 
 
 @dataclass
@@ -114,9 +114,9 @@ class ScoreRequest(Options):
     """What to score. The flags of `score diffusion` are these fields."""
 
     name: str | None = trained_option("diffusion")
-    count: int = option(500, "pictures of each sampler", "[1, inf)")
+    count: int = option(500, "images per sampler", "[1, inf)")
     steps: int = option(20, "of ddim", "[1, 500]")
     guidance: float = option(1.0, "above 1: follow the context more closely", group="internal")
-    ddpm: bool = option(True, "compare the samplers of 500 steps too", group="internal")
-    seed: int = option(0, "the same seed gives the same pictures", group="internal")
+    ddpm: bool = option(True, "also compare the samplers of 500 steps", group="internal")
+    seed: int = option(0, "the same seed gives the same images", group="internal")
     device: str = device_option()

@@ -32,7 +32,7 @@ class ResidualConvBlock(nn.Module):
 
 
 def conv_norm_gelu(in_channels: int, out_channels: int) -> nn.Sequential:
-    """Returns a 3×3 convolution that keeps the picture's size, with batch norm and GELU behind it."""
+    """Return a 3×3 convolution that keeps the picture's size, with batch norm and GELU behind it."""
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, 3, 1, 1), nn.BatchNorm2d(out_channels), nn.GELU())
 
 
@@ -117,7 +117,7 @@ class ContextUnet(nn.Module):
         )
 
     def forward(self, x: Tensor, t: Tensor, c: Tensor | None = None) -> Tensor:
-        """Returns the noise in `x`, of its shape [n, in_channels, h, h].
+        """Return the noise in `x`, of its shape [n, in_channels, h, h].
 
         t: time from 0 (clean) to 1 (noise), one value or n. c: context [n, n_cfeat]; None or zeros mean none.
         """
@@ -137,7 +137,7 @@ class ContextUnet(nn.Module):
         return self.out(torch.cat((up, x), dim=1))
 
     def load_course_weights(self, state: Mapping[str, Tensor]) -> None:
-        """Loads a weight file of the course, which lacks the first block's shortcut.
+        """Load a weight file of the course, which lacks the first block's shortcut.
 
         That shortcut was random and new at every call, so the file's other weights were trained with one that is zero
         on average; ours becomes zero.
@@ -148,7 +148,7 @@ class ContextUnet(nn.Module):
 
 
 def fused_for_sampling(nn_model: ContextUnet) -> ContextUnet:
-    """Returns a copy in eval mode whose batch norms are folded into the convolutions before them.
+    """Return a copy in eval mode whose batch norms are folded into the convolutions before them.
 
     Same numbers up to rounding. Sampling calls the network up to 500 times, so this is worth a copy.
     """

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from services.ws_mdl.diffusion.schedule import Schedule, predicted_x0
 
-FILM = 50  # a sampler of at most so many steps keeps every picture on its way
+MAX_RECORDED_STEPS = 50  # a sampler of at most so many steps keeps every picture on its way
 
 # One denoising step: (x, t, t_prev, pred_noise, fresh noise) -> x at t_prev
 Step = Callable[[Tensor, int, int, Tensor, Tensor], Tensor]
@@ -27,7 +27,7 @@ Step = Callable[[Tensor, int, int, Tensor, Tensor], Tensor]
 def denoise_add_noise(
     schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor, z: Tensor, variance: str = "beta"
 ) -> Tensor:
-    """Returns x at step t - 1 by DDPM: some of the predicted noise is removed, and noise z is added back.
+    """Return x at step t - 1 by DDPM: some of the predicted noise is removed, and noise z is added back.
 
     variance: of what is added, "beta" (as in the course) or "posterior"; Ho et al. found both alike.
     """
@@ -41,7 +41,7 @@ def denoise_ddim(
     schedule: Schedule, x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor | None = None,
     eta: float = 0.0, clip: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Returns x at step t_prev < t by DDIM: the predicted picture, made as noisy as t_prev is.
+    """Return x at step t_prev < t by DDIM: the predicted picture, made as noisy as t_prev is.
 
     eta: share of fresh noise z, from 0 (none: the result depends on the first noise only) to 1 (as much as DDPM's with
     the posterior's variance; `denoise_add_noise` takes the larger one, β, unless told otherwise).
@@ -51,13 +51,13 @@ def denoise_ddim(
 
 
 def clean(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor, clip: bool) -> Tensor:
-    """Returns the predicted picture, in [-1, 1] if `clip`."""
+    """Return the predicted picture, in [-1, 1] if `clip`."""
     x0 = predicted_x0(schedule, x, t, pred_noise)
     return x0.clamp(-1, 1) if clip else x0
 
 
 def towards(schedule: Schedule, x: Tensor, t: int, t_prev: int, x0: Tensor, z: Tensor | None, eta: float) -> Tensor:
-    """Returns picture x0 made as noisy as t_prev is: with the noise that x has at t, and a share of fresh noise z."""
+    """Return picture x0 made as noisy as t_prev is: with the noise that x has at t, and a share of fresh noise z."""
     ab, ab_prev = schedule.ab_t[t], schedule.ab_t[t_prev]
     fresh = eta * ((1 - ab_prev) / (1 - ab) * (1 - ab / ab_prev)).sqrt()
     noise = (x - ab.sqrt() * x0) / (1 - ab).sqrt()
@@ -67,7 +67,7 @@ def towards(schedule: Schedule, x: Tensor, t: int, t_prev: int, x0: Tensor, z: T
 
 
 def ddim_step(schedule: Schedule, eta: float = 0.0, clip: bool = False, order: int = 1) -> Step:
-    """Returns a DDIM step for a walk.
+    """Return a DDIM step for a walk.
 
     order: 1 is DDIM, which takes the picture predicted at t for the whole way to t_prev. 2 goes by where they are
     heading, seen from the step before: the multistep solver DPM-Solver++, of which DDIM is the first order; with eta 1,
@@ -88,18 +88,18 @@ def ddim_step(schedule: Schedule, eta: float = 0.0, clip: bool = False, order: i
 
 
 def halfway(schedule: Schedule, before: tuple[int, Tensor], now: tuple[int, Tensor], t_prev: int) -> Tensor:
-    """Returns what will be predicted halfway to t_prev, on the line through two predictions (step, picture).
+    """Return what will be predicted halfway to t_prev, on the line through two predictions (step, picture).
 
     Ways are measured in λ = ½ ln(ᾱ / (1 - ᾱ)). The clean picture is endlessly far: there the last prediction holds.
     """
     if t_prev == 0:
         return now[1]
-    last, here, there = (0.5 * torch.logit(schedule.ab_t[t].double()) for t in (before[0], now[0], t_prev))
-    return now[1] + ((there - here) / (here - last) / 2).float() * (now[1] - before[1])
+    last, current, following = (0.5 * torch.logit(schedule.ab_t[t].double()) for t in (before[0], now[0], t_prev))
+    return now[1] + ((following - current) / (current - last) / 2).float() * (now[1] - before[1])
 
 
 def ddim_steps(timesteps: int, n: int, spacing: float = 1.0) -> list[int]:
-    """Returns n + 1 different steps from `timesteps` down to 0.
+    """Return n + 1 different steps from `timesteps` down to 0.
 
     spacing: 1 is as even as whole numbers are; above 1, more of the steps are near the clean picture.
     """
@@ -114,14 +114,14 @@ def ddim_steps(timesteps: int, n: int, spacing: float = 1.0) -> list[int]:
 
 
 def sample_ddpm(nn_model, schedule: Schedule, n_sample: int, **options) -> tuple[Tensor, np.ndarray]:
-    """Returns pictures [n, c, h, h] in about [-1, 1] and the intermediate ones [kept, n, c, h, h]; see `walk`."""
+    """Return pictures [n, c, h, h] in about [-1, 1] and the intermediate ones [kept, n, c, h, h]; see `walk`."""
     return sample_ddpm_context(nn_model, schedule, n_sample, None, **options)
 
 
 def sample_ddpm_context(
     nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, *, variance: str = "beta", **options
 ) -> tuple[Tensor, np.ndarray]:
-    """Returns what `sample_ddpm` does, for a context [n, n_cfeat]: one-hot, or a mix such as half hero, half food."""
+    """Return what `sample_ddpm` does, for a context [n, n_cfeat]: one-hot, or a mix such as half hero, half food."""
 
     def step(x, t, t_prev, pred_noise, z):
         return denoise_add_noise(schedule, x, t, pred_noise, z if t > 1 else torch.zeros_like(z), variance)
@@ -130,7 +130,7 @@ def sample_ddpm_context(
 
 
 def sample_ddpm_incorrect(nn_model, schedule: Schedule, n_sample: int, **options) -> tuple[Tensor, np.ndarray]:
-    """Returns what comes out when no noise is added back: blurs near the average picture. For the lesson only."""
+    """Return what comes out when no noise is added back: blurs near the average picture. For the lesson only."""
 
     def step(x, t, t_prev, pred_noise, z):
         return denoise_add_noise(schedule, x, t, pred_noise, torch.zeros_like(z))
@@ -139,7 +139,7 @@ def sample_ddpm_incorrect(nn_model, schedule: Schedule, n_sample: int, **options
 
 
 def sample_ddim(nn_model, schedule: Schedule, n_sample: int, n: int = 20, **options) -> tuple[Tensor, np.ndarray]:
-    """Returns pictures after n steps, any number from 1 to the schedule's, and the intermediate ones; see `walk`."""
+    """Return pictures after n steps, any number from 1 to the schedule's, and the intermediate ones; see `walk`."""
     return sample_ddim_context(nn_model, schedule, n_sample, None, n, **options)
 
 
@@ -147,7 +147,7 @@ def sample_ddim_context(
     nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, n: int = 20, *,
     eta: float = 0.0, clip: bool = False, spacing: float = 1.0, order: int = 1, **options,
 ) -> tuple[Tensor, np.ndarray]:  # fmt: skip
-    """Returns what `sample_ddim` does, for a context [n_sample, n_cfeat].
+    """Return what `sample_ddim` does, for a context [n_sample, n_cfeat].
 
     eta and clip as in `denoise_ddim`, spacing as in `ddim_steps`, order as in `ddim_step`.
     """
@@ -161,7 +161,7 @@ def walk(
     seed: int | None = None, guidance: float = 1.0, dtype: torch.dtype | None = None,
     save_rate: int = 0, on_step: Callable[[int], None] = lambda t: None,
 ) -> tuple[Tensor, np.ndarray]:  # fmt: skip
-    """Returns the pictures at the end of `steps` (descending to 0), and those kept on the way.
+    """Return the pictures at the end of `steps` (descending to 0), and those kept on the way.
 
     seed: of all noise; None draws anew. guidance: how far to go from the prediction without context towards that with
     it; 1 is plain conditional sampling, more follows the context at the cost of variety (Ho & Salimans 2022).
@@ -177,25 +177,25 @@ def walk(
     shape = (n_sample, nn_model.in_channels, nn_model.h, nn_model.h)
     context = None if context is None else context.to(device, torch.float32)
 
-    x, kept = torch.randn(shape, generator=generator).to(device), []
-    keeps_all = len(steps) <= min(steps[0], FILM)  # of a short sampler, which skips steps
+    x, frames = torch.randn(shape, generator=generator).to(device), []
+    keeps_all = len(steps) <= min(steps[0], MAX_RECORDED_STEPS)  # of a short sampler, which skips steps
     for number, (t, t_prev) in enumerate(itertools.pairwise(steps)):
         on_step(t)
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
             pred_noise = predict_noise(nn_model, x, schedule.time(t), context, guidance)
         x = step(x, t, t_prev, pred_noise, torch.randn(shape, generator=generator).to(device))
         if save_rate and (keeps_all or t % save_rate == 0 or number == 0 or len(steps) - number < 9):
-            kept.append(x.cpu().numpy())
-    return x, np.stack(kept) if kept else np.empty((0, *shape), np.float32)
+            frames.append(x.cpu().numpy())
+    return x, np.stack(frames) if frames else np.empty((0, *shape), np.float32)
 
 
 def predict_noise(nn_model, x: Tensor, time: Tensor, context: Tensor | None, guidance: float) -> Tensor:
-    """Returns the predicted noise, led by the context where `guidance` is not 1."""
+    """Return the predicted noise, led by the context where `guidance` is not 1."""
     x_in = x.contiguous(memory_format=torch.channels_last)
     if context is None or guidance == 1.0:
         return nn_model(x_in, time, context).float()
-    both = nn_model(torch.cat((x_in, x_in)), time, torch.cat((context, torch.zeros_like(context)))).float()
-    with_context, without = both.chunk(2)
+    stacked = nn_model(torch.cat((x_in, x_in)), time, torch.cat((context, torch.zeros_like(context)))).float()
+    with_context, without = stacked.chunk(2)
     return without + guidance * (with_context - without)
 
 

@@ -29,23 +29,23 @@ class Schedule:
         return len(self.b_t) - 1
 
     def to(self, device: torch.device | str) -> "Schedule":
-        """Returns the schedule on that device."""
+        """Return the schedule on that device."""
         return Schedule(self.name, self.b_t.to(device), self.a_t.to(device), self.ab_t.to(device))
 
     def time(self, t: int | Tensor) -> Tensor:
-        """Returns what the network is told of step t: t / timesteps, float32 [1] or [n]."""
+        """Return what the network is told of step t: t / timesteps, float32 [1] or [n]."""
         return torch.as_tensor(t, dtype=torch.float32, device=self.b_t.device).reshape(-1) / self.timesteps
 
 
 def linear_schedule(timesteps: int = 500, beta1: float = 1e-4, beta2: float = 0.02) -> Schedule:
-    """Returns the course's schedule: β grows evenly from beta1 (step 0, unused) to beta2."""
+    """Return the course's schedule: β grows evenly from beta1 (step 0, unused) to beta2."""
     if not 0 < beta1 <= beta2 < 1:
         raise ValueError(f"beta1 is {beta1} and beta2 {beta2}; expected 0 < beta1 <= beta2 < 1")
     return _schedule("linear", torch.linspace(beta1, beta2, _checked(timesteps) + 1, dtype=torch.float64))
 
 
 def cosine_schedule(timesteps: int = 500, offset: float = 0.008) -> Schedule:
-    """Returns a schedule whose ᾱ falls like a squared cosine: it destroys small pictures more slowly at first."""
+    """Return a schedule whose ᾱ falls like a squared cosine: it destroys small pictures more slowly at first."""
     steps = torch.arange(_checked(timesteps) + 1, dtype=torch.float64) / timesteps
     left = torch.cos((steps + offset) / (1 + offset) * math.pi / 2) ** 2
     b_t = torch.zeros(timesteps + 1, dtype=torch.float64)
@@ -69,12 +69,12 @@ def _schedule(name: str, b_t: Tensor) -> Schedule:
 
 
 def perturb_input(schedule: Schedule, x: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Returns pictures x [n, c, h, w] as they are at steps t [n] (int) after that noise."""
+    """Return pictures x [n, c, h, w] as they are at steps t [n] (int) after that noise."""
     ab = schedule.ab_t[t].reshape(-1, 1, 1, 1)
     return ab.sqrt() * x + (1 - ab).sqrt() * noise
 
 
 def predicted_x0(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor) -> Tensor:
-    """Returns the clean picture that x at step t comes from, if the noise in it is pred_noise."""
+    """Return the clean picture that x at step t comes from, if the noise in it is pred_noise."""
     ab = schedule.ab_t[t]
     return (x - (1 - ab).sqrt() * pred_noise) / ab.sqrt()

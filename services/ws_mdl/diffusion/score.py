@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from services.ws_mdl.diffusion.config import SampleRequest
 from services.ws_mdl.diffusion.config import ScoreRequest as Request
-from services.ws_mdl.diffusion.data import Pictures, load
+from services.ws_mdl.diffusion.data import LabelledImages, load
 from services.ws_mdl.diffusion.sample import sample, steps_of
 from services.ws_mdl.diffusion.train import Trained, open_run
 from vla_common import endings
@@ -53,52 +53,54 @@ class Classifier(nn.Module):
         self.head = nn.Linear(FEATURES, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """Returns float32 [n, 64]."""
+        """Return float32 [n, 64]."""
         return self.body(x)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # [n, classes]
 
 
-def train_classifier(data: Pictures, seed: int = 0, epochs: int = 12, batch_size: int = 64) -> tuple[Classifier, float]:
-    """Returns a classifier trained on most of the pictures, and its accuracy (0 to 1) on those held back."""
-    kept, held = data.split(seed=seed)
+def train_classifier(
+    data: LabelledImages, seed: int = 0, epochs: int = 12, batch_size: int = 64
+) -> tuple[Classifier, float]:
+    """Return a classifier trained on most of the pictures, and its accuracy (0 to 1) on those held back."""
+    train, val = data.split(seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         classifier = Classifier(data.channels, len(data.classes))
         optim = torch.optim.Adam(classifier.parameters(), lr=2e-3)
-        total = epochs * -(-len(kept.x) // batch_size)
+        total = epochs * -(-len(train.x) // batch_size)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optim, max_lr=2e-3, total_steps=total)
         classifier.train()
-        order = (index for _ in range(epochs) for index in torch.randperm(len(kept.x)).split(batch_size))
+        order = (index for _ in range(epochs) for index in torch.randperm(len(train.x)).split(batch_size))
         with Progress(total) as progress:
             for index in order:
-                noisy = kept.x[index] + 0.05 * torch.randn_like(kept.x[index])  # samples are never as clean as data
-                loss = functional.cross_entropy(classifier(noisy), kept.labels[index])
+                noisy = train.x[index] + 0.05 * torch.randn_like(train.x[index])  # samples are never as clean as data
+                loss = functional.cross_entropy(classifier(noisy), train.labels[index])
                 optim.zero_grad()
                 loss.backward()
                 optim.step()
                 schedule.step()
                 progress.advance("the classifier learns")
     classifier.eval()
-    return classifier, accuracy(classifier, held.x, held.labels)
+    return classifier, accuracy(classifier, val.x, val.labels)
 
 
 @torch.inference_mode()
 def accuracy(classifier: Classifier, x: Tensor, labels: Tensor) -> float:
-    """Returns the share (0 to 1) of pictures that the classifier takes for what `labels` say."""
-    found = torch.cat([classifier(part).argmax(dim=1) for part in x.split(500)])
-    return (found == labels).float().mean().item()
+    """Return the share (0 to 1) of pictures that the classifier takes for what `labels` say."""
+    predicted = torch.cat([classifier(part).argmax(dim=1) for part in x.split(500)])
+    return (predicted == labels).float().mean().item()
 
 
 @torch.inference_mode()
 def features(classifier: Classifier, x: Tensor) -> np.ndarray:
-    """Returns the features of pictures, float64 [n, 64]."""
+    """Return the features of pictures, float64 [n, 64]."""
     return torch.cat([classifier.features(part) for part in x.split(500)]).double().numpy()
 
 
 def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Returns the Fréchet distance of two sets of features [n, d], taken as normal distributions; 0 for equal ones.
+    """Return the Fréchet distance of two sets of features [n, d], taken as normal distributions; 0 for equal ones.
 
     |μ_a - μ_b|² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½); the root's trace is that of (√Σ_a Σ_b √Σ_a)^½, which is symmetric.
     """
@@ -112,18 +114,18 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(max(distance, 0.0))
 
 
-def frechet_of_sets(real: np.ndarray, found: np.ndarray, size: int, seed: int = 0) -> float:
-    """Returns the mean distance of as many disjoint sets of `size` rows as `found` has, drawn at random.
+def frechet_of_sets(real: np.ndarray, sampled: np.ndarray, size: int, seed: int = 0) -> float:
+    """Return the mean distance of as many disjoint sets of `size` rows as `found` has, drawn at random.
 
     A distance of few pictures is larger than one of many, so two of them compare at equal numbers only.
     """
-    order = np.random.default_rng(seed).permutation(len(found))
+    order = np.random.default_rng(seed).permutation(len(sampled))
     sets = order[: len(order) // size * size].reshape(-1, size)
-    return float(np.mean([frechet_distance(real, found[rows]) for rows in sets]))
+    return float(np.mean([frechet_distance(real, sampled[rows]) for rows in sets]))
 
 
-def classifier_for(run: Trained, data: Pictures) -> tuple[Classifier, float]:
-    """Returns the run's classifier: the one stored beside its weights, else a new one, which is stored."""
+def classifier_for(run: Trained, data: LabelledImages) -> tuple[Classifier, float]:
+    """Return the run's classifier: the one stored beside its weights, else a new one, which is stored."""
     path = run.directory / "classifier.pt"
     classifier = Classifier(data.channels, len(data.classes))
     if path.exists():
@@ -133,39 +135,39 @@ def classifier_for(run: Trained, data: Pictures) -> tuple[Classifier, float]:
             return classifier.eval(), state["accuracy"]
         except (DamagedFileError, KeyError, RuntimeError):
             print(f"{path} is no classifier for these pictures; training another", file=sys.stderr)
-    classifier, held_out = train_classifier(data)
-    torch.save({"model_state_dict": classifier.state_dict(), "accuracy": held_out}, path)
-    return classifier, held_out
+    classifier, val_accuracy = train_classifier(data)
+    torch.save({"model_state_dict": classifier.state_dict(), "accuracy": val_accuracy}, path)
+    return classifier, val_accuracy
 
 
-def score(request: Request, run: Trained, data: Pictures) -> dict[str, Any]:
+def score(request: Request, run: Trained, data: LabelledImages) -> dict[str, Any]:
     """Return accuracy per class and Fréchet distance of each sampler's pictures against the real ones."""
-    classifier, held_out = classifier_for(run, data)
-    kept, held = data.split()
-    real, true = features(classifier, kept.x), features(classifier, held.x)
+    classifier, classifier_accuracy = classifier_for(run, data)
+    train, val = data.split()
+    real, true = features(classifier, train.x), features(classifier, val.x)
     size = min(request.count, len(true))  # distances of sets of this size compare
     requests = {}
-    for name, way in WAYS.items():
-        if request.ddpm or way["sampler"] == "ddim":
-            steps = min(request.steps, run.schedule.timesteps) if way["sampler"] == "ddim" else None
-            has_context = run.config.context and way["sampler"] != "incorrect"
+    for name, sampler in WAYS.items():
+        if request.ddpm or sampler["sampler"] == "ddim":
+            steps = min(request.steps, run.schedule.timesteps) if sampler["sampler"] == "ddim" else None
+            has_context = run.config.context and sampler["sampler"] != "incorrect"
             context = {"context": "all", "guidance": request.guidance} if has_context else {}
-            requests[name] = SampleRequest(**way, steps=steps, **context, count=request.count, seed=request.seed)
+            requests[name] = SampleRequest(**sampler, steps=steps, **context, count=request.count, seed=request.seed)
     samplers: dict[str, dict[str, Any]] = {}
     with Progress(
         sum(steps_of(request, run) for request in requests.values()), long="--count 100 takes less"
     ) as progress:
-        for name, one in requests.items():
+        for name, sample_request in requests.items():
             started = time.perf_counter()
-            x = sample(one, run, on_step=progress.step_of(name))[0].cpu().clamp(-1, 1)
+            x = sample(sample_request, run, on_step=progress.step_of(name))[0].cpu().clamp(-1, 1)
             seconds, sampled = time.perf_counter() - started, features(classifier, x)
             samplers[name] = {
                 "seconds": seconds,
                 "frechet": frechet_distance(real, sampled),
                 "frechet_equal_count": frechet_of_sets(real, sampled, size),
             }
-            if one.context:
-                labels = torch.arange(one.count) * len(run.classes) // one.count
+            if sample_request.context:
+                labels = torch.arange(sample_request.count) * len(run.classes) // sample_request.count
                 samplers[name]["accuracy"] = accuracy(classifier, x, labels)
                 samplers[name]["accuracy_per_class"] = {
                     kind: accuracy(classifier, x[labels == k], labels[labels == k])
@@ -175,7 +177,7 @@ def score(request: Request, run: Trained, data: Pictures) -> dict[str, Any]:
         "run": run.config.name,
         "epochs": run.epochs,
         "count": request.count,
-        "classifier_accuracy": held_out,
+        "classifier_accuracy": classifier_accuracy,
         "equal_count": size,
         "frechet_of_held_out_pictures": frechet_of_sets(real, true, size),
         "samplers": samplers,
@@ -183,30 +185,30 @@ def score(request: Request, run: Trained, data: Pictures) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> str:
-    """Returns the result as a table for people."""
+    """Return the result as a table for people."""
     lines = [
         f"run {result['run']} after {result['epochs']} epochs, {result['count']} pictures of each sampler",
         f"classifier: {100 * result['classifier_accuracy']:.1f} % of held-out real pictures right",
         f"{'':<14}{'Fréchet':>9}{'of ' + str(result['equal_count']):>9}{'as asked':>10}{'seconds':>9}",
         f"{'real':<14}{'-':>9}{result['frechet_of_held_out_pictures']:>9.2f}",
     ]
-    for name, found in result["samplers"].items():
-        asked = f"{100 * found['accuracy']:.1f} %" if "accuracy" in found else "-"
+    for name, result_of in result["samplers"].items():
+        accuracy_text = f"{100 * result_of['accuracy']:.1f} %" if "accuracy" in result_of else "-"
         lines.append(
-            f"{name:<14}{found['frechet']:>9.2f}{found['frechet_equal_count']:>9.2f}{asked:>10}{found['seconds']:>9.1f}"
+            f"{name:<14}{result_of['frechet']:>9.2f}{result_of['frechet_equal_count']:>9.2f}{accuracy_text:>10}{result_of['seconds']:>9.1f}"
         )
     return "\n".join(lines)
 
 
 def save_result(directory: Path, result: dict[str, Any]) -> Path:
-    """Writes the result beside the run's weights."""
+    """Write the result beside the run's weights."""
     path = directory / "score.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     return path
 
 
 def main() -> int:
-    """Scores by the command line's flags; returns the exit code."""
+    """Score by the command line's flags; return the exit code."""
     request = tyro.cli(Request, prog="score diffusion", description=__doc__)
     run = open_run(request.name, Volume(), request.device)
     if request.count < 2 * len(run.classes):

@@ -18,14 +18,14 @@ Color = tuple[int, int, int]
 
 
 def sprite(kind: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns one sprite of class number `kind`: uint8 [16, 16, 3] on a white ground."""
+    """Return one sprite of class number `kind`: uint8 [16, 16, 3] on a white ground."""
     canvas = np.full((SIZE, SIZE, 3), 255, np.uint8)
     (_hero, _monster, _food, _spell, _side_facing)[kind](canvas, rng)
     return canvas
 
 
 def make_sprites(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sprites uint8 [count, 16, 16, 3] and their class numbers int64 [count], every class equally often."""
+    """Return sprites uint8 [count, 16, 16, 3] and their class numbers int64 [count], every class equally often."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(count) % len(CLASSES))
     return np.stack([sprite(int(kind), rng) for kind in labels]), labels.astype(np.int64)
@@ -51,8 +51,8 @@ def _disc(canvas: np.ndarray, y: float, x: float, ry: float, rx: float, color: C
     canvas[((_Y - y) / ry) ** 2 + ((_X - x) / rx) ** 2 <= 1] = color
 
 
-def _dots(canvas: np.ndarray, places: list[tuple[int, int]], color: Color) -> None:
-    for y, x in places:
+def _dots(canvas: np.ndarray, positions: list[tuple[int, int]], color: Color) -> None:
+    for y, x in positions:
         canvas[y, x] = color
 
 

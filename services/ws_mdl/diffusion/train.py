@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from services.ws_mdl.diffusion import visualize
 from services.ws_mdl.diffusion.config import Config
-from services.ws_mdl.diffusion.data import Pictures, load
+from services.ws_mdl.diffusion.data import LabelledImages, load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.samplers import sample_ddim_context
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
-from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, run_files, train_run
+from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, run_files, train_run, update_ema
 from vla_common import endings
 from vla_common.volume import Volume
 from vla_modelkit.devices import choose_device
@@ -36,7 +36,7 @@ class Training(EpochRun):
     """A run in progress, its data on the device; the generator's are the images' order, times, noise and contexts."""
 
     config: Config
-    data: Pictures
+    data: LabelledImages
     nn_model: ContextUnet
     unit = "pictures"
 
@@ -47,7 +47,7 @@ class Training(EpochRun):
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index.to(self.machine.device))
 
-    def own_state(self) -> State:
+    def extra_state(self) -> State:
         return {"classes": list(self.data.classes), "channels": self.data.channels, "height": self.data.height}
 
     def restore(self, state: State, path: Path) -> None:
@@ -56,9 +56,9 @@ class Training(EpochRun):
                 f"the weights of '{self.config.name}' were imported without their optimizer: they make pictures, and "
                 "training cannot go on from them; give another --name"
             )
-        put_back(self, state)
+        load_run_state(self, state)
 
-    def after_epoch(self, directory: Path, curves: Curves) -> None:
+    def after_save(self, directory: Path, curves: Curves) -> None:
         if self.epoch % self.config.sample_every == 0 or self.epoch == self.config.epochs:
             curves.writer.add_image("samples", sample_sheet(self), self.global_step)
 
@@ -77,7 +77,7 @@ def dtype_for(device: torch.device, precision: str) -> torch.dtype | None:
     return None if precision == "auto" and device.type == "cpu" else choose_dtype(device, precision)
 
 
-def get_training(config: Config, machine: Machine, data: Pictures | None = None) -> Training:
+def get_training(config: Config, machine: Machine, data: LabelledImages | None = None) -> Training:
     """Return a run before its first batch; its weights depend on the seed alone."""
     data = data or load(config.data)
     with torch.random.fork_rng(devices=[]):
@@ -101,8 +101,8 @@ def loss_of(run: Training, x: Tensor, labels: Tensor) -> Tensor:
     noise = torch.randn(x.shape, generator=run.generator).to(x.device)
     t = torch.randint(1, run.schedule.timesteps + 1, (n,), generator=run.generator).to(x.device)
     context = functional.one_hot(labels, len(run.data.classes)).float()
-    kept = torch.rand((n, 1), generator=run.generator).to(x.device) < config.keep_context
-    context = context * kept if config.context else torch.zeros_like(context)
+    keep = torch.rand((n, 1), generator=run.generator).to(x.device) < config.keep_context
+    context = context * keep if config.context else torch.zeros_like(context)
     x_pert = perturb_input(run.schedule, x, t, noise).contiguous(memory_format=torch.channels_last)
     with run.machine.autocast():
         pred_noise = run.nn_model(x_pert, run.schedule.time(t), context)
@@ -119,7 +119,7 @@ def train_step(run: Training, index: Tensor) -> Tensor:
     loss.backward()
     run.optim.step()
     run.global_step += 1
-    average(run)
+    update_ema(run)
     return loss.detach()
 
 

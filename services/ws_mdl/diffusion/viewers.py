@@ -18,12 +18,12 @@ from vla_notebooks import drawing
 from vla_notebooks.viewer import viewer
 
 PARTS = 9  # of the noising strip
-SHOWN = 4  # pictures that are made at once
+SAMPLE_COUNT = 4  # pictures that are made at once
 NO_CONTEXT = "none"
 
 
 def pixels(x: Tensor, columns: int = 2) -> np.ndarray:
-    """Returns pictures [n, c, h, h] in [-1, 1] as one, uint8 [H, W, 3]."""
+    """Return pictures [n, c, h, h] in [-1, 1] as one, uint8 [H, W, 3]."""
     return (grid(x, columns) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
 
@@ -31,18 +31,18 @@ def pixels(x: Tensor, columns: int = 2) -> np.ndarray:
 
 
 def strip(x0: Tensor, schedule: str, timesteps: int, seed: int) -> str:
-    """Returns a picture [c, h, h] at evenly spaced steps, with what it is made of: √ᾱ of itself, the rest is noise."""
-    found = SCHEDULES[schedule](timesteps)
+    """Return a picture [c, h, h] at evenly spaced steps, with what it is made of: √ᾱ of itself, the rest is noise."""
+    noise_schedule = SCHEDULES[schedule](timesteps)
     noise = torch.randn((1, *x0.shape), generator=torch.Generator().manual_seed(seed))
-    shown = []
+    panels = []
     for t in torch.linspace(0, timesteps, PARTS).round().int().tolist():
-        x = perturb_input(found, x0[None], torch.tensor([t]), noise)
-        shown.append(drawing.picture(pixels(x, 1), f"t={t} √ᾱ={found.ab_t[t].sqrt():.2f}", 110))
-    return drawing.side_by_side(shown)
+        x = perturb_input(noise_schedule, x0[None], torch.tensor([t]), noise)
+        panels.append(drawing.picture(pixels(x, 1), f"t={t} √ᾱ={noise_schedule.ab_t[t].sqrt():.2f}", 110))
+    return drawing.side_by_side(panels)
 
 
 def noising(x0: Tensor, timesteps: int = 500) -> VBox:
-    """Returns the noising strip of a picture [c, h, h], with schedule and noise to choose."""
+    """Return the noising strip of a picture [c, h, h], with schedule and noise to choose."""
     return viewer(
         lambda schedule, seed: strip(x0, schedule, timesteps, seed),
         schedule=Dropdown(options=list(SCHEDULES)),
@@ -65,37 +65,41 @@ class Moment(NamedTuple):
 def moments(
     run: Trained, steps: int, eta: float = 0.0, guidance: float = 1.0, context: Tensor | None = None, seed: int = 0
 ) -> list[Moment]:
-    """Returns DDIM's way from noise to pictures, a moment before each of its steps, then the pictures themselves."""
-    step, kept = samplers.ddim_step(run.schedule, eta), []
+    """Return DDIM's way from noise to pictures, a moment before each of its steps, then the pictures themselves."""
+    step, trajectory = samplers.ddim_step(run.schedule, eta), []
 
-    def watched(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor) -> Tensor:
+    def recording_step(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor) -> Tensor:
         x0 = samplers.clean(run.schedule, x, t, pred_noise, clip=False)
-        kept.append(Moment(t, *(part.cpu() for part in (x, pred_noise, x0))))
+        trajectory.append(Moment(t, *(part.cpu() for part in (x, pred_noise, x0))))
         return step(x, t, t_prev, pred_noise, z)
 
-    way = samplers.ddim_steps(run.schedule.timesteps, steps)
-    x, _ = samplers.walk(run.nn_model, run.schedule, SHOWN, context, way, watched, seed=seed, guidance=guidance)
-    return [*kept, Moment(0, x.cpu(), torch.zeros_like(x.cpu()), x.cpu())]
+    times = samplers.ddim_steps(run.schedule.timesteps, steps)
+    x, _ = samplers.walk(
+        run.nn_model, run.schedule, SAMPLE_COUNT, context, times, recording_step, seed=seed, guidance=guidance
+    )
+    return [*trajectory, Moment(0, x.cpu(), torch.zeros_like(x.cpu()), x.cpu())]
 
 
 def denoising(run: Trained, steps: int = 20) -> VBox:
-    """Returns x_t, the predicted noise ε and picture x̂0, with t, steps, η, guidance and class to choose."""
+    """Return x_t, the predicted noise ε and picture x̂0, with t, steps, η, guidance and class to choose."""
 
     @functools.lru_cache(maxsize=32)
-    def way(steps: int, eta: float, guidance: float, name: str) -> list[Moment]:
-        context = None if name == NO_CONTEXT else samplers.parse_context(name, run.classes).expand(SHOWN, -1)
+    def trajectory_of(steps: int, eta: float, guidance: float, name: str) -> list[Moment]:
+        context = None if name == NO_CONTEXT else samplers.parse_context(name, run.classes).expand(SAMPLE_COUNT, -1)
         return moments(run, steps, eta, guidance, context)
 
     def draw(t: float, steps: int, eta: float, guidance: float, context: str) -> str:
-        now = min(way(steps, eta, guidance, context), key=lambda moment: abs(moment.t - t * run.schedule.timesteps))
+        now = min(
+            trajectory_of(steps, eta, guidance, context), key=lambda moment: abs(moment.t - t * run.schedule.timesteps)
+        )
         parts = {f"x_t at t = {now.t}": now.x, "ε: the noise it sees": now.noise / 2, "x̂0: the picture it sees": now.x0}
         return drawing.side_by_side([drawing.picture(pixels(x), name) for name, x in parts.items()])
 
-    most = run.schedule.timesteps
+    timesteps = run.schedule.timesteps
     return viewer(
         draw,
-        t=SelectionSlider(options=[(str(round(most * (1 - i / 20))), 1 - i / 20) for i in range(21)], value=0.5),
-        steps=IntSlider(min=1, max=min(50, most), value=min(steps, most), continuous_update=False),
+        t=SelectionSlider(options=[(str(round(timesteps * (1 - i / 20))), 1 - i / 20) for i in range(21)], value=0.5),
+        steps=IntSlider(min=1, max=min(50, timesteps), value=min(steps, timesteps), continuous_update=False),
         eta=FloatSlider(description="η", min=0.0, max=1.0, step=0.1, value=0.0, continuous_update=False),
         guidance=FloatSlider(min=0.0, max=5.0, step=0.5, value=1.0, continuous_update=False),
         context=Dropdown(options=[NO_CONTEXT, *(run.classes if run.config.context else ())]),

@@ -17,7 +17,7 @@ BAND = 16  # pixels for a line of names above pictures
 
 
 def grid(x: Tensor, columns: int) -> Tensor:
-    """Returns pictures [n, c, h, h] in [-1, 1] as one, `columns` in a row: float32 [3, H, W] in [0, 1]."""
+    """Return pictures [n, c, h, h] in [-1, 1] as one, `columns` in a row: float32 [3, H, W] in [0, 1]."""
     n, _, h, w = x.shape
     x = ((x.float().cpu().clamp(-1, 1) + 1) / 2).expand(-1, 3, -1, -1)
     rows = -(-n // columns)
@@ -29,7 +29,7 @@ def grid(x: Tensor, columns: int) -> Tensor:
 
 
 def to_image(sheet: Tensor, scale: int = 4) -> Image.Image:
-    """Returns float32 [3, H, W] in [0, 1] as a picture, each pixel `scale` × `scale`."""
+    """Return float32 [3, H, W] in [0, 1] as a picture, each pixel `scale` × `scale`."""
     pixels = (sheet * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     return Image.fromarray(pixels).resize((pixels.shape[1] * scale, pixels.shape[0] * scale), Image.Resampling.NEAREST)
 
@@ -37,14 +37,14 @@ def to_image(sheet: Tensor, scale: int = 4) -> Image.Image:
 def stack(sheets: Sequence[tuple[Sequence[tuple[int, str]], Image.Image]], width: int = 0) -> Image.Image:
     """Return images under each other, each below its own line of texts, (left, text) in pixels."""
     size = max(width, *(sheet.width for _, sheet in sheets)), sum(sheet.height + BAND for _, sheet in sheets)
-    whole = Image.new("RGB", size, "white")
-    draw, top = ImageDraw.Draw(whole), 0
+    canvas = Image.new("RGB", size, "white")
+    draw, top = ImageDraw.Draw(canvas), 0
     for texts, sheet in sheets:
         for left, text in texts:
             draw.text((left, top + 2), text, fill="black")
-        whole.paste(sheet, (0, top + BAND))
+        canvas.paste(sheet, (0, top + BAND))
         top += BAND + sheet.height
-    return whole
+    return canvas
 
 
 def named_grid(x: Tensor, columns: int, names: Sequence[str] = (), scale: int = 4) -> Image.Image:
@@ -60,7 +60,7 @@ def named_grid(x: Tensor, columns: int, names: Sequence[str] = (), scale: int = 
 
 
 def save_grid(path: Path, x: Tensor, columns: int, names: Sequence[str] = ()) -> Path:
-    """Writes a PNG of pictures [n, c, h, h], with their names, where they have some."""
+    """Write a PNG of pictures [n, c, h, h], with their names, where they have some."""
     named_grid(x, columns, names).save(path)
     return path
 
@@ -68,7 +68,7 @@ def save_grid(path: Path, x: Tensor, columns: int, names: Sequence[str] = ()) ->
 def save_gif(
     path: Path, intermediate: np.ndarray, columns: int, names: Sequence[str] = (), frame_ms: int = 100
 ) -> Path:
-    """Writes an animation of the denoising: intermediate [frames, n, c, h, h], noise first; the end stays."""
+    """Write an animation of the denoising: intermediate [frames, n, c, h, h], noise first; the end stays."""
     if len(intermediate) == 0:
         raise ValueError("no intermediate pictures to animate; sample with a save_rate above 0")
     frames = [named_grid(torch.from_numpy(x), columns, names) for x in intermediate]
@@ -86,7 +86,7 @@ def save_comparison(path: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]
 
 
 def save_schedules(path: Path, schedules: Sequence[Schedule]) -> Path:
-    """Writes a plot of each schedule: the noise a step adds, and how much of picture and noise there is."""
+    """Write a plot of each schedule: the noise a step adds, and how much of picture and noise there is."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")

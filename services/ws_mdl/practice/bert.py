@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from services.ws_mdl.epochs import begin
+from services.ws_mdl.epochs import new_run
 from services.ws_mdl.practice import text, training
 from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
 from services.ws_mdl.practice.settings import Bert as Config
@@ -34,9 +34,9 @@ from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
-NOT_ASKED = -100  # the label of a token that is not to be guessed: cross_entropy leaves it out
+IGNORED = -100  # the label of a token that is not to be guessed: cross_entropy leaves it out
 MASKED, REPLACED = 0.8, 0.1  # of the chosen words; the rest stays as it is
-OWN = ("[CLS]", "[SEP]", "[MASK]")  # special tokens besides lab 1's
+EXTRA_TOKENS = ("[CLS]", "[SEP]", "[MASK]")  # special tokens besides lab 1's
 
 
 class BERT(nn.Module):
@@ -66,7 +66,7 @@ class BERT(nn.Module):
         x = self.positions(self.embed(ids) + self.segments(segments))
         return self.encoder(x, padding_mask(ids, self.pad))  # no causal mask: each token sees both sides
 
-    def words(self, x: Tensor) -> Tensor:
+    def word_scores(self, x: Tensor) -> Tensor:
         """Return the scores of the words [..., vocabulary] for vectors [..., d_model]."""
         return F.linear(self.transform(x), self.embed.embedding.weight, self.word_bias)
 
@@ -77,11 +77,11 @@ class BERT(nn.Module):
     def forward(self, ids: Tensor, segments: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of the words [batch, seq, vocabulary], and those of `next_text` [batch, 2]."""
         x = self.encode(ids, segments)
-        return self.words(x), self.next_text(x)
+        return self.word_scores(x), self.next_text(x)
 
 
-def mask_words(
-    ids: Tensor, maskable: Tensor, mask: int, words: Tensor, fraction: float, generator: torch.Generator
+def mask_tokens(
+    ids: Tensor, maskable: Tensor, mask: int, vocabulary: Tensor, fraction: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return ids with some words hidden, and the labels: the word where it is to be guessed, else NOT_ASKED.
 
@@ -89,12 +89,12 @@ def mask_words(
     that a word may be replaced by. Of the chosen `fraction`, 80 % become [MASK], 10 % another word and 10 % stay: a
     network that only ever guessed at [MASK] would have nothing to say of words that are there.
     """
-    chosen = (torch.rand(ids.shape, generator=generator) < fraction) & maskable
+    selected = (torch.rand(ids.shape, generator=generator) < fraction) & maskable
     fate = torch.rand(ids.shape, generator=generator)
-    other = words[torch.randint(len(words), ids.shape, generator=generator)]
-    hidden = torch.where(chosen & (fate < MASKED), mask, ids)
-    hidden = torch.where(chosen & (fate >= MASKED) & (fate < MASKED + REPLACED), other, hidden)
-    return hidden, torch.where(chosen, ids, NOT_ASKED)
+    other = vocabulary[torch.randint(len(vocabulary), ids.shape, generator=generator)]
+    hidden = torch.where(selected & (fate < MASKED), mask, ids)
+    hidden = torch.where(selected & (fate >= MASKED) & (fate < MASKED + REPLACED), other, hidden)
+    return hidden, torch.where(selected, ids, IGNORED)
 
 
 def loss_of(model: BERT, ids: Tensor, segments: Tensor, labels: Tensor, follows: Tensor) -> Tensor:
@@ -103,9 +103,11 @@ def loss_of(model: BERT, ids: Tensor, segments: Tensor, labels: Tensor, follows:
     ids, segments, labels: int64 [batch, seq], as `mask_words` has them. follows: int64 [batch], 1 where B follows A.
     """
     x = model.encode(ids, segments)
-    asked = labels != NOT_ASKED
-    words = F.cross_entropy(model.words(x[asked]).float(), labels[asked])  # only their vectors meet the vocabulary
-    return words + F.cross_entropy(model.next_text(x).float(), follows)
+    masked = labels != IGNORED
+    masked_loss = F.cross_entropy(
+        model.word_scores(x[masked]).float(), labels[masked]
+    )  # only their vectors meet the vocabulary
+    return masked_loss + F.cross_entropy(model.next_text(x).float(), follows)
 
 
 # --- pairs of texts, [CLS] A [SEP] B [SEP]: B is what follows A in half of them, else from elsewhere ----------
@@ -128,66 +130,66 @@ class Pairs:
     tokenizer: Tokenizer
     seq: int
     mask_fraction: float
-    held: Pairs | None = None
+    val: Pairs | None = None
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.starts)
 
     @cached_property
-    def places(self) -> list[tuple[int, int]]:
+    def starts(self) -> list[tuple[int, int]]:
         """Every position (block, text) that another text follows: there a pair begins."""
         return [(number, start) for number, block in enumerate(self.blocks) for start in range(len(block) - 1)]
 
     @cached_property
-    def words(self) -> Tensor:
+    def word_ids(self) -> Tensor:
         """The ids of all words, int64 [n]: special tokens are neither masked nor put in a word's position."""
-        special = {self.id(token) for token in (*SPECIAL, *OWN)}
-        return torch.tensor([one for one in range(self.tokenizer.get_vocab_size()) if one not in special])
+        special = {self.id(token) for token in (*SPECIAL, *EXTRA_TOKENS)}
+        return torch.tensor([number for number in range(self.tokenizer.get_vocab_size()) if number not in special])
 
     @cached_property
-    def most_frequent(self) -> int:
+    def frequent_word(self) -> int:
         """The most frequent word."""
         counts = Counter(token for block in self.blocks for ids in block for token in ids)
-        return max(self.words.tolist(), key=counts.__getitem__)
+        return max(self.word_ids.tolist(), key=counts.__getitem__)
 
     def id(self, token: str) -> int:
         """Return the id of a special token."""
         return self.tokenizer.token_to_id(token)
 
-    def held_out(self) -> Examples:
+    def val_examples(self) -> Examples:
         """Return an example for each position of the held-out texts: the same ones at every call."""
-        return self.held.examples(torch.arange(len(self.held)), torch.Generator().manual_seed(0))
+        return self.val.examples(torch.arange(len(self.val)), torch.Generator().manual_seed(0))
 
     def examples(self, index: Tensor, generator: torch.Generator) -> Examples:
         """Return the examples of those numbers; which B, and what is masked, is sampled at each call."""
         follows = torch.randint(2, (len(index),), generator=generator)
-        pairs = [self.pair(at, bool(one), generator) for at, one in zip(index.tolist(), follows, strict=True)]
+        pairs = [self.pair(at, bool(is_next), generator) for at, is_next in zip(index.tolist(), follows, strict=True)]
         ids = pad_rows([first + second for first, second in pairs], self.id("[PAD]"))
         segments = pad_rows([[0] * len(first) + [1] * len(second) for first, second in pairs], 0)
-        maskable = torch.isin(ids, self.words)
-        hidden, labels = mask_words(ids, maskable, self.id("[MASK]"), self.words, self.mask_fraction, generator)
+        maskable = torch.isin(ids, self.word_ids)
+        hidden, labels = mask_tokens(ids, maskable, self.id("[MASK]"), self.word_ids, self.mask_fraction, generator)
         return Examples(hidden, segments, labels, follows)
 
     def pair(self, number: int, follows: bool, generator: torch.Generator) -> tuple[list[int], list[int]]:
         """Return [CLS] A [SEP], and B [SEP]; A is half of its block's rest, so some text is left to follow."""
-        block, start = self.places[number]
+        block, start = self.starts[number]
         end = start + (len(self.blocks[block]) - start) // 2
-        other, begin = block, end
+        other, other_start = block, end
         while not follows and other == block:
-            other, begin = self.places[int(torch.randint(len(self.places), (), generator=generator))]
+            other, other_start = self.starts[int(torch.randint(len(self.starts), (), generator=generator))]
         room = (self.seq - 3) // 2
         a = [token for ids in self.blocks[block][start:end] for token in ids][-room:]
-        b = [token for ids in self.blocks[other][begin:] for token in ids][:room]
+        b = [token for ids in self.blocks[other][other_start:] for token in ids][:room]
         return [self.id("[CLS]"), *a, self.id("[SEP]")], [*b, self.id("[SEP]")]
 
 
 def load(config: Config, volume: Volume) -> Pairs:
     """Return a corpus as pairs of texts. Raise ValueError for one that has too few."""
     corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
-    corpus.tokenizer.add_special_tokens(list(OWN))
-    held = Pairs(corpus.held, corpus.tokenizer, config.seq, config.mask_fraction)
-    pairs = replace(held, blocks=corpus.train, held=held)
-    if any(len({block for block, _ in part.places}) < 2 for part in (pairs, held)):
+    corpus.tokenizer.add_special_tokens(list(EXTRA_TOKENS))
+    val = Pairs(corpus.val, corpus.tokenizer, config.seq, config.mask_fraction)
+    pairs = replace(val, blocks=corpus.train, val=val)
+    if any(len({block for block, _ in part.starts}) < 2 for part in (pairs, val)):
         raise ValueError(
             f"corpus {config.corpus!r} is too short for texts that follow and texts from elsewhere, {text.RUN} "
             "together; expected two such runs to learn from and two held out: more text, or more held-fraction"
@@ -206,48 +208,48 @@ class Training(PracticeRun):
     unit = "pairs"
 
     @property
-    def about(self) -> str:
-        return f"{len(self.data)} pairs of texts, {len(self.data.words)} words, {len(self.held.ids)} pairs held out"
+    def summary(self) -> str:
+        return f"{len(self.data)} pairs of texts, {len(self.data.word_ids)} words, {len(self.val.ids)} pairs held out"
 
     @cached_property
-    def held(self) -> Examples:
+    def val(self) -> Examples:
         """The held-out examples, on the device."""
-        return Examples(*(tensor.to(self.machine.device) for tensor in self.data.held_out()))
+        return Examples(*(tensor.to(self.machine.device) for tensor in self.data.val_examples()))
 
     def loss(self, index: Tensor) -> Tensor:
         examples = self.data.examples(index, self.generator)
         return loss_of(self.nn_model, *(tensor.to(self.machine.device) for tensor in examples))
 
     def measure(self) -> Figures:
-        return figures_of(self.averaged, self.held, self.data.most_frequent)
+        return figures_of(self.averaged, self.val, self.data.frequent_word)
 
     def show(self, directory: Path, curves: Curves) -> str:
-        lines = filled(self.averaged, self.data.tokenizer, Examples(*(tensor[:5] for tensor in self.held)))
+        lines = filled(self.averaged, self.data.tokenizer, Examples(*(tensor[:5] for tensor in self.val)))
         curves.writer.add_text("masked", "\n\n".join(lines), self.global_step)
         return "\n".join(["masked [what it says → what it was]:", *lines])
 
-    def own_state(self) -> State:
-        return {**super().own_state(), "tokenizer": self.data.tokenizer.to_str()}
+    def extra_state(self) -> State:
+        return {**super().extra_state(), "tokenizer": self.data.tokenizer.to_str()}
 
     def digest(self) -> str:
         return training.digest_of(repr(self.data.blocks), self.data.tokenizer.to_str())
 
 
 @torch.inference_mode()
-def figures_of(model: BERT, held: Examples, frequent: int, batch: int = 64) -> Figures:
+def figures_of(model: BERT, val: Examples, frequent: int, batch: int = 64) -> Figures:
     """Return the shares of masked words and of followers that are right; and of always saying the word `frequent`."""
-    right = frequent_right = asked = followers_right = 0
-    for ids, segments, labels, follows in zip(*(tensor.split(batch) for tensor in held), strict=True):
+    right = frequent_right = total = followers_right = 0
+    for ids, segments, labels, follows in zip(*(tensor.split(batch) for tensor in val), strict=True):
         x = model.encode(ids, segments)
-        expected = labels[labels != NOT_ASKED]
-        right += int((model.words(x[labels != NOT_ASKED]).argmax(dim=-1) == expected).sum())
+        expected = labels[labels != IGNORED]
+        right += int((model.word_scores(x[labels != IGNORED]).argmax(dim=-1) == expected).sum())
         frequent_right += int((expected == frequent).sum())
-        asked += len(expected)
+        total += len(expected)
         followers_right += int((model.next_text(x).argmax(dim=-1) == follows).sum())
     return {
-        "masked_percent": 100 * right / max(1, asked),
-        "most_frequent_word_percent": 100 * frequent_right / max(1, asked),
-        "next_text_percent": 100 * followers_right / len(held.ids),
+        "masked_percent": 100 * right / max(1, total),
+        "most_frequent_word_percent": 100 * frequent_right / max(1, total),
+        "next_text_percent": 100 * followers_right / len(val.ids),
     }
 
 
@@ -256,10 +258,10 @@ def filled(model: BERT, tokenizer: Tokenizer, examples: Examples) -> list[str]:
     """Return the texts with the network's guess at each word that is asked for, and the word itself."""
     guesses = model(examples.ids, examples.segments)[0].argmax(dim=-1).tolist()
     name, lines = tokenizer.id_to_token, []
-    for ids, labels, words in zip(examples.ids.tolist(), examples.labels.tolist(), guesses, strict=True):
+    for ids, labels, guess_ids in zip(examples.ids.tolist(), examples.labels.tolist(), guesses, strict=True):
         parts = [
-            name(token) if label == NOT_ASKED else f"[{name(word)} → {name(label)}]"
-            for token, label, word in zip(ids, labels, words, strict=True)
+            name(token) if label == IGNORED else f"[{name(word)} → {name(label)}]"
+            for token, label, word in zip(ids, labels, guess_ids, strict=True)
         ]
         lines.append(" ".join(part for part in parts if part != "[PAD]"))
     return lines
@@ -273,7 +275,7 @@ def get_model(config: Config, tokenizer: Tokenizer) -> BERT:
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
-    return begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer))
+    return new_run(Training, config, machine, data, lambda: get_model(config, data.tokenizer))
 
 
 def model_from(state: State) -> tuple[BERT, Tokenizer]:

@@ -25,7 +25,7 @@ def build_stack(
     d_model: int, N: int, h: int, d_ff: int, dropout: float, seq: int, *,
     norm: str = "pre", activation: str = "gelu", positions: str = "learned",
 ) -> Encoder:  # fmt: skip
-    """Returns N blocks of self-attention and feed-forward; seq: most tokens, for rotary positions."""
+    """Return N blocks of self-attention and feed-forward; seq: most tokens, for rotary positions."""
     rotary = RotaryEncoding(d_model // h, seq) if positions == "rotary" else None
 
     def block() -> EncoderBlock:
@@ -37,12 +37,12 @@ def build_stack(
 
 
 def build_positions(kind: str, d_model: int, seq: int, dropout: float) -> PositionalEncoding:
-    """Returns what adds a position to each vector. Of "rotary", "relative", "none" nothing is added here."""
+    """Return what adds a position to each vector. Of "rotary", "relative", "none" nothing is added here."""
     return PositionalEncoding(d_model, seq, dropout, "rotary" if kind == "none" else kind)
 
 
 def initialize(model: nn.Module) -> None:
-    """Fills matrices Xavier-uniform as lab 1 does, and tables so that a token's vector has numbers of about 1.
+    """Fill matrices Xavier-uniform as lab 1 does, and tables so that a token's vector has numbers of about 1.
 
     `InputEmbeddings` multiplies by √d_model, so its table begins that much smaller: the scores that a tied table gives
     are of about 1, too. Positions and segments begin smaller than tokens, which they only colour.

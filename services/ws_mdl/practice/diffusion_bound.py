@@ -33,10 +33,10 @@ def weights(schedule: Schedule) -> Tensor:
     variance: the posterior has none there, x_0 being known.
     """
     b, a = schedule.b_t.double(), schedule.a_t.double()
-    found = torch.zeros_like(b)
-    found[2:] = b[2:] / (2 * a[2:] * (1 - schedule.ab_t.double()[1:-1]))
-    found[1] = 1 / (2 * a[1])
-    return found
+    result = torch.zeros_like(b)
+    result[2:] = b[2:] / (2 * a[2:] * (1 - schedule.ab_t.double()[1:-1]))
+    result[1] = 1 / (2 * a[1])
+    return result
 
 
 def prior_kl(schedule: Schedule, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from services.ws_mdl.epochs import begin
+from services.ws_mdl.epochs import new_run
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
 from services.ws_mdl.practice.series import Series, load
@@ -118,26 +118,26 @@ def linear(data: Series) -> Guess:
 
     It sees the series as the model does. How strong the ridge is, the end of what is learned from decides.
     """
-    windows = data.x[: data.first_held].double().unfold(0, data.lookback + data.horizon, 1)
+    windows = data.x[: data.first_val].double().unfold(0, data.lookback + data.horizon, 1)
     fit, tried = windows.tensor_split([round((1 - TRIED) * len(windows))])
 
     def error(ridge: float) -> float:
-        guess = with_one(tried[:, : data.lookback]) @ fitted(fit, data.lookback, ridge)
+        guess = with_bias(tried[:, : data.lookback]) @ fitted(fit, data.lookback, ridge)
         return (guess - tried[:, data.lookback :]).abs().mean().item()
 
     weights = fitted(windows, data.lookback, min(RIDGES, key=error))
-    return lambda origins: data.counted(with_one(data.past(origins).double()) @ weights)
+    return lambda origins: data.counted(with_bias(data.past(origins).double()) @ weights)
 
 
 def fitted(windows: Tensor, lookback: int, ridge: float) -> Tensor:
     """Return the weights [lookback + 1, horizon] of a ridge regression, from windows [n, lookback + horizon]."""
-    past, future = with_one(windows[:, :lookback]), windows[:, lookback:]
+    past, future = with_bias(windows[:, :lookback]), windows[:, lookback:]
     penalty = ridge * torch.eye(lookback + 1, dtype=past.dtype)
     penalty[-1, -1] = 0.0  # the constant costs nothing
     return torch.linalg.solve(past.T @ past + penalty, past.T @ future)
 
 
-def with_one(past: Tensor) -> Tensor:
+def with_bias(past: Tensor) -> Tensor:
     """Return windows [n, steps] with a column of ones behind them."""
     return F.pad(past, (0, 1), value=1.0)
 
@@ -153,9 +153,9 @@ class Training(PracticeRun):
     unit = "windows"
 
     @property
-    def about(self) -> str:
-        held = len(self.data.values) - self.data.first_held
-        return f"{self.data.first_held} steps to learn from, the {held} behind them held out"
+    def summary(self) -> str:
+        val = len(self.data.values) - self.data.first_val
+        return f"{self.data.first_val} steps to learn from, the {val} behind them held out"
 
     def loss(self, index: Tensor) -> Tensor:
         return loss_of(self.nn_model, self.data.windows(index, self.generator).to(self.machine.device))
@@ -172,12 +172,12 @@ class Training(PracticeRun):
         }
 
     def show(self, directory: Path, curves: Curves) -> str:
-        others = {name: guess_error(guess, self.data).mean().item() for name, guess in self.guesses().items()}
-        curves.scalars("held out, others", others, self.global_step)
+        baselines = {name: guess_error(guess, self.data).mean().item() for name, guess in self.guesses().items()}
+        curves.scalars("held out, others", baselines, self.global_step)
         figure = plot(self.averaged, self.data, self.guesses())
         curves.writer.add_figure("forecast", figure, self.global_step)
         path = shown(save(figure, directory / "forecast.png"))
-        return f"others' error: {training.format_figures(others)}\nforecasts: {path}"
+        return f"others' error: {training.format_figures(baselines)}\nforecasts: {path}"
 
     def guesses(self) -> dict[str, Guess]:
         """Return what the model is compared with, by name."""
@@ -185,10 +185,10 @@ class Training(PracticeRun):
         return {"last value": naive(self.data), "a season before": season, "linear": linear(self.data)}
 
     def digest(self) -> str:
-        return training.digest_of(self.data.values, str(self.data.first_held))
+        return training.digest_of(self.data.values, str(self.data.first_val))
 
-    def own_state(self) -> State:
-        return {**super().own_state(), "mean": float(self.data.mean), "spread": float(self.data.spread)}
+    def extra_state(self) -> State:
+        return {**super().extra_state(), "mean": float(self.data.mean), "spread": float(self.data.spread)}
 
 
 def forecasts(model: Forecaster, data: Series, origins: Tensor) -> Tensor:
@@ -216,8 +216,8 @@ def plot(model: Forecaster, data: Series, guesses: dict[str, Guess], count: int 
     left.plot(steps, data.future(origins).flatten(), "k.", markersize=3, label="what came")
     left.set_xlabel(f"steps; a forecast every {data.horizon}")
     left.legend(fontsize=7)
-    ours = {"forecaster": lambda origins: forecasts(model, data, origins)[..., 1]}
-    for name, guess in (ours | guesses).items():
+    forecaster = {"forecaster": lambda origins: forecasts(model, data, origins)[..., 1]}
+    for name, guess in (forecaster | guesses).items():
         right.plot(torch.arange(1, data.horizon + 1), guess_error(guess, data), label=name)
     right.set_xlabel("steps ahead")
     right.set_title("mean error, held out", fontsize=9)
@@ -232,7 +232,7 @@ def get_model(config: Config) -> Forecaster:
 
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Return a run before its first batch."""
-    return begin(Training, config, machine, load(config, volume), lambda: get_model(config))
+    return new_run(Training, config, machine, load(config, volume), lambda: get_model(config))
 
 
 def model_from(state: State) -> Forecaster:

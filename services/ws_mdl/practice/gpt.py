@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from services.ws_mdl.epochs import begin
+from services.ws_mdl.epochs import new_run
 from services.ws_mdl.practice import text, training
 from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
 from services.ws_mdl.practice.ngram import KneserNey
@@ -98,12 +98,14 @@ def generate(
     return ids
 
 
-def sample(model: GPT, tokenizer: Tokenizer, begin: str, config: Config, count: int = 1, most: int = 60) -> list[str]:
+def sample(
+    model: GPT, tokenizer: Tokenizer, prompt: str, config: Config, count: int = 1, max_tokens: int = 60
+) -> list[str]:
     """Return texts that begin so, sampled as the settings say; each to its end, of at most `most` tokens."""
     eos = tokenizer.token_to_id("[EOS]")
-    ids = torch.tensor([[eos, *tokenizer.encode(begin).ids]] * count, device=next(model.parameters()).device)
+    ids = torch.tensor([[eos, *tokenizer.encode(prompt).ids]] * count, device=next(model.parameters()).device)
     settings = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-    rows = generate(model, ids, most, torch.Generator().manual_seed(config.seed), **settings)[:, 1:].tolist()
+    rows = generate(model, ids, max_tokens, torch.Generator().manual_seed(config.seed), **settings)[:, 1:].tolist()
     return [detokenize(tokenizer, row[: row.index(eos)] if eos in row else row) for row in rows]
 
 
@@ -115,9 +117,9 @@ class Streams:
     """The corpus as one stream to learn from, and a stream for each block that is held out."""
 
     train: Tensor  # int64 [tokens]
-    held: list[list[int]]  # each begins with an [EOS] that is not guessed
+    val: list[list[int]]  # each begins with an [EOS] that is not guessed
     tokenizer: Tokenizer
-    held_characters: int
+    val_characters: int
     seq: int
 
     def __len__(self) -> int:
@@ -134,8 +136,8 @@ class Streams:
         return self.tokenizer.token_to_id("[EOS]")
 
     @property
-    def held_tokens(self) -> int:
-        return sum(len(stream) - 1 for stream in self.held)
+    def val_tokens(self) -> int:
+        return sum(len(stream) - 1 for stream in self.val)
 
 
 def load(config: Config, volume: Volume) -> Streams:
@@ -145,8 +147,8 @@ def load(config: Config, volume: Volume) -> Streams:
     train = [token for block in corpus.train for token in stream_of(block, eos)[1:]]
     if len(train) <= config.seq:
         raise ValueError(f"corpus {config.corpus!r} has {len(train)} tokens; expected more than seq = {config.seq}")
-    held = [stream_of(block, eos) for block in corpus.held]
-    return Streams(torch.tensor(train), held, corpus.tokenizer, corpus.held_characters, config.seq)
+    val = [stream_of(block, eos) for block in corpus.val]
+    return Streams(torch.tensor(train), val, corpus.tokenizer, corpus.val_characters, config.seq)
 
 
 def stream_of(block: text.Ids, eos: int) -> list[int]:
@@ -165,34 +167,34 @@ class Training(PracticeRun):
     unit = "windows"
 
     @property
-    def about(self) -> str:
-        words = self.data.tokenizer.get_vocab_size()
-        return f"{len(self.data.train)} tokens of {words} kinds, {self.data.held_tokens} held out"
+    def summary(self) -> str:
+        vocabulary = self.data.tokenizer.get_vocab_size()
+        return f"{len(self.data.train)} tokens of {vocabulary} kinds, {self.data.val_tokens} held out"
 
     def loss(self, index: Tensor) -> Tensor:
         ids = self.data.windows(index, self.generator).to(self.machine.device)
         return F.cross_entropy(self.nn_model(ids[:, :-1]).float().flatten(0, 1), ids[:, 1:].flatten())
 
     def measure(self) -> Figures:
-        return figures_of(held_out_nats(self.averaged, self.data.held, self.data.seq), self.data)
+        return figures_of(val_nats(self.averaged, self.data.val, self.data.seq), self.data)
 
     def show(self, directory: Path, curves: Curves) -> str:
-        counted = figures_of(five_gram(self.data).nats(self.data.held), self.data)
+        counted = figures_of(five_gram(self.data).nats(self.data.val), self.data)
         curves.scalars("5-gram, held out", counted, self.global_step)
         samples = sample(self.averaged, self.data.tokenizer, "", self.config, count=4)
         curves.writer.add_text("samples", "\n\n".join(samples), self.global_step)
         line = f"a {ORDER}-gram of the same tokens: {training.format_figures(counted)}"
         return "\n".join([line, "samples:", *samples])
 
-    def own_state(self) -> State:
-        return {**super().own_state(), "tokenizer": self.data.tokenizer.to_str()}
+    def extra_state(self) -> State:
+        return {**super().extra_state(), "tokenizer": self.data.tokenizer.to_str()}
 
     def digest(self) -> str:
         return training.digest_of(self.data.train, self.data.tokenizer.to_str())
 
 
 @torch.inference_mode()
-def held_out_nats(model: GPT, streams: list[list[int]], seq: int) -> float:
+def val_nats(model: GPT, streams: list[list[int]], seq: int) -> float:
     """Return what the tokens of streams cost together, except the first of each; every one is guessed once.
 
     Windows begin half a window apart, and of each but the first the later half counts: so a token has half a window
@@ -213,8 +215,8 @@ def held_out_nats(model: GPT, streams: list[list[int]], seq: int) -> float:
 def figures_of(nats: float, data: Streams) -> Figures:
     """Return a cost in nats per token and per character."""
     return {
-        "perplexity": math.exp(nats / data.held_tokens),
-        "bits_per_character": nats / math.log(2) / data.held_characters,
+        "perplexity": math.exp(nats / data.val_tokens),
+        "bits_per_character": nats / math.log(2) / data.val_characters,
     }
 
 
@@ -231,7 +233,7 @@ def get_model(config: Config, vocab_size: int) -> GPT:
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
-    return begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer.get_vocab_size()))
+    return new_run(Training, config, machine, data, lambda: get_model(config, data.tokenizer.get_vocab_size()))
 
 
 def model_from(state: State) -> tuple[GPT, Tokenizer]:

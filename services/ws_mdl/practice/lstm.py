@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from services.ws_mdl import corpora
-from services.ws_mdl.epochs import begin
+from services.ws_mdl.epochs import new_run
 from services.ws_mdl.practice import lengths, training
 from services.ws_mdl.practice.settings import Lstm as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
@@ -77,7 +77,7 @@ class AdditiveAttention(nn.Module):
         return (weights[:, None] @ values).squeeze(1), weights
 
 
-class Kept:
+class StateCache:
     """Tensors that decoding keeps from one word to the next, a row for each sentence; see lab 1's KeyValueCache."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Seq2Seq(nn.Module):
 
     def decode(
         self, encoder_output: Tensor, src_mask: Tensor, tgt: Tensor, tgt_mask: Tensor | None = None,
-        cache: list[tuple[Kept, Kept]] | None = None,
+        cache: list[tuple[StateCache, StateCache]] | None = None,
     ) -> Tensor:  # fmt: skip
         """Return float [batch, tgt seq, d_model] for the target ids [batch, tgt seq]; no mask is needed: what comes
         later has not been read yet.
@@ -140,20 +140,20 @@ class Seq2Seq(nn.Module):
         With `cache` (from `new_cache`), tgt holds only the words that no earlier call has seen.
         """
         real = src_mask[:, 0, 0]  # (batch, src seq)
-        own, cross = cache[0] if cache else (Kept(), Kept())
-        if not own:
-            own.tensors = self.first_state(encoder_output, real)
+        state, cross = cache[0] if cache else (StateCache(), StateCache())
+        if not state:
+            state.tensors = self.first_state(encoder_output, real)
         if not cross and self.attention:
             cross.tensors = (self.attention.u(encoder_output),)  # (batch, src seq, hidden)
-        words = self.dropout(self.tgt_embed(tgt))  # (batch, tgt seq, d_model)
+        embedded = self.dropout(self.tgt_embed(tgt))  # (batch, tgt seq, d_model)
         seen, outputs = [], []
-        for word in words.unbind(dim=1):
+        for word in embedded.unbind(dim=1):
             if self.attention:
-                context, weights = self.attention(own.tensors[0], *cross.tensors, encoder_output, real)
+                context, weights = self.attention(state.tensors[0], *cross.tensors, encoder_output, real)
                 seen.append(weights)
                 word = torch.cat([word, context], dim=-1)  # (batch, d_model + 2 · hidden)
-            own.tensors = self.decoder(word, own.tensors)
-            outputs.append(torch.cat([word, own.tensors[0]], dim=-1))
+            state.tensors = self.decoder(word, state.tensors)
+            outputs.append(torch.cat([word, state.tensors[0]], dim=-1))
         self.attention_scores = torch.stack(seen, dim=1).detach() if seen else None
         return self.dropout(self.readout(torch.stack(outputs, dim=1)).tanh())
 
@@ -165,9 +165,9 @@ class Seq2Seq(nn.Module):
         """Return the scores [batch, seq, target vocabulary] of each target position's next word."""
         return self.project(self.decode(self.encode(src, src_mask), src_mask, tgt))
 
-    def new_cache(self) -> list[tuple[Kept, Kept]]:
+    def new_cache(self) -> list[tuple[StateCache, StateCache]]:
         """Return an empty cache for `decode`: the decoder's state, and the keys of attention."""
-        return [(Kept(), Kept())]
+        return [(StateCache(), StateCache())]
 
 
 # --- sentences ----------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Sentences:
     """Training pairs, held-out pairs, and the tokenizers of both languages."""
 
     learned: PairDataset
-    held: PairDataset
+    val: PairDataset
     tokenizers: tuple[Tokenizer, Tokenizer]
 
     def __len__(self) -> int:
@@ -196,11 +196,11 @@ class Sentences:
 def load(config: Config, volume: Volume) -> Sentences:
     """Return the corpus of a run, with tokenizers made of the training pairs."""
     corpus = corpora.load(config.corpus, config.pair, volume)
-    learned, held = dataset.split_pairs(corpus.pairs, config.val_fraction)
+    learned, val = dataset.split_pairs(corpus.pairs, config.val_fraction)
     source = train_tokenizer((text for text, _ in learned), "word", config.min_frequency, 0)
     target = train_tokenizer((text for _, text in learned), "word", config.min_frequency, 0)
-    learned_set, held_set = (PairDataset(pairs, source, target, config.seq) for pairs in (learned, held))
-    return Sentences(learned_set, held_set, (source, target))
+    learned_set, val_set = (PairDataset(pairs, source, target, config.seq) for pairs in (learned, val))
+    return Sentences(learned_set, val_set, (source, target))
 
 
 # --- run ----------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Training(PracticeRun):
     unit = "sentences"
 
     @property
-    def about(self) -> str:
+    def summary(self) -> str:
         count = sum(parameter.numel() for parameter in self.nn_model.parameters())
         return f"{len(self.data):,} sentence pairs, {self.config.model} model of {count / 1e6:.2f} million weights"
 
@@ -223,19 +223,19 @@ class Training(PracticeRun):
         return TranslationLoss(self.nn_model, self.config.label_smoothing)(*batch) / batch.real.numel()
 
     def measure(self) -> Figures:
-        sampler = dataset.BucketSampler(self.data.held.lengths(), 2048, shuffle=False)
+        sampler = dataset.BucketSampler(self.data.val.lengths(), 2048, shuffle=False)
         result = run_validation(
-            TranslationLoss(self.averaged).eval(), dataset.get_loader(self.data.held, sampler, *self.data.specials),
+            TranslationLoss(self.averaged).eval(), dataset.get_loader(self.data.val, sampler, *self.data.specials),
             *self.data.tokenizers, self.machine, self.config.seq, self.config.val_sentences,
         )  # fmt: skip
         return {"loss": result.loss, "exact_percent": 100 * result.exact, "BLEU_percent": 100 * result.bleu}
 
     def show(self, directory: Path, curves: Curves) -> str:
-        pairs, seq = self.data.held.pairs[:2], self.config.seq
+        pairs, seq = self.data.val.pairs[:2], self.config.seq
         translations = translate(self.averaged, [source for source, _ in pairs], *self.data.tokenizers, seq=seq)
         lines = [as_text([Sample(*pair, text) for pair, text in zip(pairs, translations, strict=True)])]
         if isinstance(self.averaged, Seq2Seq) and self.averaged.attention:
-            figure = self.attention_figure(*self.data.held.pairs[0])
+            figure = self.attention_figure(*self.data.val.pairs[0])
             curves.writer.add_figure("attention", figure, self.global_step)
             lines.append(f"where it looks: {shown(save(figure, directory / 'attention.png'))}")
         if self.config.corpus == "reverse":
@@ -244,8 +244,8 @@ class Training(PracticeRun):
             lines.append(lengths.format_shares(shares))
         return "\n".join(lines)
 
-    def own_state(self) -> Stored:
-        return {**super().own_state(), "tokenizers": [tokenizer.to_str() for tokenizer in self.data.tokenizers]}
+    def extra_state(self) -> Stored:
+        return {**super().extra_state(), "tokenizers": [tokenizer.to_str() for tokenizer in self.data.tokenizers]}
 
     def digest(self) -> str:
         return training.digest_of(*(text for pair in self.data.learned.pairs for text in pair))
@@ -253,11 +253,13 @@ class Training(PracticeRun):
     @torch.inference_mode()
     def attention_figure(self, source: str, target: str) -> Figure:
         """Return where each word of the target looks in the source, the true words before it being given."""
-        words = [tokenizer.encode(text) for tokenizer, text in zip(self.data.tokenizers, (source, target), strict=True)]
-        batch = make_batch([Example(words[0].ids, words[1].ids)], *self.data.specials).to(self.machine.device)
+        encoded = [
+            tokenizer.encode(text) for tokenizer, text in zip(self.data.tokenizers, (source, target), strict=True)
+        ]
+        batch = make_batch([Example(encoded[0].ids, encoded[1].ids)], *self.data.specials).to(self.machine.device)
         self.averaged(batch.encoder_input, batch.decoder_input, batch.encoder_mask)
-        seen, keys = self.averaged.attention_scores[None].cpu(), ["[SOS]", *words[0].tokens, "[EOS]"]
-        return plot_attention(seen, [*words[1].tokens, "[EOS]"], keys, "a row looks at its columns")
+        seen, keys = self.averaged.attention_scores[None].cpu(), ["[SOS]", *encoded[0].tokens, "[EOS]"]
+        return plot_attention(seen, [*encoded[1].tokens, "[EOS]"], keys, "a row looks at its columns")
 
 
 def get_model(config: Config, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer) -> nn.Module:
@@ -272,7 +274,7 @@ def get_model(config: Config, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
-    return begin(Training, config, machine, data, lambda: get_model(config, *data.tokenizers))
+    return new_run(Training, config, machine, data, lambda: get_model(config, *data.tokenizers))
 
 
 def model_from(state: Stored) -> tuple[nn.Module, Tokenizer, Tokenizer]:

@@ -32,17 +32,17 @@ class Series:
     """A series, and how the model sees it: log(1 + value), less the mean of what is learned from, by its spread."""
 
     values: Tensor  # float64 [steps], as they were counted: 0 or more
-    first_held: int  # the first step that is only measured
+    first_val: int  # the first step that is only measured
     horizon: int
     lookback: int
 
     @cached_property
     def mean(self) -> Tensor:
-        return self.values[: self.first_held].log1p().mean()
+        return self.values[: self.first_val].log1p().mean()
 
     @cached_property
     def spread(self) -> Tensor:
-        return self.values[: self.first_held].log1p().std()
+        return self.values[: self.first_val].log1p().std()
 
     @cached_property
     def x(self) -> Tensor:
@@ -55,18 +55,18 @@ class Series:
 
     def __len__(self) -> int:
         """Return how many windows an epoch takes."""
-        return (self.first_held - self.lookback) // self.horizon
+        return (self.first_val - self.lookback) // self.horizon
 
     def windows(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """Return training windows float [batch, lookback + horizon]; each begins near its number's own position."""
         shift = torch.randint(self.horizon, (len(index),), generator=generator)
         length = self.lookback + self.horizon
-        starts = (index * self.horizon + shift).clamp(max=self.first_held - length)
+        starts = (index * self.horizon + shift).clamp(max=self.first_val - length)
         return self.x[starts[:, None] + torch.arange(length)]
 
     def origins(self, every: int) -> Tensor:
         """Return the steps of the held-out part at which a forecast begins, int64 [n]."""
-        return torch.arange(self.first_held, len(self.values) - self.horizon + 1, every)
+        return torch.arange(self.first_val, len(self.values) - self.horizon + 1, every)
 
     @property
     def measured_origins(self) -> Tensor:
@@ -86,14 +86,14 @@ def load(config: Config, volume: Volume) -> Series:
     """Return a series. Raise ValueError for one that cannot be read or is too short."""
     named = {"bikes": lambda: bikes(volume), "made": made}
     values = named.get(config.series, lambda: from_file(Path(config.series).expanduser()))()
-    first_held = len(values) - round(config.held_fraction * len(values))
+    first_val = len(values) - round(config.held_fraction * len(values))
     needed = max(config.lookback, config.season) + config.horizon
-    if first_held <= needed or len(values) - first_held < config.horizon:
+    if first_val <= needed or len(values) - first_val < config.horizon:
         raise ValueError(
-            f"{config.series} has {first_held} steps to learn from and {len(values) - first_held} held out; expected "
+            f"{config.series} has {first_val} steps to learn from and {len(values) - first_val} held out; expected "
             f"more than {needed} and at least {config.horizon}: a longer series, or less lookback"
         )
-    return Series(values, first_held, config.horizon, config.lookback)
+    return Series(values, first_val, config.horizon, config.lookback)
 
 
 def made(steps: int = 6000, seed: int = 0) -> Tensor:

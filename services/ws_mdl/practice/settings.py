@@ -33,14 +33,14 @@ FREE = ("epochs", "device", "precision", "name", "preload", "keep", "save_every"
 class PracticeSettings(RunSettings):
     """Settings of every practice lab; a subclass states its own LAB, fields and other defaults."""
 
-    epochs: int = option(20, "passes over what is learned from", "[1, inf)")
+    epochs: int = option(20, "passes over the training set", "[1, inf)")
     batch_size: int = option(64, "examples", "[1, inf)")
-    lrate: float = option(1e-3, "the highest; after the warm-up it falls like a cosine to 0", "(0, inf)")
-    warmup: int = option(100, "batches in which the rate rises", "[0, inf)")
-    weight_decay: float = option(0.01, "AdamW's, of matrices alone", "[0, inf)")
-    clip: float = option(1.0, "longest gradient", "(0, inf)")
-    ema: float = option(0.99, "of the averaged weights that are measured and shown; 0: none", "[0, 1]")
-    seed: int = option(0, "of weights, order and all other random numbers")
+    lrate: float = option(1e-3, "peak; linear warm-up, then cosine decay to 0", "(0, inf)")
+    warmup: int = option(100, "batches of the warm-up", "[0, inf)")
+    weight_decay: float = option(0.01, "AdamW's, on matrices only", "[0, inf)")
+    clip: float = option(1.0, "maximum norm of the gradient", "(0, inf)")
+    ema: float = option(0.99, "decay of the averaged weights, which are measured and shown; 0: none", "[0, 1]")
+    seed: int = option(0, "of all random numbers")
 
     device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where the device computes in it")
@@ -58,7 +58,7 @@ class PracticeSettings(RunSettings):
 
     @abstractmethod
     def default_name(self) -> str:
-        """Return the run's name where none is given."""
+        """Return the run's default name."""
 
     @property
     def FIXED(self) -> tuple[str, ...]:
@@ -66,9 +66,9 @@ class PracticeSettings(RunSettings):
         return tuple(field.name for field in fields(self) if field.name not in FREE)
 
     def check_heads(self, d_model: int, h: int) -> None:
-        """Raise ValueError for a width that cannot be divided among heads, or has no pairs of sine and cosine."""
+        """Raise ValueError if d_model is not a multiple of h, or a head's width is odd."""
         if d_model % h != 0 or d_model // h % 2 != 0:
-            raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads of an even width; choose others")
+            raise ValueError(f"--d-model must be a multiple of 2 h for h = {h} heads, got {d_model}")
 
 
 @dataclass
@@ -79,10 +79,8 @@ class StackSettings(PracticeSettings):
     N: int = option(2, "blocks", "[1, inf)")
     h: int = option(4, "attention heads; must divide d_model", "[1, inf)")
     d_ff: int = option(128, "width of the feed-forward blocks", "[1, inf)")
-    dropout: float = option(0.1, "share of numbers that training leaves out", "[0, 1)")
-    positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = option(
-        "learned", "how a token knows its position"
-    )
+    dropout: float = option(0.1, "dropout probability in training", "[0, 1)")
+    positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = option("learned", "positional encoding")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,10 +96,10 @@ class TextSettings(PracticeSettings):
     """Settings of a lab that learns from text in one language."""
 
     corpus: str = corpus_option(
-        "one of lab 1's, python (its reference, no download), or a .txt, .tsv or .jsonl file", PYTHON
+        "one of lab 1's, python (its reference manual, no download), or a .txt, .tsv or .jsonl file", PYTHON
     )
-    pair: str | None = pair_option("languages of a corpus, as in en-it: the first is the one that is read")
-    held_fraction: float = option(0.1, "of the corpus: measured on, never learned from", "(0, 1)")
+    pair: str | None = pair_option("languages of a corpus, as in en-it; the first one is used")
+    held_fraction: float = option(0.1, "of the corpus, held out for measuring", "(0, 1)")
 
     def default_name(self) -> str:
         return Path(self.corpus).stem
@@ -117,15 +115,15 @@ class Vit(StackSettings):
     LAB = "vit"
 
     data: str = data_option(
-        "digits", "digits, sprites, mnist, a folder as diffusion takes it, or a data set: which task is this?"
+        "digits", "digits, sprites, mnist, a directory as for diffusion, or a robot data set, to classify its tasks"
     )
-    side: int = option(64, "pixels of a data set's frames; other images stay as they are", "[8, inf)")
-    held_fraction: float = option(
-        0.2, "of the images, or of each task's episodes: measured on, never learned from", "(0, 1)"
+    side: int = option(
+        64, "height and width of a data set's frames in pixels; other images are not resized", "[8, inf)"
     )
-    shift: int = option(2, "pixels by which a training image is moved at most", "[0, inf)")
-    patch: int = option(4, "pixels of a patch's edge; of a data set's frames take 8", "[1, inf)")
-    smoothing: float = option(0.05, "share of the target given to all classes", "[0, 1)")
+    held_fraction: float = option(0.2, "of the images, or of each task's episodes, held out for measuring", "(0, 1)")
+    shift: int = option(2, "maximum random shift of training images in pixels", "[0, inf)")
+    patch: int = option(4, "height and width of a patch in pixels; use 8 for a data set's frames", "[1, inf)")
+    smoothing: float = option(0.05, "label smoothing", "[0, 1)")
 
     N: int = 4
     epochs: int = 60
@@ -141,10 +139,10 @@ class Bert(TextSettings, StackSettings):
 
     LAB = "bert"
 
-    tokenizer: Literal["word", "bpe"] = option("word", "words as they are, or pieces of them")
+    tokenizer: Literal["word", "bpe"] = option("word", "whole words, or byte-pair encoding")
     vocab_size: int = option(4000, "of a BPE tokenizer, at most", "[1, inf)")
-    mask_fraction: float = option(0.15, "of the words are to be guessed", "(0, 1)")
-    seq: int = option(64, "tokens of the two texts together", "[8, inf)")
+    mask_fraction: float = option(0.15, "share of tokens to predict", "(0, 1)")
+    seq: int = option(64, "tokens of both texts", "[8, inf)")
 
     d_model: int = 96
     d_ff: int = 384
@@ -160,12 +158,12 @@ class Gpt(TextSettings, StackSettings):
 
     LAB = "gpt"
 
-    tokenizer: Literal["character", "word", "bpe"] = option("character", "what a token is; bpe: pieces of words")
+    tokenizer: Literal["character", "word", "bpe"] = option("character", "what a token is; bpe: byte-pair encoding")
     vocab_size: int = option(1000, "of a BPE tokenizer, at most", "[1, inf)")
     seq: int = option(128, "tokens of the context", "[2, inf)")
-    temperature: float = option(0.8, "of the samples shown at the end; below 1 prefers the likely", "[0, inf)")
-    top_k: int = option(0, "of the samples: only the k likeliest tokens, 0 for all", "[0, inf)")
-    top_p: float = option(0.95, "of the samples: only the likeliest that have this much together", "(0, 1]")
+    temperature: float = option(0.8, "of the samples shown at the end; below 1: sharper distribution", "[0, inf)")
+    top_k: int = option(0, "of the samples: only the k most likely tokens, 0 for all", "[0, inf)")
+    top_p: float = option(0.95, "of the samples: only the most likely tokens with this total probability", "(0, 1]")
 
     d_model: int = 96
     N: int = 3
@@ -173,7 +171,7 @@ class Gpt(TextSettings, StackSettings):
     dropout: float = 0.0
     positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = "rotary"
     epochs: int = 20
-    batch_size: int = option(8, "windows of seq tokens: small batches are many steps, which so small a corpus needs")
+    batch_size: int = option(8, "windows of seq tokens; small batches give more steps on a small corpus")
     lrate: float = 2.5e-3
     weight_decay: float = 0.1
     measure_every: int = 2
@@ -182,19 +180,17 @@ class Gpt(TextSettings, StackSettings):
 
 @dataclass
 class Skipgram(TextSettings):
-    """Vectors of words."""
+    """Word vectors by skip-gram."""
 
     LAB = "skipgram"
 
-    window: int = option(4, "words to each side that are a word's neighbours", "[1, inf)")
-    negatives: int = option(8, "random words that a neighbour is told from", "[1, inf)")
-    rare: float = option(
-        1e-3, "share of a corpus above which a word is left out at times, the oftener the more frequent", "(0, 1]"
-    )
+    window: int = option(4, "context size: words on each side", "[1, inf)")
+    negatives: int = option(8, "negative samples per context word", "[1, inf)")
+    rare: float = option(1e-3, "frequency above which words are subsampled", "(0, 1]")
     d_model: int = option(96, "numbers per word", "[1, inf)")
 
     epochs: int = 10
-    batch_size: int = option(256, "words in the middle")
+    batch_size: int = option(256, "center words")
     lrate: float = 3e-3
     weight_decay: float = 0.0
     measure_every: int = 5
@@ -207,14 +203,12 @@ class Forecast(StackSettings):
     LAB = "forecast"
 
     series: str = option("bikes", "bikes (a year of hours, downloaded), made, or a file with a number in each line")
-    season: int = option(
-        168, "steps after which a series comes round: a week of hours; the seasonal guess repeats it", "[1, inf)"
-    )
-    held_fraction: float = option(0.25, "of the series, its end: measured on, never learned from", "(0, 1)")
+    season: int = option(168, "period in steps, of the seasonal baseline; default: a week of hours", "[1, inf)")
+    held_fraction: float = option(0.25, "of the series, at its end, held out for measuring", "(0, 1)")
     lookback: int = option(336, "steps of the context: two weeks of hours", "[2, inf)")
     patch: int = option(8, "steps of a token", "[1, inf)")
     horizon: int = option(24, "steps that are forecast", "[1, inf)")
-    direct: int = option(336, "of the context, those that a linear function goes straight through", "[1, inf)")
+    direct: int = option(336, "last steps of the context that also pass through a linear layer", "[1, inf)")
 
     epochs: int = 60
     batch_size: int = option(16, "windows")
@@ -242,17 +236,19 @@ class Lstm(PracticeSettings):
 
     corpus: str = corpus_option("default, reverse, opus_books, lemon-mint, or a .tsv or .jsonl file")
     pair: str | None = pair_option("source and target language, as in en-it", default_help="the corpus's first pair")
-    model: Literal["attention", "plain", "transformer"] = option("attention", "LSTMs with it or without; lab 1's model")
+    model: Literal["attention", "plain", "transformer"] = option(
+        "attention", "LSTM with or without attention, or lab 1's Transformer"
+    )
     d_model: int = option(64, "numbers per word, of the LSTMs", "[1, inf)")
     hidden: int = option(128, "numbers of a state; the Transformer's d_model", "[1, inf)")
     layers: int = option(2, "the Transformer's N", "[1, inf)")
     h: int = option(4, "the Transformer's heads", "[1, inf)")
-    dropout: float = option(0.1, "share of numbers that training leaves out", "[0, 1)")
-    label_smoothing: float = option(0.0, "share of the target given to all other words", "[0, 1)")
-    seq: int = option(64, "most tokens in a sentence, [SOS] and [EOS] included; longer ones are skipped", "[3, inf)")
+    dropout: float = option(0.1, "dropout probability in training", "[0, 1)")
+    label_smoothing: float = option(0.0, "share of the target probability for all other words", "[0, 1)")
+    seq: int = option(64, "maximum tokens per sentence, including [SOS] and [EOS]; longer ones are skipped", "[3, inf)")
     min_frequency: int = option(2, "rarer words become [UNK]", "[1, inf)")
-    val_fraction: float = option(0.1, "of the source sentences, kept for measuring", "[0, 1)")
-    val_sentences: int = option(256, "translated for BLEU and for the share of exact ones", "[1, inf)")
+    val_fraction: float = option(0.1, "of the source sentences, held out for measuring", "[0, 1)")
+    val_sentences: int = option(256, "sentences translated for BLEU and exact match", "[1, inf)")
 
     lrate: float = 2e-3
     precision: Literal["auto", "fp32", "bf16"] = option("fp32", "torch's LSTM on a CPU is no faster in bf16")
@@ -274,19 +270,19 @@ class Vae(PracticeSettings):
 
     LAB = "vae"
 
-    data: str = data_option("digits", "digits, sprites, mnist, or a folder; see the diffusion lab")
+    data: str = data_option("digits", "digits, sprites, mnist, or a directory; see the diffusion lab")
     width: int = option(32, "channels of the first convolution", "[1, inf)")
-    latent: int = option(16, "numbers that an image becomes", "[1, inf)")
-    sigma: float | None = option(None, "of a pixel around its mean", "(0, inf)", default_help="learned")
-    beta: float = option(1.0, "what a nat of KL costs; 1: the bound on log p(x)", "[0, inf)")
-    free_nats: float = option(0.0, "KL that each number of z may have at no cost", "[0, inf)")
-    anneal: float = option(0.0, "share of the batches in which the KL's weight rises from 0 to beta", "[0, 1]")
+    latent: int = option(16, "dimensions of z", "[1, inf)")
+    sigma: float | None = option(None, "standard deviation of a pixel", "(0, inf)", default_help="learned")
+    beta: float = option(1.0, "weight of the KL; 1: the bound on log p(x)", "[0, inf)")
+    free_nats: float = option(0.0, "KL per dimension of z at no cost", "[0, inf)")
+    anneal: float = option(0.0, "share of the batches over which the KL's weight rises from 0 to beta", "[0, 1]")
 
     epochs: int = 60
     batch_size: int = 100
     lrate: float = 2e-3
     weight_decay: float = 0.0
-    clip: float = option(100.0, "the loss is in nats of a whole image, so its gradients are long")
+    clip: float = option(100.0, "large, because the loss is in nats per image")
     measure_every: int = 5
     save_every: int = 20
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from services.ws_mdl.epochs import begin
+from services.ws_mdl.epochs import new_run
 from services.ws_mdl.practice import text, training
 from services.ws_mdl.practice.settings import Skipgram as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
@@ -29,7 +29,7 @@ from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
-SHOWN = ("light", "temperature", "failed", "minutes", "password", "on")  # words whose neighbours are shown
+EXAMPLE_WORDS = ("light", "temperature", "failed", "minutes", "password", "on")  # words whose neighbours are shown
 
 
 class SkipGram(nn.Module):
@@ -43,31 +43,31 @@ class SkipGram(nn.Module):
         nn.init.uniform_(self.middle.weight, -0.5 / d_model, 0.5 / d_model)
         nn.init.zeros_(self.beside.weight)
 
-    def forward(self, middle: Tensor, beside: Tensor) -> Tensor:
+    def forward(self, middle: Tensor, context: Tensor) -> Tensor:
         """Return scores [batch, words] of words [batch, words] beside the words [batch] in the middle."""
-        return (self.beside(beside) @ self.middle(middle).unsqueeze(-1)).squeeze(-1)
+        return (self.beside(context) @ self.middle(middle).unsqueeze(-1)).squeeze(-1)
 
 
-def loss_of(model: SkipGram, middle: Tensor, near: Tensor, negatives: Tensor) -> Tensor:
+def loss_of(model: SkipGram, middle: Tensor, context: Tensor, negatives: Tensor) -> Tensor:
     """Return the mean cost in nats of telling neighbours from random words.
 
     middle int64 [batch]; near [batch, neighbours], padding where there is none; negatives [batch, negatives]: each real
     neighbour is told from all of them.
     """
-    real = near != model.pad  # (batch, neighbours)
-    of_neighbours = F.logsigmoid(model(middle, near)).where(real, 0.0).sum(dim=1)
+    real = context != model.pad  # (batch, neighbours)
+    of_neighbours = F.logsigmoid(model(middle, context)).where(real, 0.0).sum(dim=1)
     of_negatives = F.logsigmoid(-model(middle, negatives)).sum(dim=1) * real.sum(dim=1)
     return -(of_neighbours + of_negatives).sum() / real.sum().clamp(min=1)
 
 
 @torch.inference_mode()
-def word_scores(model: SkipGram, near: Tensor, counts: Tensor, trust: float) -> Tensor:
+def word_scores(model: SkipGram, context: Tensor, counts: Tensor, trust: float) -> Tensor:
     """Return scores [n, vocabulary] of the word that neighbours [n, neighbours] stand around.
 
     By Bayes' rule, neighbours taken as independent: log p(word) + Σ log p(neighbour | word), of which the products are
     what a word adds. trust: what they count; below 1, since neighbours are not independent.
     """
-    around = model.beside(near).masked_fill((near == model.pad).unsqueeze(-1), 0.0).sum(dim=1)  # (n, d_model)
+    around = model.beside(context).masked_fill((context == model.pad).unsqueeze(-1), 0.0).sum(dim=1)  # (n, d_model)
     return counts.log() + trust * around @ model.middle.weight.T
 
 
@@ -82,28 +82,28 @@ def nearest(vectors: Tensor, word: int, among: Tensor, count: int = 5) -> list[i
 
 
 @dataclass(frozen=True)
-class Words:
+class WordStream:
     """A corpus as rows of words. Its length is the number of training words."""
 
     train: Tensor  # int64 [steps]: texts with `window` times padding before, between and behind them
-    held: Tensor  # the same of held-out texts
+    val: Tensor  # the same of held-out texts
     tokenizer: Tokenizer
     pad: int
     window: int
     rare: float
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     @cached_property
-    def places(self) -> Tensor:
+    def positions(self) -> Tensor:
         """Where the words stand in `train`, int64 [words]."""
         return (self.train != self.pad).nonzero().squeeze(1)
 
     @cached_property
     def counts(self) -> Tensor:
         """How often each token stands in what is learned from, float [vocabulary]; never less than a tenth."""
-        counts = torch.bincount(self.train[self.places], minlength=self.tokenizer.get_vocab_size())
+        counts = torch.bincount(self.train[self.positions], minlength=self.tokenizer.get_vocab_size())
         return counts.float().clamp(min=0.1)
 
     @cached_property
@@ -112,12 +112,12 @@ class Words:
         return torch.tensor([self.tokenizer.token_to_id(token) for token in SPECIAL])
 
     @cached_property
-    def asked(self) -> Tensor:
+    def guess_counts(self) -> Tensor:
         """How often each word stands there, as a guess may say it: special tokens as good as never."""
         return self.counts.index_fill(0, self.special, 1e-9)
 
     @cached_property
-    def kept(self) -> Tensor:
+    def keep_probability(self) -> Tensor:
         """How likely each token is to be taken: √(rare / share), at most 1 (Mikolov et al., 2013)."""
         return (self.rare / (self.counts / self.counts.sum())).sqrt().clamp(max=1)
 
@@ -126,13 +126,13 @@ class Words:
 
         Which of the frequent ones are left out, and how far a word looks, is sampled at each call.
         """
-        places = self.places[index]
-        middle, near = self.train[places], neighbours(self.train, places, self.window)
+        positions = self.positions[index]
+        middle, context = self.train[positions], neighbours(self.train, positions, self.window)
         reach = torch.randint(1, self.window + 1, (len(index), 1), generator=generator)
         taken = offsets(self.window).abs() <= reach
-        taken &= torch.rand(near.shape, generator=generator) < self.kept[near]
-        taken &= torch.rand(len(index), 1, generator=generator) < self.kept[middle, None]
-        return middle, near.where(taken, self.pad)
+        taken &= torch.rand(context.shape, generator=generator) < self.keep_probability[context]
+        taken &= torch.rand(len(index), 1, generator=generator) < self.keep_probability[middle, None]
+        return middle, context.where(taken, self.pad)
 
 
 def offsets(window: int) -> Tensor:
@@ -140,9 +140,9 @@ def offsets(window: int) -> Tensor:
     return torch.tensor([*range(-window, 0), *range(1, window + 1)])
 
 
-def neighbours(stream: Tensor, places: Tensor, window: int) -> Tensor:
+def neighbours(stream: Tensor, positions: Tensor, window: int) -> Tensor:
     """Return the tokens around positions, int64 [positions, 2 · window]."""
-    return stream[places[:, None] + offsets(window)]
+    return stream[positions[:, None] + offsets(window)]
 
 
 def padded(blocks: list[text.Ids], pad: int, window: int) -> Tensor:
@@ -153,12 +153,12 @@ def padded(blocks: list[text.Ids], pad: int, window: int) -> Tensor:
     return torch.tensor(row)
 
 
-def load(config: Config, volume: Volume) -> Words:
+def load(config: Config, volume: Volume) -> WordStream:
     """Return a corpus as words: those of `train bert`, with the same texts held out."""
     corpus = text.load(config.corpus, config.pair, "word", 0, config.held_fraction, volume)
     pad = corpus.tokenizer.token_to_id("[PAD]")
-    streams = (padded(blocks, pad, config.window) for blocks in (corpus.train, corpus.held))
-    return Words(*streams, corpus.tokenizer, pad, config.window, config.rare)
+    streams = (padded(blocks, pad, config.window) for blocks in (corpus.train, corpus.val))
+    return WordStream(*streams, corpus.tokenizer, pad, config.window, config.rare)
 
 
 # --- run ----------------------------------------------------------------------------------------------------
@@ -168,62 +168,64 @@ class Training(PracticeRun):
     """A run in progress; its generator samples the order, what is left out, and words that stand nowhere near."""
 
     config: Config
-    data: Words
+    data: WordStream
     unit = "words"
 
     @property
-    def about(self) -> str:
+    def summary(self) -> str:
         return f"{len(self.data)} words of {self.data.tokenizer.get_vocab_size()} kinds"
 
     def loss(self, index: Tensor) -> Tensor:
-        middle, near = self.data.examples(index, self.generator)
+        middle, context = self.data.examples(index, self.generator)
         likely = self.data.counts**0.75  # between the words' own shares and all alike: the paper's
         negatives = torch.multinomial(likely, len(index) * self.config.negatives, True, generator=self.generator)
-        batch = middle, near, negatives.view(len(index), -1)
+        batch = middle, context, negatives.view(len(index), -1)
         return loss_of(self.nn_model, *(tensor.to(self.machine.device) for tensor in batch))
 
     @torch.inference_mode()
     def measure(self) -> Figures:
         data, model = self.data, self.averaged
-        places = (data.asked[data.held] >= 0.1).nonzero().squeeze(1)  # no padding, no unknown word
-        words, near = data.held[places], neighbours(data.held, places, data.window)
-        right = told_right(model, near, words, data.asked, trust_of(model, data))
-        common = (words == data.asked.argmax()).double().mean().item()
-        return {"told_by_neighbours_percent": 100 * right, "most_frequent_word_percent": 100 * common}
+        positions = (data.guess_counts[data.val] >= 0.1).nonzero().squeeze(1)  # no padding, no unknown word
+        targets, context = data.val[positions], neighbours(data.val, positions, data.window)
+        right = top1_accuracy(model, context, targets, data.guess_counts, trust_of(model, data))
+        common = (targets == data.guess_counts.argmax()).double().mean().item()
+        return {"correct_from_neighbours_percent": 100 * right, "most_frequent_word_percent": 100 * common}
 
     def show(self, directory: Path, curves: Curves) -> str:
         return "\n".join(["nearest words:", *neighbours_of(self.averaged.middle.weight, self.data)])
 
-    def own_state(self) -> State:
-        return {**super().own_state(), "tokenizer": self.data.tokenizer.to_str()}
+    def extra_state(self) -> State:
+        return {**super().extra_state(), "tokenizer": self.data.tokenizer.to_str()}
 
     def digest(self) -> str:
         return training.digest_of(self.data.train, self.data.tokenizer.to_str())
 
 
-def trust_of(model: SkipGram, data: Words) -> float:
+def trust_of(model: SkipGram, data: WordStream) -> float:
     """Return how much neighbours should count in `word_scores`: the trust with most training words right."""
-    places = data.places[:: max(1, len(data) // 4000)]
-    near = neighbours(data.train, places, data.window)
+    positions = data.positions[:: max(1, len(data) // 4000)]
+    context = neighbours(data.train, positions, data.window)
     trusts = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-    return max(trusts, key=lambda trust: told_right(model, near, data.train[places], data.asked, trust))
+    return max(trusts, key=lambda trust: top1_accuracy(model, context, data.train[positions], data.guess_counts, trust))
 
 
-def told_right(model: SkipGram, near: Tensor, words: Tensor, counts: Tensor, trust: float) -> float:
+def top1_accuracy(model: SkipGram, context: Tensor, targets: Tensor, counts: Tensor, trust: float) -> float:
     """Return the share (0 to 1) of words [n] that their neighbours [n, 2 · window] tell."""
     device, right = model.middle.weight.device, 0
-    for rows, expected in zip(near.to(device).split(512), words.to(device).split(512), strict=True):
+    for rows, expected in zip(context.to(device).split(512), targets.to(device).split(512), strict=True):
         right += int((word_scores(model, rows, counts.to(device), trust).argmax(dim=1) == expected).sum())
-    return right / max(1, len(words))
+    return right / max(1, len(targets))
 
 
-def neighbours_of(vectors: Tensor, data: Words, words: tuple[str, ...] = SHOWN, count: int = 5) -> list[str]:
+def neighbours_of(
+    vectors: Tensor, data: WordStream, words: tuple[str, ...] = EXAMPLE_WORDS, count: int = 5
+) -> list[str]:
     """Return a line for each of the words that the corpus has: those whose vectors are nearest to its own."""
     name = data.tokenizer.id_to_token
     among = (data.counts >= 5).index_fill(0, data.special, False).nonzero().squeeze(1)  # seen five times at least
-    known = [number for word in words if (number := data.tokenizer.token_to_id(word)) is not None]
+    ids = [number for word in words if (number := data.tokenizer.token_to_id(word)) is not None]
     vectors = vectors.detach().cpu()
-    return [f"{name(word)}: {', '.join(map(name, nearest(vectors, word, among, count)))}" for word in known]
+    return [f"{name(word)}: {', '.join(map(name, nearest(vectors, word, among, count)))}" for word in ids]
 
 
 def get_model(config: Config, tokenizer: Tokenizer) -> SkipGram:
@@ -234,7 +236,7 @@ def get_model(config: Config, tokenizer: Tokenizer) -> SkipGram:
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
-    return begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer))
+    return new_run(Training, config, machine, data, lambda: get_model(config, data.tokenizer))
 
 
 def model_from(state: State) -> tuple[SkipGram, Tokenizer]:

@@ -119,7 +119,7 @@ def taught(forced: bool, steps: int, length: int = 6, hidden: int = 48, seed: in
 
 
 @torch.no_grad()
-def both_ways(model: Seq2Seq, length: int = 6, count: int = 500, seed: int = 1) -> Accuracy:
+def forced_and_free(model: Seq2Seq, length: int = 6, count: int = 500, seed: int = 1) -> Accuracy:
     """Return how often the model is right on new rows when it is forced, and when it runs free."""
     batch = digits_backwards(count, length, torch.Generator().manual_seed(seed))
     forced = model(*batch[:2], batch.encoder_mask).argmax(dim=-1) == batch.label
@@ -154,16 +154,16 @@ def permutation_differences(positions: bool, seq: int = 6, d_model: int = 16) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         encoder = build_stack(d_model, 1, 2, 32, 0.0, seq, activation="relu").eval()
-    place = PositionalEncoding(d_model, seq, 0.0)
+    add_positions = PositionalEncoding(d_model, seq, 0.0)
     x = torch.randn(1, seq, d_model, generator=torch.Generator().manual_seed(0))
     order = torch.tensor([3, 0, 5, 1, 4, 2])
 
     def read(x: Tensor) -> Tensor:
-        return encoder(place(x) if positions else x, None)
+        return encoder(add_positions(x) if positions else x, None)
 
     straight, mixed = read(x), read(x[:, order])
-    words = (mixed - straight[:, order]).abs().max()
-    return words.item(), (mixed.mean(dim=1) - straight.mean(dim=1)).abs().max().item()
+    word_difference = (mixed - straight[:, order]).abs().max()
+    return word_difference.item(), (mixed.mean(dim=1) - straight.mean(dim=1)).abs().max().item()
 
 
 # --- matrix products ----------------------------------------------------------------------------------------

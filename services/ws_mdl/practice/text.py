@@ -32,13 +32,13 @@ class Text:
     """Blocks of texts to learn from and held out, and the tokenizer that was made of the former alone."""
 
     train: list[Ids]
-    held: list[Ids]
+    val: list[Ids]
     tokenizer: Tokenizer
-    held_characters: int  # in the texts that are held out, the end of each counted as one
+    val_characters: int  # in the texts that are held out, the end of each counted as one
 
 
 def load(corpus: str, pair: str | None, tokenizer: str, vocab_size: int, held_fraction: float, volume: Volume) -> Text:
-    """Returns a corpus as token ids. Raises ValueError for a corpus that is unknown or too short to hold some out.
+    """Return a corpus as token ids. Raises ValueError for a corpus that is unknown or too short to hold some out.
 
     pair: as in "en-it", the first is the language that is read. tokenizer: "character", "word" or "bpe".
     """
@@ -47,29 +47,29 @@ def load(corpus: str, pair: str | None, tokenizer: str, vocab_size: int, held_fr
     blocks = [texts[start : start + RUN] for start in range(0, len(texts), RUN)]
     if len(blocks) < 2:
         raise ValueError(f"corpus {corpus!r} has {len(texts)} texts; expected {2 * RUN} at least, to hold some out")
-    held = held_out(len(blocks), held_fraction)
-    train = [block for number, block in enumerate(blocks) if number not in held]
+    val_blocks = select_val_blocks(len(blocks), held_fraction)
+    train = [block for number, block in enumerate(blocks) if number not in val_blocks]
     made = train_tokenizer((text for block in train for text in block), kind, 2, vocab_size)
-    rest = [blocks[number] for number in sorted(held)]
+    rest = [blocks[number] for number in sorted(val_blocks)]
     characters = sum(len(text) + 1 for block in rest for text in block)
     return Text(encoded(train, made), encoded(rest, made), made, characters)
 
 
-def held_out(count: int, fraction: float, seed: int = 0) -> set[int]:
-    """Returns the numbers of the blocks that are held out: the same for every run and every model."""
+def select_val_blocks(count: int, fraction: float, seed: int = 0) -> set[int]:
+    """Return the numbers of the blocks that are held out: the same for every run and every model."""
     return set(random.Random(seed).sample(range(count), min(max(1, round(fraction * count)), count - 1)))
 
 
 def encoded(blocks: Sequence[Block], tokenizer: Tokenizer) -> list[Ids]:
-    """Returns the token ids of blocks, without texts that have none."""
-    return [[one.ids for one in tokenizer.encode_batch(block) if one.ids] for block in blocks]
+    """Return the token ids of blocks, without texts that have none."""
+    return [[encoding.ids for encoding in tokenizer.encode_batch(block) if encoding.ids] for block in blocks]
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 
 
 def read(corpus: str, pair: str | None, volume: Volume) -> list[str]:
-    """Returns the texts of a corpus in their order, none twice."""
+    """Return the texts of a corpus in their order, none twice."""
     if corpus == PYTHON:
         texts = python_reference()
     elif corpus.endswith(".txt"):
@@ -80,16 +80,16 @@ def read(corpus: str, pair: str | None, volume: Volume) -> list[str]:
 
 
 def python_reference() -> list[str]:
-    """Returns the paragraphs and code of the reference that `help()` shows. Raises ValueError where it is left out."""
+    """Return the paragraphs and code of the reference that `help()` shows. Raises ValueError where it is left out."""
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
     except ModuleNotFoundError as error:
         raise ValueError("this Python comes without its reference; take --corpus default, or a file") from error
-    return [one for name in sorted(topics) for one in re.split(r"\n\s*\n", topics[name])]
+    return [paragraph for name in sorted(topics) for paragraph in re.split(r"\n\s*\n", topics[name])]
 
 
 def text_file(path: Path) -> list[str]:
-    """Returns the lines of a text file. Raises ValueError for one that is not UTF-8."""
+    """Return the lines of a text file. Raises ValueError for one that is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:

@@ -17,7 +17,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, rate, train_run
+from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, train_run, update_ema
 from services.ws_mdl.practice.settings import PracticeSettings
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
@@ -49,7 +49,7 @@ class PracticeRun(EpochRun):
         """Return hex digits that change with the training data: a run does not resume with other data."""
         return ""
 
-    def own_state(self) -> State:
+    def extra_state(self) -> State:
         return {"data": self.digest()}
 
     def restore(self, state: State, path: Path) -> None:
@@ -58,9 +58,9 @@ class PracticeRun(EpochRun):
                 f"{path} was trained on other data ({previous}) than is there now ({now}); "
                 "give another --name to start a new run"
             )
-        put_back(self, state)
+        load_run_state(self, state)
 
-    def after_epoch(self, directory: Path, curves: Curves) -> None:
+    def after_save(self, directory: Path, curves: Curves) -> None:
         config, is_last = self.config, self.epoch == self.config.epochs
         if self.epoch % config.measure_every == 0 or is_last:
             figures = self.measure()
@@ -71,7 +71,7 @@ class PracticeRun(EpochRun):
 
     def step(self, index: Tensor) -> Tensor:
         for group in self.optim.param_groups:
-            group["lr"] = self.config.lrate * rate(self.global_step, self.config.warmup, self.steps)
+            group["lr"] = self.config.lrate * lr_schedule(self.global_step, self.config.warmup, self.steps)
         self.nn_model.train()
         with torch.random.fork_rng(devices=[self.machine.device] if self.machine.device.type == "cuda" else []):
             # dropout follows from seed and step alone: a resumed run drops the same numbers
@@ -83,7 +83,7 @@ class PracticeRun(EpochRun):
         nn.utils.clip_grad_norm_(self.nn_model.parameters(), self.config.clip)
         self.optim.step()
         self.global_step += 1
-        average(self)
+        update_ema(self)
         return loss.detach()
 
 
@@ -113,9 +113,9 @@ def format_figures(figures: Figures) -> str:
     return ", ".join(parts)
 
 
-def main_of(config_class: type[PracticeSettings], get_training: Begin, about: str, following: str) -> int:
+def main_of(config_class: type[PracticeSettings], get_training: Begin, description: str, following: str) -> int:
     """Train by the command line's flags; return the exit code, 130 where the run was stopped and can resume."""
-    config = tyro.cli(config_class, prog=f"train {config_class.LAB}", description=about)
+    config = tyro.cli(config_class, prog=f"train {config_class.LAB}", description=description)
     run = train_model(config, Volume(), get_training)
     complete = run.epoch >= config.epochs
     print(f"trained. Next: {following}" if complete else "stopped and saved; " + LONG)

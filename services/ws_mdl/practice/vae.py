@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from services.ws_mdl.diffusion import visualize
-from services.ws_mdl.diffusion.data import Pictures, load
-from services.ws_mdl.epochs import begin
+from services.ws_mdl.diffusion.data import LabelledImages, load
+from services.ws_mdl.epochs import new_run
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.settings import Vae as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
@@ -31,7 +31,7 @@ from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
 DEPTH = 2  # times that height and width are halved
-LEAST_LOG_SIGMA = -4.0  # a pixel is known to a fiftieth of its range at best, or the density would grow without end
+MIN_LOG_SIGMA = -4.0  # a pixel is known to a fiftieth of its range at best, or the density would grow without end
 
 
 class Posterior(NamedTuple):
@@ -85,7 +85,7 @@ class Decoder(nn.Module):
 
     @property
     def sigma(self) -> Tensor:
-        return self.log_sigma.clamp(min=LEAST_LOG_SIGMA).exp()
+        return self.log_sigma.clamp(min=MIN_LOG_SIGMA).exp()
 
 
 def reparametrize(q: Posterior, noise: Tensor) -> Tensor:
@@ -138,9 +138,9 @@ def objective(bound: Bound, kl_weight: float = 1.0, free_nats: float = 0.0) -> T
     return bound.reconstruction.mean() + kl_weight * kl
 
 
-def active_numbers(q: Posterior, least: float = 0.01) -> int:
+def active_numbers(q: Posterior, min_variance: float = 0.01) -> int:
     """Return how many numbers of z tell images apart: their means vary over images (Burda et al., 2016)."""
-    return int((q.mean.var(dim=0) > least).sum())
+    return int((q.mean.var(dim=0) > min_variance).sum())
 
 
 def numbers_worth_having(x: Tensor, sigma: float) -> int:
@@ -171,18 +171,18 @@ class Training(PracticeRun):
     """A run in progress; `data` are the training images."""
 
     config: Config
-    data: Pictures
-    held: Pictures
+    data: LabelledImages
+    val: LabelledImages
     unit = "images"
 
     @property
-    def about(self) -> str:
+    def summary(self) -> str:
         return f"{len(self.data):,} images of {self.data.name}, {self.config.latent} numbers for each"
 
     @cached_property
     def noise(self) -> Tensor:
         """What z is sampled with wherever something is measured: the same at every measurement."""
-        noise = torch.randn(len(self.held), self.config.latent, generator=torch.Generator().manual_seed(0))
+        noise = torch.randn(len(self.val), self.config.latent, generator=torch.Generator().manual_seed(0))
         return noise.to(self.machine.device)
 
     def kl_weight(self) -> float:
@@ -197,7 +197,7 @@ class Training(PracticeRun):
 
     @torch.no_grad()
     def measure(self) -> Figures:
-        x = self.held.x.to(self.machine.device)
+        x = self.val.x.to(self.machine.device)
         bound = self.averaged.bound(x, self.noise)
         return {
             "ELBO": -bound.negative_elbo.mean().item(),
@@ -215,8 +215,8 @@ class Training(PracticeRun):
         visualize.to_image(sheet).save(directory / "samples.png")
         return f"images that nobody drew: {directory / 'samples.png'}"
 
-    def own_state(self) -> State:
-        return {**super().own_state(), "channels": self.data.channels, "height": self.data.height}
+    def extra_state(self) -> State:
+        return {**super().extra_state(), "channels": self.data.channels, "height": self.data.height}
 
     def digest(self) -> str:
         return training.digest_of(self.data.x)
@@ -228,12 +228,12 @@ def get_model(config: Config, channels: int, height: int) -> VAE:
 
 
 def get_training(
-    config: Config, machine: Machine, volume: Volume | None = None, data: Pictures | None = None
+    config: Config, machine: Machine, volume: Volume | None = None, data: LabelledImages | None = None
 ) -> Training:
     """Return a run before its first batch."""
-    learned, held = (data or load(config.data)).split()
-    run = begin(Training, config, machine, learned, lambda: get_model(config, learned.channels, learned.height))
-    run.held = held
+    learned, val = (data or load(config.data)).split()
+    run = new_run(Training, config, machine, learned, lambda: get_model(config, learned.channels, learned.height))
+    run.val = val
     return run
 
 

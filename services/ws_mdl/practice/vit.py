@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from services.ws_mdl.diffusion import data as images
-from services.ws_mdl.epochs import begin
+from services.ws_mdl.epochs import new_run
 from services.ws_mdl.frames import images_of
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
 from services.ws_mdl.practice.settings import Vit as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
-from services.ws_mdl.transformer.visualize import keeping_weights, save
+from services.ws_mdl.transformer.visualize import record_attention, save
 from vla_common import endings
 from vla_common.volume import Volume, shown
 from vla_datasets import libero, marks
@@ -78,7 +78,7 @@ class VisionTransformer(nn.Module):
 @torch.inference_mode()
 def attention_of(model: VisionTransformer, x: Tensor) -> Tensor:
     """Return the attention weights of all layers and heads for images: float [layers, batch, h, 1 + n, 1 + n]."""
-    with keeping_weights(model):
+    with record_attention(model):
         model(x)
         maps = [layer.self_attention_block.attention_scores.float() for layer in model.encoder.layers]
     return torch.stack(maps)
@@ -105,9 +105,9 @@ def plot_rollouts(model: VisionTransformer, x: Tensor) -> Figure:
     axes = figure.subplots(2, len(x), squeeze=False)
     for column, weights in enumerate(rollout(attention_of(model, x)).cpu()):
         image = ((x[column].cpu() + 1) / 2).clamp(0, 1).permute(1, 2, 0).squeeze(-1)
-        for one in axes[:, column]:
-            one.imshow(image.numpy(), cmap="gray")
-            one.axis("off")
+        for axis in axes[:, column]:
+            axis.imshow(image.numpy(), cmap="gray")
+            axis.axis("off")
         extent = (-0.5, len(image) - 0.5, len(image) - 0.5, -0.5)
         axes[1, column].imshow(weights.numpy(), extent=extent, cmap="inferno", alpha=0.6)
     return figure
@@ -120,8 +120,8 @@ def plot_rollouts(model: VisionTransformer, x: Tensor) -> Figure:
 class Labelled:
     """Images to learn from, and held-out ones."""
 
-    train: images.Pictures
-    held: images.Pictures
+    train: images.LabelledImages
+    val: images.LabelledImages
 
     def __len__(self) -> int:
         return len(self.train)
@@ -151,27 +151,30 @@ def frames(directory: Path, config: Config) -> Labelled:
     tasks = tuple(dict.fromkeys(episode.tasks[0] for episode in dataset.episodes))
     if len(tasks) < 2:
         raise ValueError(f"{dataset.name} has one task, '{tasks[0]}'; expected 2 at least to tell apart")
-    held: set[int] = set()
+    val_episodes: set[int] = set()
     for task in tasks:
         of_task = [episode.index for episode in dataset.episodes if episode.tasks[0] == task]
         if len(of_task) < 2:
             raise ValueError(f"the task '{task}' has 1 episode; expected 2 at least: one to learn, one to measure")
-        held.update(of_task[-max(1, round(config.held_fraction * len(of_task))) :])
+        val_episodes.update(of_task[-max(1, round(config.held_fraction * len(of_task))) :])
     x = images_of(dataset, dataset.episodes, [key], config.side, lambda done, total: None)[:, 0]
     labels = torch.tensor(
         [tasks.index(episode.tasks[0]) for episode in dataset.episodes for _ in range(episode.length)]
     )
-    is_held = torch.tensor([episode.index in held for episode in dataset.episodes for _ in range(episode.length)])
+    is_val = torch.tensor(
+        [episode.index in val_episodes for episode in dataset.episodes for _ in range(episode.length)]
+    )
     train, measured = (
-        images.Pictures(dataset.name, x[rows].float() / 127.5 - 1, labels[rows], tasks) for rows in (~is_held, is_held)
+        images.LabelledImages(dataset.name, x[rows].float() / 127.5 - 1, labels[rows], tasks)
+        for rows in (~is_val, is_val)
     )
     return Labelled(train, measured)
 
 
-def moved(x: Tensor, most: int, generator: torch.Generator) -> Tensor:
+def random_shift(x: Tensor, max_shift: int, generator: torch.Generator) -> Tensor:
     """Return images [batch, channels, side, side], each moved by up to `most` pixels; its edge is repeated."""
-    side, far = x.shape[-1], min(most, x.shape[-1] // 4)
-    shift = torch.randint(-far, far + 1, (2, len(x), 1), generator=generator)
+    side, limit = x.shape[-1], min(max_shift, x.shape[-1] // 4)
+    shift = torch.randint(-limit, limit + 1, (2, len(x), 1), generator=generator)
     rows, columns = (torch.arange(side) + shift).clamp(0, side - 1).to(x.device)  # each (batch, side)
     batch, channels = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
     return x[
@@ -190,32 +193,32 @@ class Training(PracticeRun):
     unit = "images"
 
     @property
-    def about(self) -> str:
-        train, held = self.data.train, self.data.held
-        return f"{len(train)} images of {len(train.classes)} classes, {len(held)} held out"
+    def summary(self) -> str:
+        train, val = self.data.train, self.data.val
+        return f"{len(train)} images of {len(train.classes)} classes, {len(val)} held out"
 
     def loss(self, index: Tensor) -> Tensor:
         index = index.to(self.machine.device)
-        x = moved(self.data.train.x[index], self.config.shift, self.generator)
+        x = random_shift(self.data.train.x[index], self.config.shift, self.generator)
         labels = self.data.train.labels[index]
         return F.cross_entropy(self.nn_model(x).float(), labels, label_smoothing=self.config.smoothing)
 
     @torch.inference_mode()
     def measure(self) -> Figures:
-        held = self.data.held
-        scores = torch.cat([self.averaged(x) for x in held.x.split(256)])
-        accuracy = (scores.argmax(dim=1) == held.labels).float().mean()
-        return {"accuracy_percent": 100 * accuracy.item(), "loss": F.cross_entropy(scores.float(), held.labels).item()}
+        val = self.data.val
+        scores = torch.cat([self.averaged(x) for x in val.x.split(256)])
+        accuracy = (scores.argmax(dim=1) == val.labels).float().mean()
+        return {"accuracy_percent": 100 * accuracy.item(), "loss": F.cross_entropy(scores.float(), val.labels).item()}
 
     def show(self, directory: Path, curves: Curves) -> str:
-        figure = plot_rollouts(self.averaged, self.data.held.x[:10])
+        figure = plot_rollouts(self.averaged, self.data.val.x[:10])
         curves.writer.add_figure("roll-out", figure, self.global_step)
         return f"where it looks: {shown(save(figure, directory / 'rollout.png'))}"
 
-    def own_state(self) -> State:
-        held = self.data.held
-        about = {"classes": list(held.classes), "channels": held.channels, "height": held.height}
-        return {**super().own_state(), **about}
+    def extra_state(self) -> State:
+        val = self.data.val
+        shape = {"classes": list(val.classes), "channels": val.channels, "height": val.height}
+        return {**super().extra_state(), **shape}
 
     def digest(self) -> str:
         return training.digest_of(self.data.train.x, self.data.train.labels)
@@ -228,12 +231,12 @@ def get_model(config: Config, height: int, channels: int, classes: int) -> Visio
 
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Return a run before its first batch."""
-    train, held = (
-        images.Pictures(part.name, part.x.to(machine.device), part.labels.to(machine.device), part.classes)
+    train, val = (
+        images.LabelledImages(part.name, part.x.to(machine.device), part.labels.to(machine.device), part.classes)
         for part in vars(load(config, volume)).values()
     )
     size = train.height, train.channels, len(train.classes)
-    return begin(Training, config, machine, Labelled(train, held), lambda: get_model(config, *size))
+    return new_run(Training, config, machine, Labelled(train, val), lambda: get_model(config, *size))
 
 
 def model_from(state: State) -> VisionTransformer:

@@ -20,9 +20,8 @@ from vla_common.options import Options, device_option, option
 
 PREFIX = "tmodel"  # of a run's weight files
 
-# What a size fills in where nothing else is asked for. "base" is the paper's base model; "course" is that model trained
-# as the course trains it: 8 sentences, all padded to seq, at a constant rate, Adam's own betas, no clipping, every
-# epoch's weights kept.
+# Defaults per size. "base" is the paper's base model; "course" is that model with the course's training: 8 sentences,
+# all padded to seq, a constant rate, Adam's default betas, no clipping, weights of every epoch.
 COMMON: dict[str, Any] = {
     "seq": 350, "epochs": 20, "batch_size": None, "schedule": "warmup", "beta2": 0.98, "clip": 1.0,
     "precision": "auto", "keep": 3,
@@ -36,9 +35,9 @@ SIZES: dict[str, dict[str, Any]] = {
         "batch_size": 8, "schedule": "constant", "beta2": 0.999, "clip": 0.0, "precision": "fp32", "keep": 0,
     },
 }  # fmt: skip
-LEMON_MINT = {"batch_size": 12, "epochs": 30, "seq": 1300}  # where the course's numbers are others
+LEMON_MINT = {"batch_size": 12, "epochs": 30, "seq": 1300}  # the course's settings for this corpus
 
-# The course's names of settings that have another name here.
+# The course's name → our name.
 COURSE_NAMES = {"num_epochs": "epochs", "seq_len": "seq", "datasource": "corpus"}
 
 
@@ -53,53 +52,51 @@ class Config(RunSettings):
     size: Literal["tiny", "small", "base", "course"] = option(
         "small", "tiny, small, base (the paper's) or course (its recipe)"
     )
-    d_model: int | None = option(None, "numbers per word", "[1, inf)")
+    d_model: int | None = option(None, "width of the model", "[1, inf)")
     N: int | None = option(None, "encoder blocks, and as many decoder blocks", "[1, inf)")
-    h: int | None = option(None, "attention heads; must divide d_model", "[1, inf)")
+    h: int | None = option(None, "attention heads; d_model must be a multiple", "[1, inf)")
     d_ff: int | None = option(None, "width of the feed-forward blocks", "[1, inf)")
-    dropout: float | None = option(None, "share of numbers that training leaves out", "[0, 1)")
-    batch_tokens: int | None = option(
-        None, "padded target tokens in a batch, at most, and source tokens likewise", "[1, inf)"
-    )
+    dropout: float | None = option(None, "dropout probability in training", "[0, 1)")
+    batch_tokens: int | None = option(None, "maximum padded tokens in a batch, for source and target each", "[1, inf)")
     batch_size: int | None = option(
-        None, "sentences in a batch, each padded to seq: the course's way; else batch-tokens", "[1, inf)"
+        None, "sentences in a batch, each padded to seq, as in the course; default: by batch-tokens", "[1, inf)"
     )
-    warmup_steps: int | None = option(None, "until the warm-up schedule's highest rate", "[1, inf)")
+    warmup_steps: int | None = option(None, "steps to the warm-up schedule's peak", "[1, inf)")
     norm: Literal["pre", "post"] = option(
         "pre", "layer normalization before each sublayer (course) or after it (paper)"
     )
     activation: Literal["relu", "gelu"] = option("relu", "of the feed-forward blocks")
-    positions: Literal["sinusoidal", "learned", "rotary", "relative"] = option(
-        "sinusoidal", "how a word knows its place"
-    )
+    positions: Literal["sinusoidal", "learned", "rotary", "relative"] = option("sinusoidal", "positional encoding")
     tied: bool = option(False, "target embedding and projection share their weights")
     seq: int | None = option(
-        None, "most tokens in a sentence, [SOS] and [EOS] included", "[3, inf)", default_help="350"
+        None, "maximum tokens per sentence, including [SOS] and [EOS]", "[3, inf)", default_help="350"
     )
 
-    tokenizer: Literal["word", "bpe"] = option("word", "words as they are, or pieces of them")
+    tokenizer: Literal["word", "bpe"] = option("word", "whole words, or byte-pair encoding")
     min_frequency: int = option(2, "rarer words become [UNK]", "[1, inf)")
     vocab_size: int = option(8000, "of a BPE tokenizer, at most", "[1, inf)")
-    too_long: Literal["skip", "cut"] = option("skip", "what happens to sentences of more than seq tokens")
-    val_fraction: float = option(0.1, "of the source sentences, kept for validation", "[0, 1)")
+    too_long: Literal["skip", "cut"] = option("skip", "skip or cut sentences of more than seq tokens")
+    val_fraction: float = option(0.1, "of the source sentences, held out for validation", "[0, 1)")
 
-    epochs: int | None = option(None, "passes over what is learned from", "[1, inf)")
+    epochs: int | None = option(None, "passes over the training set", "[1, inf)")
     accumulate: int = option(1, "batches per step of the optimizer", "[1, inf)")
     schedule: Literal["warmup", "constant"] | None = option(
         None, "the paper's (default), or size course's constant rate"
     )
     lr: float = option(1e-4, "of the constant schedule", "(0, inf)")
-    lr_factor: float = option(1.0, "the warm-up schedule times this", "(0, inf)")
-    label_smoothing: float = option(0.1, "share of the target given to all other words", "[0, 1)")
+    lr_factor: float = option(1.0, "factor on the warm-up schedule", "(0, inf)")
+    label_smoothing: float = option(0.1, "share of the target probability for all other words", "[0, 1)")
     beta2: float | None = option(None, "Adam's second", "(0, 1)", default_help="the paper's 0.98, size course's 0.999")
-    clip: float | None = option(None, "longest gradient, 0 for any", "[0, inf)", default_help="1, size course's 0")
-    seed: int = option(0, "of weights and the order of sentences")
+    clip: float | None = option(
+        None, "maximum norm of the gradient, 0 for none", "[0, inf)", default_help="1, size course's 0"
+    )
+    seed: int = option(0, "of weights and data order")
 
     device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] | None = option(
         None, "auto (default): bf16 where the device computes in it"
     )
-    compile: bool = option(False, "torch.compile: minutes at first, faster steps on a GPU")
+    compile: bool = option(False, "torch.compile: slow start, faster steps on a GPU")
 
     name: str | None = name_option()
     preload: str = preload_option()
@@ -107,11 +104,11 @@ class Config(RunSettings):
         None, "newest weight files to keep, 0 for all", "[0, inf)", default_help="3, size course's 0"
     )
     log_every: int = option(20, "steps between two points of the curves", "[1, inf)")
-    val_sentences: int = option(256, "translated after each epoch for BLEU, CER and WER", "[0, inf)")
+    val_sentences: int = option(256, "sentences translated after each epoch for BLEU, CER and WER", "[0, inf)")
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
-            raise ValueError(f"size {self.size!r} is not known; choose {', '.join(SIZES)}")
+            raise ValueError(f"unknown size {self.size!r}; choose {', '.join(SIZES)}")
         defaults = COMMON | SIZES[self.size]
         if self.size == "course" and self.corpus == "lemon-mint":
             defaults |= LEMON_MINT
@@ -127,7 +124,7 @@ class Config(RunSettings):
     def _check(self) -> None:
         self.check()
         if self.d_model % self.h != 0:
-            raise ValueError(f"d_model {self.d_model} cannot be divided among h = {self.h} heads; choose another h")
+            raise ValueError(f"--d-model must be a multiple of h = {self.h} heads, got {self.d_model}")
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -142,7 +139,7 @@ class Config(RunSettings):
         if name in ("lang_src", "lang_tgt"):
             return self.languages[name == "lang_tgt"]
         value = getattr(self, self._field(name))
-        # Batches of about equal length have no fixed number of sentences; a DataLoader of the course needs one.
+        # Length-sorted batches have no fixed number of sentences; the course's DataLoader needs one.
         return SIZES["course"]["batch_size"] if name == "batch_size" and value is None else value
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -158,24 +155,24 @@ class Config(RunSettings):
     def _field(self, name: str) -> str:
         field = COURSE_NAMES.get(name, name)
         if field not in self.__dataclass_fields__:
-            known = sorted({*self.__dataclass_fields__, *COURSE_NAMES, "lang_src", "lang_tgt"})
-            raise KeyError(f"setting {name!r} not found; known: {', '.join(known)}")
+            names = sorted({*self.__dataclass_fields__, *COURSE_NAMES, "lang_src", "lang_tgt"})
+            raise KeyError(f"setting {name!r} not found; known: {', '.join(names)}")
         return field
 
 
 def get_config(size: str = "small", **changes: Any) -> Config:
-    """Returns the configuration of a size, with changes: get_config("base", epochs=30, corpus="opus_books")."""
+    """Return the configuration of a size with changes: get_config("base", epochs=30, corpus="opus_books")."""
     return Config(size=size, **changes)
 
 
 @dataclass
 class TranslateCommand(Options):
-    """Translates sentences with the newest trained run, or the one of that name."""
+    """Translate sentences with a trained run."""
 
-    sentences: tuple[str, ...] = option(help="what to translate", group="internal")
+    sentences: tuple[str, ...] = option(help="sentences to translate", group="internal")
     name: str | None = trained_option("transformer")
-    epoch: str | None = epoch_option("translate one after the other")
-    beam: int = option(4, "translations kept at every step; 1 is greedy search", "[1, inf)")
+    epoch: str | None = epoch_option("are used one after the other")
+    beam: int = option(4, "beam width; 1 is greedy search", "[1, inf)")
     penalty: float = option(0.6, "larger values favour longer translations", group="internal")
-    pictures: bool = option(False, "draw where each layer and head looks, as PNG and as a page")
+    pictures: bool = option(False, "save attention maps as PNG and as a page")
     device: str = device_option()

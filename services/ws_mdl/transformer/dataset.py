@@ -37,13 +37,13 @@ class Special(NamedTuple):
 
 
 def split_pairs(pairs: Pairs, val_fraction: float, seed: int = 0) -> tuple[Pairs, Pairs]:
-    """Returns (training, validation) pairs. No source sentence is in both, also one with several translations."""
+    """Return (training, validation) pairs. No source sentence is in both, also one with several translations."""
     sources = sorted({source for source, _ in pairs})
     if len(sources) < 2:
         raise ValueError(f"{len(sources)} different source sentences; expected 2 at least: one to learn, one to check")
     count = min(max(round(val_fraction * len(sources)), 1), len(sources) - 1)
-    held_out = set(random.Random(seed).sample(sources, count))
-    return [p for p in pairs if p[0] not in held_out], [p for p in pairs if p[0] in held_out]
+    val_sources = set(random.Random(seed).sample(sources, count))
+    return [p for p in pairs if p[0] not in val_sources], [p for p in pairs if p[0] in val_sources]
 
 
 class PairDataset(Dataset):
@@ -80,7 +80,7 @@ class PairDataset(Dataset):
         return self.examples[index]
 
     def lengths(self) -> list[tuple[int, int]]:
-        """Returns (source, target) lengths as the model sees them, special tokens included."""
+        """Return (source, target) lengths as the model sees them, special tokens included."""
         return [(len(src) + 2, len(tgt) + 1) for src, tgt in self.examples]
 
 
@@ -88,12 +88,12 @@ class PairDataset(Dataset):
 
 
 def causal_mask(size: int) -> Tensor:
-    """Returns bool [1, size, size]: word i may look at itself and at the words before it."""
+    """Return bool [1, size, size]: word i may look at itself and at the words before it."""
     return torch.ones(1, size, size, dtype=torch.bool).tril()
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
-    """Returns bool [batch, 1, 1, seq]: every query may look at the real tokens only."""
+    """Return bool [batch, 1, 1, seq]: every query may look at the real tokens only."""
     return (ids != pad)[:, None, None, :]
 
 
@@ -112,18 +112,18 @@ class Batch(NamedTuple):
     real: Tensor  # int64 (real label tokens)
 
     def to(self, device: torch.device) -> Batch:
-        """Returns the batch on a device; from pinned memory the copy does not block."""
+        """Return the batch on a device; from pinned memory the copy does not block."""
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 def pad_rows(rows: Sequence[list[int]], pad: int, width: int | None = None) -> Tensor:
-    """Returns int64 [rows, width], filled up with `pad`; without a width that of the longest row."""
+    """Return int64 [rows, width], filled up with `pad`; without a width that of the longest row."""
     width = width or max(len(row) for row in rows)
     return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
 
 
 def make_batch(examples: Sequence[Example], src: Special, tgt: Special, width: int | None = None) -> Batch:
-    """Returns the batch of some examples, padded to `width` tokens or to the longest.
+    """Return the batch of some examples, padded to `width` tokens or to the longest.
 
     The decoder's mask needs no padding: padding comes last, so no real word ever looks at it.
     """
@@ -190,7 +190,7 @@ class BucketSampler(Sampler[list[int]]):
         self.set_position(0)
 
     def set_position(self, epoch: int, done: int = 0) -> None:
-        """Chooses the epoch, and how many of its batches were done before."""
+        """Choose the epoch, and how many of its batches were done before."""
         batches = self._batches(epoch)
         usable = len(batches) - len(batches) % self.world if self.world > 1 else len(batches)
         self.batches = batches[self.rank : usable : self.world]
@@ -218,7 +218,7 @@ class BucketSampler(Sampler[list[int]]):
         return batches
 
     def _cut(self, order: list[int]) -> Iterator[list[int]]:
-        """Yields the order in pieces of at most batch_tokens; a sentence longer than that comes alone."""
+        """Yield the order in pieces of at most batch_tokens; a sentence longer than that comes alone."""
         batch, longest = [], 0
         for index in order:
             longest = max(longest, *self.lengths[index])
@@ -246,7 +246,7 @@ class CountSampler(BucketSampler):
 def get_loader(
     dataset: PairDataset, sampler: BucketSampler, src: Special, tgt: Special, width: int | None = None
 ) -> DataLoader:
-    """Returns the DataLoader of a dataset, padded as `make_batch` has it; its batches come ready for `Batch.to`."""
+    """Return the DataLoader of a dataset, padded as `make_batch` has it; its batches come ready for `Batch.to`."""
     return DataLoader(
         dataset,
         batch_sampler=sampler,

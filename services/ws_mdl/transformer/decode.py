@@ -37,13 +37,13 @@ class NextWord:
         self.cache = model.new_cache() if use_cache else None
         self.never = [special.pad, special.sos]  # these are no words
 
-    def logits(self, words: Tensor) -> Tensor:
+    def logits(self, ids: Tensor) -> Tensor:
         """Return float [batch, vocabulary], the logits after `words` [batch, words so far]."""
         if self.cache:
-            words, mask = words[:, -1:], None  # the last word may look at all before it
+            ids, mask = ids[:, -1:], None  # the last word may look at all before it
         else:
-            mask = causal_mask(words.shape[1]).to(words.device)
-        x = self.model.decode(self.encoder_output, self.source_mask, words, mask, self.cache)
+            mask = causal_mask(ids.shape[1]).to(ids.device)
+        x = self.model.decode(self.encoder_output, self.source_mask, ids, mask, self.cache)
         logits = self.model.project(x[:, -1]).float()
         logits[:, self.never] = float("-inf")
         return logits
@@ -51,7 +51,7 @@ class NextWord:
     def select(self, rows: Tensor) -> None:
         """Keep these sentences, in this order."""
         self.encoder_output, self.source_mask = self.encoder_output[rows], self.source_mask[rows]
-        for cache in (one for pair in self.cache or [] for one in pair):
+        for cache in (layer_cache for pair in self.cache or [] for layer_cache in pair):
             cache.select(rows)
 
 
@@ -64,20 +64,20 @@ def greedy_decode(
     source int64 [batch, seq], source_mask bool [batch, 1, 1, seq], special: the target's special tokens.
     """
     next_word = NextWord(model, source, source_mask, special, use_cache)
-    words = torch.full((len(source), 1), special.sos, device=source.device)
+    tokens = torch.full((len(source), 1), special.sos, device=source.device)
     row_of = torch.arange(len(source), device=source.device)  # which sentence each row still open is
     translations: list[list[int]] = [[] for _ in source]
-    while len(row_of) and words.shape[1] < max_len:
-        best = next_word.logits(words).argmax(dim=-1)  # (batch)
-        words = torch.cat([words, best[:, None]], dim=1)
+    while len(row_of) and tokens.shape[1] < max_len:
+        best = next_word.logits(tokens).argmax(dim=-1)  # (batch)
+        tokens = torch.cat([tokens, best[:, None]], dim=1)
         ended = best == special.eos
         if ended.any():
-            for row, ids in zip(row_of[ended].tolist(), words[ended, 1:-1].tolist(), strict=True):
+            for row, ids in zip(row_of[ended].tolist(), tokens[ended, 1:-1].tolist(), strict=True):
                 translations[row] = ids
             open_rows = (~ended).nonzero().squeeze(1)
-            words, row_of = words[open_rows], row_of[open_rows]
+            tokens, row_of = tokens[open_rows], row_of[open_rows]
             next_word.select(open_rows)
-    for row, ids in zip(row_of.tolist(), words[:, 1:].tolist(), strict=True):
+    for row, ids in zip(row_of.tolist(), tokens[:, 1:].tolist(), strict=True):
         translations[row] = ids
     return translations
 
@@ -104,13 +104,13 @@ def beam_search(
     batch, device = len(source), source.device
     next_word = NextWord(model, source, source_mask, special, use_cache)
     next_word.select(torch.arange(batch, device=device).repeat_interleave(beam))  # (batch · beam) rows from here on
-    words = torch.full((batch * beam, 1), special.sos, device=device)
+    tokens = torch.full((batch * beam, 1), special.sos, device=device)
     total = torch.full((batch, beam), float("-inf"), device=device)  # log probability of each kept translation
     total[:, 0] = 0.0  # at first all are equal, so only one counts
     ended = torch.zeros(batch, beam, dtype=torch.bool, device=device)
     length = torch.zeros(batch, beam, device=device)
-    while words.shape[1] < max_len and not ended.all():
-        log_p = next_word.logits(words).log_softmax(dim=-1).view(batch, beam, -1)
+    while tokens.shape[1] < max_len and not ended.all():
+        log_p = next_word.logits(tokens).log_softmax(dim=-1).view(batch, beam, -1)
         log_p[ended] = float("-inf")
         log_p[..., special.pad][ended] = 0.0  # one that has ended goes on with padding, at no cost
         candidates = total[..., None] + log_p  # (batch, beam, vocabulary)
@@ -124,11 +124,11 @@ def beam_search(
         ended = ended.gather(1, parent) | (word == special.eos)
         length = lengths.gather(1, parent)
         rows = (parent + beam * torch.arange(batch, device=device)[:, None]).flatten()
-        words = torch.cat([words[rows], word.view(-1, 1)], dim=1)
+        tokens = torch.cat([tokens[rows], word.view(-1, 1)], dim=1)
         next_word.select(rows)
     cut_off = ~ended & ended.any(dim=1, keepdim=True)  # by max_len: they win only where none has ended
     winner = (total / length_factor(length, penalty)).masked_fill(cut_off, float("-inf")).argmax(dim=1)  # (batch)
-    best_ids = words.view(batch, beam, -1)[torch.arange(batch, device=device), winner, 1:].tolist()
+    best_ids = tokens.view(batch, beam, -1)[torch.arange(batch, device=device), winner, 1:].tolist()
     return [ids[: ids.index(special.eos)] if special.eos in ids else ids for ids in best_ids]
 
 
@@ -191,10 +191,10 @@ def load_trained(directory: Path, device: str = "auto", epoch: int | None = None
     Raises ValueError for weights or tokenizers that are not there, damaged, or do not fit.
     """
     machine, files = choose_machine(device), WeightFiles(directory, PREFIX)
-    found = files.load_latest(machine.device) if epoch is None else files.load_epoch(epoch, machine.device)
-    if found is None:
+    checkpoint = files.load_latest(machine.device) if epoch is None else files.load_epoch(epoch, machine.device)
+    if checkpoint is None:
         raise ValueError(f"{directory} holds no weights")
-    path, state = found
+    path, state = checkpoint
     if "config" not in state:
         raise ValueError(f"{path} does not say its configuration; `train` with the same settings takes it over first")
     config = Config.of(state["config"])

@@ -40,7 +40,7 @@ class InputEmbeddings(nn.Module):
 
 
 def sinusoids(seq: int, d_model: int) -> Tensor:
-    """Returns the paper's table of positions, float [seq, d_model].
+    """Return the paper's table of positions, float [seq, d_model].
 
     Column 2i is sin(p / 10000^(2i / d_model)), column 2i + 1 the cosine of the same angle.
     """
@@ -90,8 +90,8 @@ class RotaryEncoding(nn.Module):
         self.register_buffer("cos", table[:, 1::2].clone(), persistent=False)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        places = slice(offset, offset + x.shape[-2])
-        sin, cos = self.sin[places].to(x.dtype), self.cos[places].to(x.dtype)  # (seq, d_k / 2)
+        positions = slice(offset, offset + x.shape[-2])
+        sin, cos = self.sin[positions].to(x.dtype), self.cos[positions].to(x.dtype)  # (seq, d_k / 2)
         even, odd = x[..., 0::2], x[..., 1::2]  # (batch, h, seq, d_k / 2)
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
 
@@ -109,16 +109,16 @@ class RelativeBias(nn.Module):
         self.table = nn.Parameter(torch.zeros(2 * buckets, h))  # before and at the query; behind it
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Returns the table's row for each distance int64, key minus query: rows from `buckets` on for keys behind."""
+        """Return the table's row for each distance int64, key minus query: rows from `buckets` on for keys behind."""
         size = distance.abs()
         beyond = (size.clamp(min=1) / self.near).log() / math.log(self.far / self.near)  # 0 at near, 1 at far
         shared = (self.near + beyond * (self.buckets - self.near)).long().clamp(max=self.buckets - 1)
         return torch.where(size < self.near, size, shared) + self.buckets * (distance > 0)
 
     def forward(self, queries: int, keys: int, offset: int = 0) -> Tensor:
-        """Returns what is added to the scores of queries from place `offset` on, float [1, h, queries, keys]."""
-        places = torch.arange(max(keys, offset + queries), device=self.table.device)
-        distance = places[:keys] - places[offset : offset + queries, None]  # (queries, keys)
+        """Return what is added to the scores of queries from place `offset` on, float [1, h, queries, keys]."""
+        positions = torch.arange(max(keys, offset + queries), device=self.table.device)
+        distance = positions[:keys] - positions[offset : offset + queries, None]  # (queries, keys)
         return self.table[self.bucket(distance)].permute(2, 0, 1).unsqueeze(0)
 
 
@@ -144,7 +144,7 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor,
     mask: Tensor | None = None, dropout: float = 0.0, need_weights: bool = False, bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Returns softmax(query · keyᵀ / √d_k) · value, and the softmax's weights where they are asked for, else None.
+    """Return softmax(query · keyᵀ / √d_k) · value, and the softmax's weights where they are asked for, else None.
 
     query [batch, h, queries, d_k]; key and value [batch, h, keys, d_k]; mask bool, broadcast to [batch, h, queries,
     keys]: every query must see a key; bias float, likewise: added to the scores. Without the weights one fused kernel
@@ -186,14 +186,14 @@ class KeyValueCache:
         return not self.grows and self.key is not None
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns all keys and values: those kept, then the new ones."""
+        """Return all keys and values: those kept, then the new ones."""
         if self.key is not None:
             key, value = torch.cat([self.key, key], dim=-2), torch.cat([self.value, value], dim=-2)
         self.key, self.value = key, value
         return key, value
 
     def select(self, rows: Tensor) -> None:
-        """Keeps these sentences of the batch, in this order; a row may come more than once."""
+        """Keep these sentences of the batch, in this order; a row may come more than once."""
         if self.key is not None:
             self.key, self.value = self.key[rows], self.value[rows]
 
@@ -226,7 +226,7 @@ class MultiHeadAttentionBlock(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Returns [batch, queries, d_model]; k and v come before those in `cache` are added."""
+        """Return [batch, queries, d_model]; k and v come before those in `cache` are added."""
         offset = len(cache) if cache is not None else 0
         query = self.split_heads(self.w_q(q))  # (batch, h, queries, d_k)
         if self.rotary:
@@ -297,7 +297,7 @@ class ResidualConnection(nn.Module):
 
 
 def final_norm(features: int, norm: str) -> nn.Module:
-    """Returns what ends a stack: with "pre" nothing has normalized the last sum yet, with "post" the last block has."""
+    """Return what ends a stack: with "pre" nothing has normalized the last sum yet, with "post" the last block has."""
     return LayerNormalization(features) if norm == "pre" else nn.Identity()
 
 
@@ -356,10 +356,12 @@ class DecoderBlock(nn.Module):
         self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None,
         cache: LayerCache | tuple[None, None] = (None, None),
     ) -> Tensor:  # fmt: skip
-        own, cross = cache
+        self_cache, cross_cache = cache
         source = encoder_output
-        x = self.residual_connections[0](x, lambda x: self.self_attention_block(x, x, x, tgt_mask, own))
-        x = self.residual_connections[1](x, lambda x: self.cross_attention_block(x, source, source, src_mask, cross))
+        x = self.residual_connections[0](x, lambda x: self.self_attention_block(x, x, x, tgt_mask, self_cache))
+        x = self.residual_connections[1](
+            x, lambda x: self.cross_attention_block(x, source, source, src_mask, cross_cache)
+        )
         return self.residual_connections[2](x, self.feed_forward_block)
 
 
@@ -411,14 +413,14 @@ class Transformer(nn.Module):
         self.projection_layer = projection_layer
 
     def encode(self, src: Tensor, src_mask: Tensor | None) -> Tensor:
-        """Returns what the encoder makes of token ids [batch, seq]: float [batch, seq, d_model]."""
+        """Return what the encoder makes of token ids [batch, seq]: float [batch, seq, d_model]."""
         return self.encoder(self.src_pos(self.src_embed(src)), src_mask)
 
     def decode(
         self, encoder_output: Tensor, src_mask: Tensor | None, tgt: Tensor, tgt_mask: Tensor | None,
         cache: list[LayerCache] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Returns float [batch, seq, d_model] for the target ids [batch, seq].
+        """Return float [batch, seq, d_model] for the target ids [batch, seq].
 
         With `cache` (from `new_cache`), tgt holds only the words that no earlier call has seen.
         """
@@ -426,15 +428,15 @@ class Transformer(nn.Module):
         return self.decoder(self.tgt_pos(self.tgt_embed(tgt), offset), encoder_output, src_mask, tgt_mask, cache)
 
     def project(self, x: Tensor) -> Tensor:
-        """Returns scores [..., target vocabulary] (logits: no softmax yet)."""
+        """Return scores [..., target vocabulary] (logits: no softmax yet)."""
         return self.projection_layer(x)
 
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None) -> Tensor:
-        """Returns the scores [batch, seq, target vocabulary] of each target position's next word."""
+        """Return the scores [batch, seq, target vocabulary] of each target position's next word."""
         return self.project(self.decode(self.encode(src, src_mask), src_mask, tgt, tgt_mask))
 
     def new_cache(self) -> list[LayerCache]:
-        """Returns an empty cache for `decode`: a pair for each decoder block."""
+        """Return an empty cache for `decode`: a pair for each decoder block."""
         return [(KeyValueCache(grows=True), KeyValueCache(grows=False)) for _ in self.decoder.layers]
 
 
@@ -443,15 +445,15 @@ def build_transformer(
     d_model: int = 512, N: int = 6, h: int = 8, dropout: float = 0.1, d_ff: int = 2048, *,
     norm: str = "pre", activation: str = "relu", positions: str = "sinusoidal", tied: bool = False,
 ) -> Transformer:  # fmt: skip
-    """Returns a Transformer with Xavier-uniform weights; the defaults are the paper's base model, normalized before.
+    """Return a Transformer with Xavier-uniform weights; the defaults are the paper's base model, normalized before.
 
     norm: "pre" or "post". activation: "relu" or "gelu". positions: "sinusoidal", "learned", "rotary" or "relative".
     tied: the target's embedding and the projection share their weights. Raises ValueError for what does not fit.
     """
     choices = (("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS))
-    for name, value, known in choices:
-        if value not in known:
-            raise ValueError(f"{name} {value!r} is not known; choose {', '.join(known)}")
+    for name, value, names in choices:
+        if value not in names:
+            raise ValueError(f"{name} {value!r} is not known; choose {', '.join(names)}")
     if h < 1 or d_model % h != 0:
         raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads; choose h that divides d_model")
     if (d_model if positions != "rotary" else d_model // h) % 2 != 0:
@@ -470,8 +472,8 @@ def build_transformer(
     encoder_blocks = [EncoderBlock(d_model, self_attention(), feed_forward(), dropout, norm) for _ in range(N)]
     decoder_blocks = []
     for _ in range(N):
-        own, cross = self_attention(), MultiHeadAttentionBlock(d_model, h, dropout)
-        decoder_blocks.append(DecoderBlock(d_model, own, cross, feed_forward(), dropout, norm))
+        self_block, cross_block = self_attention(), MultiHeadAttentionBlock(d_model, h, dropout)
+        decoder_blocks.append(DecoderBlock(d_model, self_block, cross_block, feed_forward(), dropout, norm))
     transformer = Transformer(
         Encoder(d_model, nn.ModuleList(encoder_blocks), norm),
         Decoder(d_model, nn.ModuleList(decoder_blocks), norm),
@@ -549,16 +551,18 @@ def load_into(model: Transformer, path: Path, state: dict[str, Any], config: dic
     """
     weights = state["model_state_dict"]
     try:
-        theirs = describe(weights, state.get("config"))
+        stored = describe(weights, state.get("config"))
     except (KeyError, ValueError, IndexError) as error:
         raise ValueError(f"{path} holds no weights of this Transformer (it lacks {error})") from error
-    ours = describe(model.state_dict(), config)
+    expected = describe(model.state_dict(), config)
     # only a configuration knows some of it; that a side has no position table counts
     differ = [
-        name for name in ours if ours[name] != theirs[name] and (theirs[name] is not None or name == "position table")
+        name
+        for name in expected
+        if expected[name] != stored[name] and (stored[name] is not None or name == "position table")
     ]
     if differ:
-        sides = (", ".join(f"{name} {side[name]}" for name in differ) for side in (theirs, ours))
+        sides = (", ".join(f"{name} {side[name]}" for name in differ) for side in (stored, expected))
         raise ValueError(f"{path} has {next(sides)}; this model has {next(sides)}; {advice}")
     if "config" not in state:  # the course's
         weights = {

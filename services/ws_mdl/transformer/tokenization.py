@@ -19,13 +19,13 @@ UNKNOWN = "⁇"  # stands for [UNK] in a translation
 WORD = r"\{\w+\}|\w+|[^\w\s]+"  # a placeholder, a word, or a run of punctuation
 
 
-def words(text: str) -> list[str]:
-    """Returns the words, placeholders and punctuation of a text: what BLEU and WER count."""
+def split_words(text: str) -> list[str]:
+    """Return the words, placeholders and punctuation of a text: what BLEU and WER count."""
     return re.findall(WORD, text)
 
 
 def train_tokenizer(sentences: Iterable[str], kind: str, min_frequency: int, vocab_size: int) -> Tokenizer:
-    """Returns a tokenizer made from sentences. kind: "word" or "bpe", the latter with at most `vocab_size` tokens."""
+    """Return a tokenizer made from sentences. kind: "word" or "bpe", the latter with at most `vocab_size` tokens."""
     if kind == "word":
         tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
@@ -34,8 +34,10 @@ def train_tokenizer(sentences: Iterable[str], kind: str, min_frequency: int, voc
         )
     else:
         tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
-        whole = pre_tokenizers.Split(Regex(r" ?\{\w+\}"), "isolated")
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([whole, pre_tokenizers.Metaspace(prepend_scheme="first")])
+        placeholders = pre_tokenizers.Split(Regex(r" ?\{\w+\}"), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [placeholders, pre_tokenizers.Metaspace(prepend_scheme="first")]
+        )
         tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
         trainer = trainers.BpeTrainer(
             special_tokens=list(SPECIAL), min_frequency=min_frequency, vocab_size=vocab_size, show_progress=False
@@ -47,7 +49,7 @@ def train_tokenizer(sentences: Iterable[str], kind: str, min_frequency: int, voc
 def get_or_build_tokenizer(
     path: Path, sentences: Iterable[str], kind: str, min_frequency: int = 2, vocab_size: int = 8000
 ) -> Tokenizer:
-    """Returns the tokenizer stored at `path`, built from the sentences and stored there the first time.
+    """Return the tokenizer stored at `path`, built from the sentences and stored there the first time.
 
     Raises ValueError where the stored one is damaged or of another kind.
     """
@@ -65,7 +67,7 @@ def get_or_build_tokenizer(
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Returns a stored tokenizer. Raises ValueError for a file that holds none with the four special tokens."""
+    """Return a stored tokenizer. Raises ValueError for a file that holds none with the four special tokens."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more exact
@@ -77,12 +79,12 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """Returns 12 hex digits that change with the vocabulary or its order."""
+    """Return 12 hex digits that change with the vocabulary or its order."""
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:12]
 
 
 def detokenize(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    """Returns the text of token ids, without special tokens but with ⁇ for [UNK], spaced as one would write it."""
+    """Return the text of token ids, without special tokens but with ⁇ for [UNK], spaced as one would write it."""
     silent = {tokenizer.token_to_id(token) for token in SPECIAL[1:]}
     tokens = [tokenizer.id_to_token(i) for i in ids if i not in silent]
     tokens = [UNKNOWN if token == "[UNK]" else token for token in tokens]

@@ -40,7 +40,7 @@ from services.ws_mdl.transformer.dataset import (
 )
 from services.ws_mdl.transformer.decode import translate
 from services.ws_mdl.transformer.model import TranslationLoss, get_model, load_into
-from services.ws_mdl.transformer.tokenization import fingerprint, get_or_build_tokenizer, words
+from services.ws_mdl.transformer.tokenization import fingerprint, get_or_build_tokenizer, split_words
 from vla_common import endings
 from vla_common.volume import Volume, shown
 from vla_modelkit.training.board import Curves
@@ -164,8 +164,8 @@ def scores(samples: list[Sample]) -> tuple[float, float, float, float]:
         return 0.0, 1.0, 1.0, 0.0
     from torchmetrics.functional import text  # takes seconds to import
 
-    predicted = [" ".join(words(sample.predicted)) for sample in samples]
-    expected = [" ".join(words(sample.target)) for sample in samples]
+    predicted = [" ".join(split_words(sample.predicted)) for sample in samples]
+    expected = [" ".join(split_words(sample.target)) for sample in samples]
     exact = sum(p == e for p, e in zip(predicted, expected, strict=True)) / len(samples)
     bleu = text.bleu_score(predicted, [[line] for line in expected])
     errors = text.char_error_rate(predicted, expected), text.word_error_rate(predicted, expected)
@@ -222,7 +222,7 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0, **self.adam)
         self.epoch, self.batches, self.global_step = -1, 0, 0
         self.first_epoch = 0  # that this lab trained; those before it are a file's that was put here
-        self.loss_sum, self.words, self.seconds = torch.zeros((), device=machine.device), 0, 0.0
+        self.loss_sum, self.token_count, self.seconds = torch.zeros((), device=machine.device), 0, 0.0
         self.history: list[dict[str, Any]] = []
         self.points: list[dict[str, float]] = []
         self.stopped = False
@@ -237,14 +237,14 @@ class Trainer:
         self.global_step += 1
         # dropout depends on seed, step and process only, so a resumed run repeats it
         torch.manual_seed(random.Random(f"{config.seed} {self.global_step} {machine.rank}").getrandbits(32))
-        words = sum(batch.real.numel() for batch in batches)
-        (all_words,) = machine.sums(words)
+        token_count = sum(batch.real.numel() for batch in batches)
+        (total_tokens,) = machine.sums(token_count)
         for batch in batches:
             exchanges = machine.world == 1 or batch is batches[-1]  # processes exchange gradients once per step
             with nullcontext() if exchanges else self.wrapped.no_sync():
                 with machine.autocast():
                     loss = self.wrapped(*batch.to(machine.device))
-                (loss * (machine.world / all_words)).backward()  # gradients of processes are averaged, not summed
+                (loss * (machine.world / total_tokens)).backward()  # gradients of processes are averaged, not summed
             self.loss_sum += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
         for group in self.optimizer.param_groups:
@@ -252,7 +252,7 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.batches += len(batches)
-        self.words += words
+        self.token_count += token_count
         return norm
 
     def add_point(self, loss: float, seconds: float) -> None:
@@ -265,10 +265,10 @@ class Trainer:
         """Count the epoch as done, and keep what it came to."""
         self.epoch += 1
         if validation:
-            train_loss = float(self.loss_sum) / max(1, self.words)
+            train_loss = float(self.loss_sum) / max(1, self.token_count)
             point = {"epoch": self.epoch, "step": self.global_step, "seconds": self.seconds, "train_loss": train_loss}
             self.history.append({**point, **validation.metrics()})
-        self.batches, self.words = 0, 0
+        self.batches, self.token_count = 0, 0
         self.loss_sum.zero_()
 
     def save(self) -> Path:
@@ -279,7 +279,8 @@ class Trainer:
         state = {
             "model_state_dict": self.model.state_dict(),
             "optimizer_state_dict": self.optimizer.state_dict(),
-            **{name: getattr(self, name) for name in ("epoch", "first_epoch", "global_step", "batches", "words")},
+            **{name: getattr(self, name) for name in ("epoch", "first_epoch", "global_step", "batches")},
+            "words": self.token_count,
             **{name: getattr(self, name) for name in ("seconds", "history", "points")},
             "loss_sum": float(self.loss_sum),
             "config": self.config.stored(),
@@ -307,15 +308,15 @@ class Trainer:
 
         Raises ValueError, naming both sides, where it belongs to another model, corpus or vocabulary.
         """
-        found = WeightFiles(self.directory, PREFIX).load_chosen(self.config.preload, self.machine.device)
-        if found is None:
+        checkpoint = WeightFiles(self.directory, PREFIX).load_chosen(self.config.preload, self.machine.device)
+        if checkpoint is None:
             return None
-        path, state = found
-        theirs, ours = state.get("config", {}), self.config.stored()
+        path, state = checkpoint
+        previous, current = state.get("config", {}), self.config.stored()
         for name in ("corpus", "pair", "tokenizer"):
-            if theirs.get(name, ours[name]) != ours[name]:
+            if previous.get(name, current[name]) != current[name]:
                 raise ValueError(
-                    f"{path} was trained with {name} {theirs[name]}, this run has {ours[name]}; give another --name"
+                    f"{path} was trained with {name} {previous[name]}, requested: {current[name]}; use another --name"
                 )
         vocabularies = state.get("tokenizers", self.fingerprints())
         if vocabularies != self.fingerprints():
@@ -324,7 +325,7 @@ class Trainer:
                 "put back the tokenizer files it was trained with, or give another --name"
             )
         self.machine.restore_threads(state.get("threads"))
-        load_into(self.model, path, state, ours, "give the same size and settings, or another --name")
+        load_into(self.model, path, state, current, "give the same size and settings, or another --name")
         for group in state["optimizer_state_dict"]["param_groups"]:
             group.update(self.adam)  # a file of the course, or of another device, has others
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
@@ -334,7 +335,7 @@ class Trainer:
         self.history, self.seconds = state.get("history", []), state.get("seconds", 0.0)
         self.points = state.get("points", [])
         if state.get("order", self.order()) == self.order():
-            self.batches, self.words = state.get("batches", 0), state.get("words", 0)
+            self.batches, self.token_count = state.get("batches", 0), state.get("words", 0)
             self.loss_sum.fill_(state.get("loss_sum", 0.0))
         elif state["batches"] and self.machine.is_main:
             print(f"epoch {self.epoch + 1} begins anew: {path.name} has {state['order']}, this run {self.order()}")
@@ -377,12 +378,12 @@ def train_epoch(trainer: Trainer, curves: Curves, stop: StopSignal, progress: Pr
     config, machine, loader = trainer.config, trainer.machine, trainer.data.train_dataloader
     loader.batch_sampler.set_position(trainer.epoch + 1, trainer.batches)
     batches, started = iter(loader), time.monotonic()
-    last = float(trainer.loss_sum), trainer.words, started
+    last = float(trainer.loss_sum), trainer.token_count, started
     while not trainer.stopped and (group := list(islice(batches, config.accumulate))):
         norm = trainer.step(group)
         figures = progress.figures[1:]
         if trainer.global_step == 1 or trainer.global_step % config.log_every == 0:  # only here results are read
-            now = float(trainer.loss_sum), trainer.words, time.monotonic()
+            now = float(trainer.loss_sum), trainer.token_count, time.monotonic()
             loss_sum, word_count, seconds = (new - old for new, old in zip(now, last, strict=True))
             last, loss, rate = now, loss_sum / max(1, word_count), learning_rate(config, trainer.global_step)
             if not math.isfinite(loss):

@@ -45,7 +45,7 @@ def draw(trained: Trained, source: str, target: str) -> None:
         print(shown(visualize.save(figure, directory / f"attention_{name}.png")), file=sys.stderr)
     boxes = {
         "Who looks where": viewers.attention(view),
-        "The next word": viewers.next_words(trained, source),
+        "The next word": viewers.next_token(trained, source),
         "The beam's tree": viewers.beam_tree(trained, source),
     }
     path = directory / "looking-in.html"

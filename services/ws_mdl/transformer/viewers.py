@@ -17,22 +17,22 @@ from vla_notebooks.viewer import viewer
 
 
 def attention(view: View) -> VBox:
-    """Returns lines between words, with the kind of attention, the layer and the head to choose."""
+    """Return lines between words, with the kind of attention, the layer and the head to choose."""
     kinds, (layers, heads) = view.kinds(), view.maps.cross.shape[:2]
 
     def draw(kind: str, layer: int, head: int) -> str:
         weights, left, right = kinds[kind]
-        chosen = range(heads) if head < 0 else [head]
-        colours = [drawing.COLOURS[one % len(drawing.COLOURS)] for one in chosen]
+        selected = range(heads) if head < 0 else [head]
+        colours = [drawing.COLOURS[index % len(drawing.COLOURS)] for index in selected]
         label = f"{kind} attention, layer {layer}: words on the left look at words on the right"
-        lines = drawing.lines_between(weights[layer][list(chosen)].numpy(), left, right, colours, label)
-        return drawing.titled(label, drawing.legend([f"head {one}" for one in chosen], colours) + lines)
+        lines = drawing.lines_between(weights[layer][list(selected)].numpy(), left, right, colours, label)
+        return drawing.titled(label, drawing.legend([f"head {index}" for index in selected], colours) + lines)
 
     return viewer(
         draw,
         kind=Dropdown(options=list(kinds)),
         layer=IntSlider(min=0, max=layers - 1, value=layers - 1),
-        head=Dropdown(options=[("all", -1), *((str(one), one) for one in range(heads))]),
+        head=Dropdown(options=[("all", -1), *((str(head), head) for head in range(heads))]),
     )
 
 
@@ -41,28 +41,28 @@ def attention(view: View) -> VBox:
 
 @torch.inference_mode()
 def candidates(run: Trained, sentence: str, count: int = 8) -> list[list[tuple[str, float]]]:
-    """Returns the likeliest next words with their probabilities, at each step of greedy search, [EOS] the last one."""
+    """Return the likeliest next words with their probabilities, at each step of greedy search, [EOS] the last one."""
     source, special = _encoded(run, sentence), Special.of(run.tokenizer_tgt)
     mask = padding_mask(source, Special.of(run.tokenizer_src).pad)
     next_word = NextWord(run.model, source, mask, special, use_cache=False)
-    words, found = torch.tensor([[special.sos]], device=source.device), []
-    while words.shape[1] < min(run.config.seq, 3 * source.shape[1]) and special.eos not in words[0]:
-        best = next_word.logits(words).softmax(dim=-1)[0].topk(count)
-        names = [run.tokenizer_tgt.id_to_token(one) for one in best.indices.tolist()]
-        found.append(list(zip(names, best.values.tolist(), strict=True)))
-        words = torch.cat([words, best.indices[None, :1]], dim=1)
-    return found
+    tokens, steps = torch.tensor([[special.sos]], device=source.device), []
+    while tokens.shape[1] < min(run.config.seq, 3 * source.shape[1]) and special.eos not in tokens[0]:
+        best = next_word.logits(tokens).softmax(dim=-1)[0].topk(count)
+        names = [run.tokenizer_tgt.id_to_token(token_id) for token_id in best.indices.tolist()]
+        steps.append(list(zip(names, best.values.tolist(), strict=True)))
+        tokens = torch.cat([tokens, best.indices[None, :1]], dim=1)
+    return steps
 
 
-def next_words(run: Trained, sentence: str) -> VBox:
-    """Returns bars for the next word, with the step of the translation to choose."""
-    found = candidates(run, sentence)
+def next_token(run: Trained, sentence: str) -> VBox:
+    """Return bars for the next word, with the step of the translation to choose."""
+    steps = candidates(run, sentence)
 
     def draw(step: int) -> str:
-        before = " ".join(rows[0][0] for rows in found[:step]) or "[SOS]"
-        return drawing.titled(f"{sentence} → {before} …", drawing.bars(found[step], "the likeliest next words", 0))
+        before = " ".join(rows[0][0] for rows in steps[:step]) or "[SOS]"
+        return drawing.titled(f"{sentence} → {before} …", drawing.bars(steps[step], "the likeliest next words", 0))
 
-    return viewer(draw, step=IntSlider(min=0, max=len(found) - 1))
+    return viewer(draw, step=IntSlider(min=0, max=len(steps) - 1))
 
 
 # --- the beam -----------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Node(NamedTuple):
 
 
 def beam_steps(run: Trained, sentence: str, beam: int) -> tuple[list[list[Node]], list[int]]:
-    """Returns what a beam search kept at each step, and the places of the winner, step by step."""
+    """Return what a beam search kept at each step, and the places of the winner, step by step."""
     source, special = _encoded(run, sentence), Special.of(run.tokenizer_tgt)
     steps: list[list[Node]] = []
 
@@ -87,40 +87,40 @@ def beam_steps(run: Trained, sentence: str, beam: int) -> tuple[list[list[Node]]
         steps.append([Node(p, run.tokenizer_tgt.id_to_token(w), t, w == special.pad) for p, w, t in rows])
 
     mask = padding_mask(source, Special.of(run.tokenizer_src).pad)
-    most = min(run.config.seq, 3 * source.shape[1])
-    (ids,) = beam_search(run.model, source, mask, special, most, beam, watch=watch)
-    expected = [run.tokenizer_tgt.id_to_token(one) for one in ids]
-    for place in range(beam):
-        path = [place]
+    max_len = min(run.config.seq, 3 * source.shape[1])
+    (ids,) = beam_search(run.model, source, mask, special, max_len, beam, watch=watch)
+    expected = [run.tokenizer_tgt.id_to_token(token_id) for token_id in ids]
+    for rank in range(beam):
+        path = [rank]
         for nodes in reversed(steps[1:]):
             path.append(nodes[path[-1]].parent)
         path.reverse()
-        nodes = [nodes[place] for nodes, place in zip(steps, path, strict=True)]
+        nodes = [nodes[rank] for nodes, rank in zip(steps, path, strict=True)]
         if [node.word for node in nodes if not node.ended and node.word != "[EOS]"] == expected:
             return steps, path
     raise AssertionError("the winner is among those kept at the last step")
 
 
 def tree(steps: list[list[Node]], winner: list[int]) -> str:
-    """Returns the tree as a drawing: a row for each step, the winner's words bold."""
+    """Return the tree as a drawing: a row for each step, the winner's words bold."""
     across, down = 88, 40
     parts = []
     for row, nodes in enumerate(steps):
-        for place, node in enumerate(nodes):
+        for rank, node in enumerate(nodes):
             if node.ended or node.total == float("-inf"):
                 continue
-            here, above = (across * (place + 0.5), down * (row + 1)), (across * (node.parent + 0.5), down * row)
-            wins = winner[row] == place
+            node_xy, parent_xy = (across * (rank + 0.5), down * (row + 1)), (across * (node.parent + 0.5), down * row)
+            wins = winner[row] == rank
             if row:
-                start, end = (above[0], above[1] + 10), (here[0], here[1] - 10)
+                start, end = (parent_xy[0], parent_xy[1] + 10), (node_xy[0], node_xy[1] - 10)
                 parts.append(drawing.line(start, end, drawing.COLOURS[3 if wins else 7], 3 if wins else 1.5))
-            parts.append(drawing.text(*here, drawing.shortened(node.word, 10), "middle", bold=wins))
+            parts.append(drawing.text(*node_xy, drawing.shortened(node.word, 10), "middle", bold=wins))
     label = f"beam search: {len(steps)} steps, {len(steps[0])} kept at each"
     return drawing.svg(across * len(steps[0]), down * (len(steps) + 1), parts, label)
 
 
 def beam_tree(run: Trained, sentence: str) -> VBox:
-    """Returns the tree of a beam search, with the number of translations kept to choose."""
+    """Return the tree of a beam search, with the number of translations kept to choose."""
     return viewer(lambda beam: tree(*beam_steps(run, sentence, beam)), beam=IntSlider(min=1, max=4, value=3))
 
 

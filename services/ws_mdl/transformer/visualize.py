@@ -31,8 +31,8 @@ class AttentionMaps(NamedTuple):
 
 
 @contextmanager
-def keeping_weights(model: Transformer) -> Iterator[None]:
-    """Lets each attention block keep its weights in `attention_scores`, for the calls inside."""
+def record_attention(model: Transformer) -> Iterator[None]:
+    """Let each attention block keep its weights in `attention_scores`, for the calls inside."""
     blocks = [module for module in model.modules() if isinstance(module, MultiHeadAttentionBlock)]
     try:
         for block in blocks:
@@ -45,10 +45,10 @@ def keeping_weights(model: Transformer) -> Iterator[None]:
 
 @torch.inference_mode()
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> AttentionMaps:
-    """Returns where the model looks while it reads source ids [1, seq] and writes target ids [1, seq]."""
+    """Return where the model looks while it reads source ids [1, seq] and writes target ids [1, seq]."""
     was_training = model.training
     model.eval()
-    with keeping_weights(model):
+    with record_attention(model):
         model.decode(model.encode(source, None), None, target, causal_mask(target.shape[1]).to(target.device))
         encoder = [layer.self_attention_block for layer in model.encoder.layers]
         decoder = [layer.self_attention_block for layer in model.decoder.layers]
@@ -77,7 +77,7 @@ class View(NamedTuple):
 def look(
     model: Transformer, source: str, target: str, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer, limit: int = 40
 ) -> View:
-    """Returns where the model looks while it reads `source` and writes `target`, for at most `limit` tokens of each.
+    """Return where the model looks while it reads `source` and writes `target`, for at most `limit` tokens of each.
 
     A row of the target's maps stands for the word that is written there, looking from the word before it.
     """
@@ -94,7 +94,7 @@ def look(
 
 
 def fonts() -> list[str]:
-    """Returns font families that can write Korean, as far as there are any, then matplotlib's own."""
+    """Return font families that can write Korean, as far as there are any, then matplotlib's own."""
     if spec := importlib.util.find_spec("koreanize_matplotlib"):  # its font file only: importing it changes settings
         path = Path(spec.submodule_search_locations[0]) / "fonts" / "NanumGothic.ttf"
         if "NanumGothic" not in {font.name for font in font_manager.fontManager.ttflist}:
@@ -104,7 +104,7 @@ def fonts() -> list[str]:
 
 
 def plot_attention(weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str) -> Figure:
-    """Returns heat maps of weights [layers, heads, queries, keys]: a row per layer, a column per head."""
+    """Return heat maps of weights [layers, heads, queries, keys]: a row per layer, a column per head."""
     layers, heads = weights.shape[:2]
     size = 0.28 * max(len(queries), len(keys), 4) + 0.4
     figure = Figure(figsize=(size * heads + 1, size * layers + 1), layout="constrained")
@@ -123,21 +123,21 @@ def plot_attention(weights: Tensor, queries: Sequence[str], keys: Sequence[str],
 
 
 def plot_positions(table: Tensor) -> Figure:
-    """Returns a picture of a table of positions [seq, d_model], and how alike each two positions are."""
+    """Return a picture of a table of positions [seq, d_model], and how alike each two positions are."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    shown = left.imshow(table.numpy(), cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+    image = left.imshow(table.numpy(), cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     left.set(title="positional encoding", xlabel="number in the vector", ylabel="position")
-    figure.colorbar(shown, ax=left)
+    figure.colorbar(image, ax=left)
     unit = torch.nn.functional.normalize(table, dim=-1)
-    shown = right.imshow((unit @ unit.T).numpy(), cmap="viridis")
+    image = right.imshow((unit @ unit.T).numpy(), cmap="viridis")
     right.set(title="cosine of two positions' vectors", xlabel="position", ylabel="position")
-    figure.colorbar(shown, ax=right)
+    figure.colorbar(image, ax=right)
     return figure
 
 
 def plot_masks(source: Tensor, pad: int, target_len: int) -> Figure:
-    """Returns a picture of the encoder's mask for ids [batch, seq], and of the decoder's."""
+    """Return a picture of the encoder's mask for ids [batch, seq], and of the decoder's."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.imshow(padding_mask(source, pad)[:, 0, 0].numpy(), cmap="gray", vmin=0, vmax=1, aspect="auto")
@@ -148,7 +148,7 @@ def plot_masks(source: Tensor, pad: int, target_len: int) -> Figure:
 
 
 def plot_curve(history: Sequence[dict[str, Any]], title: str, points: Sequence[dict[str, float]] = ()) -> Figure:
-    """Returns a run's losses and BLEU by its minutes of training. history, points: see `train.Trainer`.
+    """Return a run's losses and BLEU by its minutes of training. history, points: see `train.Trainer`.
 
     Without points, which older runs have not kept, the training loss is each epoch's mean.
     """
@@ -169,13 +169,13 @@ def plot_curve(history: Sequence[dict[str, Any]], title: str, points: Sequence[d
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a picture as PNG and returns where it lies."""
+    """Write a picture as PNG and returns where it lies."""
     figure.savefig(path, dpi=110)
     return path
 
 
 def main() -> None:
-    """Draws the table of positions and the masks into the volume's folder of transformer runs."""
+    """Draw the table of positions and the masks into the volume's folder of transformer runs."""
     from services.ws_mdl.transformer.config import Config
     from vla_common.volume import Volume, make_directory
 
