@@ -1,9 +1,9 @@
-"""Lesson 2: diffusion, from a schedule of noise to pictures of digits that nobody wrote.
+"""Lesson 2: diffusion, from a noise schedule to new images of digits.
 
-Run it: `./lab shell ws_mdl --command "python -m lessons.diffusion"`. Read it from top to bottom: each piece uses only
-what stands above it. `services/ws_mdl/diffusion` is the same, fast; a test finds the same numbers from the same
-weights. Shapes stand at the end of the line, and a test checks each while the lesson runs: n pictures of c colours,
-height pixels high and as wide, seen by a network with so many features.
+Run it: `./lab shell ws_mdl --command "python -m lessons.diffusion"`. Read it from top to bottom: each part uses only
+what is above it. `services/ws_mdl/diffusion` is the same model, fast; a test compares their numbers on the same
+weights. Shapes are at the end of the line, and a test checks each of them: n square images of c channels and height
+pixels, and a network of so many features.
 """
 
 import math
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 
-# --- 1. the way into noise (Ho et al. 2020, "Denoising Diffusion Probabilistic Models") -----------------------
+# --- 1. adding noise (Ho et al. 2020, "Denoising Diffusion Probabilistic Models") -----------------------
 class Schedule(NamedTuple):
-    """By step, from 0 (clean) to the last (noise): β, the noise it adds; α = 1 - β; ᾱ, the product of α until there."""
+    """By step, from 0 (clean) to the last (noise): β, the added noise; α = 1 - β; ᾱ, the product of α so far."""
 
     b_t: Tensor
     a_t: Tensor
@@ -24,7 +24,7 @@ class Schedule(NamedTuple):
 
 
 def linear_schedule(timesteps: int = 500, beta1: float = 1e-4, beta2: float = 0.02) -> Schedule:
-    """Returns the course's schedule. No step leads to the clean picture, so β_0 is 0 and ᾱ_0 is 1."""
+    """Return the course's schedule. Index 0 is the clean image, so β_0 is 0 and ᾱ_0 is 1."""
     b_t = torch.linspace(beta1, beta2, timesteps + 1, dtype=torch.float64)  # (steps)
     b_t[0] = 0.0
     a_t = 1 - b_t  # (steps)
@@ -33,14 +33,14 @@ def linear_schedule(timesteps: int = 500, beta1: float = 1e-4, beta2: float = 0.
 
 
 def perturb_input(x: Tensor, t: Tensor, noise: Tensor, ab_t: Tensor) -> Tensor:
-    """Returns pictures as they are at steps t [n]: √ᾱ of the picture and √(1 - ᾱ) of noise, so the variance stays 1."""
+    """Return noisy images at steps t [n]: √ᾱ of the image and √(1 - ᾱ) of noise, so the variance stays 1."""
     ab = ab_t[t][:, None, None, None]  # (n, 1, 1, 1)
     return ab.sqrt() * x + (1 - ab).sqrt() * noise  # (n, c, height, height)
 
 
-# --- 2. the network: what is the noise in this picture? -------------------------------------------------------
+# --- 2. the network: what is the noise in this image? ---------------------------------------------------------
 class ResidualConvBlock(nn.Module):
-    """Two 3×3 convolutions; in the first block of the network with a way around both."""
+    """Two 3×3 convolutions; the network's first block also has a residual connection."""
 
     def __init__(self, ins: int, outs: int, is_res: bool = False):
         super().__init__()
@@ -65,7 +65,7 @@ class UnetDown(nn.Module):
 
 
 class UnetUp(nn.Module):
-    """Takes what the way down saw at this size, doubles height and width, then two blocks."""
+    """Concatenate the skip connection of this size, double height and width, then two blocks."""
 
     def __init__(self, ins: int, outs: int):
         super().__init__()
@@ -77,7 +77,7 @@ class UnetUp(nn.Module):
 
 
 class EmbedFC(nn.Module):
-    """Turns a few numbers (the time, the context) into features, one for each channel of a picture on its way up."""
+    """Map a few numbers (the time, the context) to one feature per channel of the upward path."""
 
     def __init__(self, ins: int, outs: int):
         super().__init__()
@@ -88,7 +88,7 @@ class EmbedFC(nn.Module):
 
 
 class ContextUnet(nn.Module):
-    """A small U-Net: down to one number per feature, up again, with the way down at hand, the time and a context."""
+    """A small U-Net: down to one number per feature and up again, with skip connections, time and context."""
 
     def __init__(self, c: int, features: int, classes: int, height: int):
         super().__init__()
@@ -104,7 +104,7 @@ class ContextUnet(nn.Module):
         self.out = nn.Sequential(first, nn.GroupNorm(8, features), nn.ReLU(), last)
 
     def forward(self, x: Tensor, time: Tensor, context: Tensor) -> Tensor:
-        """Returns the noise in x. time [n, 1]: 0 clean, 1 noise. context [n, classes]: zeros say nothing."""
+        """Return the noise in x. time [n, 1]: 0 clean, 1 noise. context [n, classes]: zeros mean no context."""
         x = self.init_conv(x)  # (n, features, height, height)
         down1 = self.down1(x)  # (n, features, height / 2, height / 2)
         down2 = self.down2(down1)  # (n, 2 * features, height / 4, height / 4)
@@ -116,13 +116,13 @@ class ContextUnet(nn.Module):
 
 # --- 3. learning ----------------------------------------------------------------------------------------------
 def loss_of(model: ContextUnet, x: Tensor, context: Tensor, schedule: Schedule, draw: torch.Generator) -> Tensor:
-    """Returns how far the predicted noise is from what was added; one context in ten is left out, for guidance."""
+    """Return the squared error of the predicted noise; one context in ten is dropped, for guidance."""
     n, timesteps = len(x), len(schedule.ab_t) - 1
     noise = torch.randn(x.shape, generator=draw)  # (n, c, height, height)
     t = torch.randint(1, timesteps + 1, (n,), generator=draw)  # (n)
-    told = torch.rand((n, 1), generator=draw) < 0.9  # (n, 1)
+    has_context = torch.rand((n, 1), generator=draw) < 0.9  # (n, 1)
     x_pert = perturb_input(x, t, noise, schedule.ab_t)  # (n, c, height, height)
-    pred_noise = model(x_pert, t[:, None] / timesteps, context * told)  # (n, c, height, height)
+    pred_noise = model(x_pert, t[:, None] / timesteps, context * has_context)  # (n, c, height, height)
     return ((pred_noise - noise) ** 2).mean()  # ()
 
 
@@ -130,7 +130,7 @@ def train_model(
     model: ContextUnet, x: Tensor, context: Tensor, schedule: Schedule, epochs: int, batch: int = 100,
     lrate: float = 1e-3, seed: int = 0,
 ) -> None:  # fmt: skip
-    """Learns from pictures; the rate falls evenly to 0."""
+    """Train on images; the learning rate falls linearly to 0."""
     optim = torch.optim.Adam(model.parameters())
     draw = torch.Generator().manual_seed(seed)
     for epoch in range(epochs):
@@ -143,16 +143,16 @@ def train_model(
         print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
 
 
-# --- 4. the way back, every step: DDPM ------------------------------------------------------------------------
+# --- 4. sampling with every step: DDPM ------------------------------------------------------------------------
 def guided_noise(model: ContextUnet, x: Tensor, time: Tensor, context: Tensor, guidance: float) -> Tensor:
-    """Returns the predicted noise, from that without context towards, and past, that with it (Ho & Salimans 2022)."""
+    """Return classifier-free guidance: from the noise without context towards that with it (Ho & Salimans 2022)."""
     with_context = model(x, time, context)  # (n, c, height, height)
     without = model(x, time, torch.zeros_like(context))  # (n, c, height, height)
     return without + guidance * (with_context - without)  # (n, c, height, height)
 
 
 def denoise_add_noise(x: Tensor, t: int, pred_noise: Tensor, z: Tensor, schedule: Schedule) -> Tensor:
-    """Returns x at t - 1: some of the predicted noise goes, and fresh noise z comes, but none after the last step."""
+    """Return x at t - 1: part of the predicted noise is removed, new noise z is added, except in the last step."""
     b, a, ab = schedule.b_t[t], schedule.a_t[t], schedule.ab_t[t]
     mean = (x - b / (1 - ab).sqrt() * pred_noise) / a.sqrt()  # (n, c, height, height)
     return mean + b.sqrt() * z if t > 1 else mean  # (n, c, height, height)
@@ -162,7 +162,7 @@ def denoise_add_noise(x: Tensor, t: int, pred_noise: Tensor, z: Tensor, schedule
 def sample_ddpm(
     model: ContextUnet, x: Tensor, context: Tensor, schedule: Schedule, draw: torch.Generator, guidance=1.0
 ):
-    """Returns pictures made of the noise x in as many steps as the schedule has."""
+    """Return images sampled from the noise x with every step of the schedule."""
     timesteps = len(schedule.ab_t) - 1
     for t in range(timesteps, 0, -1):
         time = torch.full((len(x), 1), t / timesteps)  # (n, 1)
@@ -172,9 +172,9 @@ def sample_ddpm(
     return x  # (n, c, height, height)
 
 
-# --- 5. the way back in few steps: DDIM (Song et al. 2020, "Denoising Diffusion Implicit Models") -------------
+# --- 5. sampling with few steps: DDIM (Song et al. 2020, "Denoising Diffusion Implicit Models") -------------
 def denoise_ddim(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, ab_t: Tensor) -> Tensor:
-    """Returns x at step t_prev < t: the clean picture that x seems to come from, made as noisy as t_prev is."""
+    """Return x at step t_prev < t: the clean image that x predicts, with the noise of t_prev."""
     ab, ab_prev = ab_t[t], ab_t[t_prev]
     x0_pred = (x - (1 - ab).sqrt() * pred_noise) / ab.sqrt()  # (n, c, height, height)
     return ab_prev.sqrt() * x0_pred + (1 - ab_prev).sqrt() * pred_noise  # (n, c, height, height)
@@ -182,10 +182,10 @@ def denoise_ddim(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, ab_t: Tenso
 
 @torch.no_grad()
 def sample_ddim(model: ContextUnet, x: Tensor, context: Tensor, schedule: Schedule, steps: int = 20, guidance=1.0):
-    """Returns pictures made of the noise x in so many steps; nothing is drawn on the way."""
+    """Return images sampled from the noise x in so many steps, without new noise."""
     timesteps = len(schedule.ab_t) - 1
-    way = [round(timesteps * k / steps) for k in range(steps, -1, -1)]  # 500, 475 … 0
-    for t, t_prev in pairwise(way):
+    steps_down = [round(timesteps * k / steps) for k in range(steps, -1, -1)]  # 500, 475 … 0
+    for t, t_prev in pairwise(steps_down):
         time = torch.full((len(x), 1), t / timesteps)  # (n, 1)
         pred_noise = guided_noise(model, x, time, context, guidance)  # (n, c, height, height)
         x = denoise_ddim(x, t, t_prev, pred_noise, schedule.ab_t)  # (n, c, height, height)
@@ -194,7 +194,7 @@ def sample_ddim(model: ContextUnet, x: Tensor, context: Tensor, schedule: Schedu
 
 # --- 6. digits ------------------------------------------------------------------------------------------------
 def digits() -> tuple[Tensor, Tensor]:
-    """Returns scikit-learn's 1,797 handwritten digits, doubled to 16 × 16, in [-1, 1], and which each is."""
+    """Return scikit-learn's 1,797 handwritten digits, doubled to 16 × 16, in [-1, 1], and their classes, one-hot."""
     from sklearn.datasets import load_digits
 
     x = torch.from_numpy(load_digits().images).float()[:, None] / 8 - 1  # (count, 1, 8, 8)
@@ -204,9 +204,9 @@ def digits() -> tuple[Tensor, Tensor]:
     ).float()  # (count, 1, 16, 16) (count, 10)
 
 
-def as_text(pictures: Tensor) -> str:
-    """Returns pictures [n, 1, height, height] side by side, in shades that a terminal has."""
-    rows = torch.cat(tuple(pictures[:, 0]), dim=1)[::2]  # (height / 2, n * height)
+def as_text(images: Tensor) -> str:
+    """Return images [n, 1, height, height] side by side as shades of text."""
+    rows = torch.cat(tuple(images[:, 0]), dim=1)[::2]  # (height / 2, n * height)
     return "\n".join("".join(" .:-=+*#%@"[min(9, max(0, int(5 * p + 5)))] for p in row) for row in rows)
 
 

@@ -1,8 +1,8 @@
-"""A page of one's own around any policy, in Gradio: `python -m lessons.gradio_demo http://127.0.0.1:8000`.
+"""A Gradio page for any policy: `python -m lessons.gradio_demo http://127.0.0.1:8000`.
 
-Gradio is in no environment of the lab, whose own pages are templates. In an environment of yours one command brings all
-that this file needs: `pip install gradio`. Then `./lab up openvla`, run this file, open http://127.0.0.1:7861. What it
-lacks beside the lab's page: a login, limits on what is uploaded, states and further cameras, policies that come and go.
+Gradio is not in the lab's environments. In your own environment, run `pip install gradio`, then `./lab up openvla` and
+this file, and open http://127.0.0.1:7861. The lab's page adds a login, upload limits, robot states, more cameras and a
+choice of policies.
 """
 
 import base64
@@ -15,26 +15,26 @@ import numpy as np
 
 
 def encode(array: np.ndarray) -> dict:
-    """Returns an array as json_numpy writes it, which is what OpenVLA's clients send."""
+    """Return an array in json_numpy's format, as OpenVLA's clients send it."""
     return {"__numpy__": base64.b64encode(array.tobytes()).decode(), "dtype": array.dtype.str, "shape": array.shape}
 
 
 def columns_of(parts: list[dict]) -> list[str]:
-    """Returns a name with its unit for each number of an action."""
+    """Return name and unit of each number of an action."""
     return [f"{part['name']} {number + 1} ({part['unit']})" for part in parts for number in range(part["size"])]
 
 
 def page_over(url: str, token: str | None = None) -> gr.Interface:
-    """Returns the page: a picture, an instruction and a key go in; the numbers of an action come out."""
+    """Return the page: image, instruction and key in, the numbers of an action out."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     client = httpx.Client(base_url=url, headers=headers, timeout=120)
-    info = client.get("/v1/info").raise_for_status().json()  # what the policy takes, and what its numbers are
+    info = client.get("/v1/info").raise_for_status().json()  # the policy's inputs and outputs
 
-    def ask(picture: np.ndarray | None, instruction: str, unnorm_key: str | None):
-        if picture is None:
-            raise gr.Error("The picture is missing; upload one.")
+    def ask(image: np.ndarray | None, instruction: str, unnorm_key: str | None):
+        if image is None:
+            raise gr.Error("Upload an image.")
         key = {"unnorm_key": unnorm_key} if unnorm_key else {}
-        question = {"image": encode(picture), "instruction": instruction, **key}
+        question = {"image": encode(image), "instruction": instruction, **key}
         answer = client.post("/act", json=question)
         if answer.is_error:
             raise gr.Error(answer.text)
@@ -45,11 +45,11 @@ def page_over(url: str, token: str | None = None) -> gr.Interface:
     return gr.Interface(
         ask,
         inputs=[
-            gr.Image(type="numpy", label="Picture"),
+            gr.Image(type="numpy", label="Image"),
             gr.Textbox(label="Instruction", placeholder="put the bowl on the plate"),
             gr.Dropdown(keys, value=keys[0] if keys else None, label="Unnorm key", visible=bool(keys)),
         ],
-        outputs=[gr.Dataframe(headers=columns_of(info["action"]), label="Action"), gr.Textbox(label="It took")],
+        outputs=[gr.Dataframe(headers=columns_of(info["action"]), label="Action"), gr.Textbox(label="Time")],
         title=f"Ask {info['name']}",
         flagging_mode="never",
     )

@@ -1,9 +1,9 @@
-"""Lesson 1: the Transformer, from a table of positions to a model that turns letters around.
+"""Lesson 1: the Transformer, from a table of positions to a model that reverses letters.
 
-Run it: `./lab shell ws_mdl --command "python -m lessons.transformer"`. Read it from top to bottom: each piece uses only
-what stands above it. `services/ws_mdl/transformer` is the same, fast; a test finds the same numbers from the same
-weights. Shapes stand at the end of the line, and a test checks each while the lesson runs: batch sentences of seq
-tokens, each a vector of d_model numbers, seen by h heads of d_k = d_model / h numbers each.
+Run it: `./lab shell ws_mdl --command "python -m lessons.transformer"`. Read it from top to bottom: each part uses only
+what is above it. `services/ws_mdl/transformer` is the same model, fast; a test compares their numbers on the same
+weights. Shapes are at the end of the line, and a test checks each of them: batch sentences of seq
+tokens, each a vector of d_model numbers; h heads of d_k = d_model / h numbers each.
 """
 
 import math
@@ -13,12 +13,12 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-PAD, SOS, EOS = 0, 1, 2  # fills up, starts a sentence, ends it
+PAD, SOS, EOS = 0, 1, 2  # padding, start and end of a sentence
 
 
-# --- 1. words and places --------------------------------------------------------------------------------------
+# --- 1. words and positions --------------------------------------------------------------------------------------
 class InputEmbeddings(nn.Module):
-    """Each token id becomes a vector that is learned, times √d_model (section 3.4 of the paper)."""
+    """Map each token id to a learned vector, times √d_model (section 3.4 of the paper)."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__()
@@ -30,7 +30,7 @@ class InputEmbeddings(nn.Module):
 
 
 def positions(seq: int, d_model: int) -> Tensor:
-    """Returns the table: at place p, column 2i is sin(p / 10000^(2i / d_model)), column 2i + 1 that angle's cosine."""
+    """Return the table: at position p, column 2i is sin(p / 10000^(2i / d_model)), column 2i + 1 its cosine."""
     p = torch.arange(seq).float()[:, None]  # (seq, 1)
     two_i = torch.arange(0, d_model, 2).float()  # (d_model / 2)
     angle = p / 10000 ** (two_i / d_model)  # (seq, d_model / 2)
@@ -41,7 +41,7 @@ def positions(seq: int, d_model: int) -> Tensor:
 
 
 class PositionalEncoding(nn.Module):
-    """Adds to each vector where it stands, since attention itself does not see any order."""
+    """Add its position to each vector, since attention itself is independent of order."""
 
     def __init__(self, d_model: int, seq: int, dropout: float):
         super().__init__()
@@ -54,17 +54,17 @@ class PositionalEncoding(nn.Module):
 
 # --- 2. attention ---------------------------------------------------------------------------------------------
 def causal_mask(size: int) -> Tensor:
-    """Returns bool, true where query i may look at key j: at itself and at what stands before it."""
+    """Return bool, true where query i may look at key j: at itself and at earlier positions."""
     return torch.triu(torch.ones(1, size, size), diagonal=1) == 0  # (1, size, size)
 
 
 def padding_mask(ids: Tensor) -> Tensor:
-    """Returns bool, true at real tokens: no query may look at padding."""
+    """Return bool, true at real tokens: no query may look at padding."""
     return (ids != PAD)[:, None, None, :]  # (batch, 1, 1, seq)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Returns softmax(query · keyᵀ / √d_k) · value; each query takes nothing where its mask is false."""
+    """Return softmax(query · keyᵀ / √d_k) · value; keys are ignored where the mask is false."""
     d_k = query.shape[-1]
     scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)  # (batch, h, queries, keys)
     if mask is not None:
@@ -74,7 +74,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = N
 
 
 class MultiHeadAttentionBlock(nn.Module):
-    """h attentions side by side, each with its own view of d_k numbers, joined by a linear layer."""
+    """h parallel attentions, each over its own d_k numbers, joined by a linear layer."""
 
     def __init__(self, d_model: int, h: int):
         super().__init__()
@@ -90,9 +90,9 @@ class MultiHeadAttentionBlock(nn.Module):
         return self.w_o(x)  # (batch, queries, d_model)
 
 
-# --- 3. what stands around attention --------------------------------------------------------------------------
+# --- 3. around attention --------------------------------------------------------------------------------------
 class LayerNormalization(nn.Module):
-    """Every vector gets mean 0 and standard deviation 1; then alpha and bias, which are learned."""
+    """Scale every vector to mean 0 and standard deviation 1, then apply the learned alpha and bias."""
 
     def __init__(self, features: int):
         super().__init__()
@@ -106,7 +106,7 @@ class LayerNormalization(nn.Module):
 
 
 class FeedForwardBlock(nn.Module):
-    """Two linear layers with a bend between them, for each position alone."""
+    """Two linear layers with a ReLU between them, applied to each position alone."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float):
         super().__init__()
@@ -119,7 +119,7 @@ class FeedForwardBlock(nn.Module):
 
 
 class ResidualConnection(nn.Module):
-    """The way around a sublayer. The paper normalizes behind it; the course, and most models since, before it."""
+    """x + sublayer(x). The paper normalizes after the sublayer; the course, and most later models, before it."""
 
     def __init__(self, d_model: int, dropout: float):
         super().__init__()
@@ -132,7 +132,7 @@ class ResidualConnection(nn.Module):
 
 # --- 4. encoder and decoder -----------------------------------------------------------------------------------
 class Block(nn.Module):
-    """Words look at each other, in the decoder then at the source, and each is worked on alone."""
+    """Self-attention, in the decoder also cross-attention to the source, then the feed-forward block."""
 
     def __init__(self, d_model: int, h: int, d_ff: int, dropout: float, decodes: bool):
         super().__init__()
@@ -149,7 +149,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """N blocks, one after the other. Nothing has normalized the last sum yet, so the end does."""
+    """N blocks in sequence, and a final normalization: nothing else normalizes the last sum."""
 
     def __init__(self, blocks: list[Block], d_model: int):
         super().__init__()
@@ -162,7 +162,7 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Ids of source and target in; out come, at each place of the target, the scores of the next word."""
+    """Map the ids of source and target to the scores of the next word at each position of the target."""
 
     def __init__(self, src_vocab: int, tgt_vocab: int, seq: int, d_model=128, N=2, h=4, d_ff=512, dropout=0.1):
         super().__init__()
@@ -183,20 +183,20 @@ class Transformer(nn.Module):
 
 # --- 5. learning ----------------------------------------------------------------------------------------------
 def teacher_forcing(targets: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Returns what the decoder is given and what it is to say: the same words, one place later; both int64."""
-    longest = max(len(words) for words in targets) + 1
-    given = [[SOS, *words] + [PAD] * (longest - 1 - len(words)) for words in targets]
-    label = [[*words, EOS] + [PAD] * (longest - 1 - len(words)) for words in targets]
-    return torch.tensor(given), torch.tensor(label)  # (batch, target) (batch, target)
+    """Return the decoder input and the label, both int64: the same words, shifted by one position."""
+    longest = max(len(ids) for ids in targets) + 1
+    decoder_input = [[SOS, *ids] + [PAD] * (longest - 1 - len(ids)) for ids in targets]
+    label = [[*ids, EOS] + [PAD] * (longest - 1 - len(ids)) for ids in targets]
+    return torch.tensor(decoder_input), torch.tensor(label)  # (batch, target) (batch, target)
 
 
 def learning_rate(step: int, d_model: int, warmup: int) -> float:
-    """Returns the rate of a step, the first being 1: it rises for `warmup` steps, then falls (section 5.3)."""
+    """Return the learning rate of a step, counted from 1: it rises for `warmup` steps, then falls (section 5.3)."""
     return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
 def smoothed_loss(scores: Tensor, label: Tensor, smoothing: float = 0.1) -> Tensor:
-    """Returns the mean cross-entropy of the real words, when a share of each target goes evenly to all words."""
+    """Return the mean cross-entropy of the real words, with label smoothing over the vocabulary."""
     log_p = torch.log_softmax(scores, dim=-1)  # (batch, target, vocabulary)
     of_label = -log_p.gather(-1, label[:, :, None]).squeeze(-1)  # (batch, target)
     of_all = -log_p.mean(dim=-1)  # (batch, target)
@@ -205,7 +205,7 @@ def smoothed_loss(scores: Tensor, label: Tensor, smoothing: float = 0.1) -> Tens
 
 
 def train_model(model: Transformer, batches, d_model: int, warmup: int = 400) -> None:
-    """Learns from batches of (sources, targets), each a list of sentences as ids."""
+    """Train on batches of (sources, targets), each a list of sentences as ids."""
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     for step, (sources, targets) in enumerate(batches, start=1):
         src = nn.utils.rnn.pad_sequence([torch.tensor([SOS, *ids, EOS]) for ids in sources], True, PAD)
@@ -222,18 +222,18 @@ def train_model(model: Transformer, batches, d_model: int, warmup: int = 400) ->
 
 @torch.no_grad()
 def greedy_decode(model: Transformer, source: list[int], longest: int) -> list[int]:
-    """Returns the translation: the best word, then the best one after it, until the sentence ends."""
+    """Return the translation: always the best next word, until the sentence ends."""
     src = torch.tensor([[SOS, *source, EOS]])  # (1, source)
-    words = [SOS]
-    while len(words) < longest and words[-1] != EOS:
-        scores = model(src, torch.tensor([words]), padding_mask(src), causal_mask(len(words)))[0, -1]  # (vocabulary)
-        scores[[PAD, SOS]] = -math.inf  # these are no words
-        words.append(scores.argmax().item())
-    return words[1:-1] if words[-1] == EOS else words[1:]
+    ids = [SOS]
+    while len(ids) < longest and ids[-1] != EOS:
+        scores = model(src, torch.tensor([ids]), padding_mask(src), causal_mask(len(ids)))[0, -1]  # (vocabulary)
+        scores[[PAD, SOS]] = -math.inf  # never a next word
+        ids.append(scores.argmax().item())
+    return ids[1:-1] if ids[-1] == EOS else ids[1:]
 
 
 def turned_letters(draw: random.Random, count: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Returns sentences of 4 to 12 letters, numbered from 3 on, and the same sentences backwards."""
+    """Return sentences of 4 to 12 letters, numbered from 3 on, and the same sentences backwards."""
     sources = [draw.choices(range(3, 29), k=draw.randint(4, 12)) for _ in range(count)]
     return sources, [ids[::-1] for ids in sources]
 
@@ -244,4 +244,4 @@ if __name__ == "__main__":
     train_model(model, (turned_letters(draw, 64) for _ in range(2000)), d_model=128)
     model.eval()
     right = [greedy_decode(model, s, 14) == t for s, t in zip(*turned_letters(draw, 200), strict=True)]
-    print(f"{sum(right) / 2:.1f} % of 200 new sentences are turned around without a mistake")
+    print(f"{sum(right) / 2:.1f} % of 200 new sentences are reversed without an error")

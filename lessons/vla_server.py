@@ -1,7 +1,7 @@
-"""A server of one's own around lesson 3: `python -m lessons.vla_server FOLDER`, then POST /act on port 8010.
+"""A minimal server for lesson 3: `python -m lessons.vla_server DIRECTORY`, then POST /act on port 8010.
 
-It takes {"image": rows of pixels of three numbers, "instruction": text, "unnorm_key": name} and answers {"action": the
-seven numbers}. It lacks what `vla_contract` has: batches, limits, tokens, readiness, errors that say what to do.
+It accepts {"image": rows of pixels of three numbers, "instruction": text, "unnorm_key": name} and answers {"action":
+seven numbers}. `vla_contract` adds batches, limits, tokens, readiness and helpful errors.
 """
 
 import sys
@@ -19,8 +19,8 @@ Byte = Annotated[int, Field(ge=0, le=255)]
 Row = Annotated[list[tuple[Byte, Byte, Byte]], Field(min_length=1)]  # of pixels
 
 
-class Asked(BaseModel):
-    """A question; what does not fit is answered by FastAPI itself, with status 422 and what was expected."""
+class ActRequest(BaseModel):
+    """A request; FastAPI itself answers an invalid one with status 422 and what was expected."""
 
     image: list[Row]
     instruction: str
@@ -28,15 +28,19 @@ class Asked(BaseModel):
 
 
 def app_for(directory: Path) -> FastAPI:
-    """Returns the application: the weights are read once, and each request is answered by them."""
+    """Return the application. The weights are read once."""
     (weights, config), app = read_checkpoint(directory), FastAPI()
 
     @app.post("/act")
-    def act(asked: Asked) -> dict[str, list[float]]:  # not async: it runs in a thread, and others are heard meanwhile
-        if asked.unnorm_key not in config["norm_stats"] or len({len(row) for row in asked.image}) != 1:
+    def act(
+        request: ActRequest,
+    ) -> dict[str, list[float]]:  # not async: FastAPI runs it in a thread
+        if request.unnorm_key not in config["norm_stats"] or len({len(row) for row in request.image}) != 1:
             raise HTTPException(422, f"expected rows of one length, and unnorm_key of {list(config['norm_stats'])}")
-        picture = np.array(asked.image, np.uint8)
-        return {"action": action_of(picture, asked.instruction, asked.unnorm_key, directory, weights, config).tolist()}
+        image = np.array(request.image, np.uint8)
+        return {
+            "action": action_of(image, request.instruction, request.unnorm_key, directory, weights, config).tolist()
+        }
 
     return app
 

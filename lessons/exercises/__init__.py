@@ -1,11 +1,11 @@
-"""Exercises made of the lessons: a blank to fill or a bug to find, and a grader that says in words what is wrong.
+"""Exercises made from the lessons: a function to write or a bug to find, and a grader that names the mistake.
 
-types.py                             what an exercise is made of
-of_transformer, of_diffusion, of_vla their texts, the calls they are tried with, and the slips that circulate
-source.py                            a lesson's code as a blank, or with a slip
-judging.py                           what a student's code gives, beside what the lesson gives
-attempt.py                           the process that a student's file runs in
-check.py                             the program behind `./lab check`
+types.py      the parts of an exercise
+*_exercises   texts, calls to compare, and common mistakes
+source.py     the lesson's code with a blank or a mistake in it
+grader.py     compares the results of a student's code with the lesson's
+attempt.py    the process in which a student's file runs
+check.py      the program behind `./lab check`
 """
 
 NAMES = (

@@ -1,7 +1,7 @@
-"""A student's file in a process of its own, which is ended when it takes too long; nothing of it runs here.
+"""Check a student's file in a separate process with a time limit.
 
-Each is forked from one process that has torch imported and runs nothing else (`lessons/exercises/attempt.py`):
-importing takes seconds, and a class hands in hundreds of files.
+Each process is forked from one that has imported torch (`lessons/exercises/attempt.py`): the import takes seconds, and
+a class submits hundreds of files.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ import threading
 import time
 from pathlib import Path
 
-from lessons.exercises.judging import Verdict, verdict_from, wrong
+from lessons.exercises.grader import Verdict, failure, verdict_from_dict
 
-LOADING_S = 120.0  # until torch is imported, on a machine that is busy
-ENDING_S = 20.0  # until a process that is told to end has ended, on such a machine
+IMPORT_TIMEOUT_S = 120.0  # to import torch on a busy machine
+EXIT_TIMEOUT_S = 20.0  # to end a killed process on a busy machine
 LIMIT_S = 10.0  # for the student's code
 
 
 def check(name: str, file: Path, limit_s: float = LIMIT_S) -> tuple[Verdict, str]:
-    """Returns the verdict on a student's file, and the beginning of what it printed."""
-    with tempfile.TemporaryFile() as printed, _SOURCE.attempt(name, file, printed.fileno()) as attempt:
-        said = _hear(attempt, limit_s)
-        ended = said if isinstance(said, str) else _end(attempt)
+    """Return the verdict on a student's file, and the first 4000 bytes that it printed."""
+    with tempfile.TemporaryFile() as printed, _FORK_SERVER.attempt(name, file, printed.fileno()) as attempt:
+        result = _wait_verdict(attempt, limit_s)
+        ended = result if isinstance(result, str) else _stop(attempt)
         printed.seek(0)
-        words = printed.read(4000).decode(errors="replace")
-    return (said if isinstance(said, Verdict) else _silent(ended, words)), words
+        output = printed.read(4000).decode(errors="replace")
+    return (result if isinstance(result, Verdict) else _no_verdict(ended, output)), output
 
 
-def _hear(attempt: socket.socket, limit_s: float) -> Verdict | str:
-    """Returns what the process says; in words how it ended where it did so without a verdict."""
-    if (said := _line(attempt, LOADING_S)) != "ready":
-        return said
+def _wait_verdict(attempt: socket.socket, limit_s: float) -> Verdict | str:
+    """Return the verdict, or the line that the process sent instead of one."""
+    if (line := _line(attempt, IMPORT_TIMEOUT_S)) != "ready":
+        return line
     try:
-        said = _line(attempt, limit_s)
+        line = _line(attempt, limit_s)
     except TimeoutError:
         seconds = f"{limit_s:g}"
-        return wrong(
-            f"it did not end within {seconds} s: is there a loop without an end?",
+        return failure(
+            f"the code did not end within {seconds} s: is there an endless loop?",
             f"{seconds}초 안에 끝나지 않았습니다: 끝없는 loop가 있나요?",
         )
-    return verdict_from(json.loads(said)) if said.startswith("{") else said
+    return verdict_from_dict(json.loads(line)) if line.startswith("{") else line
 
 
-def _end(attempt: socket.socket) -> str:
-    """Has the process and all that it has started ended; returns how it ended, "" where nobody is left to tell."""
+def _stop(attempt: socket.socket) -> str:
+    """Kill the process group. Return the line with its exit code, or "" if its supervisor is gone too."""
     attempt.shutdown(socket.SHUT_WR)
     with contextlib.suppress(TimeoutError):
-        while (said := _line(attempt, ENDING_S)) and not said.startswith("exit"):
+        while (line := _line(attempt, EXIT_TIMEOUT_S)) and not line.startswith("exit"):
             pass
-        return said
+        return line
     return ""
 
 
 def _line(attempt: socket.socket, limit_s: float) -> str:
-    """Returns the next line, "" at the end. Raises TimeoutError."""
+    """Return the next line, "" at the end. Raises TimeoutError."""
     until, line = time.monotonic() + limit_s, b""
     while not line.endswith(b"\n"):
         if not select.select([attempt], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -73,53 +73,53 @@ def _line(attempt: socket.socket, limit_s: float) -> str:
     return line.decode().strip()
 
 
-def _silent(ended: str, words: str) -> Verdict:
-    last = (words.strip().splitlines()[-1:] or [ended or "nobody is left to say how"])[0]
-    return wrong(
-        f"its process ended before it could be checked: {last}", f"확인하기 전에 프로세스가 끝났습니다: {last}"
+def _no_verdict(ended: str, output: str) -> Verdict:
+    last = (output.strip().splitlines()[-1:] or [ended or "no exit code"])[0]
+    return failure(
+        f"the process ended before the code could be checked: {last}", f"확인하기 전에 프로세스가 끝났습니다: {last}"
     )
 
 
-class _Source:
-    """The process that attempts are forked from: started at the first, anew where it is gone, ended with this one."""
+class _ForkServer:
+    """The process from which attempts are forked: started on first use, restarted if it has died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
-        self._asking: socket.socket | None = None
+        self._requests: socket.socket | None = None
 
     def attempt(self, name: str, file: Path, printed: int) -> socket.socket:
-        """Returns the connection to a new process for a student's file; what it prints goes to `printed`."""
-        ours, theirs = socket.socketpair()
+        """Return the connection to a new process for a student's file; its output goes to `printed`."""
+        connection, peer = socket.socketpair()
         request = json.dumps([name, str(file), os.getcwd()]).encode()
-        with theirs, self._lock:
+        with peer, self._lock:
             for _ in range(2):
-                if self._asking is None:
+                if self._requests is None:
                     self._start()
                 try:
-                    socket.send_fds(self._asking, [request], [theirs.fileno(), printed])
+                    socket.send_fds(self._requests, [request], [peer.fileno(), printed])
                     break
-                except OSError:  # it was ended from outside
+                except OSError:  # the process has died
                     self.close()
-        return ours
+        return connection
 
     def _start(self) -> None:
-        self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._requests, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with peer:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lessons.exercises.attempt", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
+                [sys.executable, "-m", "lessons.exercises.attempt", str(peer.fileno())],
+                stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},  # one thread: it forks
             )  # fmt: skip
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Ends the process; the next attempt starts another."""
-        if self._asking is not None:
-            self._asking.close()
+        """End the process; the next attempt starts another."""
+        if self._requests is not None:
+            self._requests.close()
             self._process.kill()
             self._process.wait()
-        self._asking = self._process = None
+        self._requests = self._process = None
 
 
-_SOURCE = _Source()
+_FORK_SERVER = _ForkServer()

@@ -1,4 +1,4 @@
-"""What an exercise is made of."""
+"""The parts of an exercise."""
 
 from __future__ import annotations
 
@@ -8,60 +8,60 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Both:
-    """The same text in English and Korean; terms of the field stay English."""
+class Bilingual:
+    """A text in English and Korean; technical terms stay English."""
 
     en: str
     ko: str
 
 
 @dataclass(frozen=True)
-class Slip:
-    """A mistake that circulates: the lesson's code with some of it replaced, and what is said to who makes it."""
+class Mistake:
+    """A common mistake: replacements in the lesson's code, and advice for the student."""
 
     name: str
-    says: Both
+    advice: Bilingual
     edits: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments that the code is called with.
+    """Arguments for one call of the code.
 
     module: the arguments of a module class, whose instance is then called, in train mode if `train`.
-    hint: for a result that differs in this call, instead of the exercise's hint.
+    hint: replaces the exercise's hint if the result of this call differs.
     """
 
-    shown: str
+    label: str
     args: tuple[Any, ...]
     module: tuple[Any, ...] | None = None
     train: bool = False
-    hint: Both | None = None
+    hint: Bilingual | None = None
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """A function or class of a lesson to be written, or with `bug` to be mended: it names the slip that is in it.
+    """A function or class of a lesson to write, or to fix if `bug` names the mistake in it.
 
-    calls: made when they are needed, since they need torch, which takes seconds to import. Sizes, constants and cases
-    differ from call to call and, where they can, within a call: otherwise a wrong solution passes.
-    learned: the parameters whose gradients must be the lesson's; a module's own always are, if any is named.
+    calls: built on demand, because importing torch takes seconds. Sizes and constants differ between and within calls;
+    otherwise a wrong solution passes.
+    learned: arguments whose gradients are compared too. If there are any, so are those of a module's parameters.
     """
 
     name: str
-    target: str  # what the student's file defines
-    text: Both
-    hint: Both
+    target: str  # name that the student's file defines
+    text: Bilingual
+    hint: Bilingual
     calls: Callable[[], list[Call]]
-    slips: tuple[Slip, ...]
+    mistakes: tuple[Mistake, ...]
     bug: str = ""
     learned: tuple[str, ...] = ()
 
     @property
     def lesson(self) -> str:
-        """The lesson that it is made of."""
+        """The module name of the lesson."""
         return self.name.partition(".")[0]
 
-    def slip(self, name: str) -> Slip:
-        """Returns the slip of that name."""
-        return next(slip for slip in self.slips if slip.name == name)
+    def mistake(self, name: str) -> Mistake:
+        """Return the mistake of that name."""
+        return next(mistake for mistake in self.mistakes if mistake.name == name)

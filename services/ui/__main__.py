@@ -50,7 +50,7 @@ class Server(Serving):
             self.addresses(name)
 
     def addresses(self, setting: str) -> dict[str, str]:
-        """Returns addresses by name, of "services" or "policies". Raises ValueError for what is no address."""
+        """Return addresses by name, of "services" or "policies". Raises ValueError for what is no address."""
         pairs = [pair.strip().partition("=") for pair in getattr(self, setting).split(",") if pair.strip()]
         for name, _, url in pairs:
             if not re.fullmatch(r"https?://[^\s/]+/?", url):
@@ -91,7 +91,7 @@ def run(settings: Server) -> None:
 
 
 def not_cut_off(record: logging.LogRecord) -> bool:
-    """Returns False for the traceback that every page still open leaves when the server stops."""
+    """Return False for the traceback that every page still open leaves when the server stops."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 

@@ -41,7 +41,7 @@ def create_app(
     volume: Path | None = None,
     stores: Stores | None = None,
 ) -> FastAPI:
-    """Returns the application: `/livez` and `/readyz` for all, the pages for those who know the password, if any.
+    """Return the application: `/livez` and `/readyz` for all, the pages for those who know the password, if any.
 
     services: addresses of the lab's services by name, as far as pages ask them. others: policies that can be asked
     instead of `link`'s, and beside it. steward: the folder in which the machine answers the page Lab. volume: where

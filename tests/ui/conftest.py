@@ -24,7 +24,7 @@ def stack():
 
 @pytest.fixture
 def serve_policy(stack):
-    """Returns a function that serves a policy and gives its address."""
+    """Return a function that serves a policy and gives its address."""
     from tests.running import running
 
     return lambda policy, **settings: stack.enter_context(running(policy, **settings)).url
@@ -32,7 +32,7 @@ def serve_policy(stack):
 
 @pytest.fixture
 def link_to(stack):
-    """Returns a function that makes the page's link to a policy's address."""
+    """Return a function that makes the page's link to a policy's address."""
     from services.ui.ask.link import PolicyLink
 
     def make(url, **settings):
@@ -45,7 +45,7 @@ def link_to(stack):
 
 @pytest.fixture
 def serve_page(stack, link_to):
-    """Returns a function that serves the site over a policy's address and gives that of the page which asks it."""
+    """Return a function that serves the site over a policy's address and gives that of the page which asks it."""
     from serving import serving
 
     from services.ui.app import create_app
@@ -74,7 +74,7 @@ def place():
 
 @pytest.fixture
 def page_over(place, stack):
-    """Returns a function that serves a policy, or none, where the one page looks for it, and gives its address."""
+    """Return a function that serves a policy, or none, where the one page looks for it, and gives its address."""
     from services.ui.ask.link import PolicyLink
     from tests.running import running
 
@@ -104,7 +104,7 @@ def tabs():
 
 @pytest.fixture
 def open_page(tabs, stack):
-    """Returns a function that opens an address in a new tab; it ends with the test."""
+    """Return a function that opens an address in a new tab; it ends with the test."""
 
     def make(url="about:blank", **size):
         shown = stack.enter_context(tabs.entered(**size))

@@ -72,20 +72,20 @@ def held_port() -> Iterator[int]:
 
 
 def nobody() -> str:
-    """Returns an address where nobody answers."""
+    """Return an address where nobody answers."""
     with listen("127.0.0.1", 0) as listener:
         return address(listener)
 
 
 def program(*words: str, **variables: str) -> subprocess.Popen:
-    """Returns the page started as a program, its output in a pipe."""
+    """Return the page started as a program, its output in a pipe."""
     env = {**ENVIRONMENT, **variables}
     command = [sys.executable, "-m", "services.ui", *words]
     return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def address_of(process: subprocess.Popen) -> str:
-    """Returns the address that a page just started names in its log, as soon as it answers there."""
+    """Return the address that a page just started names in its log, as soon as it answers there."""
     lines = iter(process.stdout.readline, "")
     url = next(line for line in lines if "the page is at" in line).split("the page is at ")[1].split(",")[0]
     threading.Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would stop it

@@ -214,7 +214,7 @@ def test_everyone_can_read_the_page(width, scheme, page_over, open_page):
 
 
 def judged(shown):
-    """Returns what axe-core finds."""
+    """Return what axe-core finds."""
     return axe.violations(shown)
 
 

@@ -16,7 +16,7 @@ from vla_contract.protocol.parts import HAND_STATE
 
 
 def act(url, picture, headers=None, picture_2=None, **data):
-    """Returns the page's answer to a question."""
+    """Return the page's answer to a question."""
     files = {name: path.read_bytes() for name, path in {"picture": picture, "picture_2": picture_2}.items() if path}
     return httpx.post(f"{url}/act", data=data, files=files, headers=headers, timeout=60)
 

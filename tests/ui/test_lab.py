@@ -119,7 +119,7 @@ def steward(directory: Path, tells: dict):
 
 
 def lab_alone(directory: Path | str, token: str | None, tensorboard: str) -> FastAPI:
-    """Returns the site of the one page, behind its guard; what this page needs not takes long to make."""
+    """Return the site of the one page, behind its guard; what this page needs not takes long to make."""
     site = Site(("lab",), {"tensorboard": tensorboard}, token, str(directory))
     app = FastAPI()
     app.router.routes.extend([*site.routes(), *routes(site)])
@@ -130,7 +130,7 @@ def lab_alone(directory: Path | str, token: str | None, tensorboard: str) -> Fas
 
 @pytest.fixture
 def site(stack):
-    """Returns a function that serves the page over a folder and gives a client that has logged in."""
+    """Return a function that serves the page over a folder and gives a client that has logged in."""
 
     def make(directory: Path | str, token: str | None = TOKEN) -> httpx.Client:
         url = stack.enter_context(serving(lab_alone(directory, token, nobody())))

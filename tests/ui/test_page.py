@@ -28,7 +28,7 @@ def test_the_page_passes_the_self_test_that_its_image_is_built_with():
 
 
 def ask(url, path, instruction="pick up the bowl", key="libero_goal", headers=None, **fields):
-    """Returns the page's answer to a question."""
+    """Return the page's answer to a question."""
     data = {"instruction": instruction, **({"unnorm_key": key} if key else {}), **fields}
     files = {"picture": Path(path).read_bytes()} if path else None
     return httpx.post(f"{url}/act", data=data, files=files, headers=headers, timeout=60)

@@ -39,7 +39,7 @@ def identity(policy="vla", suite="libero_goal", assets="kit"):
 
 
 def begun(root: Path, name: str, now: float = 0.0, **about) -> RunStore:
-    """Returns the store of a run that was just begun: two tasks, five episodes each."""
+    """Return the store of a run that was just begun: two tasks, five episodes each."""
     directory = root / "runs" / name
     (directory / "videos").mkdir(parents=True)
     (directory / "config.json").write_text("{}")

@@ -100,7 +100,7 @@ class Program:
         return found[1]
 
     def children(self) -> list[int]:
-        """Returns the processes that it has started: its sessions."""
+        """Return the processes that it has started: its sessions."""
         found = []
         for status in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def parts(tmp_path_factory):
 
 
 def state(shown: browser.Browser, *names: str) -> str:
-    """Returns the page's state once it is one of these."""
+    """Return the page's state once it is one of these."""
     at = "document.querySelector('#state').dataset.state"
     return shown.until(f"{list(names)}.includes({at}) && {at}", WAIT_S)
 

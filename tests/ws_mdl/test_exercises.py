@@ -13,13 +13,13 @@ import torch
 
 from lessons.exercises import NAMES, check
 from lessons.exercises.book import EXERCISES, exercise
-from lessons.exercises.judging import Verdict, judge
+from lessons.exercises.grader import Verdict, judge
 from lessons.exercises.running import check as run_file
-from lessons.exercises.source import BLANK, blank, definition, file_for, run, with_slip
+from lessons.exercises.source import BLANK, apply_mistake, blank, definition, file_for, run
 from tests.ws_mdl.exercise_solutions import RIGHT, WRONG
 
 EVERY = pytest.mark.parametrize("chosen", EXERCISES.values(), ids=EXERCISES)
-SLIPS = [(one, slip) for one in EXERCISES.values() for slip in one.slips]
+MISTAKES = [(each, mistake) for each in EXERCISES.values() for mistake in each.mistakes]
 ATTENTION = exercise("transformer.attention")
 
 
@@ -27,7 +27,7 @@ def solved(chosen) -> str:
     """Return the student's file with the lesson's code in it."""
     given = file_for(chosen)
     code = definition(chosen)
-    broken = with_slip(code, chosen.slip(chosen.bug)) if chosen.bug else blank(code)
+    broken = apply_mistake(code, chosen.mistake(chosen.bug)) if chosen.bug else blank(code)
     assert broken in given
     return given.replace(broken, code)
 
@@ -46,11 +46,11 @@ def load(text: str, target: str):
 
 def test_every_exercise_is_listed_once_and_says_so_in_both_languages():
     assert tuple(EXERCISES) == NAMES
-    for one in EXERCISES.values():
-        assert len(one.slips) >= 4, f"{one.name}: four typical mistakes at least"
-        texts = [one.text, one.hint, *(slip.says for slip in one.slips)]
-        assert all(text.en and any("가" <= letter <= "힣" for letter in text.ko) for text in texts), one.name
-        assert len({slip.name for slip in one.slips}) == len(one.slips)
+    for each in EXERCISES.values():
+        assert len(each.mistakes) >= 4, f"{each.name}: four typical mistakes at least"
+        texts = [each.text, each.hint, *(mistake.advice for mistake in each.mistakes)]
+        assert all(text.en and any("가" <= letter <= "힣" for letter in text.ko) for text in texts), each.name
+        assert len({mistake.name for mistake in each.mistakes}) == len(each.mistakes)
 
 
 @EVERY
@@ -58,7 +58,7 @@ def test_the_file_as_it_is_given_is_not_right(chosen):
     given = file_for(chosen)
     assert ast.get_docstring(ast.parse(given)) and chosen.text.ko in given
     verdict = judge(chosen, load(given, chosen.target))
-    assert (verdict.state, verdict.slip) == (("wrong", chosen.bug) if chosen.bug else ("blank", ""))
+    assert (verdict.state, verdict.mistake) == (("wrong", chosen.bug) if chosen.bug else ("blank", ""))
     assert (BLANK in given) != bool(chosen.bug)
 
 
@@ -67,13 +67,17 @@ def test_the_lesson_itself_is_right_in_the_students_file(chosen):
     assert judge(chosen, load(solved(chosen), chosen.target)).state == "right"
 
 
-@pytest.mark.parametrize(("chosen", "slip"), SLIPS, ids=[f"{one.name}: {slip.name}" for one, slip in SLIPS])
-def test_a_slip_is_known_by_its_name(chosen, slip):
-    verdict = judge(chosen, run(chosen, with_slip(definition(chosen), slip)))
-    assert (verdict.state, verdict.slip, verdict.says) == ("wrong", slip.name, slip.says)
-    assert verdict.where and verdict.what.en and verdict.what.ko
-    added = [new for _, new in slip.edits]
-    assert not any(old and old in verdict.what.en + slip.says.en for old, _ in slip.edits), f"gives away: {added}"
+@pytest.mark.parametrize(
+    ("chosen", "mistake"), MISTAKES, ids=[f"{each.name}: {mistake.name}" for each, mistake in MISTAKES]
+)
+def test_a_mistake_is_known_by_its_name(chosen, mistake):
+    verdict = judge(chosen, run(chosen, apply_mistake(definition(chosen), mistake)))
+    assert (verdict.state, verdict.mistake, verdict.advice) == ("wrong", mistake.name, mistake.advice)
+    assert verdict.call and verdict.message.en and verdict.message.ko
+    added = [new for _, new in mistake.edits]
+    assert not any(old and old in verdict.message.en + mistake.advice.en for old, _ in mistake.edits), (
+        f"gives away: {added}"
+    )
 
 
 def attention(*changes: tuple[str, str]):
@@ -85,19 +89,28 @@ def attention(*changes: tuple[str, str]):
     return judge(ATTENTION, load(text, "attention"))
 
 
-def test_what_no_slip_explains_is_told_by_shape_type_and_first_number():
-    assert attention(("return weights @ value", "return (weights @ value).sum(0)")).what.en == (
-        "its shape is (3, 5, 64); expected (2, 3, 5, 64)"
+def test_what_no_mistake_explains_is_told_by_shape_type_and_first_number():
+    assert attention(("return weights @ value", "return (weights @ value).sum(0)")).message.en == (
+        "the shape is (3, 5, 64); expected (2, 3, 5, 64)"
     )
-    assert attention(("    return weights @ value", "    weights @ value")).what.en.startswith("it returns nothing")
-    assert attention(("return weights @ value", "return 'attention'")).what.en == "it returns a str; expected a tensor"
-    assert attention(("return weights @ value", "return (weights @ value) > 0")).what.en == (
-        "its dtype is bool; expected float32"
+    assert attention(("    return weights @ value", "    weights @ value")).message.en.startswith(
+        "the code returns nothing"
+    )
+    assert (
+        attention(("return weights @ value", "return 'attention'")).message.en
+        == "the code returns a str; expected a tensor"
+    )
+    assert attention(("return weights @ value", "return (weights @ value) > 0")).message.en == (
+        "the dtype is bool; expected float32"
     )
     off = attention(("return weights @ value", "return weights @ value + 1"))
-    assert off.slip == "" and off.what.en.startswith("at [0, 0, 0, 0] stands ") and "(1920 of 1920" in off.what.en
-    assert attention(("weights @ value", "weights @ values")).what.en.startswith(
-        "it ends with NameError: name 'values'"
+    assert (
+        off.mistake == ""
+        and off.message.en.startswith("the value at [0, 0, 0, 0] is ")
+        and "(1920 of 1920" in off.message.en
+    )
+    assert attention(("weights @ value", "weights @ values")).message.en.startswith(
+        "the code fails with NameError: name 'values'"
     )
 
 
@@ -117,7 +130,7 @@ def cases(table: dict[str, dict]) -> list:
 
 
 @pytest.mark.parametrize(("chosen", "case"), cases(WRONG))
-def test_a_wrong_solution_is_refused_and_only_a_slip_that_it_is_gets_named(chosen, case, grad_enabled):
+def test_a_wrong_solution_is_refused_and_only_a_mistake_that_it_is_gets_named(chosen, case, grad_enabled):
     *edits, expected = case
     code = definition(chosen)
     for old, new in [tuple(edits)] if isinstance(edits[0], str) else edits:
@@ -125,10 +138,10 @@ def test_a_wrong_solution_is_refused_and_only_a_slip_that_it_is_gets_named(chose
         code = code.replace(old, new)
     verdict = judge(chosen, run(chosen, code))
     assert verdict.state == "wrong"
-    if verdict.slip:
-        assert verdict.slip == expected
+    if verdict.mistake:
+        assert verdict.mistake == expected
     else:
-        assert expected in verdict.what.en and verdict.says.en
+        assert expected in verdict.message.en and verdict.advice.en
 
 
 @pytest.mark.parametrize(("chosen", "code"), cases(RIGHT))
@@ -137,7 +150,7 @@ def test_another_way_to_the_same_numbers_is_right(chosen, code):
 
 
 def test_every_exercise_has_wrong_and_right_solutions():
-    targets = {one.target for one in EXERCISES.values()}
+    targets = {each.target for each in EXERCISES.values()}
     for table in (WRONG, RIGHT):
         assert {exercise(name).target for name in table} == targets
 
@@ -145,32 +158,32 @@ def test_every_exercise_has_wrong_and_right_solutions():
 @pytest.mark.parametrize("end", ["weights.detach() @ value", "weights.numpy() @ value.numpy()"])
 def test_a_cut_gradient_is_explained(end):
     verdict = attention(("weights @ value", end))
-    assert all(word in verdict.says.en for word in (".item()", ".detach()", "numpy", "no_grad"))
+    assert all(word in verdict.advice.en for word in (".item()", ".detach()", "numpy", "no_grad"))
 
 
-def test_two_slips_at_once_are_not_named_as_one():
+def test_two_mistakes_at_once_are_not_named_as_one():
     verdict = attention(("math.sqrt(d_k)", "math.sqrt(query.shape[1] * d_k)"), ("mask == 0", "mask == 1"))
-    assert (verdict.state, verdict.slip) == ("wrong", "")
+    assert (verdict.state, verdict.mistake) == ("wrong", "")
 
 
 def test_a_hint_on_masks_needs_a_call_with_a_mask():
     without = attention(("math.sqrt(d_k)", "3"))
-    assert "without a mask" in without.where and "mask" not in without.says.en
+    assert "without a mask" in without.call and "mask" not in without.advice.en
     masked = attention(("-1e9", "-5"))
-    assert "causal mask" in masked.where and "masked_fill" in masked.says.en
+    assert "causal mask" in masked.call and "masked_fill" in masked.advice.en
 
 
 # --- a process of its own -----------------------------------------------------------------------------------
 
 HARMFUL = {
     "never ends": ("    while True: pass", "did not end within 3 s"),
-    "exits": ("    import os; os._exit(3)", "ended before it could be checked: exit code 3"),
-    "leaves by sys.exit": ("    import sys; sys.exit(0)", "ends the program"),
+    "exits": ("    import os; os._exit(3)", "exit code 3"),
+    "leaves by sys.exit": ("    import sys; sys.exit(0)", "exits the program"),
     "asks": ("    input('?')", "EOFError"),
     "recurses": ("    return attention(query, key, value, mask)", "RecursionError"),
     "takes all memory": ("    return bytearray(1 << 40)", "MemoryError"),
     "prints without end": ("    while True: print('x' * 10**6)", "OSError"),
-    "ends who started it": ("    import os; os.kill(os.getppid(), 9); os._exit(3)", "ended before it could be checked"),
+    "ends who started it": ("    import os; os.kill(os.getppid(), 9); os._exit(3)", "process ended before"),
 }
 
 
@@ -178,7 +191,7 @@ HARMFUL = {
 def test_a_file_that_does_harm_is_wrong_and_the_grader_goes_on(tmp_path, body, said):
     path = written(tmp_path, ATTENTION.name, file_for(ATTENTION).replace(f"    {BLANK}", body))
     verdict, _ = run_file(ATTENTION.name, path, limit_s=3 if "3 s" in said else 60)
-    assert verdict.state == "wrong" and said in verdict.what.en
+    assert verdict.state == "wrong" and said in verdict.message.en
 
 
 SPOILS = """import math, os, sys, torch
@@ -204,7 +217,7 @@ def test_what_one_file_changes_or_leaves_running_the_next_does_not_meet(tmp_path
     for _ in range(2):
         verdict, printed = run_file(ATTENTION.name, path)
         met, left = printed.splitlines()
-        assert (verdict.what.en, met) == ("the file defines no attention", "False False False False")
+        assert (verdict.message.en, met) == ("the file does not define attention", "False False False False")
         until = time.monotonic() + 30
         while is_running(int(left)):  # told to end it is, and a busy machine comes to it later
             assert time.monotonic() < until
@@ -223,18 +236,18 @@ def test_where_files_are_tried_may_end_between_two_of_them(tmp_path):
 
 def test_a_file_that_is_no_python_and_one_without_the_function_are_told(tmp_path):
     verdict, _ = run_file(ATTENTION.name, written(tmp_path, "a", "x = 1\ndef attention(:\n"))
-    assert verdict.what.en.startswith("line 2 is no Python")
+    assert verdict.message.en.startswith("line 2 is not valid Python")
     verdict, printed = run_file(ATTENTION.name, written(tmp_path, "b", "print('here')\ndef attend(): pass\n"))
-    assert verdict.what.en == "the file defines no attention" and printed == "here\n"
+    assert verdict.message.en == "the file does not define attention" and printed == "here\n"
     verdict, _ = run_file(ATTENTION.name, written(tmp_path, "c", "import nowhere\n"))
-    assert "ModuleNotFoundError" in verdict.what.en
+    assert "ModuleNotFoundError" in verdict.message.en
 
 
 def test_an_error_is_told_with_its_line_in_the_students_file(tmp_path):
     text = file_for(ATTENTION).replace(BLANK, "return query @ key")
     verdict, _ = run_file(ATTENTION.name, written(tmp_path, "a", text))
     line = 1 + text.splitlines().index("    return query @ key")
-    assert f"in line {line} with RuntimeError" in verdict.what.en
+    assert f"in line {line} with RuntimeError" in verdict.message.en
 
 
 # --- the program --------------------------------------------------------------------------------------------
@@ -273,13 +286,15 @@ def test_a_class_is_a_table_of_its_students(tmp_path, capsys):
         (tmp_path / student).mkdir()
     scaled = definition(ATTENTION)
     written(tmp_path / "kim", "transformer.attention", solved(ATTENTION))
-    slip = ATTENTION.slip("√d_model for √d_k")
-    written(tmp_path / "lee", "transformer.attention", solved(ATTENTION).replace(scaled, with_slip(scaled, slip)))
+    mistake = ATTENTION.mistake("√d_model for √d_k")
+    written(
+        tmp_path / "lee", "transformer.attention", solved(ATTENTION).replace(scaled, apply_mistake(scaled, mistake))
+    )
     written(tmp_path / "lee", "vla.gripper", file_for(exercise("vla.gripper")))
     assert check.main(["--directory", str(tmp_path), "--all", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"kim   1 of {len(NAMES)} right, 1 handed in",
-        f"lee   0 of {len(NAMES)} right, 2 handed in",
+        f"kim   1 of {len(NAMES)} right, 1 submitted",
+        f"lee   0 of {len(NAMES)} right, 2 submitted",
         "       transformer.attention: √d_model for √d_k",
         "       vla.gripper: not written yet",
     ]

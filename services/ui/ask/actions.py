@@ -43,7 +43,7 @@ class Spec:
 
 
 def spec(info: PolicyInfo, unnorm_key: str | None) -> Spec:
-    """Returns what the numbers of `info`'s policy are with a key (None: its only one, or it needs none).
+    """Return what the numbers of `info`'s policy are with a key (None: its only one, or it needs none).
 
     Statistics of another data set than LIBERO's un-normalise OpenVLA's actions to what that set recorded, which Open
     X-Embodiment's convention has in metres and radians.
@@ -56,7 +56,7 @@ def spec(info: PolicyInfo, unnorm_key: str | None) -> Spec:
 
 
 def numbers(action: Sequence[float], spec: Spec) -> list[Number]:
-    """Returns the numbers of one action with their names, units and meaning."""
+    """Return the numbers of one action with their names, units and meaning."""
     values = [float(value) for value in action]
     # Where no range is known, numbers are drawn relative to the largest of those.
     free = [abs(v) for v, (_, part) in zip(values, spec.numbers, strict=True) if None in (part.low, part.high)]
@@ -64,7 +64,7 @@ def numbers(action: Sequence[float], spec: Spec) -> list[Number]:
 
 
 def unit_of(part: Part) -> str:
-    """Returns a part's unit as it is shown."""
+    """Return a part's unit as it is shown."""
     if part.convention in GRIPPERS:
         return f"{GRIPPERS[part.convention][1]:+g} = open"
     factor, base = scale(part)
@@ -109,7 +109,7 @@ def _meaning(value: float, part: Part) -> str:
 
 
 def scale(part: Part) -> tuple[float, str]:
-    """Returns how many of which unit 1.0 is: (0.05, "m") for "0.05 m"."""
+    """Return how many of which unit 1.0 is: (0.05, "m") for "0.05 m"."""
     factor, _, base = part.unit.partition(" ")
     try:
         return float(factor), base or "1"

@@ -12,7 +12,7 @@ MODEL = "openvla"  # model_type in a checkpoint's config.json, and the service t
 
 
 def start_one() -> str:
-    """Returns the commands that bring a policy up here, each between backticks."""
+    """Return the commands that bring a policy up here, each between backticks."""
     there = checkpoints()
     if not there:
         return f"`./lab checkpoint {MODEL} --tiny` makes a small one to try, `./lab up {MODEL}` serves it; {FOUND}"
@@ -24,7 +24,7 @@ FOUND = "this page finds it by itself."
 
 
 def checkpoints() -> list[str]:
-    """Returns the names of the checkpoints on the volume that can be served, the newest first."""
+    """Return the names of the checkpoints on the volume that can be served, the newest first."""
     try:
         directories = [path.parent for path in Volume().root.glob("checkpoints/*/config.json") if _is_whole(path)]
         return [directory.name for directory in sorted(directories, key=lambda directory: -directory.stat().st_mtime)]

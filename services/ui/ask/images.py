@@ -34,7 +34,7 @@ def budget(count: int = 1) -> ImageBudget:
 
 
 def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
-    """Returns the picture in an open file: uint8 [H, W, 3], RGB, upright as its EXIF says, transparency on white.
+    """Return the picture in an open file: uint8 [H, W, 3], RGB, upright as its EXIF says, transparency on white.
 
     Raises ImageError where the file is no picture, is cut off, or has more than MAX_PIXELS or than `left` allows.
     """
@@ -58,7 +58,7 @@ def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
 
 
 def drawable(file: BinaryIO | None) -> Image.Image | None:
-    """Returns the picture in a file as one that every browser draws, or None where the file is such a one.
+    """Return the picture in a file as one that every browser draws, or None where the file is such a one.
 
     Raises ImageError as `read` does.
     """
@@ -70,7 +70,7 @@ def drawable(file: BinaryIO | None) -> Image.Image | None:
 
 
 def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | None = None) -> np.ndarray:
-    """Returns the picture as a policy takes it.
+    """Return the picture as a policy takes it.
 
     With `image_hw`, exactly that (height, width): stretched with Lanczos3 as OpenVLA does, then the middle `crop_area`
     of it cut out and stretched back, where one is given. Without, only made smaller where a side exceeds LONGEST_SIDE.

@@ -71,7 +71,7 @@ class PolicyLink:
         return self._quick.base_url
 
     def status(self) -> PolicyStatus:
-        """Returns what the policy says about itself; what it said in the last second counts."""
+        """Return what the policy says about itself; what it said in the last second counts."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._status = self._ask_status()
@@ -79,7 +79,7 @@ class PolicyLink:
             return self._status
 
     def act(self, observation: Observation, info: PolicyInfo) -> ActionChunk:
-        """Returns the next actions. Raises PolicyRefused or PolicyUnavailable, which `explain` puts into words."""
+        """Return the next actions. Raises PolicyRefused or PolicyUnavailable, which `explain` puts into words."""
         try:
             return self._slow.act(observation)
         finally:
@@ -87,7 +87,7 @@ class PolicyLink:
                 self._forget(observation.session)
 
     def explain(self, error: PolicyError) -> Trouble:
-        """Returns an error in words."""
+        """Return an error in words."""
         return explain(error, self.url)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Choice:
 
 
 def unsuitable(info: PolicyInfo) -> Trouble | None:
-    """Returns why a page with pictures, a sentence and a state cannot serve this policy, or None where it can."""
+    """Return why a page with pictures, a sentence and a state cannot serve this policy, or None where it can."""
     if info.needs_privileged:
         what = "the simulator's own state, which no picture can give"
     elif len(info.cameras) > MAX_IMAGES:
@@ -147,7 +147,7 @@ def unsuitable(info: PolicyInfo) -> Trouble | None:
 
 
 def explain(error: PolicyError, url: str) -> Trouble:
-    """Returns an error of the client in words: by the problem's kind, else by the status, else by the network."""
+    """Return an error of the client in words: by the problem's kind, else by the status, else by the network."""
     kind = str(error.problem.get("type", "")).removeprefix(TYPE_PREFIX)
     tried = error.__cause__ if isinstance(error.__cause__, PolicyUnavailable) else error  # without the count of tries
     detail = str(error.problem.get("detail") or tried)
@@ -167,7 +167,7 @@ def explain(error: PolicyError, url: str) -> Trouble:
 
 
 def _without(detail: str, url: str) -> str:
-    """Returns what was said about an address, without the address: the title has it."""
+    """Return what was said about an address, without the address: the title has it."""
     said = re.sub(rf"^{re.escape(url)}\S*: ", "", detail)
     return f"{said[:1].upper()}{said[1:]}."
 

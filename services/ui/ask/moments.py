@@ -15,27 +15,27 @@ DIRECTORY = (
 
 
 def examples() -> list[list[str]]:
-    """Returns the example pictures, each with the instruction that its file is named after."""
+    """Return the example pictures, each with the instruction that its file is named after."""
     return [[str(path), _named(path)] for path in sorted(DIRECTORY.glob("*/*.jpg"), key=_named)]
 
 
 def suite_of(instruction: str) -> str | None:
-    """Returns the suite of the example with that instruction: the folder that it lies in."""
+    """Return the suite of the example with that instruction: the folder that it lies in."""
     return next((path.parent.name for path in DIRECTORY.glob("*/*.jpg") if _named(path) == instruction), None)
 
 
 def image_of(instruction: str, camera: str) -> str | None:
-    """Returns what another camera saw at an example's moment, a path; None where there is no such picture."""
+    """Return what another camera saw at an example's moment, a path; None where there is no such picture."""
     return next((str(path) for path in DIRECTORY.glob("*/*/*.jpg") if seen(path) == (camera, instruction)), None)
 
 
 def seen(path: Path) -> tuple[str, str]:
-    """Returns whose picture of which example a file is."""
+    """Return whose picture of which example a file is."""
     return path.parts[-3], _named(path)
 
 
 def state_of(part: Part, instruction: str = "") -> list[float]:
-    """Returns a part's numbers at an example's moment, of the first example where there is none with that instruction.
+    """Return a part's numbers at an example's moment, of the first example where there is none with that instruction.
 
     A part that LIBERO's robot does not have is at rest: 0, or the middle of its range.
     """

@@ -37,7 +37,7 @@ class Motion:
 
 
 def motion(answer: ActionChunk, spec: Spec) -> Motion:
-    """Returns the motion of a chunk. Absolute positions begin at the first one; deltas are summed."""
+    """Return the motion of a chunk. Absolute positions begin at the first one; deltas are summed."""
     position, turning = (_columns(spec, word, 3) for word in ("position", "rotation"))
     fingers = next((n for n, (_, part) in enumerate(spec.numbers) if part.convention in GRIPPERS), None)
     actions = np.asarray(answer.actions, np.float64)
@@ -49,7 +49,7 @@ def motion(answer: ActionChunk, spec: Spec) -> Motion:
 
 
 def _columns(spec: Spec, word: str, size: int) -> tuple[slice, Part] | None:
-    """Returns where the part of so many numbers lies whose name has that word."""
+    """Return where the part of so many numbers lies whose name has that word."""
     parts = [part for _, part in spec.numbers]
     place = next((n for n, part in enumerate(parts) if word in part.name and part.size == size), None)
     return None if place is None else (slice(place, place + size), parts[place])
@@ -82,7 +82,7 @@ class Drawing:
 
 
 def drawn(found: Motion) -> Drawing | None:
-    """Returns the motion drawn; None for a robot of which too little is known."""
+    """Return the motion drawn; None for a robot of which too little is known."""
     panels = []
     if found.path is not None:
         panels += [_plan(found, 1, 0, "from above"), _plan(found, 1, 2, "from behind")]
@@ -92,7 +92,7 @@ def drawn(found: Motion) -> Drawing | None:
 
 
 def said_of(found: Motion) -> str:
-    """Returns the whole of a motion in a sentence."""
+    """Return the whole of a motion in a sentence."""
     words = []
     if found.path is not None:
         words.append(f"moves {_along(found.path[-1], f' {found.length}')}")
@@ -118,7 +118,7 @@ def _fingers(opened: Sequence[bool]) -> str:
 
 
 def _plan(found: Motion, across: int, up: int, name: str) -> tuple[str, str]:
-    """Returns the path in the plane of two axes. Across is y to the left, as one looks along x; up is x or z."""
+    """Return the path in the plane of two axes. Across is y to the left, as one looks along x; up is x or z."""
     points = np.stack((-found.path[:, across], found.path[:, up]), axis=1)
     reach = np.abs(found.path).max() or 1.0  # both planes have one scale
     places = SIDE / 2 + points * [1, -1] * (SIDE / 2 - ROOM) / reach
@@ -135,7 +135,7 @@ def _plan(found: Motion, across: int, up: int, name: str) -> tuple[str, str]:
 
 
 def _curves(turn: np.ndarray) -> tuple[str, str]:
-    """Returns the angles over the actions, one line for each axis."""
+    """Return the angles over the actions, one line for each axis."""
     reach = np.abs(turn).max() or 1.0
     across = np.linspace(ROOM, SIDE - ROOM, len(turn))
     lines = ""

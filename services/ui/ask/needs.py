@@ -40,7 +40,7 @@ class Needs:
 
 
 def of(infos: Iterable[PolicyInfo | None]) -> Needs:
-    """Returns what those policies need; None is one that does not answer."""
+    """Return what those policies need; None is one that does not answer."""
     known = [info for info in infos if info is not None]
     first = (info.cameras[0] for info in known if info.cameras)
     more = (camera for info in known for camera in info.cameras[1:])
@@ -55,7 +55,7 @@ def _once(values: Iterable) -> tuple:
 
 
 def filled_in(parts: Sequence[Part], text: str | None = "", instruction: str = "") -> str:
-    """Returns the lines of those parts: as `text` has them, else as an example's moment has them."""
+    """Return the lines of those parts: as `text` has them, else as an example's moment has them."""
     typed, named = _lines(text), labels(parts)
     return "\n".join(
         f"{label}: {typed[label] if label in typed else _spelled(moments.state_of(part, instruction))}"
@@ -64,12 +64,12 @@ def filled_in(parts: Sequence[Part], text: str | None = "", instruction: str = "
 
 
 def explained(parts: Sequence[Part]) -> str:
-    """Returns what the numbers of those parts are."""
+    """Return what the numbers of those parts are."""
     return "; ".join(f"{part.name}: {part.size} × {part.unit}, {part.convention}" for part in parts)
 
 
 def labels(parts: Sequence[Part]) -> dict[Part, str]:
-    """Returns what each part's line begins with; of two that are called alike it tells the convention, too."""
+    """Return what each part's line begins with; of two that are called alike it tells the convention, too."""
     short = {part: f"{part.name} ({part.unit})" for part in parts}
     alike = list(short.values())
     return {part: f"{part.name} ({part.unit}, {part.convention})" if alike.count(label) > 1 else label
@@ -77,7 +77,7 @@ def labels(parts: Sequence[Part]) -> dict[Part, str]:
 
 
 def numbers(text: str | None, asked: Sequence[Part], offered: Sequence[Part]) -> np.ndarray | None:
-    """Returns the state float32 [n] of a policy with the parts `asked`, of a text with lines for those `offered`.
+    """Return the state float32 [n] of a policy with the parts `asked`, of a text with lines for those `offered`.
 
     None where it needs none. Raises StateError with a sentence for each part that is wrong, each on a line.
     """

@@ -19,7 +19,7 @@ API = "/simulator/api"
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    """Returns the page's routes. A session's id, which cannot be guessed, is the browser tab's own."""
+    """Return the page's routes. A session's id, which cannot be guessed, is the browser tab's own."""
     service = site.services["simulator"]
 
     async def page(request: Request) -> Response:
@@ -54,5 +54,5 @@ def routes(site: Site) -> list[BaseRoute]:
 
 
 def _path(request: Request) -> str:
-    """Returns the service's path for a request about a session."""
+    """Return the service's path for a request about a session."""
     return f"/v1/sessions/{quote(request.path_params['id'], safe='')}/{request.url.path.rpartition('/')[2]}"

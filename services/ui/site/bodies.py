@@ -22,7 +22,7 @@ NO_ROOM = "the machine of this page has no room for the picture: its disk is ful
 
 
 async def read(receive: Receive) -> bytes:
-    """Returns the body. Raises Problem for one that is too large, too slow or cut off."""
+    """Return the body. Raises Problem for one that is too large, too slow or cut off."""
     try:
         return await asyncio.wait_for(_collect(receive), WHOLE_S)
     except asyncio.TimeoutError:

@@ -61,7 +61,7 @@ class Guard:
 
 
 def _with_headers(send: Send, request: Request) -> Send:
-    """Returns a `send` that adds HEADERS where an answer has none, and the language that was chosen."""
+    """Return a `send` that adds HEADERS where an answer has none, and the language that was chosen."""
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":

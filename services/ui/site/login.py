@@ -36,11 +36,11 @@ class Login:
         return self._check.required
 
     def allows(self, request: HTTPConnection) -> bool:
-        """Returns whether a request may see the pages."""
+        """Return whether a request may see the pages."""
         return not self.required or self.is_logged_in(request)
 
     def is_logged_in(self, request: HTTPConnection) -> bool:
-        """Returns whether who asks has given the token: by the login's cookie, or with this very request."""
+        """Return whether who asks has given the token: by the login's cookie, or with this very request."""
         if not self.required:
             return False
         if self._is_valid(request.cookies.get(self.cookie, "")):
@@ -48,7 +48,7 @@ class Login:
         return self._check.allows(bearer(request.headers.get("authorization", "")))
 
     def begin(self, password: str) -> str | None:
-        """Returns a new session's cookie for the right password, else None."""
+        """Return a new session's cookie for the right password, else None."""
         if not self.required or not self._check.allows(b"Bearer " + password.encode("utf-8", "replace")):
             return None
         session = f"{int(time.time() + KEPT_S)}.{secrets.token_hex(8)}"
@@ -70,7 +70,7 @@ class Login:
 
 
 def is_of_this_site(request: HTTPConnection) -> bool:
-    """Returns whether no page of another site can have sent a request.
+    """Return whether no page of another site can have sent a request.
 
     A browser says where a request comes from (Sec-Fetch-Site, else Origin); what says nothing is no browser, and
     carries no one's cookies unasked.

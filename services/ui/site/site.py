@@ -48,11 +48,11 @@ class Site:
         self._templates.filters["lines_of_json"] = _lines_of_json
 
     def render(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
-        """Returns a page: `values` in a template, "runs/list.html.j2" for example, whose folder is the page."""
+        """Return a page: `values` in a template, "runs/list.html.j2" for example, whose folder is the page."""
         return HTMLResponse(self.fragment(request, template, **values), status, {"cache-control": "no-store"})
 
     def answer_problem(self, request: Request, error: Exception) -> Response:
-        """Returns why a request was not answered: a page for a person, JSON for a program. 409: what is damaged."""
+        """Return why a request was not answered: a page for a person, JSON for a program. 409: what is damaged."""
         problem = error if isinstance(error, Problem) else Problem(409, str(error))
         if accepts_html(request) and not request.url.path.startswith("/api/"):
             away = problem.name if isinstance(problem, Away) and not problem.answers else ""
@@ -60,7 +60,7 @@ class Site:
         return JSONResponse({"detail": problem.why}, problem.status)
 
     def ask_to_log_in(self, request: Request, then: str = "", wrong: bool = False) -> Response:
-        """Returns the login for a person, a sentence for a program. then: the page asked for, else the request's."""
+        """Return the login for a person, a sentence for a program. then: the page asked for, else the request's."""
         if not accepts_html(request) and request.url.path != "/":
             detail = "that is not the lab's token" if wrong else "not logged in"
             return JSONResponse(
@@ -71,7 +71,7 @@ class Site:
         return self.render(request, "site/login.html.j2", status=400 if wrong else 401, wrong=wrong, then=then)
 
     def routes(self) -> list[BaseRoute]:
-        """Returns the site's own routes: the overview, the login, and the files of every page's `static/`."""
+        """Return the site's own routes: the overview, the login, and the files of every page's `static/`."""
         files = [
             Mount(f"/static/{path.parent.name}", Kept(directory=path)) for path in sorted(DIRECTORY.glob("*/static"))
         ]
@@ -88,7 +88,7 @@ class Site:
             await service.close()
 
     def fragment(self, request: Request, template: str, **values: object) -> str:
-        """Returns the HTML of a template, for a part of a page."""
+        """Return the HTML of a template, for a part of a page."""
         language = words.language_of(request)
         page = template.split("/")[0]
         shown = {
@@ -111,18 +111,18 @@ class Site:
 
 
 def accepts_html(request: Request) -> bool:
-    """Returns whether a browser asks, for a page or a part of one; a program gets JSON."""
+    """Return whether a browser asks, for a page or a part of one; a program gets JSON."""
     return "text/html" in request.headers.get("accept", "")
 
 
 def _lines_of_json(value: Mapping[str, object]) -> str:
-    """Returns JSON with a line for each entry."""
+    """Return JSON with a line for each entry."""
     lines = [f"  {json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in value.items()]
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _template(path: str) -> str:
-    """Returns a template's source, with the links to the site's own paths (`href="/runs"`) below the public path."""
+    """Return a template's source, with the links to the site's own paths (`href="/runs"`) below the public path."""
     source = (DIRECTORY / path).read_text(encoding="utf-8")
     return re.sub(r'\b(href|src|action|poster)="/', rf'\1="{page_path("ui")}/', source)
 
@@ -131,14 +131,14 @@ class Kept(StaticFiles):
     """Files that a browser keeps without asking again, where the address tells which state of the file is meant."""
 
     def file_response(self, full_path, stat_result, scope, status_code=200) -> Response:
-        """Returns the file's answer."""
+        """Return the file's answer."""
         answer = super().file_response(full_path, stat_result, scope, status_code)
         answer.headers["cache-control"] = "max-age=31536000, immutable" if scope["query_string"] else "no-cache"
         return answer
 
 
 def static(path: str) -> str:
-    """Returns the address of a page's file, "site/site.css" for example, with a digest of its bytes."""
+    """Return the address of a page's file, "site/site.css" for example, with a digest of its bytes."""
     page, _, name = path.partition("/")
     return f"{page_path('ui')}/static/{path}?{_digest(DIRECTORY / page / 'static' / name)}"
 
@@ -149,7 +149,7 @@ def _digest(path: Path) -> str:
 
 
 def clock(seconds: float | None) -> str:
-    """Returns a time as minutes and seconds, with hours where there are any; a dash for None."""
+    """Return a time as minutes and seconds, with hours where there are any; a dash for None."""
     if seconds is None:
         return "–"
     minutes, rest = divmod(round(seconds), 60)
@@ -163,7 +163,7 @@ def _with_language(url: URL, code: str) -> str:
 
 
 def _code(text: str) -> Markup:
-    """Returns a text with what stands between backticks as code."""
+    """Return a text with what stands between backticks as code."""
     parts = text.split("`")
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
@@ -187,6 +187,6 @@ async def _log_out(site: Site, request: Request) -> Response:
 
 
 def _inside(path: str) -> str:
-    """Returns a path of this site as it is, and "/" for whatever would lead a browser elsewhere."""
+    """Return a path of this site as it is, and "/" for whatever would lead a browser elsewhere."""
     plain = path.isascii() and path.isprintable() and path.startswith("/") and not set(path) & set("\\")
     return path if plain and not path.startswith("//") else "/"

@@ -17,18 +17,18 @@ ROWS = 100  # at a time: a browser draws thousands slowly
 
 
 def start(asked: str, count: int) -> int:
-    """Returns which row a list begins with: the one asked for, as far as there is one."""
+    """Return which row a list begins with: the one asked for, as far as there is one."""
     return min(int(asked), max(count - 1, 0)) if asked.isdecimal() and len(asked) < 10 else 0
 
 
 def turns(start: int, count: int) -> dict[str, int]:
-    """Returns where the part before a list's shown one begins ("newer"), and the one after, where there are any."""
+    """Return where the part before a list's shown one begins ("newer"), and the one after, where there are any."""
     before = {"newer": max(start - ROWS, 0)} if start else {}
     return before | ({"older": start + ROWS} if start + ROWS < count else {})
 
 
 def as_csv(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
-    """Returns a CSV file of that name as an answer; a text that a spreadsheet would run as a formula is quoted."""
+    """Return a CSV file of that name as an answer; a text that a spreadsheet would run as a formula is quoted."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(columns)

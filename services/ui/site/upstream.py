@@ -37,7 +37,7 @@ class Upstream:
         await self._http.aclose()
 
     async def json(self, path: str, method: str = "GET", **settings: Any) -> Any:
-        """Returns what a path answers. Raises Away, with the service's own words where it has some."""
+        """Return what a path answers. Raises Away, with the service's own words where it has some."""
         try:
             answer = await self._http.request(method, path, **settings)
         except httpx.HTTPError as error:
@@ -50,7 +50,7 @@ class Upstream:
             raise Away(self.name, f"what answers at {self.url} is no {self.name} of this lab", 502) from error
 
     async def status(self, path: str, timeout_s: float) -> tuple[int | None, str]:
-        """Returns the status and the first words that a path answers; None and nothing where nobody does in time."""
+        """Return the status and the first words that a path answers; None and nothing where nobody does in time."""
         try:
             answer = await self._http.get(path, timeout=timeout_s)
         except httpx.HTTPError:
@@ -58,7 +58,7 @@ class Upstream:
         return answer.status_code, "" if answer.is_success else detail(answer)
 
     async def passed(self, request: Request, path: str) -> Response:
-        """Returns the service's answer to this request, streamed: parts of films, and events."""
+        """Return the service's answer to this request, streamed: parts of films, and events."""
         asked = {name: value for name, value in request.headers.items() if name in PASSED}
         timeout = httpx.Timeout(TIMEOUT_S, read=None)
         outgoing = self._http.build_request(
@@ -83,7 +83,7 @@ async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def detail(answer: httpx.Response) -> str:
-    """Returns a service's own words about an error."""
+    """Return a service's own words about an error."""
     try:
         return str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):

@@ -41,14 +41,14 @@ class OpenFile(FileResponse):
 
 
 def open_file(root: Path, *names: str) -> int:
-    """Returns a descriptor, for reading, of a plain file below `root`. Raises Missing for anything else."""
+    """Return a descriptor, for reading, of a plain file below `root`. Raises Missing for anything else."""
     if not all(NAME.fullmatch(name) for name in names):
         raise Missing(f"{'/'.join(names)!r} belongs to no report")
     return open_plain(root, *names)
 
 
 def open_plain(root: Path, *names: str) -> int:
-    """Returns what `open_file` does, of a name with any letters; none may be "..". Raises Missing."""
+    """Return what `open_file` does, of a name with any letters; none may be "..". Raises Missing."""
     shown = "/".join(names)
     if ".." in names:
         raise Missing(f"{shown!r} leads elsewhere")
@@ -64,7 +64,7 @@ def open_plain(root: Path, *names: str) -> int:
 
 
 def open_report(root: Path, run: str) -> int:
-    """Returns a descriptor of a run's report. Raises Missing, with the way to one."""
+    """Return a descriptor of a run's report. Raises Missing, with the way to one."""
     try:
         return open_file(root, "runs", run, REPORT)
     except Missing as error:
@@ -72,14 +72,14 @@ def open_report(root: Path, run: str) -> int:
 
 
 def open_video(root: Path, run: str, name: str) -> int:
-    """Returns a descriptor of a film of a run, or of its last frame."""
+    """Return a descriptor of a film of a run, or of its last frame."""
     if Path(name).suffix not in (".mp4", ".jpg"):
         raise Missing(f"{name!r} is no film; expected an .mp4 or a .jpg")
     return open_file(root, "runs", run, "videos", name)
 
 
 def resolve(root: Path, asked: str) -> str:
-    """Returns the name of the run that is meant: by name, by a beginning that is one's alone, or `latest`."""
+    """Return the name of the run that is meant: by name, by a beginning that is one's alone, or `latest`."""
     began = {name: when for name, when in _began(root).items() if when is not None}
     if asked == LATEST and began:
         return max(began, key=lambda name: (began[name], name))
@@ -90,22 +90,22 @@ def resolve(root: Path, asked: str) -> str:
 
 
 def names_of_runs(root: Path) -> list[str]:
-    """Returns the names of the folders that hold a run."""
+    """Return the names of the folders that hold a run."""
     return [name for name, when in _began(root).items() if when is not None]
 
 
 def curves(root: Path) -> list[str]:
-    """Returns the trained Transformers that have a curve."""
+    """Return the trained Transformers that have a curve."""
     return [name for name in names(root, "checkpoints", "transformer") if exists(root, *curve(name))]
 
 
 def curve(name: str) -> tuple[str, ...]:
-    """Returns where below the volume's root a trained Transformer's curve lies."""
+    """Return where below the volume's root a trained Transformer's curve lies."""
     return "checkpoints", "transformer", name, CURVE
 
 
 def _began(root: Path) -> dict[str, float | None]:
-    """Returns when each run was made; None for a folder that holds no run."""
+    """Return when each run was made; None for a folder that holds no run."""
     return {name: _made(root, name) for name in names(root, "runs")}
 
 
@@ -119,7 +119,7 @@ def _made(root: Path, name: str) -> float | None:
 
 
 def names(root: Path, *directories: str) -> list[str]:
-    """Returns what lies in a folder below `root`, by name; nothing where there is none."""
+    """Return what lies in a folder below `root`, by name; nothing where there is none."""
     try:
         with anchored.directory(root, *directories) as around:
             inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around)  # O_PATH lists nothing
@@ -132,7 +132,7 @@ def names(root: Path, *directories: str) -> list[str]:
 
 
 def exists(root: Path, *names: str) -> bool:
-    """Returns whether `open_file` would open it."""
+    """Return whether `open_file` would open it."""
     try:
         os.close(open_file(root, *names))
     except Missing:

@@ -40,13 +40,13 @@ class Sets:
         self._rows: dict[str, tuple[tuple, dict[str, Any]]] = {}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row per data set, by name; one that cannot be read has its name and why."""
+        """Return a row per data set, by name; one that cannot be read has its name and why."""
         with self._lock:
             found = [self._row(name) for name in files.names(self._root, DIRECTORY)]
             return [row for row in found if row]
 
     def one(self, name: str) -> dict[str, Any]:
-        """Returns what is in a set: schema, tasks, episodes, and what its last check found. Raises Missing."""
+        """Return what is in a set: schema, tasks, episodes, and what its last check found. Raises Missing."""
         from vla_datasets import summary
 
         with self._lock:
@@ -62,7 +62,7 @@ class Sets:
             }  # fmt: skip
 
     def episode(self, name: str, index: int) -> dict[str, Any]:
-        """Returns an episode's instruction, the cameras that have a film of it, and its curves as polylines."""
+        """Return an episode's instruction, the cameras that have a film of it, and its curves as polylines."""
         from vla_datasets.pages import page
 
         with self._lock:
@@ -78,7 +78,7 @@ class Sets:
             }  # fmt: skip
 
     def open_video(self, name: str, index: int, camera: str) -> int:
-        """Returns a descriptor of an episode's film. Raises Missing."""
+        """Return a descriptor of an episode's film. Raises Missing."""
         with self._lock:
             dataset = self._dataset(name)
             if dataset.features.get(camera, {}).get("dtype") != "video":
@@ -102,7 +102,7 @@ class Sets:
         return self._rows[name][1]
 
     def _made_row(self, name: str, mark: tuple) -> dict[str, Any]:
-        """Returns a row; an empty one for what is no data set."""
+        """Return a row; an empty one for what is no data set."""
         said = {"name": name, "bytes": _size(self._root, name)}
         if any(mark[: len(META)]):
             try:
@@ -114,7 +114,7 @@ class Sets:
         return {**said, **found} if found else {}
 
     def _dataset(self, name: str) -> LeRobotDataset:
-        """Returns an open set, as it is now. Raises Missing, and DatasetError for a damaged one."""
+        """Return an open set, as it is now. Raises Missing, and DatasetError for a damaged one."""
         from services.ui.volume.numbers_only import NumbersOnly
 
         mark = self._mark(name)
@@ -142,7 +142,7 @@ class Sets:
         return descriptor
 
     def _bad(self, dataset: LeRobotDataset) -> tuple[tuple[int, ...], str | None]:
-        """Returns the episodes that are marked, and what is wrong with the marks, if anything is."""
+        """Return the episodes that are marked, and what is wrong with the marks, if anything is."""
         from vla_datasets import marks
 
         try:
@@ -151,7 +151,7 @@ class Sets:
             return (), self._plain(error)
 
     def _check(self, name: str) -> Mapping[str, Any] | None:
-        """Returns what the last check of a set said, and whether the set has changed since; None without one."""
+        """Return what the last check of a set said, and whether the set has changed since; None without one."""
         try:
             with open(files.open_plain(self._root, "logs", DIRECTORY, f"{name}.check.json"), encoding="utf-8") as file:
                 found = json.loads(file.read(2**20))
@@ -163,7 +163,7 @@ class Sets:
         return {"lines": lines, "at": at, "grave": grave, "is_old": changed > at}
 
     def _mark(self, name: str) -> tuple:
-        """Returns what changes when a set or its marks do: sizes and times; None for a file that is not there."""
+        """Return what changes when a set or its marks do: sizes and times; None for a file that is not there."""
         places = [(DIRECTORY, name, *each.split("/")) for each in META]
         marks = _status(self._root, DIRECTORY, f".{name}.marks.json")
         around = _status(self._root, DIRECTORY, name, directory=True)
@@ -184,7 +184,7 @@ def _facts(dataset: LeRobotDataset) -> dict[str, Any]:
 
 
 def _source(dataset: LeRobotDataset) -> dict[str, str]:
-    """Returns what a set of this lab says of where it is from."""
+    """Return what a set of this lab says of where it is from."""
     names = ("recording", "run", "suite", "policy", "noise", "starts")
     return {name: str(dataset.source[name]) for name in names if name in (dataset.source or {})}
 
@@ -197,7 +197,7 @@ def _episode(dataset: LeRobotDataset, index: int):
 
 
 def _hdf5(root: Path, name: str) -> dict[str, Any] | None:
-    """Returns what the names inside LIBERO's files tell; None where there are none of those."""
+    """Return what the names inside LIBERO's files tell; None where there are none of those."""
     import h5py
 
     places = [(DIRECTORY, name)] if name.endswith(ENDINGS) else [
@@ -215,7 +215,7 @@ def _hdf5(root: Path, name: str) -> dict[str, Any] | None:
 
 
 def _size(root: Path, name: str) -> int:
-    """Returns the bytes that a set takes, links aside."""
+    """Return the bytes that a set takes, links aside."""
     try:
         with anchored.directory(root, DIRECTORY, name) as entered:
             inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)

@@ -18,7 +18,7 @@ LAST_FAULTS = 50
 
 
 def row(name: str, store: RunStore) -> dict[str, Any]:
-    """Returns what a list says of a run; rates and intervals run from 0 to 1, times are s since 1970."""
+    """Return what a list says of a run; rates and intervals run from 0 to 1, times are s since 1970."""
     identity, counts = store.meta("identity"), store.counts()
     planned, done, good = (sum(count[key] for count in counts.values()) for key in ("planned", "done", "successes"))
     policy = identity["policy"]
@@ -37,7 +37,7 @@ def row(name: str, store: RunStore) -> dict[str, Any]:
 
 
 def figures(rate: Rate, planned: int) -> dict[str, Any]:
-    """Returns a rate and its 95 % Wilson interval as JSON types."""
+    """Return a rate and its 95 % Wilson interval as JSON types."""
     return {
         "planned": planned,
         "done": rate.trials,
@@ -48,7 +48,7 @@ def figures(rate: Rate, planned: int) -> dict[str, Any]:
 
 
 def state(store: RunStore, complete: bool, now: float) -> str:
-    """Returns "complete", "running", "not started", or how the last invocation ended: "stopped" where it was killed."""
+    """Return "complete", "running", "not started", or how the last invocation ended: "stopped" where it was killed."""
     invocations = store.invocations()
     if not invocations:
         return "not started"
@@ -59,14 +59,14 @@ def state(store: RunStore, complete: bool, now: float) -> str:
 
 
 def _last_sign(store: RunStore, started: float) -> float:
-    """Returns when an evaluator that has not ended was last heard of: a lease is renewed while it is at work."""
+    """Return when an evaluator that has not ended was last heard of: a lease is renewed while it is at work."""
     sql = """SELECT MAX(at) FROM (SELECT MAX(expires_at) AS at FROM episodes WHERE status = 'leased'
              UNION SELECT MAX(ended_at) FROM episodes UNION SELECT MAX(at) FROM workers)"""
     return max(started, store.scalar(sql) or 0.0)
 
 
 def standing(name: str, store: RunStore) -> dict[str, Any]:
-    """Returns how a run stands at this moment: totals, tasks, workers, pace and faults."""
+    """Return how a run stands at this moment: totals, tasks, workers, pace and faults."""
     about, counts, faults = store.described(), store.counts(), store.faults()
     tasks = [
         {
@@ -89,7 +89,7 @@ def standing(name: str, store: RunStore) -> dict[str, Any]:
 
 
 def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -> dict[str, Any]:
-    """Returns the last invocation's seconds, steps per second, and the seconds left at its pace (None: unknown).
+    """Return the last invocation's seconds, steps per second, and the seconds left at its pace (None: unknown).
 
     Its pace leaves out the start of the simulators; steps of episodes under way count.
     """
@@ -112,7 +112,7 @@ def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -
 
 
 def episode(one: Finished) -> dict[str, Any]:
-    """Returns a finished episode as JSON types; film and still are file names in the run's folder of videos."""
+    """Return a finished episode as JSON types; film and still are file names in the run's folder of videos."""
     result = one.result
     return {
         "task": one.task,
@@ -129,7 +129,7 @@ def episode(one: Finished) -> dict[str, Any]:
 
 
 def report(store: RunStore) -> dict[str, Any]:
-    """Returns what a finished run's page tells beside its standing: identity, episodes, where a step's time went."""
+    """Return what a finished run's page tells beside its standing: identity, episodes, where a step's time went."""
     identity, episodes = store.meta("identity"), store.finished()
     steps = max(sum(one.steps for one in episodes), 1)
     spent = {key: sum(one.result.get("timings_ms", {}).get(key, 0.0) for one in episodes) for key, _, _ in STAGES}
@@ -142,7 +142,7 @@ def report(store: RunStore) -> dict[str, Any]:
 
 
 def compared(result: Comparison, left: RunStore, right: RunStore) -> dict[str, Any]:
-    """Returns a comparison of two runs as JSON types, with every pair of episodes."""
+    """Return a comparison of two runs as JSON types, with every pair of episodes."""
     tasks = left.described()["tasks"]
     a, b = ({(one.task, one.episode): one for one in store.finished()} for store in (left, right))
     return {

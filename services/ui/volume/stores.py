@@ -37,21 +37,21 @@ class Stores:
         self._entries: dict[str, tuple[tuple, Entry | str]] = {}
 
     def read(self, name: str, what: Callable[[RunStore], Got]) -> Got:
-        """Returns what a function reads in a run's store. Raises Missing, and StoreError for a damaged one."""
+        """Return what a function reads in a run's store. Raises Missing, and StoreError for a damaged one."""
         with self._open(name) as store:
             return what(store)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row per run, the latest first; one of a damaged store has its name, its state and why."""
+        """Return a row per run, the latest first; one of a damaged store has its name, its state and why."""
         found = [self._row(name) for name in files.names_of_runs(self.root)]
         return sorted(found, key=lambda row: (-row["created"], row["name"]))
 
     def whole(self, name: str) -> dict[str, Any]:
-        """Returns how a run stands, what its report tells, and every finished episode."""
+        """Return how a run stands, what its report tells, and every finished episode."""
         return {**self.standing(name), **self.read(name, standing.report)}
 
     def compare(self, a: str, b: str, force: bool = False) -> dict[str, Any]:
-        """Returns the comparison of two runs and every pair. Raises Problem where they cannot be compared."""
+        """Return the comparison of two runs and every pair. Raises Problem where they cannot be compared."""
         with self._open(a) as left, self._open(b) as right:
             try:
                 result = compare(left, right, force)
@@ -60,13 +60,13 @@ class Stores:
             return standing.compared(result, left, right)
 
     def board(self) -> Board:
-        """Returns the leaderboard of all runs; one of a damaged store is left out, with the reason."""
+        """Return the leaderboard of all runs; one of a damaged store is left out, with the reason."""
         found = {name: self._entry(name) for name in files.names_of_runs(self.root)}
         unread = {name: f"it cannot be read: {why}" for name, why in found.items() if isinstance(why, str)}
         return leaderboard.board([one for one in found.values() if isinstance(one, Entry)], unread)
 
     def _entry(self, name: str) -> Entry | str:
-        """Returns what the leaderboard takes of a run, or why it cannot be read; read again where its store changed."""
+        """Return what the leaderboard takes of a run, or why it cannot be read; read again where its store changed."""
         mark = self._mark(name)
         before, entry = self._entries.get(name, (None, ""))
         if before != mark:
@@ -78,7 +78,7 @@ class Stores:
         return entry
 
     def standing(self, name: str) -> dict[str, Any]:
-        """Returns how a run stands; what was read in the last half second counts."""
+        """Return how a run stands; what was read in the last half second counts."""
         with self._lock:
             at, known = self._standings.get(name, (0.0, {}))
             if time.monotonic() - at < FRESH_S and known:
@@ -101,7 +101,7 @@ class Stores:
         return row
 
     def _mark(self, name: str) -> tuple:
-        """Returns what changes when a store does: sizes and times of its file and its log."""
+        """Return what changes when a store does: sizes and times of its file and its log."""
         try:
             with anchored.directory(self.root, "runs", name) as directory:
                 return tuple(_status(directory, file) for file in (STORE, f"{STORE}-wal"))
@@ -130,7 +130,7 @@ def _status(directory: int, name: str) -> tuple[int, int]:
 
 
 def _bound(cache: dict, most: int = KEPT) -> dict:
-    """Returns a cache, emptied where it holds too much."""
+    """Return a cache, emptied where it holds too much."""
     if len(cache) > most:
         cache.clear()
     return cache

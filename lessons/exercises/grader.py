@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lessons.exercises.source import definition, run, with_slip
-from lessons.exercises.types import Both, Call, Exercise, Slip
+from lessons.exercises.source import apply_mistake, definition, run
+from lessons.exercises.types import Bilingual, Call, Exercise, Mistake
 
 RTOL = 1e-4  # of each number
 ATOL = 1e-5  # of the largest number in the same result
@@ -34,29 +34,29 @@ class Outcome:
 class Verdict:
     """The result for a student's file.
 
-    state: right, wrong, or blank. where: the first call that differs. what: the difference. slip: the name of the
-    mistake that explains every call, or "". says: the advice on that mistake, or else a hint.
+    state: right, wrong, or blank. call: the first call that differs. message: the difference. mistake: the name of the
+    mistake that explains every call, or "". advice: on that mistake, or else a hint.
     """
 
     state: str
-    where: str = ""
-    what: Both = field(default_factory=lambda: Both("", ""))
-    slip: str = ""
-    says: Both = field(default_factory=lambda: Both("", ""))
+    call: str = ""
+    message: Bilingual = field(default_factory=lambda: Bilingual("", ""))
+    mistake: str = ""
+    advice: Bilingual = field(default_factory=lambda: Bilingual("", ""))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the verdict as JSON types."""
         return asdict(self)
 
 
-def verdict_from(plain: dict[str, Any]) -> Verdict:
-    """Return the verdict that `Verdict.plain` made."""
-    return Verdict(**{**plain, "what": Both(**plain["what"]), "says": Both(**plain["says"])})
+def verdict_from_dict(plain: dict[str, Any]) -> Verdict:
+    """Return the verdict that `Verdict.to_dict` returned."""
+    return Verdict(**{**plain, "message": Bilingual(**plain["message"]), "advice": Bilingual(**plain["advice"])})
 
 
-def wrong(en: str, ko: str, where: str = "") -> Verdict:
+def failure(en: str, ko: str) -> Verdict:
     """Return the verdict on a file that cannot be called."""
-    return Verdict("wrong", where, Both(en, ko))
+    return Verdict("wrong", "", Bilingual(en, ko))
 
 
 def judge(exercise: Exercise, code: Any, file: str = "") -> Verdict:
@@ -69,21 +69,21 @@ def judge(exercise: Exercise, code: Any, file: str = "") -> Verdict:
     if any(result.value is ... for result in actual):
         return Verdict("blank")
     for call, correct, result in zip(calls, expected, actual, strict=True):
-        what = difference(correct, result)
-        if what and not result.error and difference(result, call_code(code, call, names, file)):
-            what = Both(
-                "the same call returns other numbers each time: dropout in eval mode, or noise that is no argument",
+        message = difference(correct, result)
+        if message and not result.error and difference(result, call_code(code, call, names, file)):
+            message = Bilingual(
+                "the same call returns different numbers each time: dropout in eval mode, or noise drawn inside",
                 "같은 호출인데 매번 값이 다릅니다: eval mode의 dropout이거나, 인자로 받지 않은 noise입니다",
             )
-        if what:
-            slip = matching_slip(exercise, calls, names, actual)
+        if message:
+            mistake = matching_mistake(exercise, calls, names, actual)
             cut = exercise.learned and _kind(result.value) in NUMERIC[1:]
-            hint = slip.says if slip else GRADIENT_HINT if cut else call.hint or exercise.hint
-            return Verdict("wrong", call.shown, what, slip.name if slip else "", hint)
+            hint = mistake.advice if mistake else GRADIENT_HINT if cut else call.hint or exercise.hint
+            return Verdict("wrong", call.label, message, mistake.name if mistake else "", hint)
     for call in calls if exercise.learned else ():
-        correct, result = (gradients(one, call, names, exercise.learned, file) for one in (lesson, code))
-        if what := gradient_difference(correct, result):
-            return Verdict("wrong", call.shown, what, "", GRADIENT_HINT)
+        correct, result = (gradients(source, call, names, exercise.learned, file) for source in (lesson, code))
+        if message := gradient_difference(correct, result):
+            return Verdict("wrong", call.label, message, "", GRADIENT_HINT)
     return Verdict("right")
 
 
@@ -92,14 +92,16 @@ def _parameter_names(lesson: Any) -> list[str]:
     return [name for name in inspect.signature(getattr(lesson, "forward", lesson)).parameters if name != "self"]
 
 
-def matching_slip(
+def matching_mistake(
     exercise: Exercise, calls: Sequence[Call], names: Sequence[str], actual: Sequence[Outcome]
-) -> Slip | None:
-    """Return the slip with the student's result in every call: one call alone may look like another mistake."""
-    for slip in exercise.slips:
-        code = run(exercise, with_slip(definition(exercise), slip))
-        if not any(difference(call_code(code, call, names), one) for call, one in zip(calls, actual, strict=True)):
-            return slip
+) -> Mistake | None:
+    """Return the mistake that gives the student's result in every call; one call alone may fit several."""
+    for mistake in exercise.mistakes:
+        code = run(exercise, apply_mistake(definition(exercise), mistake))
+        if not any(
+            difference(call_code(code, call, names), result) for call, result in zip(calls, actual, strict=True)
+        ):
+            return mistake
     return None
 
 
@@ -136,7 +138,10 @@ def _build(code: Any, call: Call) -> Any:
 
 def _parameters(module: Any) -> list[Any]:
     """Return a module's parameters in order of shape, then name."""
-    return [one for _, one in sorted(module.named_parameters(), key=lambda pair: (tuple(pair[1].shape), pair[0]))]
+    return [
+        parameter
+        for _, parameter in sorted(module.named_parameters(), key=lambda pair: (tuple(pair[1].shape), pair[0]))
+    ]
 
 
 def gradients(code: Any, call: Call, names: Sequence[str], learned: Sequence[str], file: str = "") -> Outcome:
@@ -165,66 +170,74 @@ def gradients(code: Any, call: Call, names: Sequence[str], learned: Sequence[str
 
 # --- differences ----------------------------------------------------------------------------------------------
 
-GRADIENT_HINT = Both(
-    ".item(), .detach(), numpy and torch.no_grad() cut the gradient, and an in-place change can spoil it: "
+GRADIENT_HINT = Bilingual(
+    ".item(), .detach(), numpy and torch.no_grad() cut the gradient, and an in-place change can corrupt it: "
     "nothing is learned through this code",
     ".item(), .detach(), numpy, torch.no_grad()는 gradient를 끊고, in-place 변경은 망가뜨릴 수 있습니다: "
     "이 코드로는 학습이 되지 않습니다",
 )
 
 
-def gradient_difference(expected: Outcome, actual: Outcome) -> Both | None:
+def gradient_difference(expected: Outcome, actual: Outcome) -> Bilingual | None:
     """Return how gradients differ, or None."""
     if actual.error:
-        return Both(f"no gradient can be computed: {actual.error}", f"gradient를 계산할 수 없습니다: {actual.error}")
+        return Bilingual(
+            f"no gradient can be computed: {actual.error}", f"gradient를 계산할 수 없습니다: {actual.error}"
+        )
     for name, gradient in expected.value.items():
-        if not (what := value_difference(gradient, actual.value[name])):
+        if not (message := value_difference(gradient, actual.value[name])):
             continue
         if not actual.value[name].any():
-            return Both(f"no gradient reaches {name}", f"{name}에 gradient가 전해지지 않습니다")
-        return Both(f"the gradient of {name} is wrong: {what.en}", f"{name}의 gradient가 틀렸습니다: {what.ko}")
+            return Bilingual(f"no gradient reaches {name}", f"{name}에 gradient가 전해지지 않습니다")
+        return Bilingual(
+            f"the gradient of {name} is wrong: {message.en}", f"{name}의 gradient가 틀렸습니다: {message.ko}"
+        )
     return None
 
 
-def difference(expected: Outcome, actual: Outcome) -> Both | None:
+def difference(expected: Outcome, actual: Outcome) -> Bilingual | None:
     """Return how a result differs from the expected one, or None; never how to correct it."""
     if actual.error:
         if re.sub(r"\d+", "#", actual.error) == re.sub(r"\d+", "#", expected.error):
             return None
         at, ko = (f" in line {actual.line}", f"{actual.line}행에서 ") if actual.line else ("", "")
-        return Both(f"it ends{at} with {actual.error}", f"{ko}오류로 끝납니다: {actual.error}")
+        return Bilingual(f"the code fails{at} with {actual.error}", f"{ko}오류로 끝납니다: {actual.error}")
     if actual.changed != expected.changed:
         names = ", ".join(actual.changed)
-        return Both(
-            f"it changes {names} itself, which the caller still uses: compute a new value instead",
+        return Bilingual(
+            f"the code changes its argument {names} in place; return a new value instead",
             f"받은 {names} 자체를 바꿉니다. 호출한 쪽이 계속 쓰는 값이므로 새 값을 만드세요",
         )
     return value_difference(expected.value, actual.value)
 
 
-def value_difference(expected: Any, actual: Any) -> Both | None:
+def value_difference(expected: Any, actual: Any) -> Bilingual | None:
     """Return how values differ by more than rounding, or None."""
     if expected is actual:
         return None
     if actual is None:
-        return Both("it returns nothing: is there a return?", "아무것도 돌려주지 않습니다: return이 있나요?")
+        return Bilingual(
+            "the code returns nothing: is a return missing?", "아무것도 돌려주지 않습니다: return이 있나요?"
+        )
     if isinstance(expected, tuple | list):
         return _sequence_difference(expected, actual)
     kinds = _kind(expected), _kind(actual)
     if kinds[0] != kinds[1] and not (kinds[0] == "a number" and kinds[1] in NUMERIC):
         name = type(actual).__name__
-        return Both(f"it returns a {name}; expected {kinds[0]}", f"{name}을(를) 돌려줍니다; {kinds[0]}이어야 합니다")
+        return Bilingual(
+            f"the code returns a {name}; expected {kinds[0]}", f"{name}을(를) 돌려줍니다; {kinds[0]}이어야 합니다"
+        )
     if kinds[0] not in NUMERIC:
         return None
     shapes = tuple(tuple(getattr(value, "shape", ())) for value in (expected, actual))
     if shapes[0] != shapes[1]:
-        return Both(
-            f"its shape is {shapes[1]}; expected {shapes[0]}", f"모양이 {shapes[1]}입니다; {shapes[0]}이어야 합니다"
+        return Bilingual(
+            f"the shape is {shapes[1]}; expected {shapes[0]}", f"모양이 {shapes[1]}입니다; {shapes[0]}이어야 합니다"
         )
     dtypes = _dtype(expected), _dtype(actual)
     if dtypes[0] != dtypes[1] and kinds[0] != "a number":
-        return Both(
-            f"its dtype is {dtypes[1]}; expected {dtypes[0]}", f"dtype이 {dtypes[1]}입니다; {dtypes[0]}이어야 합니다"
+        return Bilingual(
+            f"the dtype is {dtypes[1]}; expected {dtypes[0]}", f"dtype이 {dtypes[1]}입니다; {dtypes[0]}이어야 합니다"
         )
     return _number_difference(_to_array(expected), _to_array(actual))
 
@@ -247,17 +260,17 @@ def _to_array(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def _sequence_difference(expected: Sequence[Any], actual: Any) -> Both | None:
+def _sequence_difference(expected: Sequence[Any], actual: Any) -> Bilingual | None:
     count = len(expected)
     if not isinstance(actual, tuple | list) or len(actual) != count:
-        return Both(f"expected are {count} results, as in `return a, b`", f"값 {count}개를 돌려주어야 합니다")
+        return Bilingual(f"expected {count} results, as in `return a, b`", f"값 {count}개를 돌려주어야 합니다")
     for number, pair in enumerate(zip(expected, actual, strict=True), start=1):
-        if what := value_difference(*pair):
-            return Both(f"result {number} of {count}: {what.en}", f"{number}번째 결과: {what.ko}")
+        if message := value_difference(*pair):
+            return Bilingual(f"result {number} of {count}: {message.en}", f"{number}번째 결과: {message.ko}")
     return None
 
 
-def _number_difference(expected: np.ndarray, actual: np.ndarray) -> Both | None:
+def _number_difference(expected: np.ndarray, actual: np.ndarray) -> Bilingual | None:
     if exact := expected.dtype.kind in "biu":
         far = actual != expected
     else:
@@ -268,9 +281,11 @@ def _number_difference(expected: np.ndarray, actual: np.ndarray) -> Both | None:
     index = tuple(map(int, np.argwhere(far)[0]))
     pair = [str(values[index]) if exact else f"{float(values[index]):.4g}" for values in (actual, expected)]
     if not index:
-        return Both(f"it is {pair[0]}; expected {pair[1]}", f"값이 {pair[0]}입니다; {pair[1]}이어야 합니다")
+        return Bilingual(
+            f"the result is {pair[0]}; expected {pair[1]}", f"값이 {pair[0]}입니다; {pair[1]}이어야 합니다"
+        )
     count = f"{int(far.sum())} of {far.size}", f"{int(far.sum())} / {far.size}"
-    return Both(
-        f"at {list(index)} stands {pair[0]}; expected {pair[1]} ({count[0]} numbers differ)",
+    return Bilingual(
+        f"the value at {list(index)} is {pair[0]}; expected {pair[1]} ({count[0]} numbers differ)",
         f"{list(index)}의 값이 {pair[0]}입니다; {pair[1]}이어야 합니다 (다른 값 {count[1]})",
     )

@@ -1,0 +1,117 @@
+"""Exercises of the VLA lesson: what follows the language model, so no model is needed."""
+
+from __future__ import annotations
+
+from lessons.exercises.types import Bilingual, Call, Exercise, Mistake
+
+
+def bins_calls() -> list[Call]:
+    import numpy as np
+
+    return [
+        Call("action_bins of tokens 31745 … 31999", (np.arange(31745, 32000),)),
+        Call("action_bins of the 256th token, 31744", (np.array([31744]),)),
+        Call("action_bins of ids that mean no bin: 5, 32000", (np.array([5, 32000]),)),
+        Call("action_bins of vocabulary 1000 and 17 bins", (np.array([982, 983, 984, 991, 998, 999]), 1000, 17)),
+    ]
+
+
+def gripper_calls() -> list[Call]:
+    import numpy as np
+
+    return [
+        Call(f"gripper_flip of an action with gripper {grip}", (np.array([1.3, -0.213, 0.37, -0.05, 0, 0.1, grip]),))
+        for grip in (0.996, 0.004, 0.7, 0.55, 0.45, 0.3, 1.0, 0.0)
+    ]
+
+
+INDEX = "np.clip(vocabulary - tokens - 1, 0, bins - 2)"
+BINS = (
+    Mistake(
+        "reversed",
+        Bilingual("the highest token gives the highest value; it is the lowest bin",
+                  "가장 높은 token이 가장 높은 값이 됩니다; 그것은 가장 낮은 bin입니다"),
+        ((INDEX, "np.clip(tokens - (vocabulary - bins) - 1, 0, bins - 2)"),),
+    ),
+    Mistake(
+        "one bin off",
+        Bilingual("every number is one bin too high: token 31999 is bin 0",
+                  "모든 값이 한 bin 높습니다: token 31999가 bin 0입니다"),
+        (("vocabulary - tokens - 1", "vocabulary - tokens"),),
+    ),
+    Mistake(
+        "edges instead of centres",
+        Bilingual("these are the bins' edges; a token means the centre of its bin",
+                  "bin의 가장자리입니다; token은 bin의 가운데를 뜻합니다"),
+        (("return centres", "return edges"),),
+    ),
+    Mistake(
+        "not clipped",
+        Bilingual("256 tokens, 255 centres: clip the last one, and ids that mean no bin",
+                  "token은 256개, centre는 255개입니다: 마지막 token과 bin이 아닌 id는 clip해야 합니다"),
+        ((INDEX, "vocabulary - tokens - 1"),),
+    ),
+    Mistake(
+        "modulo instead of clip",
+        Bilingual("with a modulo, values beyond the last bin start over at the first; clip keeps them at the last",
+                  "modulo를 쓰면 마지막 bin을 넘은 값이 첫 bin에서 다시 시작합니다; clip은 마지막에 둡니다"),
+        ((INDEX, "(vocabulary - tokens - 1) % (bins - 1)"),),
+    ),
+    Mistake(
+        "256 centres",
+        Bilingual("there are 256 edges, so 255 bins: these are 257 edges",
+                  "edge가 256개이므로 bin은 255개입니다: 지금은 edge가 257개입니다"),
+        (("np.linspace(-1.0, 1.0, bins)", "np.linspace(-1.0, 1.0, bins + 1)"),),
+    ),
+)  # fmt: skip
+INVERTED = "-np.sign(2 * action[..., 6] - 1)"
+GRIPPER = (
+    Mistake(
+        "not inverted",
+        Bilingual("open becomes +1, which closes LIBERO's gripper", "열림이 +1이 됩니다. LIBERO에서는 닫힘입니다"),
+        ((INVERTED, INVERTED[1:]),),
+    ),
+    Mistake(
+        "the sign of a number that is never negative",
+        Bilingual("a number in [0, 1] has no negative sign: stretch it to [-1, 1] first",
+                  "[0, 1]의 수는 음수가 되지 않습니다: 먼저 [-1, 1]로 늘리세요"),
+        ((INVERTED, "-np.sign(action[..., 6])"),),
+    ),
+    Mistake(
+        "half open",
+        Bilingual("LIBERO's gripper is open or closed: take the sign",
+                  "LIBERO의 gripper는 열림 아니면 닫힘입니다: 부호를 쓰세요"),
+        ((INVERTED, "1 - 2 * action[..., 6]"),),
+    ),
+    Mistake(
+        "inverted within [0, 1]",
+        Bilingual("1 - g is inverted, but still in [0, 1]; LIBERO expects -1 and +1",
+                  "1 - g는 뒤집혔지만 아직 [0, 1]입니다; LIBERO는 -1과 +1을 받습니다"),
+        ((INVERTED, "1 - action[..., 6]"),),
+    ),
+    Mistake(
+        "the argument is changed",
+        Bilingual("the argument itself is changed: work on a copy",
+                  "받은 action 자체를 바꿉니다: 복사본에 하세요"),
+        (("action.copy()", "action"),),
+    ),
+)  # fmt: skip
+
+EXERCISES = (
+    Exercise(
+        "vla.bins", "action_bins",
+        Bilingual("Write the values of action tokens: numbers in (-1, 1).",
+                  "action token이 뜻하는 (-1, 1)의 수를 쓰세요."),
+        Bilingual("np.linspace gives the edges, np.clip limits an index to the bins.",
+                  "np.linspace로 edge를, np.clip으로 index를 bin 안에 두세요."),
+        bins_calls, BINS,
+    ),
+    Exercise(
+        "vla.gripper", "gripper_flip",
+        Bilingual("Convert the gripper: OpenVLA has 1 open, 0 closed; LIBERO has -1 open, +1 closed.",
+                  "gripper를 뒤집으세요: OpenVLA는 1 열림, 0 닫힘; LIBERO는 -1 열림, +1 닫힘입니다."),
+        Bilingual("Map [0, 1] to [-1, 1], take the sign, and invert it.",
+                  "[0, 1]을 [-1, 1]로, 부호를 취하고, 뒤집습니다."),
+        gripper_calls, GRIPPER,
+    ),
+)  # fmt: skip
