@@ -156,7 +156,7 @@ def require_service(name: str) -> str:
 def current_secrets() -> set[str]:
     """Return the secrets currently known on this machine."""
     docker.forget_probe()
-    return support.known_secrets()
+    return support.current_secrets()
 
 
 def safe(value: Any, secret_values: Iterable[str]) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+
 from tests.libero.image_cases import ROWS, pictures
 
 TARGET = Path(__file__).parent / "data" / "pictures-tensorflow.npz"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.libero.image_cases import ROWS, pictures
 
+from tests.libero.image_cases import ROWS, pictures
 from vla_evaluation.pictures import transforms
 
 REFERENCE = Path(__file__).parent / "data" / "pictures-tensorflow.npz"
