@@ -222,7 +222,8 @@ def _left_behind(stage: Stage) -> str | None:
     try:
         wait_for(lambda: not marked(stage.mark).keys() - own_pids.keys(), "the processes' end", 30)
     except Hung:
-        return f"processes left behind: {[arguments for pid, arguments in marked(stage.mark).items() if pid not in own_pids]}"
+        left = [arguments for pid, arguments in marked(stage.mark).items() if pid not in own_pids]
+        return f"processes left behind: {left}"
     partial = [str(path) for path in stage.directory.rglob("*") if ".partial" in path.name or ".npz." in path.name]
     return f"files left behind: {partial}" if partial else None
 

@@ -312,7 +312,7 @@ def test_a_run_in_real_time_measures_the_policy_and_is_not_resumed_without(tmp_p
         with LightEvaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url) as again:
             assert "realtime: 20.0 → not recorded" in again.end(2)
     told = json.loads(text)["realtime"]
-    assert "1 worker" in said and "chunks: asked when one is used up, real time at 20 steps/s" in said
+    assert "1 worker" in said and "chunks: queried when a chunk is used up, real time at 20 steps/s" in said
     assert told["latency_ms_mean"] >= 120 and told["held_steps"] >= 2 and told["overtaken_actions"] >= 2
     written = json.loads((tmp_path / "runs" / "run" / "summary.json").read_text())
     assert written["realtime"]["held_steps"] == told["held_steps"] and written["provenance"]["realtime"] == 20.0
