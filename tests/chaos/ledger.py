@@ -50,8 +50,8 @@ class Ledger:
         width = max(map(len, self.rows), default=8)
         print(f"\n{'tried':<{width}} {'times':>8} {'held':>8}")
         for row_name, row in self.rows.items():
-            note = "" if row.passed == row.tried else "   <- NOT HELD"
-            print(f"{row_name:<{width}} {row.tried:>8} {row.passed:>8}{note}")
+            mark = "" if row.passed == row.tried else "   <- NOT HELD"
+            print(f"{row_name:<{width}} {row.tried:>8} {row.passed:>8}{mark}")
         for line in [*self.figures, *(f"left out: {row_name}: {reason}" for row_name, reason in self.skipped.items())]:
             print(line)
         if self.failures:

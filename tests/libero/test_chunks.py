@@ -84,7 +84,7 @@ def executed(policy, steps, **how):
         ([2, 1], {"ensemble": "mean"}, [0, 1, 2, 3], [1.00, 1.505, 3.00, 3.505]),
     ],
 )  # fmt: skip
-def test_the_executed_sequence_is_the_one_known_by_hand(lengths, how, asked_at, numbers):
+def test_executed_sequence_matches_hand_computed(lengths, how, asked_at, numbers):
     policy = Numbered(lengths)
     record, done = executed(policy, len(numbers), **how)
     assert done == pytest.approx(numbers, abs=1e-4) and policy.asked_at == asked_at
@@ -92,7 +92,7 @@ def test_the_executed_sequence_is_the_one_known_by_hand(lengths, how, asked_at, 
 
 
 @pytest.mark.parametrize(("weight", "every"), [(0.01, 1), (0.3, 1), (0.3, 3), (-0.2, 2)])
-def test_exponential_weights_are_acts(weight, every):
+def test_exponential_weights_match_act(weight, every):
     """Against ACT's own way: a table of what every question said of every step, the oldest question's row first."""
     rng, steps, length = np.random.default_rng(0), 20, 8
     answers = rng.uniform(-1, 1, (steps, length, 7)).astype(np.float32)
@@ -118,7 +118,7 @@ def test_the_weight_goes_from_the_newest_over_the_mean_to_the_oldest(weight, as_
     assert done == (oldest if as_if == "oldest" else executed(Numbered([3]), 6, ensemble=as_if)[1])
 
 
-def test_a_bad_action_is_judged_where_it_counts_and_nowhere_else():
+def test_only_executed_bad_actions_are_faults():
     def act(observation):
         actions = numbered(1, 4) / 10
         actions[2:, 6] = 7.0
@@ -161,9 +161,7 @@ def test_a_bad_action_is_judged_where_it_counts_and_nowhere_else():
         ([6], [0.2], {"execute": 2, "ensemble": "mean"}, [0, 2, 4], [HOLD, HOLD, 1.02, 1.03, 1.53, 1.54], 6),
     ],
 )  # fmt: skip
-def test_in_real_time_the_world_moves_on_while_the_policy_thinks(
-    lengths, latencies_s, how, asked_at, numbers, overtaken
-):
+def test_realtime_simulation_continues_during_inference(lengths, latencies_s, how, asked_at, numbers, overtaken):
     policy = Numbered(lengths, latencies_s)
     record, done = executed(policy, len(numbers), realtime=10.0, **how)
     assert done == pytest.approx(numbers, abs=1e-4) and policy.asked_at == asked_at
@@ -174,14 +172,14 @@ def test_in_real_time_the_world_moves_on_while_the_policy_thinks(
     assert told["latency_ms_max"] == pytest.approx(1e3 * max(thought), abs=1e-2)
 
 
-def test_a_robot_that_holds_does_not_move_and_keeps_its_gripper():
+def test_hold_stops_the_arm_and_keeps_the_gripper():
     record, done = executed(Numbered([4], [0.2]), 6, realtime=10.0)
     assert done == [HOLD, HOLD, 1.02, 1.03, HOLD, HOLD]
     assert (record.actions[[0, 1, 4, 5], :6] == 0).all()
     assert record.actions[:, 6].tolist() == [-1, -1, 1, 1, 1, 1], "before its first action as in the wait: open"
 
 
-def test_what_was_overtaken_is_not_judged():
+def test_overtaken_actions_are_not_checked():
     policy = Numbered([4], [0.2])
 
     def act(observation):
@@ -199,7 +197,7 @@ def test_what_was_overtaken_is_not_judged():
         run(5.0)
 
 
-def test_success_counts_while_the_policy_thinks():
+def test_success_counts_during_inference():
     policy = Numbered([8], [0.3])
     record = run_episode(
         DiaryEnv(success_after=2), 0, np.zeros(5), act=policy, session="s", clock=policy.clock, spec=spec(realtime=10.0)
@@ -225,7 +223,7 @@ def test_success_counts_while_the_policy_thinks():
         ({"realtime": math.nan}, "realtime is nan; expected more than 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_in_a_sentence(given, message):
+def test_invalid_chunk_settings_report_value_and_choices(given, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         EvalConfig(suite="libero_goal", **given)
 
@@ -260,7 +258,7 @@ def test_settings_are_part_of_the_identity_and_defaults_leave_it_as_it_was(how):
     }
 
 
-def test_every_setting_has_words_of_its_own():
+def test_every_chunk_setting_has_its_own_description():
     assert len({how.description for how in EVERY_WAY}) == len(EVERY_WAY)
     assert Chunking(2, "exponential", 0.2, 20).description == (
         "queried every 2 steps, ensemble exponential (m = 0.2), real time at 20 steps/s"
@@ -284,7 +282,7 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path, changes):
     ("changes", "reason"),
     [({"execute": 1, "ensemble": "mean"}, "an ensemble of chunks executed"), ({"realtime": 20.0}, "in real time")],
 )
-def test_published_figures_stay_away_and_the_report_says_how_it_was(tmp_path, changes, reason):
+def test_chunk_settings_are_in_the_report_without_published_figures(tmp_path, changes, reason):
     directory, store = make_run(tmp_path, trials=1, **changes)
     told = {"held_steps": 3, "overtaken_actions": 5, "latency_ms_mean": 40.0, "latency_ms_max": 90.5}
     if "realtime" in changes:
@@ -312,13 +310,13 @@ def test_a_run_in_real_time_measures_the_policy_and_is_not_resumed_without(tmp_p
         with LightEvaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url) as again:
             assert "realtime: 20.0 → not recorded" in again.end(2)
     told = json.loads(text)["realtime"]
-    assert "1 worker" in said and "chunks: asked when one is used up, real time at 20 steps/s" in said
+    assert "1 worker" in said and "chunks: queried when a chunk is used up, real time at 20 steps/s" in said
     assert told["latency_ms_mean"] >= 120 and told["held_steps"] >= 2 and told["overtaken_actions"] >= 2
     written = json.loads((tmp_path / "runs" / "run" / "summary.json").read_text())
     assert written["realtime"]["held_steps"] == told["held_steps"] and written["provenance"]["realtime"] == 20.0
 
 
-def test_real_time_has_one_worker_unless_told(monkeypatch):
+def test_realtime_uses_one_worker_by_default(monkeypatch):
     assert evaluate.workers_for(EvalConfig(suite="libero_goal", realtime=20.0), 500, 0.1) == 1
     assert evaluate.workers_for(EvalConfig(suite="libero_goal", realtime=20.0, workers=3), 500, 0.1) == 3
     monkeypatch.setattr(evaluate.provenance, "cores", lambda: 4)

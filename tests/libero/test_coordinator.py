@@ -89,7 +89,7 @@ def test_every_call_may_be_repeated(run, remote):
     assert coordinator.active_hosts() == []
 
 
-def test_counts_are_those_of_this_moment_for_who_changes_them(run, remote):
+def test_counts_are_fresh_for_the_caller_that_changes_them(run, remote):
     assert remote.counts()[0]["pending"] == 3
     lease = leased(remote)
     assert remote.counts()[0]["leased"] == 1 and remote.counts() == run[1].counts()
@@ -124,7 +124,7 @@ def test_files_come_under_names_that_the_run_makes(run, remote):
     }  # fmt: skip
 
 
-def test_a_lease_that_is_lost_takes_nothing(run, remote):
+def test_lost_lease_stores_nothing(run, remote):
     coordinator, store = run
     lease = leased(remote)
     assert [fault.status for fault in remote.take_back("two.worker-0", 0.0, 0, "it is gone")] == ["lost"]
@@ -133,7 +133,7 @@ def test_a_lease_that_is_lost_takes_nothing(run, remote):
     assert not store.finished() and not [*(coordinator.run.directory / "episodes").iterdir()]
 
 
-def test_an_episode_without_its_file_is_refused(run, remote):
+def test_finish_requires_the_episode_file(run, remote):
     lease = leased(remote)
     with pytest.raises(StoreError, match="was not sent before"):
         remote.call("finish", lease=asdict(lease), result=RESULT)
@@ -168,7 +168,7 @@ ASK = {"worker": "two.worker-0", "token": "7" * 16}
         ("leases", {"prefix": "a" * 129}, "prefix"),
     ],
 )
-def test_invalid_arguments_are_refused(run, remote, name, sent, field):
+def test_invalid_arguments_are_rejected(run, remote, name, sent, field):
     with pytest.raises(StoreError, match=field) as refused:
         remote.call(name, **sent)
     assert "Traceback" not in str(refused.value) and "internal" not in str(refused.value)
@@ -202,7 +202,7 @@ def test_invalid_arguments_are_refused(run, remote, name, sent, field):
         ("add_to_result", {"more": {"success": True}}, "more.success"),
     ],
 )
-def test_invalid_arguments_about_a_lease_are_refused(run, remote, name, sent, field):
+def test_invalid_lease_fields_are_rejected(run, remote, name, sent, field):
     lease = leased(remote)
     whole = {"lease": asdict(lease), "steps": 1, "result": RESULT, "error": "none", "more": {}}
     needed = {"heartbeat": ("lease", "steps"), "finish": ("lease", "result"), "fail": ("lease", "error")}
@@ -275,12 +275,12 @@ def test_calls_in_one_transaction_fail_alone(run, remote, monkeypatch):
     assert store.counts()[0]["leased"] == 1
 
 
-def test_there_is_no_other_call(remote):
+def test_unknown_call_is_not_found(remote):
     with pytest.raises(StoreError, match="'meta'.*join"):
         remote.call("meta")
 
 
-def test_a_long_call_is_refused_by_its_head(run):
+def test_oversized_call_is_rejected_by_its_header(run):
     """A call has less room than a file; its body is not waited for."""
     host, port = run[0].url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 20) as raw:
@@ -331,7 +331,7 @@ def test_another_sites_page_reads_and_changes_nothing(run, route, headers):
     assert caught.value.code == 403
 
 
-def test_a_batch_is_one_transaction_in_which_each_is_undone_by_itself(run):
+def test_batch_is_one_transaction_with_separate_rollbacks(run):
     _, store = run
     with store.batch():
         first = store.lease("a", 1, 0.0, 30.0)

@@ -148,7 +148,7 @@ def test_an_episode_that_goes_otherwise_is_refused(volume, tmp_path):
         arrays = dict(kept)
     arrays["actions"][2, 0] += 0.5
     np.savez(tmp_path / "other.npz", **arrays)
-    with pytest.raises(ValueError, match="played again, step 3 has another state than in the run"):
+    with pytest.raises(ValueError, match="the replay differs from the run at step 3"):
         dataclasses.replace(one, path=tmp_path / "other.npz").frames("agentview", SIZE)
     (tmp_path / "other.npz").write_bytes(b"PK")
     with pytest.raises(ValueError, match=r"other\.npz cannot be read"):
@@ -156,7 +156,7 @@ def test_an_episode_that_goes_otherwise_is_refused(volume, tmp_path):
 
 
 def test_only_successes_are_taken_unless_asked(recorded):
-    with pytest.raises(ValueError, match="recording goal: 2 episodes are there, and none succeeded"):
+    with pytest.raises(ValueError, match="recording goal: none of its 2 episodes succeeded"):
         sources.choose(recorded, False)
 
 
@@ -179,7 +179,7 @@ def test_a_set_is_written_anew_from_another_layout(tmp_path):
         ({"name": "../x"}, "name"),
     ],
 )
-def test_flags_that_make_no_sense(flags, words):
+def test_invalid_flags_report_value_and_choices(flags, words):
     with pytest.raises(ValueError, match=words):
         DatasetConfig("goal", "lerobot", **flags)
 
@@ -210,7 +210,7 @@ def test_the_program_makes_checks_and_shows(dataset, volume):
 REFUSED = [
     (("nothing", "lerobot"), "'nothing' is neither a recording nor a run"),
     (("goal", "lerobot"), "goal is there already; choose another --name"),
-    (("goal", "lerobot", "x"), "none succeeded; nothing can be learned from it"),
+    (("goal", "lerobot", "x"), "so there is no data to convert"),
     (("goal", "lerobot-v3.0"), "set VLALAB_LEROBOT_PYTHON to a Python with lerobot"),
     (("small", "hdf5"), "for HDF5, name a recording or a run"),
 ]

@@ -34,7 +34,7 @@ def told(root, capsys, episodes=500, workers=1):
     return capsys.readouterr().out
 
 
-def test_a_long_run_is_announced_by_the_pace_of_an_earlier_one(tmp_path, capsys):
+def test_long_run_is_announced_from_an_earlier_runs_pace(tmp_path, capsys):
     earlier_run(tmp_path)
     assert estimate.find_earlier(tmp_path, IDENTITY) == estimate.EarlierRun("before", pytest.approx(15.0))
     line = "this will take about 2 h 05 min, at the pace of before on this machine (15.0 s per episode and worker)"
@@ -42,7 +42,7 @@ def test_a_long_run_is_announced_by_the_pace_of_an_earlier_one(tmp_path, capsys)
 
 
 @pytest.mark.parametrize(("episodes", "workers"), [(80, 2), (0, 1)])
-def test_a_short_one_and_one_with_nothing_left_are_not(tmp_path, capsys, episodes, workers):
+def test_short_or_finished_runs_are_not_announced(tmp_path, capsys, episodes, workers):
     earlier_run(tmp_path)
     assert "this will take" not in told(tmp_path, capsys, episodes, workers)
 
@@ -58,12 +58,12 @@ def test_a_short_one_and_one_with_nothing_left_are_not(tmp_path, capsys, episode
     ],
     ids=str,
 )
-def test_what_is_not_alike_says_nothing(tmp_path, capsys, changes):
+def test_dissimilar_runs_give_no_estimate(tmp_path, capsys, changes):
     earlier_run(tmp_path, **deepcopy(changes))
     assert "this will take" not in told(tmp_path, capsys)
 
 
-def test_nothing_known_says_nothing_and_a_damaged_run_is_passed_over(tmp_path, capsys):
+def test_no_runs_or_damaged_runs_give_no_estimate(tmp_path, capsys):
     assert estimate.find_earlier(tmp_path, IDENTITY) is None
     earlier_run(tmp_path)
     (tmp_path / "bad").mkdir()
@@ -71,6 +71,6 @@ def test_nothing_known_says_nothing_and_a_damaged_run_is_passed_over(tmp_path, c
     assert "about 2 h 05 min" in told(tmp_path, capsys)
 
 
-def test_three_episodes_are_no_pace(tmp_path, capsys):
+def test_three_episodes_give_no_pace(tmp_path, capsys):
     make_run(tmp_path, "few", trials=1, task_count=3)
     assert estimate.find_earlier(tmp_path, IDENTITY) is None

@@ -39,7 +39,7 @@ def test_ranges(text, numbers):
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1"])
-def test_ranges_that_are_none(text):
+def test_invalid_ranges(text):
     with pytest.raises(ValueError, match="expected for example .0,2-4."):
         parse_ranges(text)
 
@@ -55,7 +55,7 @@ def test_ranges_that_are_none(text):
         (["libero_goal", "--run-id", "latest"], "choose another id"),
     ],
 )
-def test_flags_that_make_no_sense(arguments, message, capsys):
+def test_invalid_flags_report_value_and_choices(arguments, message, capsys):
     with pytest.raises(SystemExit) as error:
         parse_args(arguments, SUITES)
     assert error.value.code == 2
@@ -84,13 +84,13 @@ def test_every_suite_has_a_plan(suite):
         ({"tasks": "12"}, "tasks 0-9"),
         ({"tasks": "put_the_bowl_on_the_stov"}, "did you mean 'put_the_bowl_on_the_stove'"),
         ({"trials": 51}, "init states 0-49"),
-        ({"episodes": "3,60"}, "--episodes asks for episode 60"),
+        ({"episodes": "3,60"}, "--episodes requests episode 60"),
         ({"profile": "openvlaa"}, "did you mean 'openvla'"),
         ({"suite": "libero_goall"}, "suite 'libero_goall' not found; did you mean 'libero_goal'"),
         ({"cameras": "agentveiw"}, "did you mean 'agentview'"),
     ],
 )
-def test_a_plan_that_cannot_be(flags, message):
+def test_invalid_plan(flags, message):
     with pytest.raises(ValueError, match=message):
         evaluate.make_plan(BENCHMARK, EvalConfig(**{"suite": "libero_goal", **flags}))
 
@@ -112,7 +112,7 @@ def test_workers_follow_cores_memory_and_episodes(monkeypatch):
     assert evaluate.choose_workers(None, 500, BENCHMARK.worker_gb) == 1
 
 
-def test_the_resume_command_is_what_was_typed(monkeypatch, tmp_path):
+def test_resume_command_repeats_the_typed_command(monkeypatch, tmp_path):
     run = rundir.Run(tmp_path / "goal-7", None, True, [])
     monkeypatch.setenv("VLALAB_COMMAND", "./lab eval libero_goal --trials 2 --resume old --video all")
     assert evaluate.resume_command(run, SUITES) == "./lab eval libero_goal --trials 2 --video all --resume goal-7"
@@ -123,7 +123,7 @@ def test_the_resume_command_is_what_was_typed(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"suite": "libero_10"}, {"tasks": [0]}, {"episodes": "0-3"}])
-def test_another_plan_is_no_drift_that_can_be_allowed(tmp_path, changes):
+def test_allow_drift_does_not_allow_another_plan(tmp_path, changes):
     """The store's rows are the plan: they would be run as another suite's, or counted against another number."""
     identity = {"suite": "libero_goal", "tasks": [0, 1], "episodes": "0-1", "seed": 0}
 
@@ -148,24 +148,24 @@ VLA = PolicyInfo(
 )
 
 
-def test_a_checkpoint_for_another_suite_is_refused():
+def test_checkpoint_for_another_suite_is_rejected():
     with pytest.raises(ValueError, match=r"made for libero_goal, not for libero_10.*--allow-other-suite"):
         agreement.check_policy(VLA, BENCHMARK, "libero_10", OPENVLA)
     agreement.check_policy(VLA, BENCHMARK, "libero_10", OPENVLA, allow_other_suite=True)
     agreement.check_policy(VLA, BENCHMARK, "libero_goal", OPENVLA)
 
 
-def test_a_camera_that_libero_lacks_is_refused():
+def test_unknown_camera_is_rejected():
     with pytest.raises(ValueError, match="camera 'agent_view', which LIBERO does not have; did you mean 'agentview'"):
         agreement.check_policy(replace(VLA, cameras=("agent_view",)), BENCHMARK, "libero_goal", OPENVLA)
 
 
-def test_a_picture_size_that_the_protocol_does_not_send_is_refused():
+def test_unsupported_image_size_is_rejected():
     with pytest.raises(ValueError, match="images of 320×240, but profile openvla sends 224×224"):
         agreement.check_policy(replace(VLA, image_hw=(240, 320)), BENCHMARK, "libero_goal", OPENVLA)
 
 
-def test_actions_of_another_robot_are_refused():
+def test_actions_of_another_robot_are_rejected():
     info = replace(VLA, action=(Part("wheels", 2, "rad", "left, right"),))
     with pytest.raises(
         ValueError, match=r"wheels \[2\].* where LIBERO expects position delta.* whose actions are position delta"
@@ -187,13 +187,13 @@ def test_actions_of_another_robot_are_refused():
         ({"state": HAND_STATE[:2]}, r"needs a state with nothing where LIBERO has fingers \[2\]"),
     ],
 )
-def test_what_differs_in_one_part_is_refused_with_that_part(changes, message):
+def test_mismatch_names_the_differing_part(changes, message):
     with pytest.raises(ValueError, match=message):
         agreement.check_policy(replace(VLA, **changes), BENCHMARK, "libero_goal", OPENVLA)
     agreement.check_policy(replace(VLA, state=HAND_STATE), BENCHMARK, "libero_goal", OPENVLA)
 
 
-def test_a_parts_range_is_no_part_of_what_it_means():
+def test_part_ranges_are_not_compared():
     action = (replace(OSC_POSE[0], low=-2, high=2), OSC_POSE[1], replace(GRIPPER_OPENS, high=None))
     assert agreement.check_policy(replace(VLA, action=action), BENCHMARK, "libero_goal", OPENVLA) is None
     other = (replace(action[0], unit="m"), *action[1:])
@@ -209,14 +209,14 @@ class WithTwo(Libero):
     )
 
 
-def test_pictures_that_another_profile_sends_are_refused_with_that_profile():
+def test_image_size_mismatch_suggests_the_fitting_profile():
     info, two = replace(VLA, image_hw=(256, 256)), WithTwo()
     with pytest.raises(ValueError, match="profile openvla sends 224×224; use --profile large"):
         agreement.check_policy(info, two, "libero_goal", OPENVLA)
     agreement.check_policy(info, two, "libero_goal", two.profiles["large"])
 
 
-def test_the_policys_own_profile_is_taken_where_none_is_asked_for():
+def test_default_profile_is_the_policys_own():
     info = replace(VLA, profile="large")
     assert agreement.choose_profile(info, WithTwo(), None) == "large"
     assert agreement.choose_profile(info, WithTwo(), "openvla") == "openvla"
@@ -275,7 +275,7 @@ def test_cameras_state_and_convention_are_the_profiles(changed, profile, says):
         agreement.check_policy(replace(GROOT, **changed), BENCHMARK, "libero_goal", PROFILES[profile])
 
 
-def test_a_policy_that_looks_at_nothing_fits_every_profile():
+def test_policy_without_cameras_fits_every_profile():
     for profile in PROFILES.values():
         agreement.check_policy(PolicyInfo("oracle", ACTIONS[0]), BENCHMARK, "libero_goal", profile)
 
@@ -284,7 +284,7 @@ def test_a_policy_that_looks_at_nothing_fits_every_profile():
     ("profile", "asked", "executed"),
     [("openvla", None, None), ("openvla", 4, 4), ("groot-n1.5", None, 1), ("groot-n1.5", 16, 16)],
 )
-def test_how_much_of_a_chunk_is_executed_is_the_profiles_unless_asked_otherwise(profile, asked, executed):
+def test_execute_defaults_to_the_profile(profile, asked, executed):
     plan = make_plan(BENCHMARK, EvalConfig(suite="libero_goal", profile=profile, execute=asked))
     assert specify(plan, GROOT).execute == executed
 
@@ -325,46 +325,46 @@ def refuse(policy, libero_assets, tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_a_policy_that_never_gets_ready(refuse):
+def test_policy_that_is_never_ready(refuse):
     with refusing() as nobody:
         message = refuse("--policy-timeout-s", "1", url=nobody)
     assert f"{nobody} is not ready after 1 s" in message and "refused" in message
 
 
-def test_the_wait_for_a_policy_is_one_line_where_nothing_can_be_drawn_again(libero_assets, tmp_path, capsys):
+def test_wait_for_a_policy_prints_one_line_per_reason_without_a_terminal(libero_assets, tmp_path, capsys):
     with refusing() as nobody:
         flags = ["--policy-url", nobody, "--assets", str(libero_assets), "--run-dir", str(tmp_path / "runs")]
         assert cli.main(BENCHMARK, ["libero_goal", *flags, "--policy-timeout-s", "6"]) == 2
     assert capsys.readouterr().out.count(f"waiting for the policy at {nobody}, up to 6 s") == 1
 
 
-def test_a_wrong_token(refuse, monkeypatch):
+def test_invalid_token(refuse, monkeypatch):
     monkeypatch.setenv("VLALAB_TOKEN", "wrong")
     assert "401" in refuse("--tasks", "0")
 
 
-def test_an_asset_folder_that_is_none(refuse, tmp_path):
+def test_invalid_asset_directory(refuse, tmp_path):
     assert str(tmp_path) in refuse("--assets", str(tmp_path))
 
 
-def test_a_run_folder_that_cannot_be_written(refuse, tmp_path):
+def test_unwritable_run_directory(refuse, tmp_path):
     (tmp_path / "file").write_text("")
     assert "another volume (VLALAB_VOLUME)" in refuse(root=tmp_path / "file")
     assert "another volume (VLALAB_VOLUME)" in refuse(root=Path("/proc/runs"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_readonly_run_folder(refuse, tmp_path):
+def test_readonly_run_directory(refuse, tmp_path):
     (tmp_path / "runs").mkdir(mode=0o555)
     assert "not writable" in refuse()
 
 
-def test_a_full_disk_is_seen_before_the_run_begins(refuse, monkeypatch):
+def test_full_disk_is_reported_before_the_run_starts(refuse, monkeypatch):
     monkeypatch.setattr(evaluate, "EPISODE_BYTES", 10**15)
     assert "free some space" in refuse("--tasks", "0")
 
 
-def test_a_run_that_does_not_exist(refuse):
+def test_missing_run(refuse):
     assert "no run to resume" in refuse("--resume")
     assert "run 'goal' not found" in refuse("--resume", "goal")
 
@@ -395,7 +395,7 @@ def test_episodes_do_not_depend_on_how_a_run_is_shared(sharded):
     assert len({row[2] for row in alone.values()}) == 6, "every episode begins from its own state"
 
 
-def test_all_workers_took_part_and_kept_their_task(sharded):
+def test_all_workers_took_part_and_stayed_with_their_task(sharded):
     """The third begins where the two leave something, which on a busy machine may be nowhere."""
     with RunStore(sharded / "by-3" / "run.sqlite", readonly=True) as store:
         finished = store.finished()
@@ -413,7 +413,7 @@ def test_all_that_a_real_worker_imports_is_part_of_its_run(sharded):
     assert seen - {"vla_common.volume"} <= counted
 
 
-def test_recordings_hold_what_was_done(sharded):
+def test_recordings_contain_the_executed_actions(sharded):
     with RunStore(sharded / "by-1" / "run.sqlite", readonly=True) as store:
         for episode in store.finished():
             with np.load(sharded / "by-1" / episode.result["recording"]) as recording:
@@ -422,7 +422,7 @@ def test_recordings_hold_what_was_done(sharded):
                 assert any(name.startswith("fixture_") for name in recording.files)
 
 
-def test_videos_are_there_when_asked_for(sharded):
+def test_videos_exist_when_requested(sharded):
     assert len(list((sharded / "by-1" / "videos").glob("*.mp4"))) == 6
     assert not list((sharded / "by-3" / "videos").iterdir())
 
@@ -450,7 +450,7 @@ def light(policy, tmp_path_factory):
     return flags, run.directory
 
 
-def test_a_changed_configuration_is_refused_with_the_difference(light):
+def test_changed_configuration_is_rejected_with_the_difference(light):
     flags, directory = light
 
     def again(*changes, code):
@@ -464,7 +464,7 @@ def test_a_changed_configuration_is_refused_with_the_difference(light):
     assert results(directory) == before and len(before) == 4
 
 
-def test_a_result_that_is_not_valid_json_is_named_with_the_command_that_discards_it(light, tmp_path):
+def test_invalid_json_result_is_reported_with_the_command_that_discards_it(light, tmp_path):
     """Machines that joined a run could store a NaN. Whether SQLite refuses it or the report does depends on SQLite."""
     flags, whole = light
     directory = tmp_path / "nan"
@@ -488,7 +488,7 @@ def test_a_result_that_is_not_valid_json_is_named_with_the_command_that_discards
     assert results(directory) == results(whole)
 
 
-def test_a_damaged_store_is_left_alone(light, tmp_path):
+def test_damaged_store_is_not_changed(light, tmp_path):
     flags, whole = light
     directory = tmp_path / "hurt"
     directory.mkdir()
@@ -501,7 +501,7 @@ def test_a_damaged_store_is_left_alone(light, tmp_path):
 
 def test_one_evaluator_per_run(sharded):
     directory = sharded / "by-3"
-    refused = pytest.raises(rundir.RunRefused, match="is working on run 'by-3'")
+    refused = pytest.raises(rundir.RunRefused, match="is already running 'by-3'")
     with rundir.lock(directory), refused, rundir.lock(directory):
         pass
 
@@ -535,7 +535,7 @@ def age(directory: Path) -> None:
         store.db.execute("UPDATE episodes SET status = 'pending', result = NULL WHERE task = 7 AND episode = 1")
 
 
-def test_a_run_of_an_earlier_version_is_refused_with_the_difference_or_goes_on(light, tmp_path):
+def test_run_of_an_earlier_version_is_rejected_or_resumed_with_drift(light, tmp_path):
     flags, whole = light
     directory = tmp_path / "runs" / "old"
     shutil.copytree(whole, directory)

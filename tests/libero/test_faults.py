@@ -97,7 +97,7 @@ def test_a_worker_that_hangs_while_it_starts_is_replaced(policy, flags, undistur
         os.kill(worker, signal.SIGSTOP)
         output = run.end()
         assert check(run, undisturbed) == []
-    assert "worker-0 did not finish starting within 20 s; ended it; starting another" in output
+    assert "worker-0 did not finish starting within 20 s and was killed; starting another" in output
     assert "memory" not in output
 
 
@@ -111,16 +111,16 @@ def test_a_main_thread_that_hangs_is_replaced_whatever_it_was_doing(policy, flag
         faults = check(run, undisturbed)
     assert sorted(path.name for path in (tmp_path / "hung").iterdir()) == sorted(phase.name for phase in phases)
     for phase in phases:
-        assert f"{phase.value} within 2 s; ended it" in output, phase
+        assert f"{phase.value} within 2 s and was killed" in output, phase
     assert {fault.status for fault in faults} == {"lost"} and "memory" not in output
 
 
-def test_workers_that_never_start_end_the_run_with_words(policy, flags, tmp_path):
+def test_workers_that_never_start_end_the_run_with_a_message(policy, flags, tmp_path):
     hang = {"TEST_HANG_START": "600"}
     command = ("--policy-url", policy.url, *flags, "--start-timeout-s", "1")
     with LightEvaluation(tmp_path, "run", *command, **FAULTS, **hang) as run:
         output = run.end(code=1)
-        assert "workers keep dying (4 in a row); the last: worker-0 did not finish starting within 1 s" in output
+        assert "workers keep failing (4 in a row); the last: worker-0 did not finish starting within 1 s" in output
         assert run.workers() == {} and "--resume run" in output
 
 
@@ -143,7 +143,7 @@ def test_a_clock_that_jumps_leaves_a_healthy_run_alone(policy, flags, undisturbe
 
 
 @pytest.mark.parametrize("with_workers", [False, True], ids=["the evaluator", "all of it"])
-def test_a_run_that_was_paused_goes_on(with_workers, policy, flags, undisturbed, tmp_path):
+def test_paused_run_continues(with_workers, policy, flags, undisturbed, tmp_path):
     """As by `docker pause`: who could not look must not take for dead who could not move."""
     with policy.holding(0), LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode(done=0)
@@ -157,7 +157,7 @@ def test_a_run_that_was_paused_goes_on(with_workers, policy, flags, undisturbed,
         assert check(run, undisturbed) == [], output
 
 
-def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path):
+def test_policy_killed_and_restarted_during_a_run(flags, undisturbed, tmp_path):
     with (
         PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service,
         service.holding(1),
@@ -173,7 +173,7 @@ def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path
         assert fault.status == "error", "one outage costs one attempt"
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path):
+def test_ctrl_c_saves_and_prints_the_resume_command(policy, flags, undisturbed, tmp_path):
     with policy.holding(1), LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode()
         run.process.send_signal(signal.SIGINT)
@@ -188,7 +188,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path
         assert check(run, undisturbed) == [], "a clean stop is no fault"
 
 
-def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
+def test_nan_action_ends_the_run_with_a_message(flags, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--nan-at", "3") as service:
         with LightEvaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run:
             output = run.end(code=1)
@@ -196,7 +196,7 @@ def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
         assert results(run.directory) == {}, "such an episode is no failure of the policy at the task"
 
 
-def test_whatever_is_killed_episodes_and_films_come_out_the_same(policy, of_libero, calm_libero, tmp_path):
+def test_kills_do_not_change_episodes_and_videos(policy, of_libero, calm_libero, tmp_path):
     """A worker that hangs in the first film, its successor by kill -9 in mid-episode, then the evaluator likewise; the
     same command goes on, and draws what was cut off.
     """
@@ -210,7 +210,7 @@ def test_whatever_is_killed_episodes_and_films_come_out_the_same(policy, of_libe
         assert run.workers()
         run.kill()
         wait_for(lambda: not run.workers(), "the workers' end", timeout_s=10)
-    assert "did not draw the next frame of a video within 2 s; ended it" in run.output
+    assert "did not render the next frame of a video within 2 s and was killed" in run.output
     assert "was killed by SIGKILL" in run.output
     assert sorted(results(run.directory)) == PLAN[:2] and not (run.directory / "videos" / "00-00.mp4").exists()
     with Evaluation(tmp_path / "runs", "run", *command) as run:
@@ -225,7 +225,7 @@ def test_whatever_is_killed_episodes_and_films_come_out_the_same(policy, of_libe
     assert (run.directory / "report.html").read_text().count("data:video/mp4;base64,") == EPISODES
 
 
-def test_a_video_that_alone_is_missing_is_drawn_at_the_next_start(policy, flags, undisturbed, tmp_path):
+def test_missing_video_is_rendered_on_resume(policy, flags, undisturbed, tmp_path):
     command = ("--policy-url", policy.url, *flags, "--video", "all")
     cut = {"TEST_HANG_IN": "VIDEO", "TEST_HANG_DIR": str(tmp_path)}
     with LightEvaluation(tmp_path / "cut", "run", *command, **FAULTS, **cut) as run:
@@ -242,7 +242,7 @@ def test_a_video_that_alone_is_missing_is_drawn_at_the_next_start(policy, flags,
 
 
 @pytest.mark.parametrize(("bad", "words"), [("gripper", "1.6 in action"), ("500", "answered 500"), ("422", "too long")])
-def test_policy_errors_may_fail_their_episodes_and_are_told_apart(bad, words, flags, undisturbed, tmp_path):
+def test_policy_errors_fail_counts_them_separately(bad, words, flags, undisturbed, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--bad", bad, "--bad-episode", "1") as service:
         command = ("--policy-url", service.url, "--policy-errors", "fail", *flags)
         with LightEvaluation(tmp_path, "run", *command) as run:
@@ -250,7 +250,7 @@ def test_policy_errors_may_fail_their_episodes_and_are_told_apart(bad, words, fl
         done = results(run.directory)
         with LightEvaluation(tmp_path, "run", *command) as again:
             assert f"0 of {EPISODES} to do" in again.end(), "resuming does not do it again"
-    assert f"policy errors: 1 of {EPISODES} episodes, counted as not successful" in output
+    assert f"policy errors: 1 of {EPISODES} episodes, counted as failures" in output
     assert f"success rate 0.0 % (0/{EPISODES})" in output
     assert done[0, 1][:2] == (False, 5) and results(run.directory) == done
     assert {**done, (0, 1): undisturbed[0, 1]} == undisturbed
@@ -263,7 +263,7 @@ def test_policy_errors_may_fail_their_episodes_and_are_told_apart(bad, words, fl
     assert len(summary["faults"]) == (2 if bad == "500" else 0), "what a repeat may mend is repeated first"
 
 
-def test_policy_errors_stop_the_run_unless_told_otherwise(flags, tmp_path):
+def test_policy_errors_stop_the_run_by_default(flags, tmp_path):
     with (
         PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--bad-episode", "1") as service,
         LightEvaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run,
@@ -272,7 +272,7 @@ def test_policy_errors_stop_the_run_unless_told_otherwise(flags, tmp_path):
     assert sorted(results(run.directory)) == [(TASK, 0)]
 
 
-def test_a_policy_that_goes_away_is_never_taken_for_a_policy_error(flags, undisturbed, tmp_path):
+def test_unreachable_policy_is_not_a_policy_error(flags, undisturbed, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service:
         command = ("--policy-url", service.url, "--policy-errors", "fail", "--policy-timeout-s", "2", "--retries", "0",
                    "--act-timeout-s", "1", *flags[:-2])  # fmt: skip
@@ -298,7 +298,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(directory)], check=False)
 
 
-def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk):
+def test_disk_full_during_a_run(policy, flags, undisturbed, small_disk):
     with policy.holding(1), LightEvaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode()
         filler = small_disk / "filler"
@@ -317,7 +317,7 @@ def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk)
         check(run, undisturbed)
 
 
-def test_a_worker_whose_log_cannot_be_written_still_ends_as_one_that_gives_up(tmp_path):
+def test_worker_with_unwritable_log_exits_as_fatal(tmp_path):
     """Else its run would start another and try its episodes on the same full disk until none of their tries is left."""
     heartbeat, handle = WorkerHeartbeat.create()
     start = ["-m", "vla_evaluation.workers.worker", str(tmp_path / "none"), "worker-0", "1"]
@@ -327,17 +327,17 @@ def test_a_worker_whose_log_cannot_be_written_still_ends_as_one_that_gives_up(tm
         assert ended.wait(120) == FATAL
     os.close(handle)
     child = Child("worker-0", ended, heartbeat, tmp_path / "worker-0.log")
-    assert child.fatal_message().startswith("worker-0 gave up, and why could not be written to ")
+    assert child.fatal_message().startswith("worker-0 stopped, and its reason could not be written to ")
     child.log.write_text("a warning\nstop: no space left\n")
     assert child.fatal_message() == "no space left"
     before = child.log.write_text("stop: of one that was here before\n")
     later = Child("worker-0", ended, heartbeat, child.log, before)
-    assert later.fatal_message().startswith("worker-0 gave up, and why could not be written to ")
+    assert later.fatal_message().startswith("worker-0 stopped, and its reason could not be written to ")
     child.log.write_text(child.log.read_text() + "stop: no space left\nException ignored in: a library's end\n")
     assert later.fatal_message() == "no space left"
 
 
-def test_a_policy_that_stays_away_ends_the_run_and_loses_nothing(flags, undisturbed, tmp_path):
+def test_unreachable_policy_ends_the_run_without_losses(flags, undisturbed, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service:
         command = ("--policy-url", service.url, "--policy-timeout-s", "2", "--act-timeout-s", "1", *flags[:-2])
         with service.holding(1), LightEvaluation(tmp_path, "run", *command) as run:

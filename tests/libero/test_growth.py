@@ -34,7 +34,7 @@ def look(tmp_path, monkeypatch):
     return say
 
 
-def test_one_more_where_a_core_has_room_for_the_part_that_does_not_wait(look):
+def test_worker_is_added_when_a_core_is_idle(look):
     assert look() == "workers wait for the policy 60% of their time, and cores are idle: using 3 workers"
 
 
@@ -52,11 +52,11 @@ def test_one_more_where_a_core_has_room_for_the_part_that_does_not_wait(look):
     ],
     ids=str,
 )
-def test_none_otherwise(look, otherwise):
+def test_no_worker_is_added_otherwise(look, otherwise):
     assert look(**otherwise) == ""
 
 
-def test_a_run_with_a_slow_policy_ends_with_more_workers_than_it_began_with(tmp_path, monkeypatch):
+def test_slow_policy_run_adds_workers(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "GROWTH_INTERVAL_S", 0.0)
     monkeypatch.setattr(supervisor, "MAX_PER_CORE", 2)
     monkeypatch.setattr(provenance, "cores", lambda: 1)

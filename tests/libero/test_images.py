@@ -101,7 +101,7 @@ def test_lanczos_weights():
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 200, 255])
-def test_flat_pictures_stay_flat(value):
+def test_flat_images_stay_flat(value):
     flat = np.full((256, 256, 3), value, np.uint8)
     assert (transforms.resize_lanczos3(flat, 224) == value).all()
     assert (transforms.centre_crop(flat[:224, :224]) == value).all()
@@ -179,6 +179,6 @@ def test_prepare_is_the_chain():
     "image",
     [np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8)],
 )
-def test_other_arrays_are_refused(image):
+def test_other_arrays_are_rejected(image):
     with pytest.raises(ValueError, match=r"expected uint8 \[H, W, 3\]"):
         images.prepare(image, PROFILES["openvla"])

@@ -150,7 +150,7 @@ def an_hour_ahead(tmp_path):
     return variables
 
 
-def test_a_machine_does_its_share_films_too(policies, held, undisturbed, tmp_path, stack, an_hour_ahead):
+def test_joined_machine_runs_episodes_and_renders_videos(policies, held, undisturbed, tmp_path, stack, an_hour_ahead):
     """Its clock is an hour ahead, which no row shows: the evaluator's is the only one."""
     run, url = held
     machine = stack.enter_context(Machine(tmp_path / "two", url, "--policy-url", policies[1].url, **an_hour_ahead))
@@ -178,7 +178,7 @@ def test_a_machine_does_its_share_films_too(policies, held, undisturbed, tmp_pat
     assert re.search(r"evaluator \d at \d+ steps/s \+ two 2 at \d+ steps/s", run.output)
 
 
-def test_a_machine_that_differs_is_refused_with_both_sides(held, tmp_path, stack):
+def test_different_machine_is_rejected_with_both_values(held, tmp_path, stack):
     run, url = held
 
     def refusal(name, where=url, *arguments, **variables):
@@ -196,7 +196,7 @@ def test_a_machine_that_differs_is_refused_with_both_sides(held, tmp_path, stack
     assert run.peek("SELECT DISTINCT worker FROM episodes WHERE worker IS NOT NULL") == [("worker-0",)]
 
 
-def test_a_machine_that_dies_gives_its_episode_back(policies, held, undisturbed, tmp_path, stack):
+def test_episode_of_a_dead_machine_is_returned(policies, held, undisturbed, tmp_path, stack):
     run, url = held
     with policies[1].holding(1):
         machine = stack.enter_context(Machine(tmp_path / "two", url, "--policy-url", policies[1].url))
@@ -208,7 +208,7 @@ def test_a_machine_that_dies_gives_its_episode_back(policies, held, undisturbed,
     assert run.peek("SELECT episode, worker FROM episodes WHERE status = 'lost'") == [(1, "two.worker-0")]
 
 
-def test_a_wire_that_is_cut_for_a_while_costs_nothing(policies, held, undisturbed, tmp_path, stack):
+def test_short_network_outage_loses_nothing(policies, held, undisturbed, tmp_path, stack):
     run, url = held
     wire = Wire(int(url.rpartition(":")[2]))
     with policies[1].holding(1):
@@ -225,9 +225,7 @@ def test_a_wire_that_is_cut_for_a_while_costs_nothing(policies, held, undisturbe
     assert results(run.directory) == undisturbed
 
 
-def test_where_the_network_falls_apart_an_episode_is_done_elsewhere_and_counts_once(
-    policies, held, undisturbed, tmp_path, stack
-):
+def test_network_partition_episode_is_redone_and_counts_once(policies, held, undisturbed, tmp_path, stack):
     run, url = held
     wire = Wire(int(url.rpartition(":")[2]))
     stack.callback(wire.whole.set)
@@ -245,9 +243,7 @@ def test_where_the_network_falls_apart_an_episode_is_done_elsewhere_and_counts_o
     assert (1, "two.worker-0") in lost
 
 
-def test_a_machine_whose_disk_is_full_ends_and_its_episode_is_done_elsewhere(
-    policies, held, undisturbed, tmp_path, stack
-):
+def test_episode_of_a_machine_with_full_disk_is_redone_elsewhere(policies, held, undisturbed, tmp_path, stack):
     run, url = held
     directory = tmp_path / "small"
     directory.mkdir()
@@ -263,7 +259,7 @@ def test_a_machine_whose_disk_is_full_ends_and_its_episode_is_done_elsewhere(
     assert results(run.directory) == undisturbed and set(done(run).values()) == {"worker-0"}
 
 
-def test_an_evaluator_that_dies_is_missed_and_its_run_goes_on(policies, held, flags, undisturbed, tmp_path, stack):
+def test_joined_machine_ends_when_the_evaluator_dies(policies, held, flags, undisturbed, tmp_path, stack):
     run, url = held
     with policies[1].holding(1):
         machine = stack.enter_context(
@@ -279,7 +275,7 @@ def test_an_evaluator_that_dies_is_missed_and_its_run_goes_on(policies, held, fl
     assert results(run.directory) == undisturbed
 
 
-def test_a_token_is_asked_for(policies, flags, tmp_path, stack):
+def test_token_is_required(policies, flags, tmp_path, stack):
     token = "a-token-of-the-lab"
     policies[0].hold(0)
     stack.callback(policies[0].release)

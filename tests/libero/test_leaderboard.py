@@ -38,7 +38,7 @@ def tables(root, *suites):
     return leaderboard.read_board(root, suites).tables
 
 
-def test_policies_stand_by_suites_with_intervals_and_a_mean_where_all_are_there(tmp_path):
+def test_board_has_policies_by_suites_with_intervals_and_mean(tmp_path):
     run(tmp_path, "a", lambda task, episode: episode > 0, trials=2)
     run(tmp_path, "b", trials=2, **SPATIAL)
     run(tmp_path, "c", trials=3, policy=OTHER)
@@ -73,7 +73,7 @@ def test_policies_stand_by_suites_with_intervals_and_a_mean_where_all_are_there(
     ],
     ids=str,
 )
-def test_what_cannot_be_compared_stands_in_tables_of_its_own(tmp_path, changes):
+def test_incomparable_runs_are_in_separate_tables(tmp_path, changes):
     run(tmp_path, "a")
     run(tmp_path, "b", policy=OTHER)
     run(tmp_path, "c", policy=OTHER, **changes)
@@ -83,7 +83,7 @@ def test_what_cannot_be_compared_stands_in_tables_of_its_own(tmp_path, changes):
     assert found[0].title != found[1].title and headings[0] != headings[1], "a reader sees what differs"
 
 
-def test_a_profile_whose_step_limit_was_changed_is_not_taken_for_the_same(tmp_path):
+def test_changed_step_limit_separates_tables(tmp_path):
     old = run(tmp_path, "old", max_steps=280)
     about = old.meta("about")
     old.set_meta("about", about | {"profile": about["profile"] | {"max_steps": 280}})
@@ -91,7 +91,7 @@ def test_a_profile_whose_step_limit_was_changed_is_not_taken_for_the_same(tmp_pa
     assert sorted(table.settings["max_steps"] for table in tables(tmp_path)) == [280, 300]
 
 
-def test_runs_of_one_identity_count_together_and_a_start_counts_once_as_the_earliest_has_it(tmp_path):
+def test_runs_of_one_identity_are_pooled_and_each_start_counts_once(tmp_path):
     run(tmp_path, "first", lambda task, episode: False, trials=2, episodes="0-1")
     run(tmp_path, "again", trials=3, episodes="0-2")
     ((line,),) = (table.lines for table in tables(tmp_path))
@@ -101,7 +101,7 @@ def test_runs_of_one_identity_count_together_and_a_start_counts_once_as_the_earl
 
 
 @pytest.mark.parametrize(("trials", "chosen"), [((2, 1), "a"), ((1, 1), "b"), ((1, 2), "b")])
-def test_of_runs_that_differ_beside_one_stands_and_the_other_is_told(tmp_path, trials, chosen):
+def test_of_differing_runs_one_counts_and_the_other_is_listed(tmp_path, trials, chosen):
     run(tmp_path, "a", trials=trials[0], code="c1")
     run(tmp_path, "b", trials=trials[1], code="c2", lock="other")
     board = leaderboard.read_board(tmp_path, ())
@@ -111,7 +111,7 @@ def test_of_runs_that_differ_beside_one_stands_and_the_other_is_told(tmp_path, t
     assert why.endswith("they differ in code, lock") and f"  {name}: {chosen} counts" in shown(tmp_path)
 
 
-def test_policies_of_one_name_are_told_apart_by_what_differs(tmp_path):
+def test_policies_of_one_name_are_distinguished_by_their_differences(tmp_path):
     policy = IDENTITY["policy"]
     for number, more in enumerate([{"device": "cpu"}, {"device": "cuda"}, {"name": "third"}]):
         run(tmp_path, str(number), policy=policy | more)
@@ -125,7 +125,7 @@ def test_a_policy_that_the_simulator_helps_is_marked(tmp_path):
     assert "oracle · privileged state" in shown(tmp_path)
 
 
-def test_incomplete_mixed_and_damaged_runs_are_told_and_nothing_is_lost(tmp_path):
+def test_incomplete_mixed_and_damaged_runs_are_listed(tmp_path):
     run(tmp_path, "whole")
     run(tmp_path, "half", left=4)
     run(tmp_path, "mixed").begin_invocation(9.0, {"drift": ["code: a → b"]})
@@ -135,7 +135,7 @@ def test_incomplete_mixed_and_damaged_runs_are_told_and_nothing_is_lost(tmp_path
     damaged.write_bytes(b"nothing like a database" * 100)
     text = shown(tmp_path)
     assert "100.0 % (72.2–100.0) of 10" in text and "left out: 4 runs" in text
-    assert "half: not complete, 6 of 10 episodes are done" in text
+    assert "half: not complete: 6 of 10 episodes are done" in text
     assert "mixed: its configuration changed between invocations (--allow-drift)" in text
     assert re.search(r"bad: it cannot be read: run store .*bad/run.sqlite", text)
     assert re.search(r"odd: it cannot be read: .*KeyError", text)
@@ -149,7 +149,7 @@ def test_policy_errors_stay_visible(tmp_path):
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_numbers_stay_whole_on_a_narrow_terminal(tmp_path, width):
+def test_narrow_terminal_truncates_no_numbers(tmp_path, width):
     run(tmp_path, "a", trials=2)
     run(tmp_path, "b", trials=2, **SPATIAL)
     text = shown(tmp_path, width=width)
@@ -179,20 +179,20 @@ def test_the_program_writes_a_csv_and_a_page_of_the_same_figures(tmp_path, capsy
     assert json.loads(json.dumps(leaderboard.read_board(tmp_path / "runs", ()).to_json()))["columns"] == list(COLUMNS)
 
 
-def test_an_unknown_suite_is_told_with_the_nearest(tmp_path, capsys):
+def test_unknown_suite_suggests_the_nearest(tmp_path, capsys):
     run(tmp_path, "a")
     assert runs.main(["--run-dir", str(tmp_path), "leaderboard", "libero_goall"]) == 2
-    assert "no run is of suite 'libero_goall'; did you mean 'libero_goal'?" in capsys.readouterr().err
+    assert "no run of suite 'libero_goall' found; did you mean 'libero_goal'?" in capsys.readouterr().err
 
 
-def test_without_runs_the_first_step_is_said(tmp_path, capsys):
+def test_no_runs_prints_how_to_make_one(tmp_path, capsys):
     assert runs.main(["--run-dir", str(tmp_path), "leaderboard"]) == 0
     assert f"no runs in {tmp_path}; `./lab eval SUITE` makes one" in capsys.readouterr().out
     assert runs.main(["--run-dir", str(tmp_path), "leaderboard", "--csv", str(tmp_path), "a.csv"]) == 2
     assert not (tmp_path / "a.csv").exists()
 
 
-def test_runs_of_which_none_is_complete_are_all_told(tmp_path):
+def test_incomplete_runs_are_all_listed(tmp_path):
     run(tmp_path, "a", left=10)
     text = shown(tmp_path)
     assert text.startswith("no complete run found") and "a: not complete: 0 of 10" in text

@@ -29,7 +29,7 @@ def open_run(root, run_id="run"):
 # --- leftovers -------------------------------------------------------------------------------------------------
 
 
-def test_the_next_start_sweeps_what_a_kill_left(tmp_path):
+def test_resume_removes_files_of_a_killed_process(tmp_path):
     with open_run(tmp_path) as run:
         kept = sorted(path for path in run.directory.rglob("*") if not path.name.startswith("run.sqlite-"))
     left = ["videos/.03-07.mp4.partial", "videos/.03-07.jpg.partial", "episodes/.03-07.npz.0123456789abcdef",
@@ -46,7 +46,7 @@ def test_the_next_start_sweeps_what_a_kill_left(tmp_path):
     assert now == sorted([*kept, run.directory / "work/libero", *(run.directory / name for name in done)])
 
 
-def test_nothing_is_swept_from_a_run_that_somebody_works_on(tmp_path):
+def test_files_of_a_locked_run_are_not_removed(tmp_path):
     with open_run(tmp_path) as run:
         (run.directory / "episodes" / ".00-00.npz.0123").write_text("being written")
         with pytest.raises(rundir.RunRefused), open_run(tmp_path):
@@ -75,7 +75,7 @@ def listed(root) -> str:
         "DELETE FROM meta",
     ],
 )
-def test_a_store_whose_content_makes_no_sense_is_named_and_the_others_are_listed(tmp_path, sql, capsys):
+def test_invalid_store_is_reported_and_other_runs_are_listed(tmp_path, sql, capsys):
     make_run(tmp_path, "good", trials=1)[1].close()
     make_run(tmp_path, "bad", trials=1)[1].close()
     with sqlite3.connect(tmp_path / "bad" / "run.sqlite") as db:
@@ -117,7 +117,7 @@ def test_a_damaged_run_is_not_resumed(tmp_path):
 # --- names from outside ------------------------------------------------------------------------------------------
 
 
-def test_control_characters_are_shown_and_do_nothing():
+def test_control_characters_are_escaped():
     assert plain("a\x1b[31m\tb\n\x9b\x7f\u202e") == "a\\x1b[31m\tb\n\\x9b\\x7f\\u202e"
     assert one_line("a\nb\r\x1b") == "a b\\r\\x1b"
     assert plain("Größe 90 % – ▎“ok”") == "Größe 90 % – ▎“ok”"
@@ -138,7 +138,7 @@ def test_a_policys_name_neither_steers_the_terminal_nor_forges_a_line(tmp_path, 
     assert name == EVIL.replace("\ud800", "?")
 
 
-def test_what_workers_say_is_shown_plainly():
+def test_worker_messages_are_escaped():
     out = io.StringIO()
     with PlainProgress({0: "a", 3: "b"}, counts(0), out) as progress:
         progress.print_line(f"worker-0: {EVIL}")
@@ -150,7 +150,7 @@ def test_what_workers_say_is_shown_plainly():
     assert "owned" in console.file.getvalue() and not STEERING.search(console.file.getvalue())
 
 
-def test_a_report_can_be_built_whatever_a_fault_said(tmp_path):
+def test_report_is_built_with_any_fault_text(tmp_path):
     directory, store = make_run(tmp_path, trials=2, left=20)
     invocation = store.begin_invocation(1.0, {"workers": 1, "drift": []})
     store.fail(store.lease("w", invocation, 1.0, 9.0), EVIL.replace("\ud800", ""), 2.0, retries=0)
@@ -162,7 +162,7 @@ def test_a_report_can_be_built_whatever_a_fault_said(tmp_path):
 @pytest.mark.parametrize(
     "name", ["run.lock", "run.sqlite", "config.json", "report.html", "videos", "logs/worker-0.log"]
 )
-def test_root_works_on_no_run_with_a_link_in_it(tmp_path, name):
+def test_root_rejects_runs_with_symlinks(tmp_path, name):
     with open_run(tmp_path / "runs") as run:
         planted = run.directory / name
     (tmp_path / "target").mkdir()

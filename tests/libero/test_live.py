@@ -137,7 +137,7 @@ def busy(client: Client) -> str:
 # --- a policy drives ----------------------------------------------------------------------------------------
 
 
-def test_an_oracles_episode_is_the_evaluations_to_the_bit(solved, client, libero_env, oracle):
+def test_oracle_episode_equals_the_evaluations_to_the_bit(solved, client, libero_env, oracle):
     """Looking on changes nothing: the same actions and the same last state as the rollout alone has."""
     from vla_contract import PolicyClient
 
@@ -162,13 +162,13 @@ def directory_of(name: str):
     return Volume().demonstrations / name
 
 
-def test_who_does_not_look_gets_no_queue_of_pictures(solved, client):
+def test_idle_viewer_gets_no_queue_of_images(solved, client):
     """Of 42 steps few were drawn, and what is told last is the newest."""
     _, news = solved
     assert news["number"] <= client.asked + 2 < news["step"]
 
 
-def test_both_cameras_are_told_upright(solved, client):
+def test_both_cameras_are_sent_upright(solved, client):
     news, images = client.look(solved[0])
     first, second = news["pictures"].values()
     assert list(news["pictures"]) == list(BENCHMARK.cameras[:2]) and first + second == len(images)
@@ -176,7 +176,7 @@ def test_both_cameras_are_told_upright(solved, client):
         assert data[:3] == b"\xff\xd8\xff"
 
 
-def test_the_film_shows_both_cameras(solved, client, tmp_path):
+def test_video_has_both_cameras(solved, client, tmp_path):
     film = client.http.get(f"/v1/sessions/{solved[0]}/film")
     assert film.headers["content-type"] == "video/mp4"
     (tmp_path / "film.mp4").write_bytes(film.content)
@@ -185,7 +185,7 @@ def test_the_film_shows_both_cameras(solved, client, tmp_path):
     assert frames[0].shape == (256, 512, 3) and len(frames) > solved[1]["step"] / 2
 
 
-def test_a_demonstration_is_kept_once_and_a_full_disk_is_said_and_passes(solved, client, volume):
+def test_demonstration_is_saved_once_and_a_full_disk_is_reported(solved, client, volume):
     session, _ = solved
     directory = volume / "demonstrations"
     again = client.http.post(f"/v1/sessions/{session}/keep", json={})
@@ -202,7 +202,7 @@ def test_a_demonstration_is_kept_once_and_a_full_disk_is_said_and_passes(solved,
     assert [episode.task for episode in Demonstrations(directory / kept).episodes] == [7, 7]
 
 
-def test_nothing_is_kept_of_a_start_that_evaluates(solved, client):
+def test_evaluation_starts_are_not_saved(solved, client):
     session, _ = solved
     assert client.do(session, "reset", start={"init": 0}).status_code == 200
     news = client.until(session, lambda news: news["start"] == {"init": 0} and news["state"] == "ended")
@@ -233,7 +233,7 @@ def test_a_persons_action_moves_the_arm_and_nothing_else_does(driven, client):
     assert still["driver"] == "person"
 
 
-def test_a_person_pauses_steps_and_says_other_words(driven, client):
+def test_person_pauses_steps_and_changes_the_instruction(driven, client):
     client.do(driven, "pause")
     paused = client.until(driven, lambda news: news["state"] == "paused")
     client.do(driven, "step")
@@ -247,7 +247,7 @@ def test_a_person_pauses_steps_and_says_other_words(driven, client):
     assert not ended["success"] and "finished" in ended["reason"] and "solved" in ended["not_kept"]
 
 
-def test_a_command_of_any_other_type_is_refused(driven, client):
+def test_command_of_another_type_is_rejected(driven, client):
     for field in ("do", "instruction", "action", "start"):
         do = {"instruction": "instruct", "action": "act", "start": "reset"}.get(field, "x")
         for strange in STRANGE:
@@ -258,7 +258,7 @@ def test_a_command_of_any_other_type_is_refused(driven, client):
             assert answer.status_code == expected, (field, strange[:80], answer.text)
 
 
-def test_a_policy_that_goes_away_is_said_and_a_person_takes_over(driven, client):
+def test_unreachable_policy_is_reported_and_a_person_takes_over(driven, client):
     client.do(driven, "instruct", instruction="")
     client.do(driven, "reset")
     client.do(driven, "drive", driver="policy")
@@ -276,13 +276,13 @@ def test_a_policy_that_goes_away_is_said_and_a_person_takes_over(driven, client)
 # --- sessions -----------------------------------------------------------------------------------------------
 
 
-def test_more_sessions_than_there_is_room_for(driven, solved, client):
+def test_session_limit(driven, solved, client):
     assert len(client.sessions.live()) == 2
     refused = client.http.post("/v1/sessions", json=SHORT)
     assert refused.status_code == 503 and "2 sessions run already" in refused.json()["detail"]
 
 
-def test_a_killed_simulator_is_said_and_harms_no_other(driven, solved, client):
+def test_killed_simulator_is_reported_and_others_continue(driven, solved, client):
     os.kill(client.sessions.all[driven].process.pid, 9)
     wait_for(lambda: client.look(driven)[0]["state"] == "gone", "the news")
     assert "was killed (SIGKILL" in client.look(driven)[0]["reason"]
@@ -293,7 +293,7 @@ def test_a_killed_simulator_is_said_and_harms_no_other(driven, solved, client):
     assert "refused" in news["reason"]
 
 
-def test_a_session_that_nobody_uses_or_that_takes_too_much_is_closed(solved, client):
+def test_idle_or_oversized_session_is_closed(solved, client):
     session = client.sessions.all[solved[0]]
     assert client.sessions.over(session) == ""
     assert client.sessions.over(Session(session.request)) == "", "one that is being started is left alone"
@@ -310,7 +310,7 @@ def test_a_session_that_nobody_uses_or_that_takes_too_much_is_closed(solved, cli
 # --- requests -----------------------------------------------------------------------------------------------
 
 
-def test_the_token_is_asked_for_and_a_session_has_to_be_known(client):
+def test_token_and_session_id_are_required(client):
     bare = httpx.Client(base_url=client.http.base_url)
     for method, route in (("GET", "/v1/simulator"), ("POST", "/v1/sessions"), ("GET", "/v1/sessions/x/frame")):
         assert bare.request(method, route).status_code == 401
@@ -331,13 +331,13 @@ def test_the_token_is_asked_for_and_a_session_has_to_be_known(client):
         ({"start": {"file": "/etc/passwd"}}, "expected {'init'"),
     ],
 )
-def test_what_cannot_be_opened_is_said(asked, said, client):
+def test_invalid_session_requests_report_the_expectation(asked, said, client):
     answer = client.http.post("/v1/sessions", json={**SHORT, **asked})
     assert answer.status_code == 400 and said in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("field", ["suite", "task", "policy", "start"])
-def test_a_field_of_any_other_type_is_refused(field, client):
+def test_field_of_another_type_is_rejected(field, client):
     usual = {"suite": '"libero_goal"', "task": "7", "policy": '"oracle"', "start": '{"init": 0}'}
     for strange in STRANGE:
         body = ", ".join(f'"{name}": {strange if name == field else value}' for name, value in usual.items())
@@ -345,7 +345,7 @@ def test_a_field_of_any_other_type_is_refused(field, client):
         assert answer.status_code == 400 and answer.json()["detail"], (strange[:80], answer.text)
 
 
-def test_what_can_be_opened_is_told(client):
+def test_description_lists_suites_tasks_and_policies(client):
     about = client.http.get("/v1/simulator").json()
     assert about["suites"].keys() == set(BENCHMARK.suites) and len(about["suites"]["libero_90"]) == 90
     assert about["policies"] == ["oracle", "random", "absent"]
@@ -361,7 +361,7 @@ def test_what_can_be_opened_is_told(client):
         {"do": "drive", "driver": "policy"}, {"do": "instruct", "instruction": "x" * 501}, {"do": "film"},
     ],
 )  # fmt: skip
-def test_commands_that_make_no_sense(command):
+def test_invalid_commands(command):
     with pytest.raises(ValueError):
         messages.check_command(command, BENCHMARK.action, has_policy=False)
 
@@ -373,7 +373,7 @@ def test_policies_are_a_list_of_names_and_addresses():
             parse_policies(bad)
 
 
-def test_a_new_start_is_drawn_where_none_is_named():
+def test_new_start_is_sampled_by_default():
     first = messages.parse_request(BENCHMARK, {}, SHORT)
     assert first.init is None and first.start_number != messages.parse_request(BENCHMARK, {}, SHORT).start_number
     assert first.with_start({"init": 3}).init == 3

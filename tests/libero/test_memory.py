@@ -45,7 +45,7 @@ def machine(monkeypatch):
         (64, 31.0, 0, 500, 0, ""),
     ],
 )  # fmt: skip
-def test_fewer_workers_where_memory_is_short_and_why(machine, cores, free_gb, asked, episodes, workers, says):
+def test_short_memory_reduces_workers_with_a_message(machine, cores, free_gb, asked, episodes, workers, says):
     machine(cores, free_gb)
     assert evaluate.choose_workers(asked, episodes, 1.25) == workers
     said = evaluate.memory_notice(asked, episodes, workers, 1.25)
@@ -63,7 +63,7 @@ def supervisor_of(directory, store, names) -> Supervisor:
 
 
 @pytest.mark.parametrize("ran_out", [True, False])
-def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_not_replaced(tmp_path, monkeypatch, ran_out):
+def test_oom_killed_worker_is_not_replaced(tmp_path, monkeypatch, ran_out):
     kills = iter([5, 6, 6, 7] if ran_out else [5] * 100)
     seen = []
     monkeypatch.setattr(memory, "oom_kills", lambda: seen.append(next(kills)) or seen[-1])
@@ -130,7 +130,7 @@ print(*sizes)
 """
 
 
-def test_a_worker_holds_one_scene_however_many_it_has_had(libero_assets, tmp_path):
+def test_worker_memory_holds_one_scene(libero_assets, tmp_path):
     command = [sys.executable, "-c", SCENES, str(libero_assets), str(tmp_path)]
     said = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True)
     counted, words = said.stdout.splitlines()

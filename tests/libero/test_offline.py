@@ -82,7 +82,7 @@ def ask(volume, monkeypatch, capsys):
     return run
 
 
-def test_ranges_of_other_rows_are_refused(volume, tmp_path, monkeypatch):
+def test_stale_statistics_are_rejected(volume, tmp_path, monkeypatch):
     """Normalised errors are shares of them, and the gripper's convention is told by its least number."""
     directory = shutil.copytree(volume / "datasets" / "small", tmp_path / "other")
     path = directory / "meta" / "stats.json"
@@ -104,11 +104,11 @@ def test_a_linked_data_set_is_scored(ask, volume, tmp_path, layout):
 def test_an_episode_without_rows_is_not_scored(ask, volume, tmp_path):
     directory = data_sets.without_rows(shutil.copytree(volume / "datasets" / "small", tmp_path / "empty"))
     out, summary, _ = ask(RecordedPolicy(), dataset=str(directory))
-    assert "episodes without rows are left out: 1\n" in out
+    assert "skipped episodes without rows: 1\n" in out
     assert [one["episode"] for one in summary["episodes"]] == [0, 2]
 
 
-def test_a_policy_that_does_what_was_recorded_has_no_error_and_padding_is_not_scored(ask):
+def test_recorded_actions_have_no_error_and_padding_is_not_scored(ask):
     policy = RecordedPolicy(apart=0.5)
     _, summary, directory = ask(policy)
     assert summary["steps"] == sum(data_sets.LENGTHS)
@@ -123,7 +123,7 @@ def test_a_policy_that_does_what_was_recorded_has_no_error_and_padding_is_not_sc
     )
 
 
-def test_figures_by_dimension_key_and_episode_are_those_of_a_known_error(ask):
+def test_constant_error_gives_its_figures_by_dimension_key_and_episode(ask):
     out, summary, directory = ask(RecordedPolicy(off=0.1), "--plot", "--episodes", "0,2", "--execute", "3")
     assert [one["episode"] for one in summary["episodes"]] == [0, 2] and "ignores the instruction" in summary["verdict"]
     for row in (*summary["dimensions"], *summary["keys"], *summary["episodes"], summary["overall"]):
@@ -135,7 +135,7 @@ def test_figures_by_dimension_key_and_episode_are_those_of_a_known_error(ask):
     assert (directory / "report.html").read_text().count("data:image/png") == 2 and "episode 2: 10 steps" in out
 
 
-def test_one_dimension_and_one_task_are_scored_and_drawn(ask):
+def test_one_dimension_and_one_task_are_scored_and_plotted(ask):
     joint = (Part("joint", 1, "rad", "position"),)
     policy = RecordedPolicy(joint, joint, apart=0.5, cameras=("front",))
     _, summary, directory = ask(policy, "--plot", "--steps", "5", "--swap", "hold still", dataset="joint")
@@ -152,10 +152,10 @@ def test_a_gripper_in_the_other_convention_is_turned(ask):
 
     _, summary, _ = ask(Closing((*OSC_POSE, GRIPPER_CLOSES)))
     assert summary["overall"]["mse"] < 1e-12
-    assert ["note", "the set's gripper is turned round to the policy's: -1 open, 1 closed"] in summary["facts"]
+    assert ["note", "gripper converted to the policy's convention: -1 open, 1 closed"] in summary["facts"]
 
 
-def test_pictures_are_those_that_the_evaluator_would_send(ask):
+def test_images_equal_the_evaluators(ask):
     small, turned = RecordedPolicy(profile="groot-n1.5", image_hw=(16, 16)), RecordedPolicy(profile="groot-n1.5")
     for policy in (small, turned):
         ask(policy, "--episodes", "1")
@@ -165,7 +165,7 @@ def test_pictures_are_those_that_the_evaluator_would_send(ask):
     assert small.asked[0].images["robot0_eye_in_hand"].shape == (16, 16, 3)
 
 
-def test_one_row_is_shown_with_frames_chunk_and_what_was_done(ask):
+def test_one_row_has_frames_chunk_and_recorded_actions(ask):
     out, summary, directory = ask(RecordedPolicy(off=0.25), "--index", "19")
     assert "row 19: episode 1, step 7 of 9" in out and "instruction: push the plate" in out
     assert "the episode ends after 2 of the chunk's 4 actions" in out
@@ -188,13 +188,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_is_said(case, ask):
+def test_invalid_requests_report_the_expectation(case, ask):
     make, flags, words = BAD[case]
     with pytest.raises(ValueError, match=words):
         ask(make(), *flags)
 
 
-def test_importing_it_leaves_the_notebooks_way_to_show_plots():
+def test_import_keeps_the_matplotlib_backend():
     backend = "module://matplotlib_inline.backend_inline"
     code = "import vla_evaluation.offline.report, matplotlib; print(matplotlib.get_backend())"
     environ = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)}

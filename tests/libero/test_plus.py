@@ -127,7 +127,7 @@ def test_a_task_is_tried_once_unless_asked_otherwise():
     assert make_plan(BENCHMARK, EvalConfig("libero_goal_plus_layout", tasks="0-3")).episodes == [0]
     assert make_plan(BENCHMARK, EvalConfig("libero_goal_plus_noise", tasks="0", trials=3)).episodes == [0, 1, 2]
     assert len(make_plan(BENCHMARK, EvalConfig("libero_goal_swap", tasks="0")).episodes) == 50
-    with pytest.raises(ValueError, match="asks for episode 1, but a task has init states 0-0"):
+    with pytest.raises(ValueError, match="requests episode 1, but a task has init states 0-0"):
         make_plan(BENCHMARK, EvalConfig("libero_goal_plus_layout", tasks="0-3", trials=2))
 
 

@@ -283,7 +283,7 @@ def test_step_limits_statistics_and_checkpoints_are_the_bases(profile):
     assert spec.unnorm_key == "libero_goal"
     check_policy(info, BENCHMARK, "libero_goal_pro", plan.profile)
     with pytest.raises(
-        ValueError, match="was made for libero_goal, not for libero_10_swap: serve the checkpoint for libero_10"
+        ValueError, match="was made for libero_goal, not for libero_10_swap. Serve the checkpoint for libero_10"
     ):
         check_policy(info, BENCHMARK, "libero_10_swap", plan.profile)
 

@@ -107,19 +107,19 @@ def test_openpi_is_the_reference_script():
     assert reference.robot == "robosuite-1.4.1"  # its requirements.txt
 
 
-def test_the_pictures_of_openpi_are_turned_and_resized_by_pillow():
+def test_openpi_images_are_turned_and_resized_by_pillow():
     frame = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
     turned = Image.fromarray(np.ascontiguousarray(frame[::-1, ::-1]))
     assert np.array_equal(prepare(frame, PROFILES["openpi"]), turned.resize((224, 224), Image.Resampling.BILINEAR))
 
 
-def test_a_picture_that_is_not_square_is_padded_with_black():
+def test_non_square_image_is_padded_with_black():
     wide = resize_with_pad(np.full((100, 200, 3), 255, np.uint8), 224)
     assert wide.shape == (224, 224, 3)
     assert (wide[:56] == 0).all() and (wide[56:168] == 255).all() and (wide[168:] == 0).all()
 
 
-def test_the_pictures_of_groot_are_the_drawn_ones_turned():
+def test_groot_images_are_the_rendered_ones_turned():
     frame = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
     assert np.array_equal(prepare(frame, PROFILES["groot-n1.5"]), frame[::-1, ::-1])
 

@@ -79,7 +79,7 @@ def test_a_copy_has_the_same_digest(copied):
 
 
 @pytest.mark.parametrize("module", DRAWS_AND_MOVES)
-def test_a_change_in_what_moves_draws_or_tells_is_another_digest(copied, module):
+def test_changed_worker_source_changes_the_digest(copied, module):
     before = provenance.code_digest(BENCHMARK)
     copied.add(module, "# changed\n")
     assert provenance.code_digest(BENCHMARK) != before
@@ -87,13 +87,13 @@ def test_a_change_in_what_moves_draws_or_tells_is_another_digest(copied, module)
 
 @pytest.mark.parametrize("module", ["vla_evaluation.report.page", "services.libero.assets.sources",
                                     "services.libero.oracle.plan", "vla_contract.server.serving"])  # fmt: skip
-def test_what_no_worker_imports_does_not_count(copied, module):
+def test_modules_outside_the_worker_do_not_count(copied, module):
     before = provenance.code_digest(BENCHMARK)
     copied.add(module, "# changed\n")
     assert provenance.code_digest(BENCHMARK) == before
 
 
-def test_a_module_that_is_new_counts_once_it_is_imported(copied):
+def test_new_module_counts_once_imported(copied):
     before = provenance.code_digest(BENCHMARK)
     new = copied.directory / "services/libero/simulator/rendering/tint.py"
     new.write_text("level = 3\n")
@@ -120,7 +120,7 @@ def test_this_environment_is_that_of_its_lock():
     assert provenance.off_lock() == []
 
 
-def test_a_package_of_another_version_is_named(tmp_path):
+def test_package_of_another_version_is_listed(tmp_path):
     lock = tmp_path / "requirements.lock"
     text = provenance.LOCK.read_text()
     lock.write_text(re.sub(r"^(scipy|pyyaml)==\S+", r"\1==0.0.1", text, flags=re.MULTILINE) + "absent-package==1.0\n")
@@ -156,21 +156,21 @@ def output_of(program: str, variables) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_simulator_that_the_code_cannot_run_is_refused_by_version(program, tmp_path):
+def test_unsupported_simulator_version_is_rejected(program, tmp_path):
     output = output_of(program, install(tmp_path, "robosuite", "1.5.1"))
     assert "robosuite 1.5.1 is installed" in output and "lock: 1.4.0" in output, output
     assert re.search(r"\./lab (env|build) libero", output) and "ImportError" not in output, output
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_another_mujoco_is_named_before_anything_runs(program, tmp_path):
+def test_another_mujoco_is_reported_before_the_run(program, tmp_path):
     output = output_of(program, install(tmp_path, "mujoco", "3.3.5"))
     first = output.splitlines()[0]
     assert "mujoco 3.3.5 (lock: 3.2.3)" in first and re.search(r"\./lab (env|build) libero", first), output
     assert "warning" in first.lower() and "published figures" in first
 
 
-def test_a_python_of_ones_own_is_compared_with_the_benchmarks_lock(tmp_path, monkeypatch):
+def test_custom_python_is_compared_with_the_benchmarks_lock(tmp_path, monkeypatch):
     install(tmp_path, "robosuite", "1.5.1")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(provenance, "LOCK", tmp_path / "requirements.lock")
@@ -180,7 +180,7 @@ def test_a_python_of_ones_own_is_compared_with_the_benchmarks_lock(tmp_path, mon
         provenance.check_simulator(BENCHMARK, print)
 
 
-def test_the_locks_own_packages_are_passed_in_silence():
+def test_locked_packages_give_no_warning():
     provenance.check_simulator(BENCHMARK, pytest.fail)
 
 
@@ -194,7 +194,7 @@ def test_the_lock_pins_what_the_published_figures_need(profile):
     assert {name: versions(BENCHMARK.packages)[name] for name in profile.simulator} == pinned
 
 
-def test_a_run_never_stands_beside_figures_that_were_measured_with_another_package():
+def test_other_packages_are_not_comparable_with_published_figures():
     plan = make_plan(BENCHMARK, EvalConfig("libero_goal", profile="openpi"))
     assets = Assets("official", ROOT, "d")
     found = identify(plan, specify(plan, PolicyInfo("openpi", OSC_POSE)), assets)
@@ -203,7 +203,7 @@ def test_a_run_never_stands_beside_figures_that_were_measured_with_another_packa
     assert comparability_problem(found, describe(plan, assets), True, []) == "other packages (mujoco 3.8.1, not 3.2.3)"
 
 
-def test_a_robot_model_is_part_of_a_run_that_names_one():
+def test_robot_model_is_part_of_the_identity():
     told = {name: identity_of(name)["protocol"].get("robot", "") for name in PROFILES}
     named = {"openvla-oft": "robosuite-1.4.1", "openvla-oft-server": "robosuite-1.4.1", "openpi": "robosuite-1.4.1"}
     assert told == {name: named.get(name, "") for name in PROFILES}
@@ -227,19 +227,19 @@ def identity(cameras=(), **facts):
     return identify(plan, specify(plan, PolicyInfo("p", OSC_POSE, cameras=cameras)), kit)
 
 
-def test_what_draws_is_part_of_a_run_whose_policy_sees_pictures(monkeypatch):
+def test_renderer_is_part_of_the_identity_with_cameras(monkeypatch):
     before = identity(("agentview",), render="cpu")
     assert re.search("llvmpipe|softpipe|swrast", before["renderer"])
     monkeypatch.setattr(driver, "ask", lambda render: "NVIDIA H100/PCIe/SSE2, 4.6.0 NVIDIA 550.54")
     assert [line.split(":")[0] for line in differences(before, identity(("agentview",), render="cpu"))] == ["renderer"]
 
 
-def test_what_no_policy_sees_is_no_part_of_it(monkeypatch):
+def test_renderer_is_not_part_of_the_identity_without_cameras(monkeypatch):
     monkeypatch.setattr(driver, "ask", lambda render: pytest.fail("nobody has to draw"))
     assert identity()["renderer"] is None
 
 
-def test_it_is_what_a_worker_draws_with(libero_env):
+def test_identity_has_the_workers_renderer(libero_env):
     from services.libero.simulator.rendering.context import GlContext
 
     context = GlContext()
@@ -248,7 +248,7 @@ def test_it_is_what_a_worker_draws_with(libero_env):
     context.free()
 
 
-def test_where_nothing_can_draw_the_reason_is_told(monkeypatch):
+def test_missing_renderer_reports_the_reason(monkeypatch):
     monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "77")
     with pytest.raises(ValueError, match=r"nothing can be drawn with --render auto: MUJOCO_EGL_DEVICE_ID='77'"):
         driver.ask("auto")

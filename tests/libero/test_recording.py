@@ -92,7 +92,7 @@ def test_each_episode_has_a_seed_of_its_own():
 # --- what is kept -------------------------------------------------------------------------------------------
 
 
-def test_a_view_draws_what_was_drawn_then(libero_env):
+def test_view_renders_the_recorded_image(libero_env):
     """Also the glow of a burner, which the pose alone does not tell."""
     libero_env.load_task(next(t for t in suites.load_suite("libero_goal").tasks if t.name == "turn_on_the_stove"))
     state = suites.init_states(libero_env.task)[1].copy()
@@ -134,7 +134,7 @@ class Numbered:
     sim_state = view
 
 
-def test_a_tape_leaves_out_whole_steps():
+def test_trajectory_drops_entire_steps():
     """Of a step that does nothing neither action nor state nor view is kept."""
     recorder = TrajectoryRecorder(Numbered(), ARM, Noise(ARM, 0.0, seed=0))
     for move in (0.5, 0.0, 0.5):
@@ -174,7 +174,7 @@ def test_demonstrations_are_shared_among_tasks():
         ({"tasks": "12"}, "tasks 0-9"),
     ],
 )
-def test_a_recording_that_cannot_be(flags, message):
+def test_invalid_recording_options(flags, message):
     with pytest.raises(ValueError, match=message):
         make_plan(BENCHMARK, RecordConfig(**{"suite": "libero_goal", **flags}))
 
@@ -191,7 +191,7 @@ def run_all(store, good, wanted, attempts):
     return [(row.episode, row.success) for row in store.finished()]
 
 
-def test_a_failure_is_replaced_and_the_first_successes_are_kept_in_any_order(tmp_path):
+def test_failures_are_replaced_and_first_successes_stored(tmp_path):
     with store_of(tmp_path) as store:
         store.plan_successes({0: 3}, attempts=5)
         assert store.plan() == [(0, 0), (0, 1), (0, 2)]
@@ -201,7 +201,7 @@ def test_a_failure_is_replaced_and_the_first_successes_are_kept_in_any_order(tmp
         assert [episode for episode, _ in run_all(store, {1, 3, 4, 7, 9}, 5, 5)] == list(range(10))
 
 
-def test_attempts_have_an_end_and_fewer_may_be_wanted(tmp_path):
+def test_attempts_are_limited_and_targets_may_shrink(tmp_path):
     with store_of(tmp_path) as store:
         store.plan_successes({0: 2}, attempts=2)
         assert len(run_all(store, set(), 2, 2)) == 4
@@ -231,7 +231,7 @@ def recorded(flags, tmp_path_factory) -> Path:
     """A recording that nothing disturbed."""
     with Recording(tmp_path_factory.mktemp("recorded") / "all", "calm", *flags) as run:
         output = run.end()
-        assert f"calm: {KEPT} demonstrations from of" in output
+        assert f"calm: {KEPT} demonstrations from" in output
     return run.directory
 
 
@@ -246,7 +246,7 @@ def assert_same(ours, theirs):
         assert all(np.array_equal(array, theirs[key][name]) for name, array in arrays.items()), key
 
 
-def test_a_recording_says_what_it_holds(recorded):
+def test_recording_describes_its_content(recorded):
     there = Demonstrations(recorded)
     assert (there.name, there.suite, there.policy, there.benchmark) == ("calm", "libero_goal", "oracle", "LIBERO")
     assert there.rate_hz == 20 and there.action == BENCHMARK.action and there.state == BENCHMARK.state
@@ -260,7 +260,7 @@ def test_a_recording_says_what_it_holds(recorded):
         assert np.array_equal(one.actions[:, 6], one.executed[:, 6])
 
 
-def test_a_demonstration_is_what_the_live_environment_showed(recorded, libero_env):
+def test_demonstration_equals_the_live_environment(recorded, libero_env):
     """What was executed, executed again from the start by its seed: states, proprioception, both cameras' pixels."""
     one = Demonstrations(recorded, render="cpu").episodes[0]
     drawn = {camera: one.frames(camera, 256) for camera in ("agentview", "robot0_eye_in_hand")}
@@ -281,7 +281,7 @@ def length_of(one, drawn):
     return {camera: (len(frames), int(frames.sum())) for camera, frames in drawn.items()}
 
 
-def test_processes_draw_the_same_in_order(recorded):
+def test_processes_render_the_same_in_order(recorded):
     episodes = Demonstrations(recorded, render="cpu").episodes
     alone = list(recording.draw(episodes[:2], ("robot0_eye_in_hand",), 32, then=length_of))
     several = recording.draw([episodes[1], episodes[0]], ("robot0_eye_in_hand",), 32, workers=2, then=length_of)
@@ -306,12 +306,12 @@ def light(wave):
 def calm(light, tmp_path_factory) -> Path:
     """Such a recording that nothing disturbed."""
     with LightRecording(tmp_path_factory.mktemp("light") / "all", "calm", *light) as run:
-        assert f"calm: {KEPT} demonstrations from of" in run.end()
+        assert f"calm: {KEPT} demonstrations from" in run.end()
     assert len(content(run.directory)) == KEPT
     return run.directory
 
 
-def test_killed_in_the_middle_it_goes_on_to_the_same(wave, light, calm, tmp_path):
+def test_killed_recording_continues_to_the_same_result(wave, light, calm, tmp_path):
     """A worker by kill -9, all of it by Ctrl-C and by kill -9, each time the same command; then with nothing to do."""
     with wave.holding(0):
         with LightRecording(tmp_path, "hurt", *light) as run:
@@ -332,7 +332,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same(wave, light, calm, tmp_path
         assert f"{KEPT} demonstrations from" in run.end()
 
 
-def test_a_full_disk_is_told_and_loses_nothing(wave, light, calm, small_disk):  # noqa: F811
+def test_full_disk_is_reported_and_loses_nothing(wave, light, calm, small_disk):  # noqa: F811
     with wave.holding(1), LightRecording(small_disk, "run", *light) as run:
         run.wait_mid_episode(done=1)
         filler = small_disk / "filler"
@@ -347,21 +347,21 @@ def test_a_full_disk_is_told_and_loses_nothing(wave, light, calm, small_disk):  
     assert_same(content(run.directory), content(calm))
 
 
-def test_more_are_added_by_the_same_name_and_other_settings_are_refused(light, calm, tmp_path):
+def test_same_name_adds_demonstrations_and_other_settings_are_rejected(light, calm, tmp_path):
     with LightRecording(calm.parent, "calm", *light, "--seed", "1") as run:
         assert "seed: 0 → 1" in run.end(code=2)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("")
     with LightRecording(tmp_path, "taken", *light) as run:
-        assert "is no recording (it holds thesis.tex); choose another --name" in run.end(code=2)
+        assert "is not a recording (it contains thesis.tex); choose another --name" in run.end(code=2)
 
 
-def test_a_policy_that_solves_nothing_ends_with_words(light, tmp_path):
+def test_policy_without_successes_ends_with_a_message(light, tmp_path):
     more = ("--attempts", "1", "--max-steps", "5", "--noise", "0")
     with LightRecording(tmp_path, "wave", *light, *more) as run:
         output = run.end(code=1)
     with LightRecording(tmp_path, "kept", *light, *more, "--keep-failures") as kept:
-        assert f"{KEPT} demonstrations from of {KEPT} attempts" in kept.end()
+        assert f"{KEPT} demonstrations from {KEPT} attempts" in kept.end()
     assert f"0 demonstrations kept of {KEPT} attempts" in output
     assert f"too few attempts succeeded (task 0: 0 of {KEPT}); use --attempts above 1" in output
     with RunStore(run.directory / "run.sqlite", readonly=True) as store:
@@ -370,7 +370,7 @@ def test_a_policy_that_solves_nothing_ends_with_words(light, tmp_path):
     assert [(one.success, one.steps) for one in Demonstrations(kept.directory).episodes] == [(False, 5)] * KEPT
 
 
-def test_what_is_no_recording_is_refused(recorded, tmp_path):
+def test_other_directories_are_rejected_as_recordings(recorded, tmp_path):
     with pytest.raises(ValueError, match="has no recording"):
         Demonstrations(tmp_path)
     damaged = Demonstrations(recorded).episodes[0]

@@ -40,7 +40,7 @@ def under_way(run, episode):
     return run.wait_for(lambda: run.peek(sql), f"episode {episode} under way")[0][0]
 
 
-def test_a_replica_that_is_killed_costs_nothing_and_works_again_once_it_is_back(policies, tmp_path):
+def test_killed_replica_costs_nothing_and_returns(policies, tmp_path):
     flags = (
         "--tasks", "0", "--trials", str(EPISODES), "--max-steps", "12", "--lease-s", "6", "--video", "none",
     )  # fmt: skip
@@ -76,7 +76,7 @@ def test_a_replica_that_is_killed_costs_nothing_and_works_again_once_it_is_back(
     assert f"<dt>{other.url}</dt><dd>5 episodes" in page and f"<dt>{one.url}</dt><dd>1 episode," in page
 
 
-def test_two_policies_are_refused_with_both_sides(policies, tmp_path):
+def test_two_policies_are_rejected_with_their_differences(policies, tmp_path):
     with PolicyService(tmp_path / "c.txt", "--name", "surf", "--chunk", "8") as third:
         both = f"{policies[0].url},{third.url}"
         with LightEvaluation(tmp_path / "runs", "r", "--policy-url", both) as run:
@@ -85,7 +85,7 @@ def test_two_policies_are_refused_with_both_sides(policies, tmp_path):
     assert "name: wave → surf" in said and "horizon: 4 → 8" in said and "Traceback" not in said
 
 
-def test_a_worker_leaves_one_alone_that_gives_no_answer_and_comes_back(policies):
+def test_worker_avoids_an_unreachable_replica_until_it_returns(policies):
     one, other = policies
     with PolicyClient(one.url) as client:
         expected = json.loads(json.dumps(client.info().to_dict()))
@@ -104,7 +104,7 @@ def test_a_worker_leaves_one_alone_that_gives_no_answer_and_comes_back(policies)
         replicas.pin(B)
 
 
-def test_episodes_go_where_the_fewest_are_under_way_and_not_where_they_failed(store):
+def test_episodes_go_to_the_least_busy_replica_without_faults(store):
     store, invocation = store
 
     def lease(*policies):
@@ -125,7 +125,7 @@ def test_episodes_go_where_the_fewest_are_under_way_and_not_where_they_failed(st
     assert store.by_token(again.token) == replace(again, expires_at=30.0)
 
 
-def test_addresses_that_make_no_sense():
+def test_invalid_addresses():
     with pytest.raises(ValueError, match="names http://a:1 twice"):
         EvalConfig("libero_goal", policy_url="http://a:1,http://a:1/")
     with pytest.raises(ValueError, match="an empty address"):

@@ -23,7 +23,7 @@ from vla_evaluation.runs import __main__ as runs
 from vla_evaluation.runs.directories import Run
 
 
-def test_summary_json_says_what_happened(tmp_path):
+def test_summary_json_has_the_results(tmp_path):
     directory, store = make_run(tmp_path, outcome=lambda task, episode: task != 3 and episode % 5 != 0)
     report.build(directory, store)
     summary = json.loads((directory / "summary.json").read_text())
@@ -43,7 +43,7 @@ def test_the_time_adds_up(tmp_path):
     assert dict((words, ms) for words, _, ms, _ in stages)["other"] == pytest.approx(2.0)
 
 
-def test_the_page_needs_no_network_and_nothing_beside_it(tmp_path):
+def test_page_is_self_contained(tmp_path):
     directory, store = make_run(tmp_path, trials=2, outcome=lambda task, episode: episode == 0, files=4)
     report.build(directory, store)
     html = (directory / "report.html").read_text()
@@ -70,7 +70,7 @@ def test_names_from_outside_are_escaped(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 7, 20])
-def test_an_unfinished_run_has_a_report_that_says_so(tmp_path, left):
+def test_report_of_an_unfinished_run_is_marked(tmp_path, left):
     directory, store = make_run(tmp_path, trials=2, left=left)
     report.build(directory, store)
     html = (directory / "report.html").read_text()
@@ -80,7 +80,7 @@ def test_an_unfinished_run_has_a_report_that_says_so(tmp_path, left):
 # --- published figures ----------------------------------------------------------------------------------------
 
 
-def test_a_full_run_on_official_assets_stands_beside_the_published_figure(tmp_path):
+def test_full_run_on_official_assets_has_the_published_figure(tmp_path):
     directory, store = make_run(tmp_path)
     report.build(directory, store)
     summary = json.loads((directory / "summary.json").read_text())
@@ -134,7 +134,7 @@ GROOT = {
         ({"max_steps": 300}, "another step limit"),
     ],
 )
-def test_a_run_under_groots_profile_stands_beside_groots_figure(tmp_path, changes, reason):
+def test_run_under_groots_profile_has_groots_figure(tmp_path, changes, reason):
     directory, store = make_run(tmp_path, trials=5, **(GROOT | changes))
     summary = report.build(directory, store)
     assert summary.comparable == (not reason) and reason in summary.comparability_problem
@@ -142,7 +142,7 @@ def test_a_run_under_groots_profile_stands_beside_groots_figure(tmp_path, change
 
 
 @pytest.mark.parametrize(("kind", "lines"), [("kit", 1), ("official", 0), ("folder", 0)])
-def test_a_run_on_the_kit_ends_with_where_the_official_files_are(tmp_path, capsys, kind, lines):
+def test_kit_run_ends_with_the_official_files_command(tmp_path, capsys, kind, lines):
     directory, store = make_run(tmp_path, trials=1, assets={"kind": kind, "digest": "k"})
     evaluate.print_result(Run(directory, store, resumed=False, drift=[]), report.build(directory, store))
     said = capsys.readouterr().out
@@ -150,7 +150,7 @@ def test_a_run_on_the_kit_ends_with_where_the_official_files_are(tmp_path, capsy
     assert said.splitlines()[-1].startswith("libero_goal: success rate 100.0 %"), "the result stays the last line"
 
 
-def test_a_run_on_the_kit_says_first_what_numbers_to_publish_need(tmp_path, capsys):
+def test_kit_run_starts_with_the_official_files_notice(tmp_path, capsys):
     directory, store = make_run(tmp_path, trials=1, left=10)
     plan, info = make_plan(BENCHMARK, EvalConfig(suite="libero_goal")), PolicyInfo(name="vla", action=OSC_POSE)
     evaluate.print_header(Run(directory, store, False, []), plan, info, ASSETS["kit"], 10, 1)
@@ -159,12 +159,12 @@ def test_a_run_on_the_kit_says_first_what_numbers_to_publish_need(tmp_path, caps
 
 @pytest.mark.parametrize("changes", [{"unnorm_key": "libero_goal_no_noops"}, {"unnorm_key": None},
                                      {"policy": IDENTITY["policy"] | {"suites": ["libero_goal"]}}])  # fmt: skip
-def test_what_the_protocol_allows_keeps_no_published_figure_away(tmp_path, changes):
+def test_permitted_settings_keep_the_published_figure(tmp_path, changes):
     directory, store = make_run(tmp_path, **changes)
     assert report.build(directory, store).comparable
 
 
-def test_a_run_on_the_kit_says_so_at_the_top(tmp_path):
+def test_kit_report_has_a_banner(tmp_path):
     directory, store = make_run(tmp_path, trials=1, assets={"kind": "kit", "digest": "k"})
     report.build(directory, store)
     assert "assets: kit — not comparable with published numbers" in (directory / "report.html").read_text()
@@ -203,7 +203,7 @@ def test_only_common_episodes_are_paired_and_the_rest_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"), [("crop_area", None), ("jpeg_quality", 75), ("wait_steps", 0), ("image_size", 256)]
 )
-def test_another_wait_or_other_pictures_under_the_same_profiles_name_are_not_paired(tmp_path, name, value):
+def test_changed_wait_or_images_under_one_profile_are_not_paired(tmp_path, name, value):
     protocol = vars(PROFILES["openvla"].protocol())
     _, a = make_run(tmp_path, "a", trials=1, protocol=protocol)
     _, b = make_run(tmp_path, "b", trials=1, protocol=protocol | {name: value})
@@ -220,8 +220,8 @@ NO_ROBOT = {name: value for name, value in PROTOCOL.items() if name != "robot"}
 @pytest.mark.parametrize(
     ("a", "b", "reason"),
     [
-        ({}, {"left": 3}, "run b is not complete, 7 of 10 episodes are done"),
-        ({"left": 1}, {}, "run a is not complete, 9 of 10 episodes are done"),
+        ({}, {"left": 3}, "run b is not complete: 7 of 10 episodes are done"),
+        ({"left": 1}, {}, "run a is not complete: 9 of 10 episodes are done"),
         ({"control_hz": 20}, {"control_hz": 10}, "control_hz: 20 and 10"),
         (
             {"protocol": NO_ROBOT},
@@ -230,7 +230,7 @@ NO_ROBOT = {name: value for name, value in PROTOCOL.items() if name != "robot"}
         ),
     ],
 )
-def test_runs_that_are_not_comparable_are_compared_on_request_only(tmp_path, capsys, a, b, reason):
+def test_incomparable_runs_need_force(tmp_path, capsys, a, b, reason):
     for name, changes in (("a", a), ("b", b)):
         make_run(tmp_path, name, trials=1, **changes)[1].close()
     for pair in (("a", "b"), ("b", "a")):
@@ -250,7 +250,7 @@ def test_a_run_is_not_compared_with_itself(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["upright", "seed_each", "extra_resets"])
-def test_a_protocol_setting_that_only_one_run_has_is_another_protocol(tmp_path, name):
+def test_additional_protocol_setting_is_another_protocol(tmp_path, name):
     """An identity leaves these out at their default; see vla_evaluation.profiles.LATER."""
     _, a = make_run(tmp_path, "a", trials=1, protocol=NO_ROBOT | {name: 1})
     default = {key: value for key, value in NO_ROBOT.items() if key != name}
@@ -260,7 +260,7 @@ def test_a_protocol_setting_that_only_one_run_has_is_another_protocol(tmp_path, 
             compare.compare(*pair, force=True)
 
 
-def test_what_else_two_runs_differ_in_is_said(tmp_path, capsys):
+def test_other_differences_of_two_runs_are_printed(tmp_path, capsys):
     make_run(tmp_path, "a", trials=2)[1].close()
     vla = {"name": "other", "needs_privileged": False}
     make_run(tmp_path, "b", trials=1, execute=4, code="d", policy=vla, episodes="0")[1].close()
@@ -275,11 +275,13 @@ def test_a_single_pair_has_no_interval_and_a_digest_is_cut_short(tmp_path, capsy
         make_run(tmp_path, name, trials=1, task_count=1, lock=lock)[1].close()
     assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "b"]) == 0
     said = capsys.readouterr().out
-    assert "B − A = +0.0 points, of one pair: no test" in said and "1 pairs" not in said and "95 %" not in said
+    assert (
+        "B − A = +0.0 points, one pair is too few for a test" in said and "1 pairs" not in said and "95 %" not in said
+    )
     assert "A and B also differ in lock: 12345678 → 87654321" in said.splitlines()
 
 
-def test_policy_errors_are_told_apart_in_a_comparison(tmp_path, capsys):
+def test_comparison_counts_policy_errors_separately(tmp_path, capsys):
     make_run(tmp_path, "a", trials=1)[1].close()
     _, b = make_run(tmp_path, "b", lambda task, episode: task > 1, trials=1)
     b.db.execute("UPDATE episodes SET result = json_set(result, '$.policy_error', 'nan') WHERE task = 0")
@@ -303,11 +305,11 @@ def test_episodes_that_began_differently_are_not_paired(tmp_path):
     _, a = make_run(tmp_path, "a", trials=1)
     _, b = make_run(tmp_path, "b", trials=1)
     b.db.execute("UPDATE episodes SET result = json_set(result, '$.start_hash', 'else') WHERE task = 4")
-    with pytest.raises(compare.Unpaired, match="task 4 episode 0 began from different states"):
+    with pytest.raises(compare.Unpaired, match="task 4 episode 0 started from different states"):
         compare.compare(a, b)
 
 
-def test_a_damaged_run_is_listed_among_the_others(tmp_path):
+def test_damaged_run_is_listed_with_the_others(tmp_path):
     make_run(tmp_path, "good", trials=1)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "run.sqlite").write_bytes(b"nothing like a database" * 100)
@@ -339,7 +341,7 @@ def test_pace_counts_this_session_only():
     assert pace.totals(counts(2), now=101.0).left_s is None
 
 
-def test_pace_leaves_the_start_out_and_counts_episodes_under_way():
+def test_pace_excludes_the_start_and_counts_running_episodes():
     row = {"planned": 10, "done": 0, "successes": 0, "leased": 2, "pending": 8, "broken": 0}
     pace = Pace({0: row | steps(0)}, now=0.0)
     starting = pace.totals({0: row | steps(0)}, 30.0, workers={"a": "starting the simulator", "b": "task 0 episode 1"})
@@ -351,28 +353,28 @@ def test_pace_leaves_the_start_out_and_counts_episodes_under_way():
     assert first.line == "1/10 episodes, success 0.0 %, 10 steps/s, about 1 min 20 s left"
 
 
-def test_until_the_first_episode_is_done_an_earlier_run_tells_what_is_left():
+def test_estimate_uses_an_earlier_run_until_the_first_episode_is_done():
     pace = Pace(counts(0), now=0.0, expected_s=100.0)
     assert pace.totals(counts(0), now=4.0).left_s == 96.0
     assert pace.totals(counts(0), now=300.0).left_s == 90.0, "18 of 20 episodes have not begun"
     assert pace.totals(counts(2), now=301.0).left_s == pytest.approx(4.0)  # 4 episodes in 1 s, 16 to go
 
 
-def test_videos_that_are_rendered_at_the_end_are_named():
+def test_final_video_rendering_is_displayed():
     pace = Pace(counts(0), now=0.0)
     workers = {"a": "task 3 episode 1", "b": "rendering videos"}
     assert pace.totals(counts(5), 10.0, workers=workers).line.endswith(" left")
     assert pace.totals(counts(10), 20.0, workers=workers).line.endswith("25 steps/s, rendering videos")
     ending = pace.totals(counts(10), 20.0, workers={"a": "task 3 episode 1"})
-    assert ending.line.endswith("25 steps/s, ending the workers")
+    assert ending.line.endswith("25 steps/s, stopping the workers")
     assert pace.totals(counts(10), 21.0).line.endswith("24 steps/s")
 
 
-def test_a_run_of_more_than_ten_minutes_says_so_once():
+def test_long_run_prints_its_duration_once():
     pace = Pace(counts(0), now=0.0)
     assert pace.announcement(pace.totals(counts(1), now=900.0)) is None, "two episodes are no pace yet"
     line = pace.announcement(pace.totals(counts(2), now=900.0))
-    assert line == "this will take about 1 h 00 min more; Ctrl-C keeps what is finished, --resume goes on"
+    assert line == "about 1 h 00 min remaining; Ctrl-C keeps finished episodes, --resume continues"
     assert pace.announcement(pace.totals(counts(5), now=901.0)) is None
     quick = Pace(counts(0), now=0.0)
     assert quick.announcement(quick.totals(counts(4), now=9.0)) is None
@@ -394,7 +396,7 @@ def test_plain_lines_for_logs():
     assert "success 50.0 %" in lines[1] and "\x1b" not in out.getvalue()
 
 
-def test_a_live_table_for_people():
+def test_live_table():
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=30)
     with LiveProgress({0: "open the drawer", 3: "push the plate"}, counts(0), console) as progress:
         progress.update(counts(4), {"worker-0": "task 0 episode 3", "worker-1": "waiting for the policy (refused)"})
@@ -406,7 +408,7 @@ def test_a_live_table_for_people():
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 110])
-def test_numbers_stay_whole_at_any_width_text_gives_way_first_and_then_the_bar(width):
+def test_narrow_tables_shorten_text_then_the_bar_never_numbers(width):
     console = Console(file=io.StringIO(), width=width, height=30)
     names = {0: "open the middle drawer of the cabinet", 33: "put the yellow and white mug in the microwave"}
     full = {"planned": 50, "done": 50, "successes": 50, "leased": 0, "pending": 0, "broken": 0} | steps(9000)

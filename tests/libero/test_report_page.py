@@ -62,7 +62,7 @@ def box(shown, selector):
 # --- what it looks like ----------------------------------------------------------------------------------------
 
 
-def test_every_stage_has_one_colour_whatever_else_took_time(tmp_path):
+def test_every_stage_has_a_fixed_colour(tmp_path):
     _, store = make_run(tmp_path, trials=1)
     summary = data.load(tmp_path / "run", store)
     every = {key: 5.0 for key, *_ in data.STAGES} | {"total": 100.0}
@@ -120,7 +120,7 @@ def test_only_a_complete_run_has_its_rate_in_large_letters(open_page, width, sch
 
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES[:1])
-def test_provenance_is_folded_until_it_is_asked_for(open_page, width, scheme):
+def test_provenance_is_collapsed_by_default(open_page, width, scheme):
     shown = open_page("complete", width, scheme)
     visible = "document.querySelector('details .prov').checkVisibility()"
     assert not shown.js(visible)
@@ -133,7 +133,7 @@ def test_provenance_is_folded_until_it_is_asked_for(open_page, width, scheme):
 
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
-def test_a_films_controls_fit_a_finger_and_breach_no_rule(open_page, width, scheme):
+def test_video_controls_fit_a_finger_and_breach_no_rule(open_page, width, scheme):
     shown = open_page("complete", width, scheme)
     mark = box(shown, ".watch svg")
     assert min(mark[2] - mark[0], mark[3] - mark[1]) >= 44
@@ -168,7 +168,7 @@ def test_a_finger_plays_stops_and_changes_the_speed(open_page, width, scheme):
 
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES[:1] + SIZES[2:3])
-def test_the_keyboard_reaches_every_film_and_all_that_it_can_do(open_page, width, scheme):
+def test_keyboard_reaches_every_video_and_control(open_page, width, scheme):
     shown = open_page("complete", width, scheme)
     reached = []
     while len(reached) < 5:
@@ -202,7 +202,7 @@ def test_the_keyboard_reaches_every_film_and_all_that_it_can_do(open_page, width
 
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES[:1])
-def test_a_film_that_is_not_there_is_told_in_words(tmp_path, stack, width, scheme):
+def test_missing_video_displays_a_message(tmp_path, stack, width, scheme):
     directory, store = make_run(tmp_path, trials=1, files=1)
     html = page.render(directory, data.load(directory, store), embed_bytes=0)
     (tmp_path / "moved.html").write_text(html)
@@ -212,6 +212,6 @@ def test_a_film_that_is_not_there_is_told_in_words(tmp_path, stack, width, schem
     shown.until("document.querySelector('dialog [role=alert]').innerText.includes('was moved away')")
 
 
-def test_without_scripts_a_film_keeps_the_browsers_own_controls(pages):
+def test_without_scripts_videos_have_browser_controls(pages):
     html = pages["complete"].read_text()
     assert html.count("<video controls ") == 4 and html.count('class="watch" type="button" hidden') == 4

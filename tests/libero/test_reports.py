@@ -247,11 +247,11 @@ def test_runs_are_told_as_json(url):
 @pytest.mark.parametrize(
     ("pair", "reason"),
     [
-        ("a=goal-one&b=goal-two", "run goal-two is not complete, 7 of 20"),
+        ("a=goal-one&b=goal-two", "run goal-two is not complete: 7 of 20"),
         ("a=goal-one&b=goal-one", "same run"),
     ],
 )
-def test_runs_that_are_not_comparable_are_compared_on_request_only(url, pair, reason):
+def test_incomparable_runs_need_force(url, pair, reason):
     status, _, body = ask(url, f"/api/compare?{pair}")
     assert status == 409 and reason in json.loads(body)["detail"] and b"damaged" not in body
     status, _, body = ask(url, f"/api/compare?{pair}&force=1")

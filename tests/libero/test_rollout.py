@@ -59,7 +59,7 @@ def play(env, act, info=None, **changes):
     return run_episode(env, 0, np.zeros(5), act=act, spec=spec(info, **changes), session="s")
 
 
-def test_the_scene_settles_with_the_wait_action_before_the_policy_is_asked():
+def test_wait_steps_precede_the_first_query():
     env = DiaryEnv()
     asked_at = []
     play(env, lambda o: asked_at.append(len(env.executed)) or constant(1)(o), max_steps=3)
@@ -67,7 +67,7 @@ def test_the_scene_settles_with_the_wait_action_before_the_policy_is_asked():
     assert all((action == PROFILE.wait_action).all() for action in env.executed[:10])
 
 
-def test_nothing_is_drawn_while_waiting_inside_a_chunk_or_for_a_policy_without_cameras():
+def test_nothing_is_rendered_during_waits_chunks_or_without_cameras():
     env = DiaryEnv()
     record = play(env, constant(8), cameras=("agentview",))
     drawn_at = [i for i, call in enumerate(env.calls) if call.startswith("render")]
@@ -78,7 +78,7 @@ def test_nothing_is_drawn_while_waiting_inside_a_chunk_or_for_a_policy_without_c
     assert not any(call.startswith("render") for call in blind.calls)
 
 
-def test_only_the_cameras_asked_for_are_drawn_and_sent_as_the_profile_says():
+def test_only_requested_cameras_are_rendered_and_prepared():
     seen = []
     env = DiaryEnv()
     play(env, lambda o: seen.append(o) or constant(1)(o), cameras=("agentview", "robot0_eye_in_hand"), max_steps=1)
@@ -106,13 +106,13 @@ def test_the_step_limit_holds_for_every_chunk_length(chunk):
     assert (record.success, record.steps) == (False, 20)
 
 
-def test_execute_asks_again_before_a_chunk_is_used_up():
+def test_execute_queries_before_a_chunk_is_used_up():
     steps = []
     record = play(DiaryEnv(), lambda o: steps.append(o.step) or constant(8)(o), execute=3, max_steps=9)
     assert steps == [0, 3, 6] and record.steps == 9
 
 
-def test_timings_are_split_and_do_not_exceed_the_whole():
+def test_timings_are_split_and_do_not_exceed_the_total():
     record = play(DiaryEnv(), lambda o: ActionChunk(constant(1)(o).actions, {"infer": 0.001}), cameras=("agentview",))
     ms = record.timings.ms
     assert {"reset", "sim", "render", "preprocess", "policy", "wire", "server_infer", "total"} <= set(ms)
@@ -159,7 +159,7 @@ def test_a_gripper_of_which_only_the_sign_counts_is_clipped_and_its_neighbours_a
     result, fault = reader.read(ActionChunk(actions), 3)
     assert fault is None and result[:, 6].tolist() == [1.0, -1.0, -1.0]
     actions[1, 6] = np.nan
-    assert "answered nan in action 1, dimension 6" in str(reader.read(Answer(actions), 3)[1])
+    assert "returned nan in action 1, dimension 6" in str(reader.read(Answer(actions), 3)[1])
     actions[1, 5] = 11.0
     assert "answered 11 in action 1, dimension 5" in str(reader.read(Answer(actions), 3)[1])
 
@@ -174,12 +174,12 @@ class Answer:
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        (np.full((2, 7), np.nan), r"answered nan in action 0, dimension 0"),
-        (np.full((2, 7), np.inf), r"answered inf in action 0, dimension 0"),
+        (np.full((2, 7), np.nan), r"returned nan in action 0, dimension 0"),
+        (np.full((2, 7), np.inf), r"returned inf in action 0, dimension 0"),
         (np.zeros((2, 6)), r"shape \(2, 6\); expected \[T, 7\]"),
         (np.zeros((0, 7)), r"T ≥ 1"),
-        (np.full((1, 7), 200.0), r"answered 200 in action 0, dimension 0; .*un-normalised"),
-        (np.array([[0, 0, 0, 0, 0, 0, 3.0]]), r"answered 3 in action 0, dimension 6"),
+        (np.full((1, 7), 200.0), r"returned 200 in action 0, dimension 0; .*un-normalised"),
+        (np.array([[0, 0, 0, 0, 0, 0, 3.0]]), r"returned 3 in action 0, dimension 6"),
     ],
 )
 def test_actions_that_must_not_be_executed(actions, message):
@@ -189,7 +189,7 @@ def test_actions_that_must_not_be_executed(actions, message):
     assert len(env.executed) == PROFILE.wait_steps
 
 
-def test_only_executed_actions_are_judged():
+def test_only_executed_actions_are_checked():
     """Beyond the chunk's part in use, the step limit and success, a value may be what it likes."""
     actions = np.tile(np.array([0.1] * 6 + [1.0], np.float32), (8, 1))
     actions[3:, 6] = 1.6
@@ -217,7 +217,7 @@ def act_until(step, error):
 
 
 @pytest.mark.parametrize("error", [np.full((1, 7), 200.0), PolicyRefused("no", 422), PolicyUnavailable("broken", 500)])
-def test_what_is_forgiven_ends_the_episode_and_stands_in_its_record(error):
+def test_forgiven_fault_ends_the_episode_and_is_recorded(error):
     asked = []
     record = run_episode(
         DiaryEnv(), 0, np.zeros(5), act=act_until(4, error), spec=spec(), session="s",
@@ -229,7 +229,7 @@ def test_what_is_forgiven_ends_the_episode_and_stands_in_its_record(error):
         play(DiaryEnv(), act_until(4, error))
 
 
-def test_pictures_are_kept_only_where_they_are_asked_for():
+def test_images_are_stored_only_when_requested():
     assert play(DiaryEnv(), constant(1), cameras=("agentview",)).frames == {}
     record = run_episode(
         DiaryEnv(), 0, np.zeros(5), act=constant(1), spec=spec(cameras=("agentview",)), session="s",

@@ -1,4 +1,4 @@
-"""Run folders and who may work on them: pairs of real processes that want the same run at the same moment."""
+"""Run directories and who may work on them: pairs of real processes that want the same run at the same moment."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ ROUNDS = 30
 EVALUATOR = """
 import json, sys, time
 from pathlib import Path
-from vla_evaluation.runs import folders as rundir
+from vla_evaluation.runs import directories as rundir
 from vla_evaluation.store.records import StoreError
 
 print("ready", flush=True)
@@ -72,7 +72,7 @@ def finished(directory) -> list[tuple[int, int]]:
         return [(f.task, f.episode) for f in store.finished()]
 
 
-def test_two_evaluators_of_one_id_do_every_episode_once(tmp_path):
+def test_two_evaluators_of_one_id_run_every_episode_once(tmp_path):
     refusals = []
     with evaluators() as pair:
         for number in range(ROUNDS):
@@ -86,7 +86,7 @@ def test_two_evaluators_of_one_id_do_every_episode_once(tmp_path):
     assert not list(tmp_path.glob("*/.run.sqlite*")), "a draft was left behind"
 
 
-def test_made_up_ids_of_the_same_second_differ(tmp_path):
+def test_generated_ids_are_unique(tmp_path):
     with evaluators(4) as four:
         for _ in range(ROUNDS // 3):
             said = together(four, tmp_path, None)
@@ -95,18 +95,18 @@ def test_made_up_ids_of_the_same_second_differ(tmp_path):
     assert len(rundir.find_runs(tmp_path)) == 4 * (ROUNDS // 3)
 
 
-def test_a_run_that_another_process_works_on_is_refused_before_anything_is_made(tmp_path):
+def test_locked_run_is_rejected_before_any_change(tmp_path):
     (tmp_path / "run").mkdir()
     with (
         rundir.lock(tmp_path / "run"),
-        pytest.raises(rundir.RunRefused, match=r"process \d+ \(started 20.*\) is working on run 'run'; wait for it"),
+        pytest.raises(rundir.RunRefused, match=r"process \d+ \(started 20.*\) is already running 'run'; wait"),
         rundir.open_run(tmp_path, IDENTITY, PLAN, run_id="run", resume=None, label="x"),
     ):
         pass
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
 
 
-def test_a_store_is_named_once(tmp_path):
+def test_store_is_created_once(tmp_path):
     """Where a file system knows no locks, the second of two that make the same run is refused all the same."""
     facts = {"suite": "libero_goal", "config_hash": "abc", "plan": PLAN, "meta": {}}
     with RunStore.create(tmp_path / "run.sqlite", **facts) as store:
@@ -129,5 +129,5 @@ def test_two_real_evaluations_of_one_id(tmp_path):
             codes = sorted(one.process.wait(120) for one in (first, second))
             said = first.output + second.output
     assert codes in ([0, 0], [0, 2]), said
-    assert codes == [0, 0] or "is working on run 'run'" in said
+    assert codes == [0, 0] or "is already running 'run'" in said
     assert sorted(results(tmp_path / "runs" / "run")) == [(0, 0), (0, 1)]

@@ -62,13 +62,13 @@ def test_quiet_start_in_an_empty_home(libero_assets, tmp_path):
     assert (tmp_path / "work" / "libero" / "config.yaml").exists()
 
 
-def test_without_gl_everything_but_pictures_works(libero_assets, tmp_path):
+def test_without_gl_everything_but_rendering_works(libero_assets, tmp_path):
     run = run_episode(libero_assets, tmp_path, render="none", CUDA_VISIBLE_DEVICES="3", MUJOCO_EGL_DEVICE_ID="0")
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["gl"] == "disable"
 
 
-def test_osmesa_draws_the_same_where_egl_is_missing(libero_assets, tmp_path):
+def test_osmesa_renders_the_same_without_egl(libero_assets, tmp_path):
     """Both are llvmpipe."""
     if not ctypes.util.find_library("OSMesa") or choose("cpu", environ={}).backend != "egl":
         pytest.skip("this machine has not both, EGL in software and OSMesa")
@@ -114,7 +114,7 @@ def test_cuda_order_is_translated_to_egls(devices):
     assert choose("gpu", environ={"CUDA_VISIBLE_DEVICES": "1", "MUJOCO_EGL_DEVICE_ID": "1"}).device == 1
 
 
-def test_what_the_caller_says_about_threads_stays():
+def test_thread_settings_of_the_caller_are_kept():
     told = {"OMP_NUM_THREADS": "3", "LP_NUM_THREADS": "2"}
     assert thread_environment({"OTHER": "x", **told}).items() >= {**told, "MKL_NUM_THREADS": "1", "OTHER": "x"}.items()
     assert [thread_environment({}, many)["LP_NUM_THREADS"] for many in (0, 1, 2, 9)] == ["0", "0", "2", "4"]

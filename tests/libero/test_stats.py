@@ -30,7 +30,7 @@ def test_wilson_is_symmetric_and_bounded():
     assert wilson(0, 0) == (0.0, 1.0)
 
 
-def test_wilson_refuses_impossible_counts():
+def test_wilson_rejects_impossible_counts():
     with pytest.raises(ValueError, match="3 successes of 2 trials"):
         wilson(3, 2)
 

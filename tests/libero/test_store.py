@@ -37,7 +37,7 @@ def total(store, key):
     return sum(row[key] for row in store.counts().values())
 
 
-def test_a_worker_gets_its_own_task_in_order_and_others_spread(store):
+def test_worker_stays_with_its_task_and_workers_spread(store):
     invocation = store.begin_invocation(0.0)
     first = store.lease("a", invocation, 0.0, LEASE_S)
     second = store.lease("b", invocation, 0.0, LEASE_S)
@@ -108,7 +108,7 @@ def test_errors_are_retried_a_bounded_number_of_times_and_never_counted(tmp_path
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_result_that_is_not_json_is_refused_and_its_episode_is_tried_again(store, number):
+def test_invalid_json_result_is_rejected_and_retried(store, number):
     """The worker that gets the error ends, so this is a fault of the machinery and no result."""
     invocation = store.begin_invocation(0.0)
     lease = store.lease("a", invocation, 0.0, LEASE_S)
@@ -148,7 +148,7 @@ def test_a_failed_publish_leaves_the_episode_open(store):
     assert store.finish(lease, result(), 2.0)
 
 
-def test_resume_takes_orphans_over_and_keeps_what_is_done(tmp_path):
+def test_resume_takes_back_leases_and_keeps_finished_episodes(tmp_path):
     with make_store(tmp_path) as store:
         invocation = store.begin_invocation(0.0)
         store.finish(store.lease("a", invocation, 0.0, LEASE_S), result(False), 1.0)
@@ -172,7 +172,7 @@ def test_an_invocation_that_was_cut_off_ended_with_its_last_report(store):
     assert second["ended"] is None
 
 
-def test_facts_can_be_added_to_a_finished_episode_by_its_own_worker_only(store):
+def test_only_the_worker_adds_to_a_finished_episode(store):
     invocation = store.begin_invocation(0.0)
     lease = store.lease("a", invocation, 0.0, LEASE_S)
     store.finish(lease, result(), 1.0)
@@ -182,7 +182,7 @@ def test_facts_can_be_added_to_a_finished_episode_by_its_own_worker_only(store):
     assert store.finished()[0].result["video"] == "videos/0-0.mp4"
 
 
-def test_places_follow_the_order_of_finishing_per_task_and_outcome(store):
+def test_outcome_rank_follows_the_order_of_finishing(store):
     invocation = store.begin_invocation(0.0)
     leases = [store.lease("a", invocation, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
     for lease, success, at in zip(leases, (True, False, True, True), (3.0, 4.0, 1.0, 3.0), strict=True):
@@ -190,7 +190,7 @@ def test_places_follow_the_order_of_finishing_per_task_and_outcome(store):
     assert [store.outcome_rank(lease) for lease in leases] == [1, 0, 0, 2]
 
 
-def test_a_video_falls_to_one_worker_of_a_later_invocation(store):
+def test_missing_video_is_claimed_by_one_worker(store):
     invocation = store.begin_invocation(0.0)
     leases = [store.lease("a", invocation, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
     for lease, success, at in zip(leases, (True, False, True, False), (4.0, 3.0, 1.0, 2.0), strict=True):
@@ -234,7 +234,7 @@ def start(path: Path, name: str) -> subprocess.Popen:
     )
 
 
-def test_processes_share_a_store_and_one_dies_by_kill_9(tmp_path):
+def test_processes_share_a_store_and_one_is_killed(tmp_path):
     plan = [(task, episode) for task in range(4) for episode in range(15)]
     with make_store(tmp_path, plan) as store:
         invocation = store.begin_invocation(0.0)
@@ -273,7 +273,7 @@ def test_full_disk_is_a_clear_error_and_nothing_is_lost(store):
 
 
 @pytest.mark.parametrize("damage", ["head", "middle", "truncated"])
-def test_a_damaged_store_is_refused_and_left_alone(tmp_path, damage):
+def test_damaged_store_is_rejected_and_not_changed(tmp_path, damage):
     with make_store(tmp_path, plan=[(t, e) for t in range(10) for e in range(50)]) as store:
         store.begin_invocation(0.0)
         path = store.path
@@ -290,12 +290,12 @@ def test_a_damaged_store_is_refused_and_left_alone(tmp_path, damage):
     assert path.read_bytes() == bytes(data)
 
 
-def test_a_missing_store_says_what_to_do(tmp_path):
-    with pytest.raises(StoreError, match="runs list"):
+def test_missing_store_reports_the_next_step(tmp_path):
+    with pytest.raises(StoreError, match="./lab runs"):
         RunStore(tmp_path / "run.sqlite")
 
 
-def test_another_schema_version_is_refused(store):
+def test_other_schema_version_is_rejected(store):
     store.db.execute("PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="schema version 99"):
         RunStore(store.path)

@@ -24,7 +24,7 @@ from vla_evaluation.pictures import video
         ("sample", False, 3, False),
     ],
 )
-def test_which_episodes_get_a_video(mode, success, shown, expected):
+def test_episodes_with_video(mode, success, shown, expected):
     assert video.should_render(mode, success, shown) is expected
 
 
@@ -51,7 +51,7 @@ class PaintingEnv:
         return image
 
 
-def test_frames_are_upright_and_pictures_of_the_episode_are_used_again():
+def test_frames_are_upright_and_episode_images_are_reused():
     env, states = PaintingEnv(), np.arange(9.0)[:, None] * 10
     already = np.full((64, 64, 3), 77, np.uint8)
     frames = list(video.render_frames(env, "any", states, {4: already}, 2))
@@ -76,7 +76,7 @@ def test_a_video_plays_in_browsers_and_has_a_still_of_its_end(tmp_path):
     assert abs(np.asarray(Image.open(tmp_path / "v.jpg")).mean() - 190) <= 3
 
 
-def test_a_broken_off_video_leaves_nothing(tmp_path):
+def test_interrupted_video_leaves_no_file(tmp_path):
     def frames():
         yield np.zeros((64, 64, 3), np.uint8)
         raise KeyboardInterrupt

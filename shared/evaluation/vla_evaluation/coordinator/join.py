@@ -67,7 +67,7 @@ class JoinConfig:
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"invalid --workers {self.workers}; expected 1 or more")
         if self.patience_s <= 0:
-            raise ValueError(f"patience_s is {self.patience_s:g}; expected more than 0")
+            raise ValueError(f"the patience must be above 0 s, got {self.patience_s:g} s")
         if self.name is not None:
             require_directory_name("name", self.name)
 
