@@ -243,7 +243,7 @@ def test_a_volume_that_is_closed_to_the_caller_is_told_before_anything_is_made(t
     assert last.startswith(f"lab: the volume {tmp_path / place}") and "set VLALAB_VOLUME to a " in last
     assert "installing" not in done.stderr
     assert (
-        os.geteuid() != 0 or f", which is {owners.name_of(4001)}'s, is not readable" in last or "not writable" in last
+        os.geteuid() != 0 or f", which is {owners.user_name(4001)}'s, is not readable" in last or "not writable" in last
     )
 
 

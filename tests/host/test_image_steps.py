@@ -28,7 +28,7 @@ def load(path: str, name: str):
 def flash(monkeypatch, tmp_path):
     step = load("common/flash/install.py", "flash_step")
     monkeypatch.setattr(step, "_torch", lambda: {"torch": "2.2", "cxx11abi": "FALSE"})
-    monkeypatch.setattr(step, "FOLDER", tmp_path)
+    monkeypatch.setattr(step, "DIRECTORY", tmp_path)
     return step
 
 

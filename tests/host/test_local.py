@@ -185,8 +185,8 @@ from tests.ports import free_ports
 from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.runtimes import both, local
-folder, compose.FILE = Path({folder!r}), Path({compose!r})
-venvs.ensure = lambda name: venvs.Environment(name, folder)
+directory, compose.FILE = Path({directory!r}), Path({compose!r})
+venvs.ensure = lambda name: venvs.Environment(name, directory)
 local.start("small", instance_name="private", attached=True)
 both.wait_ready(local, "private", 60)
 print("ready", flush=True)
