@@ -96,7 +96,7 @@ import os, sys
 from vlalab.host import state
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
-print(state.folder())
+print(state.directory())
 """
 
 
