@@ -111,7 +111,7 @@ def test_an_image_that_a_container_uses_stays_and_is_told(speaking, capsys):
     ("text", "size"), [("1.46GB", 1.46e9), ("12.3kB", 12300), ("0B", 0), ("N/A", 0), ("85.5MB", 85.5e6), ("1TB", 1e12)]
 )
 def test_the_engines_sizes(text, size):
-    assert cleaning.size_of(text) == pytest.approx(size)
+    assert cleaning.parse_size(text) == pytest.approx(size)
 
 
 # --- local environments -------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_an_environment_that_a_program_runs_from_stays(tree, capsys):
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == b"up\n"  # /proc shows no command line while a program is being loaded
-            assert cleaning.users_of(tree / "images/small/.venv") == [process.pid]
+            assert cleaning.processes_using(tree / "images/small/.venv") == [process.pid]
             assert cleaning.clean(venvs=True, yes=True) == 1, "the admins' goes"
         finally:
             process.communicate(b"\n")
@@ -163,6 +163,6 @@ def test_files_that_the_cache_shares_free_nothing(tmp_path):
     (tmp_path / "venv" / "own").write_bytes(b"x" * 100_000)
     (tmp_path / "cache").write_bytes(b"x" * 100_000)
     os.link(tmp_path / "cache", tmp_path / "venv" / "shared")
-    freed = cleaning.freed_by(tmp_path / "venv")
+    freed = cleaning.freed_bytes(tmp_path / "venv")
     assert 100_000 <= freed < 150_000
     assert images.spell_size(freed) == "0 MB"

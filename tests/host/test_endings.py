@@ -243,7 +243,7 @@ def test_a_volume_that_is_closed_to_the_caller_is_told_before_anything_is_made(t
     assert last.startswith(f"lab: the volume {tmp_path / place}") and "set VLALAB_VOLUME to a " in last
     assert "installing" not in done.stderr
     assert (
-        os.geteuid() != 0 or f", which is {owners.name_of(4001)}'s, is not readable" in last or "not writable" in last
+        os.geteuid() != 0 or f", which is {owners.user_name(4001)}'s, is not readable" in last or "not writable" in last
     )
 
 
@@ -260,9 +260,8 @@ def test_lines_for_a_person_are_plain_where_the_terminal_knows_no_codes():
 def test_a_message_ends_its_lines_between_words_and_leaves_commands_whole():
     sentence = "a policy at http://127.0.0.1:8001 answers, but speaks another version of the contract; "
     command = "./lab eval libero_goal --policy http://127.0.0.1:8001 --trials 2 --workers 2 --video none"
-    body = (
-        f"from vlalab.host.console import LabError, say\nsay({sentence * 2 + command!r})\nprint('x' * 9 + ' y' * 50)\n"
-    )
+    body = f"from vlalab.host.console import LabError, say\nsay({sentence * 2 + command!r})\n"
+    body += "print('x' * 9 + ' y' * 50)\n"
     program = f"from vlalab.host.borrowed import endings\ndef main():\n    exec({body!r})\nendings.run(main)"
     with Screen([sys.executable, "-c", program], columns=80) as screen:
         assert screen.wait() == 0

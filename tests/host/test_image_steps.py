@@ -69,7 +69,7 @@ def test_a_wheel_must_have_the_sha256_that_was_given(flash, tmp_path, capsys):
 def test_a_wheel_that_cannot_be_had_names_the_ways_out(flash):
     with (
         refusing() as nobody,
-        pytest.raises(OSError, match=r"FLASH_ATTN_URL.*flash-attn-wheel=FOLDER.*--flash-attn none"),
+        pytest.raises(OSError, match=r"FLASH_ATTN_URL.*flash-attn-wheel=DIRECTORY.*--flash-attn none"),
     ):
         flash.wheel(f"{nobody}/flash_attn.whl")
 

@@ -86,7 +86,7 @@ def install(place, copy_clone):
 
 def python_of_all() -> bool:
     found = [pythons.find(version, Path("/usr")) for version in venvs.VERSIONS]
-    return any(one and owners.open_to_all(one) for one in found)
+    return any(one and owners.is_world_readable(one) for one in found)
 
 
 def contents(clone: Path) -> dict[str, tuple[int, int]]:
@@ -104,7 +104,7 @@ def students(place, install):
 @as_root
 def test_what_root_installs_is_on_a_python_that_all_can_run(install):
     for python in (install / ".venv/bin/python", install / "images/libero/.venv/bin/python"):
-        assert owners.open_to_all(python), f"{python} leads to {python.resolve()}"
+        assert owners.is_world_readable(python), f"{python} leads to {python.resolve()}"
 
 
 @as_root

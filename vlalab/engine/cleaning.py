@@ -93,7 +93,7 @@ def _old_images(usage: dict, all_users: bool) -> list[Item]:
         return []
     ids = {id_.removeprefix("sha256:")[:12] for id_, _ in old}
     rows = [row for row in usage.get("Images") or () if row["ID"].removeprefix("sha256:")[:12] in ids]
-    size = int(sum(size_of(row["UniqueSize"]) for row in rows))
+    size = int(sum(parse_size(row["UniqueSize"]) for row in rows))
     tags = sorted({name for _, name in old if not name.startswith("sha256:")})
     title = f"{len(old)} old image{'' if len(old) == 1 else 's'}" + (f" ({', '.join(tags)})" if tags else "")
     consequence = f"frees more if they share layers only with each other; images of tag {images.tag()} stay"
@@ -114,7 +114,7 @@ def _build_cache(usage: dict) -> list[Item]:
         for row in usage.get("BuildCache") or ()
         if not any(row.get(k) in ("true", True) for k in ("InUse", "Shared"))
     ]
-    size = int(sum(size_of(row["Size"]) for row in unshared))
+    size = int(sum(parse_size(row["Size"]) for row in unshared))
     if not size:
         return []
     consequence = "shared with other projects of this engine; the next build downloads everything again"
@@ -123,7 +123,7 @@ def _build_cache(usage: dict) -> list[Item]:
     ]
 
 
-def size_of(text: str) -> float:
+def parse_size(text: str) -> float:
     """Parse a size in the engine's format into bytes: '1.46GB', '12.3kB', 'N/A' (0)."""
     match = re.fullmatch(r"([\d.]+)\s*([kKMGT]?B)", text.strip())
     return float(match[1]) * UNITS[match[2].upper()] if match else 0.0
@@ -139,12 +139,12 @@ def _venvs() -> list[Item]:
         env = venvs.named(name, paths.ROOT)
         if not env.venv.exists():
             continue
-        if pids := users_of(env.venv):
+        if pids := processes_using(env.venv):
             say(f"the local environment '{name}' stays: processes {', '.join(map(str, pids))} run from it")
             continue
         consequence = ("the next use" if env.is_without_image else f"./lab env {name}") + " installs it again"
         items.append(
-            Item(f"the local environment '{name}'", freed_by(env.venv), consequence, lambda env=env: _remove(env))
+            Item(f"the local environment '{name}'", freed_bytes(env.venv), consequence, lambda env=env: _remove(env))
         )
     return items
 
@@ -159,13 +159,13 @@ def _remove(env: venvs.Environment) -> None:
             ) from error
 
 
-def users_of(venv: Path) -> list[int]:
+def processes_using(venv: Path) -> list[int]:
     """Return the pids of the visible processes that were started from a virtual environment."""
     pids = sorted(int(path.name) for path in Path("/proc").glob("[0-9]*"))
     return [pid for pid in pids if (processes.command(pid) or [""])[0].startswith(f"{venv}/")]
 
 
-def freed_by(directory: Path) -> int:
+def freed_bytes(directory: Path) -> int:
     """Return the bytes that removing a directory frees, without files shared with uv's cache (hard links)."""
     total = 0
     for root, _, files in os.walk(directory):

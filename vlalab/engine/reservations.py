@@ -35,10 +35,10 @@ def files(service: str, variables: Mapping[str, str]) -> list[Path]:
             return []
     names = choice.split(",") if choice else ["0"]
     by_cdi = not docker.has_nvidia_runtime() and bool(docker.cdi_devices(docker.info()))
-    return [_made(service, names, by_cdi) if by_cdi or len(names) > 1 else compose.GPU_FILE]
+    return [_write_reservation(service, names, by_cdi) if by_cdi or len(names) > 1 else compose.GPU_FILE]
 
 
-def _made(service: str, names: list[str], by_cdi: bool) -> Path:
+def _write_reservation(service: str, names: list[str], by_cdi: bool) -> Path:
     """Write a service's part of compose.gpu.yaml with these devices to the state directory; return its path."""
     request = dict(compose.device_request(service))
     request["device_ids"] = [f"nvidia.com/gpu={name}" for name in names] if by_cdi else names

@@ -85,7 +85,7 @@ def _existing_ancestor(root: Path) -> Path:
 
 def _described(root: Path) -> str:
     uid = _existing_ancestor(root).stat().st_uid
-    return str(root) if uid == os.geteuid() else f"{root}, which is {owners.name_of(uid)}'s,"
+    return str(root) if uid == os.geteuid() else f"{root}, which is {owners.user_name(uid)}'s,"
 
 
 def give(path: Path) -> None:

@@ -31,7 +31,9 @@ def uv_environment() -> dict[str, str]:
     """
     inherited = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
     python_directory = (
-        {} if owners.serves(os.path.expanduser("~"), ROOT) else {"UV_PYTHON_INSTALL_DIR": str(ROOT / ".pythons")}
+        {}
+        if owners.readers_can_run(os.path.expanduser("~"), ROOT)
+        else {"UV_PYTHON_INSTALL_DIR": str(ROOT / ".pythons")}
     )
     return {"UV_SYSTEM_CERTS": "1", "UV_HTTP_RETRIES": "8", **python_directory, **inherited}
 
@@ -68,7 +70,7 @@ def find(version: str, directory: Path = ROOT) -> str | None:
     first = None
     for path in _candidates(version):
         if os.path.exists(path) and (interpreter := runs_as(path, version)):
-            if owners.serves(interpreter, directory):
+            if owners.readers_can_run(interpreter, directory):
                 return interpreter
             first = first or interpreter
     return first

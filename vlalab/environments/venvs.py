@@ -115,21 +115,21 @@ def named(name: str, root: Path = ROOT) -> Environment:
 def ensure(name: str, root: Path = ROOT) -> Environment:
     """Return the environment; install it or update it to its lock first, if needed."""
     env = named(name, root)
-    host = owners.host_of_root(root)
+    host = owners.owner_if_root(root)
     if env.is_ready() and (host is None or host.owns(env.venv)):
         return env
     if host:  # the clone's owner installs it; files that an earlier root left are removed first
         for left in (env.venv, env.directory / ".venv.lock"):
             if os.path.lexists(left) and not host.owns(left):
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-        whose = owners.name_of(host.uid)
+        whose = owners.user_name(host.uid)
         say(f"{root} belongs to {whose}; installing environment '{name}' as that user")
         command = [sys.executable, "-I", "-m", "vlalab.environments.venvs", name, str(root)]
         if subprocess.run(command, stdin=subprocess.DEVNULL, cwd=root, **host.process(root)).returncode != 0:
             raise LabError(f"environment '{name}' could not be installed as {whose}; see the messages above")
         return env
     if not os.access(env.directory, os.W_OK | os.X_OK):
-        whose = owners.name_of(env.directory.stat().st_uid)
+        whose = owners.user_name(env.directory.stat().st_uid)
         lack = "is not complete, or not of its lock" if env.venv.exists() else "is not installed"
         if env._read_stamp() == env.stamp():
             lack = "uses a Python that you cannot run; remove images/*/.venv to install it with another"
@@ -171,7 +171,7 @@ def _make(env: Environment) -> None:
             )
         shutil.rmtree(env.venv, ignore_errors=True)
         if env.venv.exists():
-            whose = owners.name_of(env.venv.stat().st_uid)
+            whose = owners.user_name(env.venv.stat().st_uid)
             raise LabError(f"cannot replace {env.venv}, which belongs to {whose}; as {whose} run: rm -r {env.venv}")
         uv(["venv", "--no-project", "--python", _interpreter(env), str(env.venv)])
     count = sum(line[:1].isalnum() for line in env.lock.read_text().splitlines())
@@ -197,7 +197,7 @@ def _interpreter(env: Environment) -> str:
     preferred = env.versions[0]
     installed = [python for version in env.versions if (python := pythons.find(version, env.directory))]
     for python in installed:
-        if owners.serves(python, env.directory):
+        if owners.readers_can_run(python, env.directory):
             note = ""
             if python != installed[0]:
                 closed = f"users who can read {env.directory} cannot run that one"

@@ -73,7 +73,7 @@ def agreed(question: str) -> bool:
         return False
 
 
-def fitted(title: str, number: str, detail: str, width: int) -> str:
+def fit_line(title: str, number: str, detail: str, width: int) -> str:
     """Return a line of at most `width` characters: the full number; title and detail share the rest."""
     room = max(0, width - len(number) - 2)
     detail = detail[: max(room // 2, room - len(title))]
@@ -101,7 +101,7 @@ class Status:
         if self.live:
             width = shutil.get_terminal_size().columns - 1
             title, detail = endings.plain(self.title), endings.plain(self.detail)
-            text = fitted(f"lab: {title}", f" … {self.seconds():.0f} s", detail, width)
+            text = fit_line(f"lab: {title}", f" … {self.seconds():.0f} s", detail, width)
             print("\r\033[K" + text, end="", file=endings.unfiltered(sys.stderr), flush=True)
 
     @contextmanager

@@ -46,13 +46,13 @@ class Owner:
         return path.lstat().st_uid == self.uid
 
 
-def host_of_root(root: Path = paths.ROOT) -> Owner | None:
+def owner_if_root(root: Path = paths.ROOT) -> Owner | None:
     """Return the owner of a clone if the caller is root and the owner is not; else None."""
     status = root.stat()
     return Owner(status.st_uid, status.st_gid) if os.geteuid() == 0 != status.st_uid else None
 
 
-def name_of(uid: int) -> str:
+def user_name(uid: int) -> str:
     """Return a user's name, or "user 1234" if the uid has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
@@ -60,7 +60,7 @@ def name_of(uid: int) -> str:
         return f"user {uid}"
 
 
-def open_to_all(path: str | Path) -> bool:
+def is_world_readable(path: str | Path) -> bool:
     """Return whether every user can read a file or directory, including all its parent directories."""
     real = Path(os.path.realpath(path))
     try:
@@ -71,6 +71,6 @@ def open_to_all(path: str | Path) -> bool:
         return False
 
 
-def serves(python: str | Path, root: Path) -> bool:
+def readers_can_run(python: str | Path, root: Path) -> bool:
     """Return whether every reader of the clone can run that Python; one in a home may not be readable."""
-    return open_to_all(python) or not open_to_all(root)
+    return is_world_readable(python) or not is_world_readable(root)

@@ -251,7 +251,8 @@ def start(
     if attached:
         name = f"{compose.project()}-{name}"
         _GUARDS[name] = guard.start(name)
-    arguments, files = _start_arguments(service_name, name, attached, _me(), published), _files(service_name, settings)
+    arguments = _start_arguments(service_name, name, attached, _caller_identity(), published)
+    files = _files(service_name, settings)
     docker.compose(arguments, files=files, variables=_variables(settings))
     if attached:  # `compose run` drops the restart rule
         docker.run(["update", "--restart", compose.read()[service_name].restart, name])
@@ -288,7 +289,7 @@ def _start_arguments(service: str, name: str, attached: bool, owner: str, publis
     return ["run", "--detach", "--no-deps", *flags, "--name", name, "--label", f"{OWNER}={owner}", service]
 
 
-def _me() -> str:
+def _caller_identity() -> str:
     me = identify(os.getpid())
     assert me is not None
     return f"{platform.node()} {me.pid} {me.start_ticks} {me.boot_id}"
@@ -330,7 +331,7 @@ def run(
     seen = {"VLALAB_VOLUME": volume, **settings}
     arguments = [
         "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
-        "--label", f"{OWNER}={'PID' if dry_run else _me()}",
+        "--label", f"{OWNER}={'PID' if dry_run else _caller_identity()}",
         *(word for item in seen.items() for word in ("--env", "=".join(item))),
         *(["--publish", f"{listens}:{port}"] if listens else []),
         *_network(),
@@ -373,10 +374,8 @@ def _network() -> list[str]:
 def shell(service_name: str, command: str | None = None, dry_run: bool = False) -> int:
     """Open a shell in a service's image, with its restrictions, or run one command line; return the exit code."""
     inner = ["bash", "-c", command] if command else ["bash"]
-    arguments, files = (
-        ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner],
-        _files(service_name, {}),
-    )
+    arguments = ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner]
+    files = _files(service_name, {})
     if dry_run:
         print(_command_line(arguments, files))
         return 0
@@ -394,7 +393,7 @@ def follow_log(name: str, lines: int, follow: bool) -> None:
 def close(container: Container, keep_log: bool) -> None:
     """Stop a private instance. keep_log: save its log for the user."""
     if keep_log:
-        say(f"the policy's log: {logs.keep(container.name, container.last_words(lines=10_000))}")
+        say(f"the policy's log: {logs.save(container.name, container.last_words(lines=10_000))}")
     container.stop()
 
 

@@ -125,7 +125,7 @@ def start(
     command, environment = resolve(service, env)
     gpu, visible = gpus.visible(service_name, settings)
     port = service.ports[0] if service.ports else None
-    logs.sweep()
+    logs.remove_stale()
     return launch(
         name, command, {**environment, **visible}, restart=service.restart,
         settings={key: settings.get(key, "") for key in service_settings.names_of(service_name)},
@@ -249,9 +249,9 @@ def close(private_instance: Instance, keep_log: bool) -> None:
     """Stop a private instance. keep_log: keep its log for the user."""
     (instance(private_instance.name) or private_instance).stop()
     if keep_log:
-        say(f"the policy's log: {logs.keep(private_instance.name)}")
+        say(f"the policy's log: {logs.save(private_instance.name)}")
     else:
-        logs.drop(private_instance.name)
+        logs.remove(private_instance.name)
 
 
 def address(instance: Instance) -> str:

@@ -46,25 +46,25 @@ def open_private(path: Path) -> int:
     return descriptor
 
 
-def keep(name: str, text: str | None = None) -> Path:
+def save(name: str, text: str | None = None) -> Path:
     """Save a private instance's log for the user and return its path. text: the log, if it is not a file yet."""
     path = place(name, make=True)
     if text is not None:
         state.write(path, f"{text}\n")
     elif (private_path := place(name, attached=True)).exists():
         private_path.replace(path)
-        drop(name)
+        remove(name)
     return path
 
 
-def drop(name: str) -> None:
+def remove(name: str) -> None:
     """Remove the log of a private instance."""
     path = place(name, attached=True)
     for file in (path, _older(path)):
         file.unlink(missing_ok=True)
 
 
-def sweep() -> None:
+def remove_stale() -> None:
     """Remove logs and partial state files whose owner was killed; their names end with its pid."""
     top = state.directory(make=False)
     for path in [*(top / "logs" / "private").glob("*-*.log*"), *top.glob(".*.*.[0-9]*")]:

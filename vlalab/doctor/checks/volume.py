@@ -51,9 +51,9 @@ def owner(context: Case) -> Finding:
     for path in (context.volume, *below):
         status = path.lstat()
         if status.st_uid != uid and not status.st_mode & 0o002:
-            reason = f"{path} is {owners.name_of(status.st_uid)}'s; services run as {owners.name_of(uid)}"
+            reason = f"{path} is {owners.user_name(status.st_uid)}'s; services run as {owners.user_name(uid)}"
             return fail(reason, f"sudo chown {uid}:{gid} {shlex.quote(str(path))}", safe=True)
-    return ok(f"{owners.name_of(uid)}'s")
+    return ok(f"{owners.user_name(uid)}'s")
 
 
 @check("checkpoints", "checkpoints", FAIL, "./lab checkpoint MODEL", named_limit_s=600.0)
