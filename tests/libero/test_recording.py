@@ -371,7 +371,7 @@ def test_policy_without_successes_ends_with_a_message(light, tmp_path):
 
 
 def test_other_directories_are_rejected_as_recordings(recorded, tmp_path):
-    with pytest.raises(ValueError, match="has no recording"):
+    with pytest.raises(ValueError, match="is not a recording"):
         Demonstrations(tmp_path)
     damaged = Demonstrations(recorded).episodes[0]
     whole = damaged.path.read_bytes()
