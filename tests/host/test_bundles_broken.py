@@ -137,7 +137,7 @@ PATHS = (
 
 @pytest.mark.parametrize("name", PATHS)
 def test_a_path_that_leads_elsewhere_is_refused(tmp_path, volume, name):
-    assert "no file below checkpoints or assets" in refused(make(tmp_path / "x", files={name: b"harm"}), volume)
+    assert "not in checkpoints or assets" in refused(make(tmp_path / "x", files={name: b"harm"}), volume)
 
 
 @pytest.mark.parametrize("name", ["checkpoints/a/config.json/x", "checkpoints/" + "x" * 5000])

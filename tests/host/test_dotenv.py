@@ -99,8 +99,8 @@ def test_compose_agrees(tmp_path, outside):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('A=1\nV="open', "line 2.*quotes closed"),
-        ("V=${open", "line 1.*without its '}'"),
+        ('A=1\nV="open', "line 2.*closed quotes"),
+        ("V=${open", "line 1.*without '}'"),
         ("V=${MISSING:?set it}", "MISSING: set it"),
         ("V: yaml", "line 1.*expected NAME=value"),
     ],

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab.commands import evaluation, joining
+from vlalab.commands import distributed_eval, evaluation
 from vlalab.commands.evaluation import EvaluationRequest, choose_policy, describe_signal, resume_line
 from vlalab.description import compose
 from vlalab.environments import venvs
@@ -48,7 +48,7 @@ def test_an_unknown_suite_is_told_at_once(suite, says):
 def test_auto_takes_the_service_that_is_up_and_says_so():
     choice = choose_policy("auto", [up("random", 8002)], POLICIES, "oracle")
     assert (choice.url, choice.service) == ("http://127.0.0.1:8002", None)
-    assert "random" in choice.reason and "is up" in choice.reason
+    assert "random" in choice.reason and "running at" in choice.reason
 
 
 def test_auto_falls_back_to_the_oracle_and_says_so():
@@ -64,13 +64,12 @@ def test_the_oracle_that_the_pages_bring_gives_way_to_another_policy(answering, 
     assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "random"
     del there[1]
     assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "oracle"
-    assert evaluation.name_of_policy(EvaluationRequest("metaworld_mt10")) == "metaworld_oracle", (
-        "LIBERO's cannot play that"
-    )
+    metaworld = EvaluationRequest("metaworld_mt10")
+    assert evaluation.name_of_policy(metaworld) == "metaworld_oracle", "LIBERO's do not support it"
 
 
 def test_auto_names_the_services_it_did_not_take():
-    assert "replay up too" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").reason
+    assert "replay also up" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").reason
 
 
 def test_a_websockets_address_is_a_bridges_to_start():
@@ -85,7 +84,7 @@ def test_a_websockets_address_is_a_bridges_to_start():
     assert request.bridged() == request
     plain = EvaluationRequest("libero_goal", "http://host:8000")
     assert plain.bridged() == plain and plain.addresses == ["http://host:8000"]
-    with pytest.raises(LabError, match="is no address"):
+    with pytest.raises(LabError, match="ws://host:0 is not"):
         EvaluationRequest("libero_goal", "ws://host:0").bridged()
 
 
@@ -163,13 +162,13 @@ def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_w
     request = EvaluationRequest("libero_goal", f"http://127.0.0.1:{port}", "local", ("--policy-timeout-s", "5.0"))
     with pytest.raises(LabError, match="about to be made"):
         evaluation.run(request, "./lab eval libero_goal")
-    assert f"nobody answers at http://127.0.0.1:{port}; waiting up to 5 s for it" in capsys.readouterr().err
+    assert f"no answer from http://127.0.0.1:{port}; waiting up to 5 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["oracle", "replay"])
 def test_a_policy_of_the_simulator_is_not_asked_about_recorded_data(name):
     request = EvaluationRequest(None, name, "local", ("--dataset", "cups"), module="services.libero.offline")
-    with pytest.raises(LabError, match=f"'{name}' works from the simulator, .*name another: .*gr00t"):
+    with pytest.raises(LabError, match=f"'{name}' needs the simulator's state, .*gr00t"):
         evaluation.run(request, f"./lab offline {name} --dataset cups")
 
 
@@ -305,7 +304,7 @@ def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_liste
     """Its address is this machine's own, so a container would not reach it, whatever the evaluator runs in."""
     told = {"job": {"benchmark": "services.metaworld.benchmark"}, "runtime": "docker"}
     with answering(json.dumps(told).encode()) as url:
-        assert joining.join(url, "auto", {"workers": 2, "assets": None}, "auto", True, "none") == 0
+        assert distributed_eval.join(url, "auto", {"workers": 2, "assets": None}, "auto", True, "none") == 0
     printed = capsys.readouterr()
     assert f"-m services.metaworld join {url} --workers 2" in printed.out and "runtime local" in printed.err
 
@@ -313,15 +312,15 @@ def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_liste
 @pytest.mark.parametrize("said", [b"no JSON", b"[]", b'{"job": 3}'], ids=repr)
 def test_who_joins_something_else_is_told_by_the_program_that_joins(said, capsys):
     with answering(said) as url:
-        assert joining.join(url, "auto", {"workers": None, "assets": None}, "auto", True, "none") == 0
+        assert distributed_eval.join(url, "auto", {"workers": None, "assets": None}, "auto", True, "none") == 0
     assert f"-m services.libero join {url}" in capsys.readouterr().out
 
 
 def test_a_token_is_sent_to_the_address_that_was_given_and_to_no_other(monkeypatch):
     monkeypatch.setenv("VLALAB_TOKEN", "for-these-tests")
     with answering(b'{"job": {}}') as elsewhere, answering(b"", status=302, Location=f"{elsewhere}/v1/run") as url:
-        assert joining.fetch_run(elsewhere) == {"job": {}}
-        assert joining.fetch_run(url) == {}
+        assert distributed_eval.fetch_run(elsewhere) == {"job": {}}
+        assert distributed_eval.fetch_run(url) == {}
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ def test_a_file_is_found_from_where_one_stands_whatever_its_name(tmp_path):
     [
         (("transformer.atention",), "did you mean 'transformer.attention'?"),
         (("transformer.attention", "nowhere.py"), "file 'nowhere.py' not found"),
-        (("vla.bins", "--all", "."), "leave the exercise's name out"),
+        (("vla.bins", "--all", "."), "remove vla.bins"),
         (("--all", "nowhere"), "--all 'nowhere' not found"),
     ],
 )

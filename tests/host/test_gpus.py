@@ -54,7 +54,7 @@ def test_absent_failing_and_none_are_told_apart(smi):
     smi(f"echo '{MISMATCH}'; exit 18")
     assert (gpus.count(), gpus.problem()) == (0, MISMATCH)
     smi("exit 1")
-    assert gpus.problem() == "it ended with status 1"
+    assert gpus.problem() == "nvidia-smi exited with status 1"
     smi(2)
     assert (gpus.count(), gpus.problem()) == (2, None)
 
@@ -62,7 +62,7 @@ def test_absent_failing_and_none_are_told_apart(smi):
 def test_an_nvidia_smi_that_hangs_is_a_failure(smi, monkeypatch):
     monkeypatch.setattr(gpus, "ASK_S", 0.2)
     smi("exec sleep 30")
-    assert gpus.problem() == "it did not answer within 0.2 s"
+    assert gpus.problem() == "nvidia-smi did not answer within 0.2 s"
 
 
 @pytest.mark.parametrize("service", compose.gpu_services())
@@ -121,7 +121,7 @@ def test_what_dotenv_says_counts(smi):
     smi(2)
     assert reservations.files("openvla", {}) == [compose.GPU_FILE]
     assert reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "none"}) == []
-    with pytest.raises(LabError, match="VLALAB_OPENVLA_GPU first is no device"):
+    with pytest.raises(LabError, match="invalid VLALAB_OPENVLA_GPU first"):
         reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "first"})
 
 
@@ -147,7 +147,7 @@ def test_as_many_gpus_as_processes(smi, monkeypatch):
     assert programs.several_gpus("ws_mdl", 2, None) == "0,1"
     assert programs.several_gpus("ws_mdl", 1, None) is None
     assert programs.several_gpus("ws_mdl", 2, "1,2") == "1,2"
-    with pytest.raises(LabError, match="--gpus 2 needs a device for each process; --gpu 1 names 1"):
+    with pytest.raises(LabError, match="--gpus 2 requires 2 devices in --gpu, got 1"):
         programs.several_gpus("ws_mdl", 2, "1")
     monkeypatch.setenv("VLALAB_WS_MDL_GPU", "0,2")
     assert programs.several_gpus("ws_mdl", 2, None) is None

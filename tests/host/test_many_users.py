@@ -129,7 +129,7 @@ def test_two_students_at_once_on_one_install(install, students):
             assert answer.status == 200
         assert belongings(home) == {uid}
     assert len(set(urls.values())) == 2 and f"http://127.0.0.1:{port}" in urls.values()
-    assert "up: nothing" not in (refused := lab(BERT, students[BERT], install, "down", "oracle").stderr), refused
+    assert "Running: none" not in (refused := lab(BERT, students[BERT], install, "down", "oracle").stderr), refused
     assert contents(install) == before, "nothing was written into the install"
 
 

@@ -56,9 +56,9 @@ def test_a_folder_elsewhere_will_do_and_a_name_goes_before_a_folder_here(volume,
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("goal", "RUN 'goal' could be goal-oracle-1, goal-oracle-12; type some more of it"),
-        ("gaol-oracle-1", "RUN 'gaol-oracle-1' not found; did you mean 'goal-oracle-1'? ./lab runs lists all"),
-        ("", "there are goal-oracle-1, goal-oracle-12, spatial-random-1"),
+        ("goal", "RUN 'goal' is ambiguous: goal-oracle-1, goal-oracle-12"),
+        ("gaol-oracle-1", "RUN 'gaol-oracle-1' not found; did you mean 'goal-oracle-1'? Run ./lab runs to list all"),
+        ("", "known: goal-oracle-1, goal-oracle-12, spatial-random-1"),
         ("/nowhere", "RUN '/nowhere' not found"),
         ("begun", "RUN 'begun' not found"),
     ],
@@ -72,16 +72,16 @@ def test_what_means_none_is_told_in_one_sentence(volume, text, said):
 def test_an_empty_volume_says_what_makes_the_first(tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "not made yet"))
     for call in (lambda: runs.run("RUN", "latest"), lambda: runs.require("run")):
-        with pytest.raises(LabError, match=r"no run is in .*not made yet yet; first: ./lab eval libero_goal"):
+        with pytest.raises(LabError, match=r"no run in .*not made yet yet; create one: ./lab eval libero_goal"):
             call()
-    with pytest.raises(LabError, match="first: ./lab train transformer"):
+    with pytest.raises(LabError, match="create one: ./lab train transformer"):
         runs.model("--name", "mine", "transformer")
 
 
 def test_a_replay_without_a_run_is_refused_before_its_environment_is_made(volume, monkeypatch):
     for name, said in (("", "VLALAB_REPLAY_RUN=NAME"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
         monkeypatch.setenv("VLALAB_REPLAY_RUN", name)
-        with pytest.raises(LabError, match=f"replay cannot start yet: it lacks .*{said}"):
+        with pytest.raises(LabError, match=f"replay cannot start: missing .*{said}"):
             preflight.require_startable(["replay"], {})
     monkeypatch.setenv("VLALAB_REPLAY_RUN", "spat")
     preflight.require_startable(["replay"], {})

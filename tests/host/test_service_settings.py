@@ -20,7 +20,7 @@ def volume(tmp_path, monkeypatch):
 @pytest.mark.parametrize("service", manifests.models())
 @pytest.mark.parametrize("suite", ["libero_spatial", "libero_object", "libero_goal", "libero_10"])
 def test_a_suite_means_its_published_checkpoint(volume, service, suite):
-    with pytest.raises(LabError, match=rf"there are: none. Get one: ./lab checkpoint {service} --suite {suite}"):
+    with pytest.raises(LabError, match=rf"existing: none. Get one: ./lab checkpoint {service} --suite {suite}"):
         service_settings.from_flags(service, suite=suite)
     directory = volume / "checkpoints" / manifests.models()[service].checkpoints[suite]
     directory.mkdir(parents=True)
@@ -39,7 +39,7 @@ def test_the_base_model_is_of_no_suite_and_models_have_flags_of_their_own(volume
         "VLALAB_OPENVLA_UNNORM_KEY": "bridge_orig",
     }  # fmt: skip
     assert service_settings.from_flags("openvla", "base")["VLALAB_OPENVLA_UNNORM_KEY"] is None
-    with pytest.raises(LabError, match="--quant is for openvla, not for gr00t, oracle"):
+    with pytest.raises(LabError, match="--quant applies to openvla, not to gr00t, oracle"):
         service_settings.for_services(["gr00t", "oracle"], None, "mine", None, {"quant": "fp4"})
 
 
@@ -50,7 +50,7 @@ def test_a_checkpoint_is_a_name_or_a_path(volume, tmp_path):
     assert service_settings.from_flags("openvla", checkpoint=str(directory))["VLALAB_OPENVLA_CHECKPOINT"] == str(
         directory
     )
-    with pytest.raises(LabError, match=r"'other' not found in .*there are: mine.*--tiny"):
+    with pytest.raises(LabError, match=r"'other' not found in .*existing: mine.*--tiny"):
         service_settings.from_flags("openvla", checkpoint="other")
 
 
@@ -67,7 +67,7 @@ def test_devices_that_make_sense(gpu):
 
 
 def test_a_device_named_twice_is_told():
-    with pytest.raises(LabError, match="names a device twice"):
+    with pytest.raises(LabError, match="has a duplicate device"):
         service_settings.from_flags("gr00t", gpu="0,0")
 
 

@@ -112,7 +112,7 @@ def ended(served: Path, name: str) -> dict:
 def test_no_route_answers_without_its_secret(served, clone):
     for secret in ("", "another", SECRET):
         for method, path in ROUTES:
-            assert Asked(served, secret).ask(path, method) == (401, {"detail": "that is not the secret"})
+            assert Asked(served, secret).ask(path, method) == (401, {"detail": "wrong secret"})
     assert asked_of(clone) == []
 
 
