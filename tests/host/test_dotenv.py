@@ -105,6 +105,6 @@ def test_compose_agrees(tmp_path, outside):
         ("V: yaml", "line 1.*expected NAME=value"),
     ],
 )
-def test_what_is_no_variable_is_told_with_its_line(text, says, tmp_path, outside):
+def test_invalid_lines_are_reported_with_their_number(text, says, tmp_path, outside):
     with pytest.raises(LabError, match=rf"(?s)\.env, .*{says}|{says}"):
         ours(tmp_path, text)

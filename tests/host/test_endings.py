@@ -96,7 +96,7 @@ def test_ctrl_c_in_the_first_set_up_is_told_and_the_next_call_begins_anew(copy_c
     os.close(mine)
     os.close(theirs)
     assert (process.returncode, out) == (130, "")
-    assert said.splitlines()[-1] == "lab: stopped in the middle of the set-up; the next ./lab begins it anew"
+    assert said.splitlines()[-1] == "lab: setup interrupted; the next ./lab starts it again"
     others = [line for line in said.splitlines() if not line.startswith("lab: ")]
     assert others == [] or number == signal.SIGHUP  # of which sh itself says a word
     assert not (clone / ".venv" / ".stamp").exists()

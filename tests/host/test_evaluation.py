@@ -40,18 +40,18 @@ def up(service: str, port: int) -> local.Instance:
     ("suite", "says"),
     [("libero_goall", "did you mean 'libero_goal'"), ("goal", "Known: libero_spatial"), ("", "Known")],
 )
-def test_an_unknown_suite_is_told_at_once(suite, says):
+def test_unknown_suite_is_rejected(suite, says):
     with pytest.raises(LabError, match=says):
         EvaluationRequest(suite)
 
 
-def test_auto_takes_the_service_that_is_up_and_says_so():
+def test_auto_selects_and_reports_the_running_service():
     choice = choose_policy("auto", [up("random", 8002)], POLICIES, "oracle")
     assert (choice.url, choice.service) == ("http://127.0.0.1:8002", None)
     assert "random" in choice.reason and "running at" in choice.reason
 
 
-def test_auto_falls_back_to_the_oracle_and_says_so():
+def test_auto_falls_back_to_the_oracle_and_reports_it():
     choice = choose_policy("auto", [], POLICIES, "oracle")
     assert (choice.url, choice.service) == (None, "oracle")
     assert "oracle" in choice.reason
@@ -148,12 +148,12 @@ def test_a_url_is_taken_as_it_is():
     assert choose_policy("http://gpu-box:8000/", [up("oracle", 1)], POLICIES, "oracle").url == "http://gpu-box:8000"
 
 
-def test_an_unknown_policy_is_told_with_the_nearest():
+def test_unknown_policy_suggests_the_nearest():
     with pytest.raises(LabError, match="did you mean 'oracle'"):
         choose_policy("orcale", [], POLICIES, "oracle")
 
 
-def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_waited_for(monkeypatch, capsys):
+def test_silent_address_is_reported_with_the_timeout(monkeypatch, capsys):
     def not_yet(name: str):
         raise LabError("an environment was about to be made")
 
@@ -166,7 +166,7 @@ def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_w
 
 
 @pytest.mark.parametrize("name", ["oracle", "replay"])
-def test_a_policy_of_the_simulator_is_not_asked_about_recorded_data(name):
+def test_simulator_policy_is_rejected_for_recorded_data(name):
     request = EvaluationRequest(None, name, "local", ("--dataset", "cups"), module="services.libero.offline")
     with pytest.raises(LabError, match=f"'{name}' needs the simulator's state, .*gr00t"):
         evaluation.run(request, f"./lab offline {name} --dataset cups")
@@ -241,11 +241,11 @@ def test_the_evaluator_does_not_outlive_the_host_tool(tmp_path):
         ("./lab eval libero_goal --run-id=a", "./lab eval libero_goal --run-id=a"),
     ],
 )
-def test_the_line_that_goes_on(typed, says):
+def test_resume_command_line(typed, says):
     assert resume_line(typed) == says
 
 
-def test_what_an_exit_code_says():
+def test_exit_codes_are_described():
     assert "want of memory" in describe_signal(137) and describe_signal(139) == "SIGSEGV"
     assert [describe_signal(code) for code in (0, 1, 2, 130, 128, 255)] == [""] * 6
 
@@ -289,7 +289,7 @@ needs_libero = pytest.mark.skipif(
     ],
 )
 @needs_libero
-def test_what_is_killed_from_outside_is_told_with_the_line_that_goes_on(tmp_path, victim, says):
+def test_killed_evaluator_is_reported_with_the_resume_command(tmp_path, victim, says):
     with clone_eval(tmp_path, "--tasks", "0", "--trials", "30") as process:
         begun = next((line for line in process.stdout if line.startswith("libero_goal: 1 task")), "")
         assert begun, "the evaluation did not begin"
@@ -310,7 +310,7 @@ def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_liste
 
 
 @pytest.mark.parametrize("said", [b"no JSON", b"[]", b'{"job": 3}'], ids=repr)
-def test_who_joins_something_else_is_told_by_the_program_that_joins(said, capsys):
+def test_joining_another_service_is_reported_by_the_program(said, capsys):
     with answering(said) as url:
         assert distributed_eval.join(url, "auto", {"workers": None, "assets": None}, "auto", True, "none") == 0
     assert f"-m services.libero join {url}" in capsys.readouterr().out

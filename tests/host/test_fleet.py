@@ -87,7 +87,7 @@ def test_a_dead_a_slow_and_a_strange_machine_spoil_no_others_row(servers, tmp_pa
     assert found["strange"]["fix"] == f"ssh -p {servers[2].port} {getpass.getuser()}@127.0.0.1"
 
 
-def test_a_key_that_changed_is_refused(servers, tmp_path, capsys):
+def test_changed_host_key_is_rejected(servers, tmp_path, capsys):
     known = Path(os.environ["HOME"]) / ".ssh" / "known_hosts"
     before = known.read_text()
     known.write_text(before + f"[127.0.0.1]:{servers[2].port} {servers[0].key.with_suffix('.pub').read_text()}")
@@ -161,7 +161,7 @@ def test_status_and_restart_reach_each_machine_and_a_failure_is_its_own(verb, co
         assert Path(roots[0], "restarted").exists() and told["ill"]["what"] == "'oracle' ended with code 3"
 
 
-def test_an_inventory_says_who_they_are(servers, tmp_path, capsys):
+def test_inventory_lists_the_machines(servers, tmp_path, capsys):
     inventory = tmp_path / "machines.yaml"
     user, root = getpass.getuser(), saying(tmp_path / "lab", USABLE)
     inventory.write_text(

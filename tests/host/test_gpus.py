@@ -47,7 +47,7 @@ def smi(tmp_path, monkeypatch):
 # --- what there is ------------------------------------------------------------------------------------------
 
 
-def test_absent_failing_and_none_are_told_apart(smi):
+def test_missing_failing_and_empty_nvidia_smi_differ(smi):
     assert (gpus.count(), gpus.problem()) == (0, None), "no nvidia-smi"
     smi("echo 'No devices were found'; exit 6")
     assert (gpus.count(), gpus.problem()) == (0, None)
@@ -117,7 +117,7 @@ def test_one_device_is_the_variable_of_the_file_that_people_use_by_hand(smi, cho
     assert reservations.files("gr00t", {"VLALAB_GR00T_GPU": choice}) == [compose.GPU_FILE]
 
 
-def test_what_dotenv_says_counts(smi):
+def test_dotenv_selects_gpus(smi):
     smi(2)
     assert reservations.files("openvla", {}) == [compose.GPU_FILE]
     assert reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "none"}) == []
@@ -125,7 +125,7 @@ def test_what_dotenv_says_counts(smi):
         reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "first"})
 
 
-def test_an_engine_that_knows_gpus_by_cdi_alone_is_asked_in_its_names(smi, monkeypatch):
+def test_cdi_only_engine_gets_cdi_device_names(smi, monkeypatch):
     devices = [{"Source": "cdi", "ID": f"nvidia.com/gpu={name}"} for name in ("0", "1", "all")]
     monkeypatch.setattr(docker, "info", lambda: {"Runtimes": {"runc": {}}, "DiscoveredDevices": devices})
     smi(2)

@@ -50,7 +50,7 @@ def test_every_step_is_a_tag_and_every_setting_has_a_default(monkeypatch, capsys
     assert "did you mean 'docker_repository'" in capsys.readouterr().err
 
 
-def test_what_cannot_go_well_is_refused_first(monkeypatch):
+def test_invalid_settings_are_rejected_first(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(LabError, match="requires root; run: sudo"):
         host_setup.run(Setup(values=NOTHING))

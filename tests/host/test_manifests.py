@@ -44,12 +44,12 @@ def test_a_short_manifest_has_the_defaults(written):
         ("about: [", r"toy/manifest.yaml is not valid YAML"),
     ],
 )
-def test_a_bad_manifest_says_where_and_what(written, text, says):
+def test_invalid_manifest_reports_location_and_expectation(written, text, says):
     with pytest.raises(LabError, match=says):
         manifests.environment("toy", written(text))
 
 
-def test_an_environment_without_a_manifest_is_told(tmp_path):
+def test_missing_manifest_is_reported(tmp_path):
     with pytest.raises(LabError, match=r"toy/manifest.yaml cannot be read \(No such file"):
         manifests.environment("toy", tmp_path)
 

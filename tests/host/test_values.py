@@ -89,7 +89,7 @@ def words_with(name: str, flag, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "flag", "text"), CASES, ids=lambda one: getattr(one, "name", one))
-def test_a_bad_value_is_refused_in_one_sentence_before_anything_begins(call, name, flag, text):
+def test_invalid_value_is_rejected_in_one_sentence(call, name, flag, text):
     says = call(name, *words_with(name, flag, text))
     assert "\n" not in says and flag.label.lstrip("-") in says
     assert text.split(",")[0] in says
@@ -102,7 +102,7 @@ def test_there_are_many_such_flags():
 
 @pytest.mark.parametrize("lab", course.labs())
 @pytest.mark.parametrize("given", ["foo=3", "foo", "=", "epochs=0", "epochs=x", "seed", "precision=fp8", "keep=-1"])
-def test_a_setting_that_makes_no_sense_is_refused(call, lab, given):
+def test_invalid_setting_is_rejected(call, lab, given):
     says = call("train", lab, f"--set={given}")
     assert "--set" in says and "\n" not in says
 
@@ -194,7 +194,7 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["verify", "openvla", "--checkpoint", "nowhere"], "existing: none"),
     ],
 )
-def test_what_is_said(call, words, says):
+def test_messages(call, words, says):
     assert says in call(*words)
 
 
@@ -208,7 +208,7 @@ def test_what_is_said(call, words, says):
         ("(-inf, inf)", [-5, 0], [float("-inf")], "a number such as 7"),
     ],
 )
-def test_an_interval_holds_what_it_says(text, inside, beyond, words):
+def test_interval_contains_its_values(text, inside, beyond, words):
     interval = Interval(text)
     assert all(value in interval for value in inside)
     assert not any(value in interval for value in beyond)
