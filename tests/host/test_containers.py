@@ -253,7 +253,7 @@ def test_pages_that_ask_services_elsewhere_bring_none(engine, monkeypatch):
 
 def test_a_service_is_up_in_one_runtime_only(engine):
     (found,) = lifecycle.up(["oracle"], "docker")
-    with pytest.raises(LabError, match=rf"up in runtime docker, at {re.escape(found.url)}; stop it first"):
+    with pytest.raises(LabError, match=rf"running in runtime docker at {re.escape(found.url)}; stop it first"):
         lifecycle.up(["oracle"], "local")
 
 

@@ -284,8 +284,8 @@ needs_libero = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("victim", "says"),
     [
-        ("services.libero", "the evaluator was ended by SIGKILL"),
-        ("vlalab.runtimes.supervisor", "was ended from outside, and nobody starts it again; this run was stopped"),
+        ("services.libero", "the evaluator was killed by SIGKILL"),
+        ("vlalab.runtimes.supervisor", "exited and is not restarted; this run was stopped"),
     ],
 )
 @needs_libero

@@ -103,7 +103,7 @@ def test_with_a_limit_they_take_turns_and_the_table_keeps_their_order(servers, t
     assert fleet.run("doctor", asked, parallel=2, timeout_s=60.0, as_json=False) == 0
     table = capsys.readouterr().out
     assert [line.split()[:2] for line in table.splitlines()[1:7]] == [[f"gpu{n:02}", "pass"] for n in range(6)]
-    assert "6 of 6 machines are well" in table
+    assert "6 of 6 machines without problems" in table
 
 
 def test_pull_brings_a_clone_up_to_date_and_its_environments_with_it(servers, tmp_path, capsys):
@@ -125,7 +125,7 @@ def test_pull_brings_a_clone_up_to_date_and_its_environments_with_it(servers, tm
     assert git("rev-parse", "HEAD", cwd=clone) == git("rev-parse", "HEAD", cwd=origin)
     assert (clone / "made").read_text() == "--version\nenv libero\n"
     assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 0
-    assert "is at " in capsys.readouterr().out
+    assert "already at " in capsys.readouterr().out
     git("commit", "-q", "--allow-empty", "-m", "own work", cwd=clone)
     git("commit", "-q", "--allow-empty", "-m", "three", cwd=origin)
     assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 2

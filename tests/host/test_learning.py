@@ -54,7 +54,7 @@ def walk(**stops: int) -> tuple[int, list[str]]:
 @pytest.mark.parametrize("number", range(4))
 def test_resume_continues_the_interrupted_stage(number, capsys):
     assert walk(**{STAGES[number]: INTERRUPTED}) == (INTERRUPTED, STAGES[: number + 1])
-    assert f"stopped in stage {STAGES[number]}; this goes on:\n  ./lab learn" in capsys.readouterr().err
+    assert f"stopped in stage {STAGES[number]}. To resume:\n  ./lab learn" in capsys.readouterr().err
     assert walk() == (0, [*STAGES[number:], "told"])
     assert walk() == (0, ["told"])
 

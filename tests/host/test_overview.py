@@ -64,7 +64,7 @@ def test_an_image_is_compared_with_the_lock_and_with_what_runs():
         ({"libero": image(fits)}, "lock fits"),
         ({"libero": image("0" * 64)}, "of another lock"),
         ({"libero": image(fits, "sha256:2")}, "./lab restart oracle"),
-        ({}, "image is gone"),
+        ({}, "image removed"),
     ):
         found = container()
         assert words in overview._row(found, LIBERO, facts(found, built=built))[3]

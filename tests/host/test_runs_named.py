@@ -79,7 +79,7 @@ def test_empty_volume_suggests_the_first_command(tmp_path, monkeypatch):
 
 
 def test_replay_without_a_run_is_rejected_before_creating_its_environment(volume, monkeypatch):
-    for name, said in (("", "VLALAB_REPLAY_RUN=NAME"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
+    for name, said in (("", "set VLALAB_REPLAY_RUN"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
         monkeypatch.setenv("VLALAB_REPLAY_RUN", name)
         with pytest.raises(LabError, match=f"replay cannot start: missing .*{said}"):
             preflight.require_startable(["replay"], {})
@@ -99,7 +99,7 @@ def test_unknown_run_installs_nothing(volume, words):
 def test_the_leaderboard_needs_a_run(tmp_path):
     env = {**os.environ, "VLALAB_STATE": str(tmp_path / "state"), "VLALAB_VOLUME": str(tmp_path / "volume")}
     done = subprocess.run([str(paths.ROOT / "lab"), "leaderboard"], env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and "first: ./lab eval libero_goal --trials 2" in done.stderr
+    assert done.returncode == 1 and "create one: ./lab eval libero_goal --trials 2" in done.stderr
 
 
 def test_leaderboard_files_are_passed_with_their_directory(volume, monkeypatch):
