@@ -37,4 +37,4 @@ def test_down_leaves_nothing(up):
     for kind in ("network", "volume"):
         assert docker.run([kind, "ls", "--quiet", "--filter", label]).stdout == ""
     assert {port: listening(port) for port in up.ports.values() if listening(port)} == {}
-    assert "nothing is up" in up("down").text
+    assert "no services are running" in up("down").text

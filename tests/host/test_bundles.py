@@ -129,7 +129,7 @@ def offset_of(bundle, name: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["volume/assets/libero/wood.png", "README.txt"])
-def test_one_changed_byte_is_found_and_its_part_named(bundle, elsewhere, name):
+def test_corrupted_byte_reports_the_damaged_member(bundle, elsewhere, name):
     with bundle.open("r+b") as file:
         file.seek(offset_of(bundle, name) + 20)
         byte = file.read(1)
@@ -141,17 +141,17 @@ def test_one_changed_byte_is_found_and_its_part_named(bundle, elsewhere, name):
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.6, 0.9, 0.98])
-def test_a_file_that_was_cut_off_is_refused(bundle, elsewhere, kept):
+def test_truncated_bundle_is_rejected(bundle, elsewhere, kept):
     os.truncate(bundle, int(bundle.stat().st_size * kept))
-    with pytest.raises(LabError, match="no bundle|cut off|no manifest"):
+    with pytest.raises(LabError, match="not a bundle|truncated|no manifest"):
         restoring.restore(bundle)
     assert not elsewhere.exists()
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [(b"", "no bundle|no manifest"), (b"hello" * 1000, "no bundle"), (None, "missing")]
+    ("content", "says"), [(b"", "not a bundle|no manifest"), (b"hello" * 1000, "not a bundle"), (None, "not found")]
 )
-def test_what_is_no_bundle_is_told(tmp_path, content, says):
+def test_other_files_are_rejected_as_bundles(tmp_path, content, says):
     path = tmp_path / "x"
     if content is not None:
         path.write_bytes(content)
@@ -165,7 +165,7 @@ def test_a_link_on_the_volume_that_leads_out_is_not_followed(bundle, elsewhere, 
     (tmp_path / "outside").mkdir()
     (elsewhere / "checkpoints").mkdir(parents=True)
     (elsewhere / "checkpoints" / "tiny").symlink_to(tmp_path / "outside")
-    with pytest.raises(LabError, match="leads out of the volume by a link"):
+    with pytest.raises(LabError, match="leads out of the volume through a link"):
         restoring.restore(bundle)
     assert list((tmp_path / "outside").iterdir()) == []
 
@@ -181,28 +181,28 @@ def test_a_link_on_the_volume_that_leads_out_is_not_followed(bundle, elsewhere, 
         ({"checkpoints": (), "assets": ()}, "nothing to bundle"),
     ],
 )
-def test_what_is_not_there_is_told(volume, tmp_path, change, says):
+def test_unknown_names_are_reported(volume, tmp_path, change, says):
     request = BundleRequest((), tmp_path / "x", **{"checkpoints": ("tiny",), "host": False, **change})
     with pytest.raises(LabError, match=says):
         packing.bundle(request)
     assert not (tmp_path / "x").exists()
 
 
-def test_a_file_that_is_there_and_a_folder_that_is_not_are_told(bundle, volume, tmp_path):
+def test_existing_file_and_missing_directory_are_reported(bundle, volume, tmp_path):
     missing = tmp_path / "no" / "x"
     for file, says in ((bundle, "an existing file"), (tmp_path, "a directory"), (missing, "does not exist")):
         with pytest.raises(LabError, match=says):
             packing.bundle(BundleRequest((), file, checkpoints=("tiny",), host=False))
 
 
-def test_a_full_disk_is_told_before_and_leaves_nothing_after(volume, bundle, elsewhere, tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_leaves_no_partial_file(volume, bundle, elsewhere, tmp_path, monkeypatch):
     free = packing.shutil.disk_usage(tmp_path)
     full = lambda path: free._replace(free=10)  # noqa: E731
     monkeypatch.setattr(packing.shutil, "disk_usage", full)
-    with pytest.raises(LabError, match=r"the files take .* free some, or set VLALAB_VOLUME"):
+    with pytest.raises(LabError, match=r"the files need .* free some space, or set VLALAB_VOLUME"):
         restoring.restore(bundle)
     monkeypatch.setenv("VLALAB_VOLUME", str(volume))
-    with pytest.raises(LabError, match="the bundle takes up to"):
+    with pytest.raises(LabError, match="the bundle needs up to"):
         packing.bundle(BundleRequest((), tmp_path / "x", checkpoints=("tiny",), host=False))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lab.bundle", "volume"]
 
@@ -212,16 +212,16 @@ def test_a_bundle_that_fails_midway_leaves_no_file(volume, tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(packing.Writer, "add", breaks)
-    with pytest.raises(LabError, match="the disk is full; nothing of it is left"):
+    with pytest.raises(LabError, match="the disk is full; the partial file was removed"):
         packing.bundle(BundleRequest((), tmp_path / "x", checkpoints=("tiny",), host=False))
     assert [p.name for p in tmp_path.iterdir()] == ["volume"]
 
 
-def test_links_bring_what_they_lead_to_and_dangling_ones_are_told(volume):
+def test_links_are_followed_and_broken_ones_reported(volume):
     (volume / "checkpoints/tiny/link.json").symlink_to("deep/er/config.json")
     assert volume / "checkpoints/tiny/link.json" in packing.volume_files(("tiny",), ())
     (volume / "checkpoints/tiny/gone").symlink_to("nowhere")
-    with pytest.raises(LabError, match="link to a directory or to nothing"):
+    with pytest.raises(LabError, match="link to a directory or a broken link"):
         packing.volume_files(("tiny",), ())
 
 
@@ -237,8 +237,10 @@ def test_the_last_word_is_the_file(words, names, file):
     assert packing.parse_arguments(words) == (names, packing.Path(file))
 
 
-@pytest.mark.parametrize(("words", "says"), [("libero", "needs a FILE"), ("", "needs a FILE"), ("libro,/x", "libero")])
-def test_words_without_a_file_or_with_a_typing_mistake_are_told(words, says):
+@pytest.mark.parametrize(
+    ("words", "says"), [("libero", "requires FILE"), ("", "requires FILE"), ("libro,/x", "libero")]
+)
+def test_missing_file_and_unknown_environment_are_reported(words, says):
     with pytest.raises(LabError, match=says):
         packing.parse_arguments(words)
 
@@ -299,11 +301,11 @@ def test_another_image_than_the_bundles_is_noticed(volume, engine, tmp_path):
     packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))
     (engine / "record.json").unlink()
     (engine / "kept.json").write_text((engine / "kept.json").read_text().replace(images.LOCK_LABEL, "other"))
-    with pytest.raises(LabError, match="loaded another image"):
+    with pytest.raises(LabError, match="the loaded image is not"):
         restoring.restore(tmp_path / "x")
 
 
-def test_a_save_that_fails_leaves_no_file_and_gives_the_engines_words(volume, engine, tmp_path):
+def test_failed_docker_save_leaves_no_file_and_reports_its_output(volume, engine, tmp_path):
     (engine / "layers").unlink()
     with pytest.raises(LabError, match="`docker save vla-lab/ui:.*` failed"):
         packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))

@@ -24,7 +24,7 @@ def write(volume, name, model="openvla", weights=True):
         (directory / "model.safetensors").touch()
 
 
-def test_the_only_one_is_taken_and_said(volume, capsys):
+def test_only_checkpoint_is_the_default_and_reported(volume, capsys):
     write(volume, "openvla-tiny")
     write(volume, "gr00t-tiny", "gr00t_n1_5")
     write(volume, "half", weights=False)
@@ -42,16 +42,16 @@ def test_one_that_was_chosen_stays(volume, monkeypatch):
 
 
 @pytest.mark.parametrize("names", [[], ["first", "second"]])
-def test_what_was_asked_for_is_refused_without_one_to_take(names, volume):
+def test_requested_model_without_a_checkpoint_is_rejected(names, volume):
     for name in names:
         write(volume, name)
     assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
-    with pytest.raises(LabError, match="openvla cannot start yet: it lacks a checkpoint"):
+    with pytest.raises(LabError, match="openvla cannot start: missing a checkpoint"):
         preflight.require_startable(["openvla"], {})
 
 
 def test_the_only_one_is_not_lacking(volume):
-    with pytest.raises(LabError, match="it lacks a checkpoint"):
+    with pytest.raises(LabError, match="missing a checkpoint"):
         preflight.require_startable(["openvla"], {})
     write(volume, "openvla-tiny")
     assert preflight.require_startable(["openvla"], {}) is None
@@ -65,12 +65,12 @@ def test_what_merely_needs_a_policy_comes_up_without_it(names, said, volume, cap
         write(volume, name)
     assert checkpoints.complete(["openvla", "ui"], ["ui"], {"openvla": {}, "ui": {}}) == {"ui": {}}
     told = " ".join(capsys.readouterr().err.split())
-    assert said in told and "ui comes up without openvla" in told
+    assert said in told and "ui starts without openvla" in told
     both = {"openvla": {}, "ui": {}}
     assert checkpoints.complete(["openvla", "ui"], ["ui"], both, running=["openvla"]) == both
 
 
-def test_an_address_that_a_service_needs_is_asked_for(volume):
-    with pytest.raises(LabError, match="bridge cannot start yet.*VLALAB_BRIDGE_SERVER=ws://host:8000 ./lab up bridge"):
+def test_missing_required_variable_is_reported(volume):
+    with pytest.raises(LabError, match="bridge cannot start.*VLALAB_BRIDGE_SERVER=ws://host:8000 ./lab up bridge"):
         preflight.require_startable(["bridge"], {})
     assert preflight.require_startable(["bridge"], {"bridge": {"VLALAB_BRIDGE_SERVER": "ws://gpu01:8000"}}) is None

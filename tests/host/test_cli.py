@@ -65,7 +65,7 @@ def test_words_and_flags_may_be_mixed_and_lists_typed_in_several_flags(argv, nam
     assert (typed if isinstance(typed, bool) else flag.read(typed)) == expected
 
 
-def test_a_flag_that_is_no_list_is_refused_the_second_time(told):
+def test_repeated_flag_is_rejected(told):
     done = told("logs", "oracle", "--lines=2", "--lines", "3")
     assert done.returncode == 1 and "--lines is given twice, the second time as '3'; give it once" in done.stderr
 
@@ -83,7 +83,7 @@ def test_the_list_holds_every_task_in_a_days_order():
 
 
 @pytest.mark.parametrize("name", ORDER)
-def test_help_says_what_a_task_does_and_explains_every_flag(name, capsys):
+def test_help_describes_the_task_and_every_flag(name, capsys):
     """In this process: a hundred others would start for it."""
     shown = []
     for words in ((name, "--help"), ("help", name)):
@@ -96,7 +96,7 @@ def test_help_says_what_a_task_does_and_explains_every_flag(name, capsys):
     assert shown[1] == shown[0]
 
 
-def test_help_is_said_by_the_program_itself():
+def test_help_works_in_a_subprocess():
     shown = lab("eval", "--help")
     assert shown.returncode == 0 and shown.stdout.startswith("usage: ./lab eval")
 
@@ -105,7 +105,7 @@ def test_help_is_said_by_the_program_itself():
     ("words", "says"),
     [
         (["evla"], "did you mean 'eval'"),
-        (["eval"], "needs SUITE (libero_spatial"),
+        (["eval"], "requires SUITE (libero_spatial"),
         (["eval", "libero_gaol"], "did you mean 'libero_goal'? Known: all, libero_spatial, libero_object, libero_"),
         (["eval", "libero_goal", "--trails", "2"], "did you mean '--trials'"),
         (["eval", "libero_goal", "--policy", "orcale"], "did you mean 'oracle'"),
@@ -113,31 +113,31 @@ def test_help_is_said_by_the_program_itself():
         (["eval", "libero_goal", "--runtime", "dokcer"], "did you mean 'docker'"),
         (["up", "oracle", "--runtime", "docker"], "--runtime local"),
         (["up", "orcale"], "did you mean 'oracle'"),
-        (["up", "oracle", "--suite", "libero_goal"], "for gr00t and openvla, not for oracle"),
+        (["up", "oracle", "--suite", "libero_goal"], "to gr00t and openvla, not to oracle"),
         (["logs", "orcale"], "did you mean 'oracle'?"),
         (["logs", "simulator"], "./lab up simulator"),
         (["up", "openvla", "--suite", "libero_gaol"], "did you mean 'libero_goal'"),
         (["up", "openvla", "--suite", "libero_goal"], "./lab checkpoint openvla --suite libero_goal"),
-        (["up", "openvla", "--checkpoint", "nowhere"], "there are: none"),
-        (["up", "openvla"], "lacks a checkpoint (get one: ./lab checkpoint openvla"),
-        (["up", "gr00t"], "lacks a checkpoint (get one: ./lab checkpoint gr00t"),
+        (["up", "openvla", "--checkpoint", "nowhere"], "existing: none"),
+        (["up", "openvla"], "missing a checkpoint (get one: ./lab checkpoint openvla"),
+        (["up", "gr00t"], "missing a checkpoint (get one: ./lab checkpoint gr00t"),
         (["eval", "libero_goal", "--policy", "openvla"], "./lab checkpoint openvla --suite libero_goal"),
-        (["up", "oracle", "--gpu", "0"], "--gpu is for openvla"),
+        (["up", "oracle", "--gpu", "0"], "--gpu applies to openvla"),
         (["up", "ws_mdl", "--gpu", "first"], "expected auto, none, all, or numbers"),
-        (["restart", "oracle"], "not up"),
+        (["restart", "oracle"], "not running"),
         (["shell", "librero"], "did you mean 'libero'"),
         (["checkpoint", "openvl"], "did you mean 'openvla'"),
         (["up"], "Known: oracle"),
-        (["down", "oracle"], "not up"),
+        (["down", "oracle"], "not running"),
         (["bench", "simm"], "Known:"),
-        (["bench", "simulator", "--options", "--quick 'a"], "opens a quote that does not end"),
+        (["bench", "simulator", "--options", "--quick 'a"], "has an unclosed quote"),
         (["assets", "liberoo"], "did you mean 'libero'"),
         (["test", "hots"], "Known: all, lint"),
         (["lock", "hots", "--check"], "Known: host"),
         (["env", "liberoo"], "did you mean 'libero'"),
     ],
 )
-def test_mistakes_are_told_in_words(told, words, says, tmp_path):
+def test_invalid_arguments_report_value_and_choices(told, words, says, tmp_path):
     done = told(*words, VLALAB_VOLUME=str(tmp_path / "volume"))
     assert done.returncode != 0
     assert says in done.stderr
@@ -151,7 +151,7 @@ def test_a_benchmarks_program_gets_the_flags_that_are_its_own():
     assert done.returncode == 0 and "usage: simulator.py" in done.stdout
 
 
-def test_a_mistake_is_told_by_the_program_itself():
+def test_invalid_argument_is_reported_in_a_subprocess():
     done = lab("eval", "libero_gaol")
     assert done.returncode == 1 and "did you mean 'libero_goal'" in done.stderr and "Traceback" not in done.stderr
 
@@ -177,7 +177,7 @@ def test_flags_for_programs():
     assert programs.flags_of(given) == ["--max-steps", "5", "--resume", "--retries", "0"]
 
 
-def test_a_path_below_where_one_stands_is_shown_from_there_and_programs_are_told_where_that_is(tmp_path, monkeypatch):
+def test_paths_are_displayed_relative_to_the_callers_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert paths.shown(tmp_path / "volume" / "runs") == "volume/runs"
     assert paths.shown(tmp_path) == str(tmp_path)

@@ -41,8 +41,8 @@ def test_interpolation_follows_compose(text, expected):
     [
         ("${MISSING:?set it in .env}", "MISSING: set it in .env"),
         ("${EMPTY:?}", "EMPTY"),
-        ("${SET", "without its '}'"),
-        ("${SET%suffix}", "no variable"),
+        ("${SET", "without '}'"),
+        ("${SET%suffix}", "invalid name"),
         ("a $ sign", "'$$' for a dollar"),
     ],
 )
@@ -59,7 +59,7 @@ def test_durations(text, value):
 
 @pytest.mark.parametrize("text", ["10", "ten", "5 s", "", "s"])
 def test_bad_durations_are_errors(text):
-    with pytest.raises(LabError, match="no duration"):
+    with pytest.raises(LabError, match="not a duration"):
         compose.seconds(text)
 
 
@@ -101,8 +101,8 @@ def test_a_variable_without_a_value_is_the_callers_own_or_not_set(tmp_path, know
     [
         ("command: x", "x-local"),
         ("x-local: tiny\nports: ['8001']", "address:port:port"),
-        ("x-local: tiny\nvolumes: ['./data:/volume']", "mounts"),
-        ("x-local: tiny\nvolumes: [{type: volume, source: data, target: /volume}]", "mounts"),
+        ("x-local: tiny\nvolumes: ['./data:/volume']", "has mount"),
+        ("x-local: tiny\nvolumes: [{type: volume, source: data, target: /volume}]", "has mount"),
         ("x-local: tiny\nhealthcheck: {test: curl x}", "health check"),
         ("x-local: tiny\nextends: other", "extends"),
         ("x-local: tiny\nenvironment: [A=1]", "list of variables"),

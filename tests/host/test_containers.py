@@ -171,7 +171,7 @@ def test_down_stops_and_forgets(engine, capsys):
     assert (
         engine.containers() == [] and engine.calls(f"stop {compose.project()}-oracle-1") and engine.calls("network rm")
     )
-    with pytest.raises(LabError, match="'oracle' is not up; up: nothing"):
+    with pytest.raises(LabError, match="'oracle' is not running. Running: none"):
         lifecycle.down(["oracle"])
 
 
@@ -253,7 +253,7 @@ def test_pages_that_ask_services_elsewhere_bring_none(engine, monkeypatch):
 
 def test_a_service_is_up_in_one_runtime_only(engine):
     (found,) = lifecycle.up(["oracle"], "docker")
-    with pytest.raises(LabError, match=rf"up in runtime docker, at {re.escape(found.url)}; stop it first"):
+    with pytest.raises(LabError, match=rf"running in runtime docker at {re.escape(found.url)}; stop it first"):
         lifecycle.up(["oracle"], "local")
 
 
@@ -278,7 +278,7 @@ def test_what_another_user_or_clone_started_is_none_of_ours(engine, as_caller):
     lifecycle.up(["oracle"], "docker")
     as_caller("bert-22222222")
     assert containers.everything() == [] and lifecycle.down([]) == []
-    with pytest.raises(LabError, match="'oracle' is not up"):
+    with pytest.raises(LabError, match="'oracle' is not running"):
         lifecycle.down(["oracle"])
     lifecycle.up(["oracle"], "docker")
     lifecycle.restart([])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vlalab.commands import examining
+from vlalab.commands import doctor
 from vlalab.doctor import fixes, runner
 from vlalab.doctor.check import FAIL, PASS, SKIP, WARN, Case, Finding, Result
 from vlalab.doctor.machine import Disk, Machine
@@ -203,7 +203,7 @@ image) echo '[]'; echo 'Error: No such image' >&2; exit 1;;
 esac""")
     monkeypatch.setattr(space, "expected_gb", lambda names: 1e9 * len(names))
     with pytest.raises(LabError, match="building ui takes up to") as refusal:
-        examining.require("build", {"names": ["ui"]})
+        doctor.require("build", {"names": ["ui"]})
     found = look("docker-disk", environments=("ui",))
     wrong(found, FAIL, "build fewer at a time", "./lab clean")
     assert found.text.split(" has ")[0] in refusal.value.message  # free bytes may change meanwhile
@@ -269,9 +269,9 @@ def test_a_task_stops_with_the_doctors_words(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "file" / "volume"))
     with pytest.raises(LabError) as refusal:
-        examining.require("up", {"names": ["oracle"]})
+        doctor.require("up", {"names": ["oracle"]})
     assert look("volume").text in str(refusal.value) and "--no-check" in str(refusal.value)
-    examining.require("build", {"names": ["ui"]})
+    doctor.require("build", {"names": ["ui"]})
 
 
 @pytest.mark.parametrize(
@@ -293,17 +293,17 @@ def test_a_driver_that_is_too_old_stops_only_what_would_use_it(task, given, aske
     monkeypatch.setattr(Machine, "gpus", lambda self: old)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if not asked:
-        examining.require(task, given)
+        doctor.require(task, given)
         assert ("driver 470.1 is too old" in capsys.readouterr().err) == (task == "build")
         return
     with pytest.raises(LabError, match=r"driver 470.1 is too old .*or run on the CPU with --gpu none"):
-        examining.require(task, given)
+        doctor.require(task, given)
 
 
 def test_a_gpu_that_dotenv_takes_from_a_service_is_not_asked_about(monkeypatch):
     monkeypatch.setattr(Machine, "gpus", lambda self: {"error": "LibRmVersionMismatch"})
     monkeypatch.setenv("VLALAB_OPENVLA_GPU", "none")
-    examining.require("up", {"names": ["openvla"], "gpu": None})
+    doctor.require("up", {"names": ["openvla"], "gpu": None})
 
 
 def lab(*words: str, **variables: str) -> subprocess.CompletedProcess:
@@ -325,7 +325,7 @@ def test_up_is_refused_before_anything_begins_and_no_check_goes_on(tmp_path):
     (tmp_path / "file").write_text("")
     variables = {"VLALAB_VOLUME": str(tmp_path / "file" / "volume")}
     done = lab("up", "oracle", "--runtime", "local", **variables)
-    assert done.returncode == 1 and "is not writable" in done.stderr and "./lab doctor says more" in done.stderr
+    assert done.returncode == 1 and "is not writable" in done.stderr and "run ./lab doctor" in done.stderr
     assert "runtime local" not in done.stderr
     done = lab("up", "oracle", "--runtime", "local", "--no-check", **variables)
     assert done.returncode == 1 and "is not writable" in done.stderr and "./lab doctor" not in done.stderr

@@ -99,12 +99,12 @@ def test_compose_agrees(tmp_path, outside):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('A=1\nV="open', "line 2.*quotes closed"),
-        ("V=${open", "line 1.*without its '}'"),
+        ('A=1\nV="open', "line 2.*closed quotes"),
+        ("V=${open", "line 1.*without '}'"),
         ("V=${MISSING:?set it}", "MISSING: set it"),
         ("V: yaml", "line 1.*expected NAME=value"),
     ],
 )
-def test_what_is_no_variable_is_told_with_its_line(text, says, tmp_path, outside):
+def test_invalid_lines_are_reported_with_their_number(text, says, tmp_path, outside):
     with pytest.raises(LabError, match=rf"(?s)\.env, .*{says}|{says}"):
         ours(tmp_path, text)

@@ -96,7 +96,7 @@ def test_ctrl_c_in_the_first_set_up_is_told_and_the_next_call_begins_anew(copy_c
     os.close(mine)
     os.close(theirs)
     assert (process.returncode, out) == (130, "")
-    assert said.splitlines()[-1] == "lab: stopped in the middle of the set-up; the next ./lab begins it anew"
+    assert said.splitlines()[-1] == "lab: setup interrupted; the next ./lab starts it again"
     others = [line for line in said.splitlines() if not line.startswith("lab: ")]
     assert others == [] or number == signal.SIGHUP  # of which sh itself says a word
     assert not (clone / ".venv" / ".stamp").exists()
@@ -154,9 +154,9 @@ def test_names_that_are_no_variables_are_told_with_the_nearest_one():
     assert {"VLALAB_TOKEN", "VLALAB_BASE_UI", "VLALAB_ORACLE_PORT"} <= known
     given = {"VLALAB_TOKN": "x", "VLALAB_BASE_UI": "y", "vlalab_bind": "", "VLALAB_ZZZZ": "", "HF_TOKEN": "z"}
     assert environment_file.strangers(given, known) == [
-        "VLALAB_TOKN is no variable of the lab and changes nothing; did you mean VLALAB_TOKEN?",
-        "vlalab_bind is no variable of the lab and changes nothing; did you mean VLALAB_BIND?",
-        "VLALAB_ZZZZ is no variable of the lab and changes nothing; .env.example has them all",
+        "unknown variable VLALAB_TOKN has no effect; did you mean VLALAB_TOKEN?",
+        "unknown variable vlalab_bind has no effect; did you mean VLALAB_BIND?",
+        "unknown variable VLALAB_ZZZZ has no effect; see .env.example",
     ]
 
 
@@ -195,11 +195,11 @@ def test_a_home_that_cannot_be_used_is_passed_over(tmp_path):
         ({"VLALAB_ORACLE_PORT": "0"}, "ports from 1 to 65535"),
         (
             {"VLALAB_BIND": "203.0.113.7", "VLALAB_TOKEN": "12345678"},
-            "VLALAB_BIND=203.0.113.7 is no address of this machine",
+            "VLALAB_BIND=203.0.113.7 is not an address of this machine",
         ),
         (
             {"VLALAB_BIND": "x.invalid", "VLALAB_TOKEN": "12345678"},
-            "VLALAB_BIND=x.invalid is no address of this machine",
+            "VLALAB_BIND=x.invalid is not an address of this machine",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_places_that_cannot_be_are_told(tmp_path, variables, says):
 
 def test_a_port_that_is_not_permitted_is_told(monkeypatch):
     monkeypatch.setattr(ports.socket.socket, "bind", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
-    with pytest.raises(LabError, match="port 80 is not permitted to you: those below 1024 are root's"):
+    with pytest.raises(LabError, match="no permission for port 80: ports below 1024 require root"):
         next(ports._free_ports("127.0.0.1", 80, set()))
     assert next(ports._free_ports("127.0.0.1", 80, set(), by_engine=True)) == 80  # it may have the right
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab.commands import evaluation, joining
+from vlalab.commands import distributed_eval, evaluation
 from vlalab.commands.evaluation import EvaluationRequest, choose_policy, describe_signal, resume_line
 from vlalab.description import compose
 from vlalab.environments import venvs
@@ -40,18 +40,18 @@ def up(service: str, port: int) -> local.Instance:
     ("suite", "says"),
     [("libero_goall", "did you mean 'libero_goal'"), ("goal", "Known: libero_spatial"), ("", "Known")],
 )
-def test_an_unknown_suite_is_told_at_once(suite, says):
+def test_unknown_suite_is_rejected(suite, says):
     with pytest.raises(LabError, match=says):
         EvaluationRequest(suite)
 
 
-def test_auto_takes_the_service_that_is_up_and_says_so():
+def test_auto_selects_and_reports_the_running_service():
     choice = choose_policy("auto", [up("random", 8002)], POLICIES, "oracle")
     assert (choice.url, choice.service) == ("http://127.0.0.1:8002", None)
-    assert "random" in choice.reason and "is up" in choice.reason
+    assert "random" in choice.reason and "running at" in choice.reason
 
 
-def test_auto_falls_back_to_the_oracle_and_says_so():
+def test_auto_falls_back_to_the_oracle_and_reports_it():
     choice = choose_policy("auto", [], POLICIES, "oracle")
     assert (choice.url, choice.service) == (None, "oracle")
     assert "oracle" in choice.reason
@@ -64,13 +64,12 @@ def test_the_oracle_that_the_pages_bring_gives_way_to_another_policy(answering, 
     assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "random"
     del there[1]
     assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "oracle"
-    assert evaluation.name_of_policy(EvaluationRequest("metaworld_mt10")) == "metaworld_oracle", (
-        "LIBERO's cannot play that"
-    )
+    metaworld = EvaluationRequest("metaworld_mt10")
+    assert evaluation.name_of_policy(metaworld) == "metaworld_oracle", "LIBERO's do not support it"
 
 
 def test_auto_names_the_services_it_did_not_take():
-    assert "replay up too" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").reason
+    assert "replay also up" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").reason
 
 
 def test_a_websockets_address_is_a_bridges_to_start():
@@ -85,7 +84,7 @@ def test_a_websockets_address_is_a_bridges_to_start():
     assert request.bridged() == request
     plain = EvaluationRequest("libero_goal", "http://host:8000")
     assert plain.bridged() == plain and plain.addresses == ["http://host:8000"]
-    with pytest.raises(LabError, match="is no address"):
+    with pytest.raises(LabError, match="ws://host:0 is not"):
         EvaluationRequest("libero_goal", "ws://host:0").bridged()
 
 
@@ -149,12 +148,12 @@ def test_a_url_is_taken_as_it_is():
     assert choose_policy("http://gpu-box:8000/", [up("oracle", 1)], POLICIES, "oracle").url == "http://gpu-box:8000"
 
 
-def test_an_unknown_policy_is_told_with_the_nearest():
+def test_unknown_policy_suggests_the_nearest():
     with pytest.raises(LabError, match="did you mean 'oracle'"):
         choose_policy("orcale", [], POLICIES, "oracle")
 
 
-def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_waited_for(monkeypatch, capsys):
+def test_silent_address_is_reported_with_the_timeout(monkeypatch, capsys):
     def not_yet(name: str):
         raise LabError("an environment was about to be made")
 
@@ -163,13 +162,13 @@ def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_w
     request = EvaluationRequest("libero_goal", f"http://127.0.0.1:{port}", "local", ("--policy-timeout-s", "5.0"))
     with pytest.raises(LabError, match="about to be made"):
         evaluation.run(request, "./lab eval libero_goal")
-    assert f"nobody answers at http://127.0.0.1:{port}; waiting up to 5 s for it" in capsys.readouterr().err
+    assert f"no answer from http://127.0.0.1:{port}; waiting up to 5 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["oracle", "replay"])
-def test_a_policy_of_the_simulator_is_not_asked_about_recorded_data(name):
+def test_simulator_policy_is_rejected_for_recorded_data(name):
     request = EvaluationRequest(None, name, "local", ("--dataset", "cups"), module="services.libero.offline")
-    with pytest.raises(LabError, match=f"'{name}' works from the simulator, .*name another: .*gr00t"):
+    with pytest.raises(LabError, match=f"'{name}' needs the simulator's state, .*gr00t"):
         evaluation.run(request, f"./lab offline {name} --dataset cups")
 
 
@@ -242,11 +241,11 @@ def test_the_evaluator_does_not_outlive_the_host_tool(tmp_path):
         ("./lab eval libero_goal --run-id=a", "./lab eval libero_goal --run-id=a"),
     ],
 )
-def test_the_line_that_goes_on(typed, says):
+def test_resume_command_line(typed, says):
     assert resume_line(typed) == says
 
 
-def test_what_an_exit_code_says():
+def test_exit_codes_are_described():
     assert "want of memory" in describe_signal(137) and describe_signal(139) == "SIGSEGV"
     assert [describe_signal(code) for code in (0, 1, 2, 130, 128, 255)] == [""] * 6
 
@@ -285,12 +284,12 @@ needs_libero = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("victim", "says"),
     [
-        ("services.libero", "the evaluator was ended by SIGKILL"),
-        ("vlalab.runtimes.supervisor", "was ended from outside, and nobody starts it again; this run was stopped"),
+        ("services.libero", "the evaluator was killed by SIGKILL"),
+        ("vlalab.runtimes.supervisor", "exited and is not restarted; this run was stopped"),
     ],
 )
 @needs_libero
-def test_what_is_killed_from_outside_is_told_with_the_line_that_goes_on(tmp_path, victim, says):
+def test_killed_evaluator_is_reported_with_the_resume_command(tmp_path, victim, says):
     with clone_eval(tmp_path, "--tasks", "0", "--trials", "30") as process:
         begun = next((line for line in process.stdout if line.startswith("libero_goal: 1 task")), "")
         assert begun, "the evaluation did not begin"
@@ -305,23 +304,23 @@ def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_liste
     """Its address is this machine's own, so a container would not reach it, whatever the evaluator runs in."""
     told = {"job": {"benchmark": "services.metaworld.benchmark"}, "runtime": "docker"}
     with answering(json.dumps(told).encode()) as url:
-        assert joining.join(url, "auto", {"workers": 2, "assets": None}, "auto", True, "none") == 0
+        assert distributed_eval.join(url, "auto", {"workers": 2, "assets": None}, "auto", True, "none") == 0
     printed = capsys.readouterr()
     assert f"-m services.metaworld join {url} --workers 2" in printed.out and "runtime local" in printed.err
 
 
 @pytest.mark.parametrize("said", [b"no JSON", b"[]", b'{"job": 3}'], ids=repr)
-def test_who_joins_something_else_is_told_by_the_program_that_joins(said, capsys):
+def test_joining_another_service_is_reported_by_the_program(said, capsys):
     with answering(said) as url:
-        assert joining.join(url, "auto", {"workers": None, "assets": None}, "auto", True, "none") == 0
+        assert distributed_eval.join(url, "auto", {"workers": None, "assets": None}, "auto", True, "none") == 0
     assert f"-m services.libero join {url}" in capsys.readouterr().out
 
 
 def test_a_token_is_sent_to_the_address_that_was_given_and_to_no_other(monkeypatch):
     monkeypatch.setenv("VLALAB_TOKEN", "for-these-tests")
     with answering(b'{"job": {}}') as elsewhere, answering(b"", status=302, Location=f"{elsewhere}/v1/run") as url:
-        assert joining.fetch_run(elsewhere) == {"job": {}}
-        assert joining.fetch_run(url) == {}
+        assert distributed_eval.fetch_run(elsewhere) == {"job": {}}
+        assert distributed_eval.fetch_run(url) == {}
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ def test_it_runs_the_grader_on_the_students_folder():
     assert shlex.split(done.stdout)[-5:] == words
 
 
-def test_a_file_is_found_from_where_one_stands_whatever_its_name(tmp_path):
+def test_relative_exercise_file_is_found(tmp_path):
     (tmp_path / "mine, the second.py").write_text("")
     done = subprocess.run(
         [sys.executable, "-m", "vlalab", "check", "vla.bins", "mine, the second.py", "--runtime", "local", "--dry-run"],
@@ -39,11 +39,11 @@ def test_a_file_is_found_from_where_one_stands_whatever_its_name(tmp_path):
     [
         (("transformer.atention",), "did you mean 'transformer.attention'?"),
         (("transformer.attention", "nowhere.py"), "file 'nowhere.py' not found"),
-        (("vla.bins", "--all", "."), "leave the exercise's name out"),
+        (("vla.bins", "--all", "."), "remove vla.bins"),
         (("--all", "nowhere"), "--all 'nowhere' not found"),
     ],
 )
-def test_what_makes_no_sense_is_told_before_an_environment_is_made(words, said):
+def test_invalid_arguments_are_rejected_before_creating_an_environment(words, said):
     done = lab(*words)
     assert done.returncode != 0 and said in done.stderr
 

@@ -79,12 +79,15 @@ def test_a_dead_a_slow_and_a_strange_machine_spoil_no_others_row(servers, tmp_pa
     assert found["ill"]["fix"] == "sudo apt-get install nvidia-driver"
     assert "nothing answers at port" in found["off"]["what"] and "no answer within 2 s" in found["silent"]["what"]
     assert "no end within 6 s" in found["hangs"]["what"]
-    assert found["bare"]["what"] == "no lab lies there" and "./lab host setup --hosts bare" in found["bare"]["fix"]
+    assert (
+        found["bare"]["what"] == "the lab is not installed there"
+        and "./lab host setup --hosts bare" in found["bare"]["fix"]
+    )
     assert "host key is not known" in found["strange"]["what"]
     assert found["strange"]["fix"] == f"ssh -p {servers[2].port} {getpass.getuser()}@127.0.0.1"
 
 
-def test_a_key_that_changed_is_refused(servers, tmp_path, capsys):
+def test_changed_host_key_is_rejected(servers, tmp_path, capsys):
     known = Path(os.environ["HOME"]) / ".ssh" / "known_hosts"
     before = known.read_text()
     known.write_text(before + f"[127.0.0.1]:{servers[2].port} {servers[0].key.with_suffix('.pub').read_text()}")
@@ -100,7 +103,7 @@ def test_with_a_limit_they_take_turns_and_the_table_keeps_their_order(servers, t
     assert fleet.run("doctor", asked, parallel=2, timeout_s=60.0, as_json=False) == 0
     table = capsys.readouterr().out
     assert [line.split()[:2] for line in table.splitlines()[1:7]] == [[f"gpu{n:02}", "pass"] for n in range(6)]
-    assert "6 of 6 machines are well" in table
+    assert "6 of 6 machines without problems" in table
 
 
 def test_pull_brings_a_clone_up_to_date_and_its_environments_with_it(servers, tmp_path, capsys):
@@ -122,7 +125,7 @@ def test_pull_brings_a_clone_up_to_date_and_its_environments_with_it(servers, tm
     assert git("rev-parse", "HEAD", cwd=clone) == git("rev-parse", "HEAD", cwd=origin)
     assert (clone / "made").read_text() == "--version\nenv libero\n"
     assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 0
-    assert "is at " in capsys.readouterr().out
+    assert "already at " in capsys.readouterr().out
     git("commit", "-q", "--allow-empty", "-m", "own work", cwd=clone)
     git("commit", "-q", "--allow-empty", "-m", "three", cwd=origin)
     assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 2
@@ -158,7 +161,7 @@ def test_status_and_restart_reach_each_machine_and_a_failure_is_its_own(verb, co
         assert Path(roots[0], "restarted").exists() and told["ill"]["what"] == "'oracle' ended with code 3"
 
 
-def test_an_inventory_says_who_they_are(servers, tmp_path, capsys):
+def test_inventory_lists_the_machines(servers, tmp_path, capsys):
     inventory = tmp_path / "machines.yaml"
     user, root = getpass.getuser(), saying(tmp_path / "lab", USABLE)
     inventory.write_text(
@@ -172,5 +175,5 @@ def test_an_inventory_says_who_they_are(servers, tmp_path, capsys):
     ]  # fmt: skip
     assert fleet.run("doctor", found, 4, 60.0, as_json=True) == 0
     (tmp_path / "empty.yaml").write_text("all:\n")
-    with pytest.raises(LabError, match="names no machine"):
+    with pytest.raises(LabError, match="no machines found in"):
         machines.read_inventory(tmp_path / "empty.yaml")

@@ -47,14 +47,14 @@ def smi(tmp_path, monkeypatch):
 # --- what there is ------------------------------------------------------------------------------------------
 
 
-def test_absent_failing_and_none_are_told_apart(smi):
+def test_missing_failing_and_empty_nvidia_smi_differ(smi):
     assert (gpus.count(), gpus.problem()) == (0, None), "no nvidia-smi"
     smi("echo 'No devices were found'; exit 6")
     assert (gpus.count(), gpus.problem()) == (0, None)
     smi(f"echo '{MISMATCH}'; exit 18")
     assert (gpus.count(), gpus.problem()) == (0, MISMATCH)
     smi("exit 1")
-    assert gpus.problem() == "it ended with status 1"
+    assert gpus.problem() == "nvidia-smi exited with status 1"
     smi(2)
     assert (gpus.count(), gpus.problem()) == (2, None)
 
@@ -62,7 +62,7 @@ def test_absent_failing_and_none_are_told_apart(smi):
 def test_an_nvidia_smi_that_hangs_is_a_failure(smi, monkeypatch):
     monkeypatch.setattr(gpus, "ASK_S", 0.2)
     smi("exec sleep 30")
-    assert gpus.problem() == "it did not answer within 0.2 s"
+    assert gpus.problem() == "nvidia-smi did not answer within 0.2 s"
 
 
 @pytest.mark.parametrize("service", compose.gpu_services())
@@ -117,15 +117,15 @@ def test_one_device_is_the_variable_of_the_file_that_people_use_by_hand(smi, cho
     assert reservations.files("gr00t", {"VLALAB_GR00T_GPU": choice}) == [compose.GPU_FILE]
 
 
-def test_what_dotenv_says_counts(smi):
+def test_dotenv_selects_gpus(smi):
     smi(2)
     assert reservations.files("openvla", {}) == [compose.GPU_FILE]
     assert reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "none"}) == []
-    with pytest.raises(LabError, match="VLALAB_OPENVLA_GPU first is no device"):
+    with pytest.raises(LabError, match="invalid VLALAB_OPENVLA_GPU first"):
         reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "first"})
 
 
-def test_an_engine_that_knows_gpus_by_cdi_alone_is_asked_in_its_names(smi, monkeypatch):
+def test_cdi_only_engine_gets_cdi_device_names(smi, monkeypatch):
     devices = [{"Source": "cdi", "ID": f"nvidia.com/gpu={name}"} for name in ("0", "1", "all")]
     monkeypatch.setattr(docker, "info", lambda: {"Runtimes": {"runc": {}}, "DiscoveredDevices": devices})
     smi(2)
@@ -147,7 +147,7 @@ def test_as_many_gpus_as_processes(smi, monkeypatch):
     assert programs.several_gpus("ws_mdl", 2, None) == "0,1"
     assert programs.several_gpus("ws_mdl", 1, None) is None
     assert programs.several_gpus("ws_mdl", 2, "1,2") == "1,2"
-    with pytest.raises(LabError, match="--gpus 2 needs a device for each process; --gpu 1 names 1"):
+    with pytest.raises(LabError, match="--gpus 2 requires 2 devices in --gpu, got 1"):
         programs.several_gpus("ws_mdl", 2, "1")
     monkeypatch.setenv("VLALAB_WS_MDL_GPU", "0,2")
     assert programs.several_gpus("ws_mdl", 2, None) is None

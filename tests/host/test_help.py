@@ -106,7 +106,7 @@ def test_evals_common_flags_come_first_and_the_rest_is_called_advanced(help_of):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_goes_on_in_the_next_line_stands_below_where_it_began(name):
+def test_wrapped_help_is_aligned(name):
     """A line behind a flag's is either the next flag's or begins where meanings begin."""
     lines = cli.Parser(ALL[name]).full_help().splitlines()
     for before, line in pairwise(lines):
@@ -116,7 +116,7 @@ def test_what_goes_on_in_the_next_line_stands_below_where_it_began(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_flag_with_a_value_says_of_which_kind_and_what_happens_without(name):
+def test_flags_with_values_have_a_metavar_and_a_default(name):
     for flag in ALL[name].flags:
         if flag.type is not bool and not flag.is_positional:
             assert flag.usage.startswith(f"--{flag.flag} ") and flag.values.metavar

@@ -157,8 +157,8 @@ def test_root_on_debian_installs_what_is_missing_and_goes_on(copy_clone, tmp_pat
     fake(tools, "apt-get", f'echo "$@" >> {quote(str(asked))}; touch {quote(str(done))}')
     hide = f'case "$2" in *ensurepip*) [ -e {quote(str(done))} ] || exit 1;; esac'
     python = fake(tools, "python", f'{hide}\nexec {quote(sys.executable)} "$@"')
-    said = begin(clone, "making .venv", {"VLALAB_PYTHON": str(python), "PATH": f"{tools}:{CLEAN['PATH']}"})
-    assert f"making .venv with Python {sys.version_info[0]}" in said
+    said = begin(clone, "creating .venv", {"VLALAB_PYTHON": str(python), "PATH": f"{tools}:{CLEAN['PATH']}"})
+    assert f"creating .venv with Python {sys.version_info[0]}" in said
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert asked.read_text() == f"install -y -q python{version}-venv\n"
 
@@ -166,8 +166,8 @@ def test_root_on_debian_installs_what_is_missing_and_goes_on(copy_clone, tmp_pat
 def test_a_python_that_exists_and_fails_is_passed_over(copy_clone, tmp_path):
     clone = copy_clone(tmp_path / "clone")
     shim = fake(tmp_path, "python3.12", "echo 'version not set' >&2; exit 127")
-    said = begin(clone, "making .venv", {"PATH": f"{shim.parent}:{CLEAN['PATH']}"})
-    assert "making .venv with Python 3" in said
+    said = begin(clone, "creating .venv", {"PATH": f"{shim.parent}:{CLEAN['PATH']}"})
+    assert "creating .venv with Python 3" in said
     assert str(shim) not in said
 
 

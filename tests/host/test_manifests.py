@@ -32,7 +32,7 @@ def test_a_short_manifest_has_the_defaults(written):
     ("text", "says"),
     [
         (GOOD + "need_gl: true\n", r"key 'need_gl' not found; did you mean 'needs_gl'\?"),
-        ("about: tests\nimage_gb: 1\n", r"toy/manifest.yaml lacks 'venv_gb'; expected a number"),
+        ("about: tests\nimage_gb: 1\n", r"toy/manifest.yaml has no 'venv_gb'; expected a number"),
         (GOOD + "needs_gl: 1\n", r"manifest.yaml: needs_gl is 1; expected true or false"),
         (GOOD + "shared_gb: {cuda: much}\n", r"shared_gb: cuda is 'much'; expected a number"),
         (GOOD + "stages: [wheel]\n", r"stages is \['wheel'\]; expected a mapping"),
@@ -41,15 +41,15 @@ def test_a_short_manifest_has_the_defaults(written):
             r"stages: wheel: key 'helps' not found; did you mean 'help'",
         ),
         ("", r"is None; expected a mapping"),
-        ("about: [", r"toy/manifest.yaml is no YAML"),
+        ("about: [", r"toy/manifest.yaml is not valid YAML"),
     ],
 )
-def test_a_bad_manifest_says_where_and_what(written, text, says):
+def test_invalid_manifest_reports_location_and_expectation(written, text, says):
     with pytest.raises(LabError, match=says):
         manifests.environment("toy", written(text))
 
 
-def test_an_environment_without_a_manifest_is_told(tmp_path):
+def test_missing_manifest_is_reported(tmp_path):
     with pytest.raises(LabError, match=r"toy/manifest.yaml cannot be read \(No such file"):
         manifests.environment("toy", tmp_path)
 

@@ -129,7 +129,7 @@ def test_two_students_at_once_on_one_install(install, students):
             assert answer.status == 200
         assert belongings(home) == {uid}
     assert len(set(urls.values())) == 2 and f"http://127.0.0.1:{port}" in urls.values()
-    assert "up: nothing" not in (refused := lab(BERT, students[BERT], install, "down", "oracle").stderr), refused
+    assert "Running: none" not in (refused := lab(BERT, students[BERT], install, "down", "oracle").stderr), refused
     assert contents(install) == before, "nothing was written into the install"
 
 
@@ -160,7 +160,10 @@ def test_one_on_a_python_that_is_closed_is_told(place, copy_clone):
     (clone / ".venv" / "bin").mkdir(parents=True)
     (clone / ".venv" / "bin" / "python").symlink_to(closed / "python")
     done = lab(ANNA, home_of(place, ANNA), clone, "status")
-    assert done.returncode == 1 and "is root's, and its .venv runs on a Python that is closed to you" in done.stderr
+    assert (
+        done.returncode == 1
+        and "belongs to root, and you have no permission for the Python of its .venv" in done.stderr
+    )
 
 
 # --- root in a student's clone ------------------------------------------------------------------------------

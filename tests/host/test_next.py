@@ -85,7 +85,7 @@ def test_an_evaluation_is_compared_with_the_one_before_it(volume):
     assert says("eval") == "./lab compare goal-oracle-1 goal-random-1"
 
 
-def test_a_person_is_told_and_a_script_is_not():
+def test_next_command_is_printed_on_terminals_only():
     command = [str(paths.ROOT / "lab"), "down"]
     assert show(command).text.splitlines()[-1].startswith("lab: next: ./lab up")
     assert "next:" not in show([*command, "--dry-run"]).text

@@ -30,6 +30,6 @@ def test_fresh_copies_are_brought_first():
     assert first.endswith("-m vla_notebooks.home libero --fresh") and "-m vla_notebooks --of libero" in second
 
 
-def test_an_unknown_environment_is_told_before_anything_is_made():
+def test_unknown_environment_is_rejected_first():
     done = lab("wsmdl")
     assert done.returncode != 0 and "did you mean 'ws_mdl'?" in done.stderr

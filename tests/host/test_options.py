@@ -47,13 +47,13 @@ def test_a_subclass_that_declares_a_field_again_inherits_the_rest():
         ({"dtype": "int8"}, "dtype 'int8' not found; expected fp32, fp16"),
     ],
 )
-def test_a_value_outside_is_refused_with_what_is_expected(kind, wrong, facts):
+def test_value_outside_the_interval_reports_the_interval(kind, wrong, facts):
     with pytest.raises(ValueError, match=facts):
         kind(**wrong)
     assert kind(steps=500, dtype=None).steps == 500
 
 
-def test_flags_are_made_of_them(monkeypatch):
+def test_options_become_flags(monkeypatch):
     monkeypatch.setattr(borrowed, "options", lambda place: options(Special))
     flags = {flag.flag: flag for flag in program_flags("a")}
     assert flags["steps"].help == "how many; default: 20" and flags["steps"].group == "advanced"

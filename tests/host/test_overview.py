@@ -52,7 +52,7 @@ def facts(*running, built=None, used=MappingProxyType({})) -> overview.Snapshot:
         ({"state": "exited", "exit_code": 137}, "ended with code 137", ""),
     ],
 )
-def test_the_state_of_a_container_in_words(changes, state, health):
+def test_container_states_are_described(changes, state, health):
     found = container(**changes)
     row = overview._row(found, LIBERO, facts(found))
     assert (row[0], row[1], row[2]) == ("docker", state, health)
@@ -64,7 +64,7 @@ def test_an_image_is_compared_with_the_lock_and_with_what_runs():
         ({"libero": image(fits)}, "lock fits"),
         ({"libero": image("0" * 64)}, "of another lock"),
         ({"libero": image(fits, "sha256:2")}, "./lab restart oracle"),
-        ({}, "image is gone"),
+        ({}, "image removed"),
     ):
         found = container()
         assert words in overview._row(found, LIBERO, facts(found, built=built))[3]
@@ -160,7 +160,7 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def test_json_says_what_the_table_says(monkeypatch, tmp_path):
+def test_json_matches_the_table(monkeypatch, tmp_path):
     """Every field is documented, and a service that is down has the same ones."""
     up = container(state="running", restarts=2)
     gone = container(service="random", container="vla-lab-random-1", id="def", state="exited", exit_code=137)

@@ -56,7 +56,7 @@ def test_a_report_is_one_runs():
 
 
 def test_a_folder_elsewhere_is_not_served(tmp_path):
-    with pytest.raises(LabError, match=r"is not in .*runs, where --serve looks"):
+    with pytest.raises(LabError, match=r"is not in .*runs, .*--serve"):
         addresses.serve_reports(str(tmp_path), "local")
 
 
@@ -66,7 +66,7 @@ def test_the_tunnel_goes_to_the_address_by_which_the_caller_came():
     )
     assert lines == [
         "reports: http://127.0.0.1:8090/a/",
-        "from another machine, there: ssh -N -L 8090:127.0.0.1:8090 ann@10.0.0.5",
-        "and then, there: http://127.0.0.1:8090/a/",
+        "from another machine, run there: ssh -N -L 8090:127.0.0.1:8090 ann@10.0.0.5",
+        "then open there: http://127.0.0.1:8090/a/",
     ]
     assert addresses.report_addresses("http://10.0.0.5:8090", "", "ann", {}) == ["reports: http://10.0.0.5:8090/"]

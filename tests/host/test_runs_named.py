@@ -29,7 +29,7 @@ def volume(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_what_is_there_is_what_the_programs_inside_list(volume):
+def test_names_match_those_of_the_programs(volume):
     assert runs.runs() == ["goal-oracle-1", "goal-oracle-12", "spatial-random-1"]
     assert runs.trained("transformer") == ["mine"] and runs.trained("diffusion") == ["digits"]
 
@@ -56,32 +56,32 @@ def test_a_folder_elsewhere_will_do_and_a_name_goes_before_a_folder_here(volume,
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("goal", "RUN 'goal' could be goal-oracle-1, goal-oracle-12; type some more of it"),
-        ("gaol-oracle-1", "RUN 'gaol-oracle-1' not found; did you mean 'goal-oracle-1'? ./lab runs lists all"),
-        ("", "there are goal-oracle-1, goal-oracle-12, spatial-random-1"),
+        ("goal", "RUN 'goal' is ambiguous: goal-oracle-1, goal-oracle-12"),
+        ("gaol-oracle-1", "RUN 'gaol-oracle-1' not found; did you mean 'goal-oracle-1'? Run ./lab runs to list all"),
+        ("", "known: goal-oracle-1, goal-oracle-12, spatial-random-1"),
         ("/nowhere", "RUN '/nowhere' not found"),
         ("begun", "RUN 'begun' not found"),
     ],
 )
-def test_what_means_none_is_told_in_one_sentence(volume, text, said):
+def test_unknown_run_is_reported_in_one_sentence(volume, text, said):
     with pytest.raises(LabError) as told:
         runs.run("RUN", text)
     assert said in told.value.text and "\n" not in told.value.text
 
 
-def test_an_empty_volume_says_what_makes_the_first(tmp_path, monkeypatch):
+def test_empty_volume_suggests_the_first_command(tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "not made yet"))
     for call in (lambda: runs.run("RUN", "latest"), lambda: runs.require("run")):
-        with pytest.raises(LabError, match=r"no run is in .*not made yet yet; first: ./lab eval libero_goal"):
+        with pytest.raises(LabError, match=r"no run in .*not made yet yet; create one: ./lab eval libero_goal"):
             call()
-    with pytest.raises(LabError, match="first: ./lab train transformer"):
+    with pytest.raises(LabError, match="create one: ./lab train transformer"):
         runs.model("--name", "mine", "transformer")
 
 
-def test_a_replay_without_a_run_is_refused_before_its_environment_is_made(volume, monkeypatch):
-    for name, said in (("", "VLALAB_REPLAY_RUN=NAME"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
+def test_replay_without_a_run_is_rejected_before_creating_its_environment(volume, monkeypatch):
+    for name, said in (("", "set VLALAB_REPLAY_RUN"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
         monkeypatch.setenv("VLALAB_REPLAY_RUN", name)
-        with pytest.raises(LabError, match=f"replay cannot start yet: it lacks .*{said}"):
+        with pytest.raises(LabError, match=f"replay cannot start: missing .*{said}"):
             preflight.require_startable(["replay"], {})
     monkeypatch.setenv("VLALAB_REPLAY_RUN", "spat")
     preflight.require_startable(["replay"], {})
@@ -90,7 +90,7 @@ def test_a_replay_without_a_run_is_refused_before_its_environment_is_made(volume
 @pytest.mark.parametrize(
     "words", [["report", "nope"], ["compare", "spat", "nope"], ["eval", "libero_goal", "--resume=nope"]]
 )
-def test_the_command_says_so_and_installs_nothing(volume, words):
+def test_unknown_run_installs_nothing(volume, words):
     env = {**os.environ, "VLALAB_STATE": str(volume / "state")}
     done = subprocess.run([str(paths.ROOT / "lab"), *words], env=env, capture_output=True, text=True)
     assert done.returncode == 1 and "'nope' not found" in done.stderr and len(done.stderr.splitlines()) == 1
@@ -99,10 +99,10 @@ def test_the_command_says_so_and_installs_nothing(volume, words):
 def test_the_leaderboard_needs_a_run(tmp_path):
     env = {**os.environ, "VLALAB_STATE": str(tmp_path / "state"), "VLALAB_VOLUME": str(tmp_path / "volume")}
     done = subprocess.run([str(paths.ROOT / "lab"), "leaderboard"], env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and "first: ./lab eval libero_goal --trials 2" in done.stderr
+    assert done.returncode == 1 and "create one: ./lab eval libero_goal --trials 2" in done.stderr
 
 
-def test_the_leaderboards_files_are_named_by_their_folder_which_a_container_is_shown(volume, monkeypatch):
+def test_leaderboard_files_are_passed_with_their_directory(volume, monkeypatch):
     asked = []
     monkeypatch.setattr(evaluate, "on_runs", lambda words, runtime: asked.extend([words, runtime]))
     monkeypatch.chdir(volume / "runs")

@@ -20,7 +20,7 @@ def volume(tmp_path, monkeypatch):
 @pytest.mark.parametrize("service", manifests.models())
 @pytest.mark.parametrize("suite", ["libero_spatial", "libero_object", "libero_goal", "libero_10"])
 def test_a_suite_means_its_published_checkpoint(volume, service, suite):
-    with pytest.raises(LabError, match=rf"there are: none. Get one: ./lab checkpoint {service} --suite {suite}"):
+    with pytest.raises(LabError, match=rf"existing: none. Get one: ./lab checkpoint {service} --suite {suite}"):
         service_settings.from_flags(service, suite=suite)
     directory = volume / "checkpoints" / manifests.models()[service].checkpoints[suite]
     directory.mkdir(parents=True)
@@ -39,7 +39,7 @@ def test_the_base_model_is_of_no_suite_and_models_have_flags_of_their_own(volume
         "VLALAB_OPENVLA_UNNORM_KEY": "bridge_orig",
     }  # fmt: skip
     assert service_settings.from_flags("openvla", "base")["VLALAB_OPENVLA_UNNORM_KEY"] is None
-    with pytest.raises(LabError, match="--quant is for openvla, not for gr00t, oracle"):
+    with pytest.raises(LabError, match="--quant applies to openvla, not to gr00t, oracle"):
         service_settings.for_services(["gr00t", "oracle"], None, "mine", None, {"quant": "fp4"})
 
 
@@ -50,7 +50,7 @@ def test_a_checkpoint_is_a_name_or_a_path(volume, tmp_path):
     assert service_settings.from_flags("openvla", checkpoint=str(directory))["VLALAB_OPENVLA_CHECKPOINT"] == str(
         directory
     )
-    with pytest.raises(LabError, match=r"'other' not found in .*there are: mine.*--tiny"):
+    with pytest.raises(LabError, match=r"'other' not found in .*existing: mine.*--tiny"):
         service_settings.from_flags("openvla", checkpoint="other")
 
 
@@ -66,8 +66,8 @@ def test_devices_that_make_sense(gpu):
     assert service_settings.from_flags("gr00t", gpu=gpu) == {"VLALAB_GR00T_GPU": gpu}
 
 
-def test_a_device_named_twice_is_told():
-    with pytest.raises(LabError, match="names a device twice"):
+def test_duplicate_device_is_rejected():
+    with pytest.raises(LabError, match="has a duplicate device"):
         service_settings.from_flags("gr00t", gpu="0,0")
 
 
@@ -77,7 +77,7 @@ def test_devices_that_make_none(gpu):
         service_settings.from_flags("gr00t", gpu=gpu)
 
 
-def test_settings_are_kept_until_they_are_forgotten(volume):
+def test_settings_are_stored_until_deleted(volume):
     assert service_settings.stored("oracle") == {}
     service_settings.save("oracle", {"VLALAB_ORACLE_PORT": "9"})
     assert service_settings.of_all(["random", "oracle"]) == {"VLALAB_ORACLE_PORT": "9"}
@@ -88,7 +88,7 @@ def test_settings_are_kept_until_they_are_forgotten(volume):
     assert service_settings.stored("oracle") == {}
 
 
-def test_what_the_shell_says_is_told_from_what_dotenv_says(monkeypatch, tmp_path):
+def test_shell_settings_exclude_those_of_dotenv(monkeypatch, tmp_path):
     monkeypatch.setattr(compose, "read_dotenv", lambda path: {"VLALAB_UI_POLICY": "http://a:1", "VLALAB_UI_PORT": "1"})
     monkeypatch.setenv("VLALAB_UI_POLICY", "http://b:2")
     monkeypatch.setenv("VLALAB_UI_PORT", "1")
@@ -132,7 +132,7 @@ def test_else_to_the_volumes_owner_or_the_first_user(caller, volume, monkeypatch
     assert volumes.owner() == (mine if mine[0] else volumes.DEFAULT_USER)
 
 
-def test_what_is_set_is_obeyed_and_nonsense_is_told(caller, monkeypatch):
+def test_valid_settings_apply_and_invalid_ones_are_reported(caller, monkeypatch):
     caller(0, VLALAB_UID="7", VLALAB_GID="8")
     assert volumes.owner() == (7, 8)
     monkeypatch.setenv("VLALAB_UID", "me")
@@ -140,13 +140,13 @@ def test_what_is_set_is_obeyed_and_nonsense_is_told(caller, monkeypatch):
         volumes.owner()
 
 
-def test_a_volume_docker_cannot_mount_is_told(volume, monkeypatch):
+def test_unmountable_volume_is_rejected(volume, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume / "a:b"))
     with pytest.raises(LabError, match="has a ':' in its path"):
         volumes.prepare()
 
 
-def test_a_volume_that_cannot_be_made_is_told(volume, monkeypatch):
+def test_impossible_volume_is_rejected(volume, monkeypatch):
     (volume / "file").write_text("")
     monkeypatch.setenv("VLALAB_VOLUME", str(volume / "file" / "volume"))
     with pytest.raises(LabError, match="set VLALAB_VOLUME"):

@@ -57,14 +57,14 @@ def test_a_local_service_keeps_what_it_has_says_what_differs_and_takes_it_when_t
     lab(*up, VLALAB_TOKEN=TOKEN)
     assert "starting" not in lab(*up) and answers(lab.url, TOKEN)  # nothing else is asked for
     said = lab(*up, VLALAB_TOKEN=OTHER, VLALAB_BIND="127.0.0.2")
-    assert "others are asked for now: VLALAB_BIND, VLALAB_TOKEN." in said and "./lab up oracle --restart" in said
+    assert "the requested ones differ in VLALAB_BIND, VLALAB_TOKEN." in said and "./lab up oracle --restart" in said
     assert "starting" not in said and answers(lab.url, TOKEN)
     assert "starting" not in lab(*up, VLALAB_BIND="127.0.0.1")  # the default, in words
     assert "asked for" not in lab("restart", "oracle")
     assert answers(lab.url, TOKEN) and not answers(lab.url)
-    assert "others are asked for now: VLALAB_TOKEN." in lab("restart", "oracle", VLALAB_TOKEN="")
+    assert "the requested ones differ in VLALAB_TOKEN." in lab("restart", "oracle", VLALAB_TOKEN="")
     assert answers(lab.url, TOKEN) and not answers(lab.url)
-    assert "started anew with other settings: VLALAB_TOKEN" in lab(*up, "--restart", VLALAB_TOKEN=OTHER)
+    assert "restarts with new settings: VLALAB_TOKEN" in lab(*up, "--restart", VLALAB_TOKEN=OTHER)
     assert answers(lab.url, OTHER) and not answers(lab.url, TOKEN)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert (

@@ -63,7 +63,7 @@ def test_neither_waits_for_the_other_to_be_ready(describe, tmp_path):
     assert sorted(found.name for found in lifecycle.restart([])) == ["a", "b"]
 
 
-def test_one_that_fails_is_told_and_the_other_stays(describe):
+def test_failed_service_is_reported_and_the_other_keeps_running(describe):
     describe(a="--crash", b="--ready-after 1")
     with pytest.raises(LabError, match="cannot load the weights"):
         lifecycle.up(["a", "b"], "local")

@@ -135,7 +135,7 @@ def test_there_are_no_other_routes(served, clone):
     assert asked_of(clone) == []
 
 
-def test_a_body_is_refused(served, clone):
+def test_request_body_is_rejected(served, clone):
     for announced in ({"Content-Length": "100000"}, {"Transfer-Encoding": "chunked"}):
         assert Asked(served).ask("/services/oracle/start", "POST", **announced)[0] == 413
     assert asked_of(clone) == []
@@ -195,7 +195,7 @@ def test_so_many_actions_at_once_and_no_more(monkeypatch):
     assert refused.value.status == 429
 
 
-def test_what_failed_is_told_in_its_own_words_and_without_secrets(served, clone, capfd):
+def test_failure_reports_output_without_secrets(served, clone, capfd):
     fail = clone / "asked" / "fail-oracle"
     fail.touch()
     try:
@@ -213,13 +213,13 @@ def test_logs_and_tables_come_without_secrets(served):
     assert status["said"] == f"password={secrets.HIDDEN}" and status["api_key"] == secrets.HIDDEN
 
 
-def test_a_long_output_is_kept_at_its_end_from_a_lines_beginning():
+def test_long_output_keeps_its_last_whole_lines():
     text = "".join(f"{number} {'x' * 50}\n" for number in range(2000))
     told = daemon.safe(text, ())
     assert len(told) <= daemon.MAX_OUTPUT and text.endswith(told) and told.split(" ")[0].isdigit()
 
 
-def test_the_doctor_looks_when_it_is_asked_to_and_is_remembered(served, clone):
+def test_doctor_runs_on_request_and_its_report_is_cached(served, clone):
     assert Asked(served).ask("/doctor")[1] == {"running": False, "at": None, "told": None, "error": ""}
     assert Asked(served).ask("/doctor", "POST")[1]["running"] is True
     told = wait_for(lambda: (one := Asked(served).ask("/doctor")[1])["at"] and one)
@@ -227,7 +227,7 @@ def test_the_doctor_looks_when_it_is_asked_to_and_is_remembered(served, clone):
     assert asked_of(clone) == ["doctor --json --offline"]
 
 
-def test_what_does_not_answer_is_said(served, clone, monkeypatch):
+def test_silent_command_is_reported(served, clone, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", clone / "nowhere")
     told = Asked(served).ask("/status")[1]
     assert told["status"] is None and "./lab status --json cannot be run" in told["error"]

@@ -110,7 +110,7 @@ def test_what_looks_like_a_secret_is_removed(text):
 
 
 @pytest.mark.parametrize(("text", "expected"), LEAKED_BYTES)
-def test_what_an_attack_found_is_removed_and_the_rest_stays(text, expected):
+def test_secrets_found_by_an_attack_are_removed(text, expected):
     assert secrets.removed(text) == expected
 
 
@@ -154,7 +154,7 @@ def clone(tmp_path, monkeypatch):
     return root
 
 
-def test_the_archive_holds_what_is_asked_for_first_and_no_secret(clone, tmp_path, capsys):
+def test_archive_has_the_expected_files_and_no_secret(clone, tmp_path, capsys):
     path = support.write(tmp_path / "a.tar.gz", clone)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with tarfile.open(path) as archive:
@@ -187,7 +187,7 @@ def test_the_host_tool_starts_without_the_rules():
     assert done.stdout == "False\n", done.stderr
 
 
-def test_a_file_that_is_there_is_not_written_over(clone, tmp_path):
+def test_existing_file_is_not_overwritten(clone, tmp_path):
     there = tmp_path / "a.tar.gz"
     there.write_text("mine")
     with pytest.raises(LabError, match="name another file"):

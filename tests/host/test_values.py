@@ -89,7 +89,7 @@ def words_with(name: str, flag, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "flag", "text"), CASES, ids=lambda one: getattr(one, "name", one))
-def test_a_bad_value_is_refused_in_one_sentence_before_anything_begins(call, name, flag, text):
+def test_invalid_value_is_rejected_in_one_sentence(call, name, flag, text):
     says = call(name, *words_with(name, flag, text))
     assert "\n" not in says and flag.label.lstrip("-") in says
     assert text.split(",")[0] in says
@@ -102,7 +102,7 @@ def test_there_are_many_such_flags():
 
 @pytest.mark.parametrize("lab", course.labs())
 @pytest.mark.parametrize("given", ["foo=3", "foo", "=", "epochs=0", "epochs=x", "seed", "precision=fp8", "keep=-1"])
-def test_a_setting_that_makes_no_sense_is_refused(call, lab, given):
+def test_invalid_setting_is_rejected(call, lab, given):
     says = call("train", lab, f"--set={given}")
     assert "--set" in says and "\n" not in says
 
@@ -147,25 +147,25 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["eval", "libero_goal", "--policy", "OpenVLA"], "policy 'OpenVLA' not found; did you mean 'openvla'?"),
         (["eval", "metaworld_mt10", "--policy", "random"], "did you mean 'metaworld_random'?"),
         (["up", "OpenVLA"], "service 'OpenVLA' not found; did you mean 'openvla'?"),
-        (["eval", "libero_goal", "--policy", "http://"], "expected something like http://host:8000"),
-        (["eval", "libero_goal", "--policy", "http://h:99999"], "expected something like http://host:8000"),
+        (["eval", "libero_goal", "--policy", "http://"], "expected for example http://host:8000"),
+        (["eval", "libero_goal", "--policy", "http://h:99999"], "expected for example http://host:8000"),
         (["eval", "libero_goal", "--policy", "ws://"], "or ws://host:8000"),
-        (["eval", "libero_goal", "--policy", "http://a:1,oracle"], "names several; expected an address of each"),
+        (["eval", "libero_goal", "--policy", "http://a:1,oracle"], "has several values; expected URLs"),
         (["eval", "libero_goal", "--policy", "http://a:1", "--policy", "http://a:1/"], "http://a:1 twice"),
-        (["eval", "libero_goal", "--replicas", "2"], "--replicas 2 of which policy? Name it: --policy oracle"),
-        (["eval", "libero_goal", "--replicas", "2", "--policy", "http://a:1"], "starts policies of its own"),
-        (["eval", "--join", "http://a:1", "--replicas", "2"], "leave --replicas out"),
+        (["eval", "libero_goal", "--replicas", "2"], "--replicas 2 requires --policy oracle"),
+        (["eval", "libero_goal", "--replicas", "2", "--policy", "http://a:1"], "--replicas starts new policies"),
+        (["eval", "--join", "http://a:1", "--replicas", "2"], "remove --replicas"),
         (
             ["eval", "libero_goal", "--listen", "0.0.0.0:8100", "--runtime", "docker"],
-            "this machine's address in its network",
+            "must be this machine's IP address in its network",
         ),
         (
             ["eval", "libero_goal", "--listen", "localhost:81", "--runtime", "docker"],
-            "--runtime local listens anywhere",
+            "with --runtime local it can be any address",
         ),
-        (["up", "oracle", "ui", "--stay"], "--stay keeps one policy in front, not oracle, ui"),
-        (["up", "ui", "--stay"], "--stay keeps one policy in front, not ui"),
-        (["up", "oracle", "--stay", "--runtime", "docker"], "--stay works with --runtime local"),
+        (["up", "oracle", "ui", "--stay"], "--stay requires exactly one policy, got oracle, ui"),
+        (["up", "ui", "--stay"], "--stay requires exactly one policy, got ui"),
+        (["up", "oracle", "--stay", "--runtime", "docker"], "--stay requires --runtime local"),
         (["eval", "libero_goal", "--trials", "2", "--episodes", "0-1"], "one of them"),
         (["eval", "libero_goal", "--resume", "oracle", "--run-id", "b"], "one of them"),
         (["train", "transformer", "--data", "digits"], "it accepts --corpus"),
@@ -179,22 +179,22 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["train", "lstm", "--corpus", "python"], "train lstm needs a parallel corpus"),
         (["train", "lstm", "--data", "digits"], "train lstm does not accept --data; it accepts --corpus, --pair"),
         (["train", "vae", "--set", "anneal=2"], "--set anneal 2 makes no sense; expected 0 to 1"),
-        (["report", "libero_x"], "run 'libero_x' not found; there are oracle. ./lab runs lists all"),
+        (["report", "libero_x"], "run 'libero_x' not found; known: oracle. Run ./lab runs to list all"),
         (["report", "a", "b"], "unexpected argument 'b'"),
         (["report", "./elsewhere"], "run './elsewhere' not found"),
         (["compare", "oracle", "oracel"], "b 'oracel' not found; did you mean 'oracle'?"),
         (["eval", "libero_goal", "--resume", "orakel"], "--resume 'orakel' not found; did you mean 'oracle'?"),
         (["runs", "--delete", "oracle,frist"], "--delete 'frist' not found; did you mean 'first'?"),
         (["translate", "Hello.", "--name", "firts"], "--name 'firts' not found; did you mean 'first'?"),
-        (["translate", "Hello.", "--epoch", "0,7"], "--epoch 7: 'first' has no weights of it; it has 0"),
+        (["translate", "Hello.", "--epoch", "0,7"], "--epoch 7 not found in 'first'; it has weights of epoch 0"),
         (["translate", "Hello.", "--epoch", "0-7"], "expected epochs such as 0,10,29"),
         (["course", "import", "volume/runs/oracle/run.sqlite"], "is not a directory or zip archive"),
-        (["sample", "diffusion", "--name", "any"], "there are none: no trained diffusion is in volume yet; first: "),
-        (["score", "diffusion"], "no trained diffusion is in volume yet; first: ./lab train diffusion"),
-        (["verify", "openvla", "--checkpoint", "nowhere"], "there are: none"),
+        (["sample", "diffusion", "--name", "any"], "not found: no trained diffusion in volume yet; create one: "),
+        (["score", "diffusion"], "no trained diffusion in volume yet; create one: ./lab train diffusion"),
+        (["verify", "openvla", "--checkpoint", "nowhere"], "existing: none"),
     ],
 )
-def test_what_is_said(call, words, says):
+def test_messages(call, words, says):
     assert says in call(*words)
 
 
@@ -208,7 +208,7 @@ def test_what_is_said(call, words, says):
         ("(-inf, inf)", [-5, 0], [float("-inf")], "a number such as 7"),
     ],
 )
-def test_an_interval_holds_what_it_says(text, inside, beyond, words):
+def test_interval_contains_its_values(text, inside, beyond, words):
     interval = Interval(text)
     assert all(value in interval for value in inside)
     assert not any(value in interval for value in beyond)

@@ -39,7 +39,7 @@ def test_several_suites_end_with_their_table_and_one_name_goes_on_with_all(termi
     again = terminal.done("eval", *BOTH, *SHORT, "--resume").transcript
     assert again.count("(resumed)") == 2 and "mean" in again
     said = terminal.done("eval", "all", *SHORT, "--resume", "libero_goal-random-1", code=1).transcript
-    assert "--resume NAME names one run" in said
+    assert "--resume NAME is for one suite" in said
 
 
 @pytest.mark.parametrize("columns", [80, 60])
@@ -67,7 +67,7 @@ def test_names_may_be_cut_short_where_they_are_typed(terminal):
 
 def test_a_run_is_deleted_after_its_size_and_a_yes(terminal):
     with terminal("runs", "--delete", "libero_goal-random-2") as screen:
-        seen = screen.wait_for("for good? [y/N]")
+        seen = screen.wait_for("permanently? [y/N]")
         assert re.search(r"run libero_goal-random-2: \d+(\.\d)? (kB|MB) in", seen), seen
         screen.send("n" + ENTER)
         assert screen.wait() == 1

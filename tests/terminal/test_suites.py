@@ -13,6 +13,6 @@ def test_a_stopped_one_says_what_goes_on_with_all(terminal):
         screen.wait_for(re.compile(r"suite 1 of 2: libero_goal(.|\n)*0/40"))
         screen.send("\x03")
         assert screen.wait() == 130
-    assert "this goes on with all 2 suites" in screen.flat
+    assert "to resume all 2 suites" in screen.flat
     assert f"./lab {' '.join(words)} --run-id random-1" in screen.flat.replace("  ", " ")
     assert "suite 2 of 2" not in screen.flat

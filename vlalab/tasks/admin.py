@@ -57,11 +57,11 @@ def doctor(
     ./lab doctor openvla libero  self-test these environments too: versions, kernels, rendering
     ./lab doctor --fix           repair modes and owners, and offer other fixes
     """
-    from vlalab.commands import examining  # slow to import
+    from vlalab.commands import doctor as doctor_command  # slow to import
 
     if yes and not fix:
         raise LabError("--yes requires --fix")
-    finish(examining.doctor(names, json, fix, yes, offline))
+    finish(doctor_command.run(names, json, fix, yes, offline))
 
 
 def _stages() -> list[Flag]:

@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from vlalab.commands import addresses, evaluation, joining, programs, ray_placement, suites
+from vlalab.commands import addresses, distributed_eval, evaluation, programs, ray_placement, suites
 from vlalab.description import compose, manifests
 from vlalab.description import runs as existing
 from vlalab.host.borrowed import option
@@ -88,7 +88,7 @@ def evaluate(
     if join:
         if suite:
             raise LabError(f"--join uses the suite of the run that it joins; remove {suite[0]}")
-        finish(joining.join(join, policy, {**evaluator_options, "replicas": replicas}, runtime, dry_run, gpu))
+        finish(distributed_eval.join(join, policy, {**evaluator_options, "replicas": replicas}, runtime, dry_run, gpu))
         return
     for first, second, purpose in (("trials", "episodes", "select episodes"), ("run_id", "resume", "name a run")):
         if evaluator_options[first] is not None and evaluator_options[second] not in (None, False):
@@ -103,7 +103,7 @@ def evaluate(
     if evaluator_options["workers"] == 0 and not evaluator_options["listen"]:
         raise LabError("--workers must be 1 or more, got 0; 0 requires --listen, so that other machines can join")
     if evaluator_options["listen"]:
-        runtime = joining.runtime_to_listen(runtime, str(evaluator_options["listen"]), selected)
+        runtime = distributed_eval.runtime_to_listen(runtime, str(evaluator_options["listen"]), selected)
     placed = ray_placement.prepare(runtime, cluster, policy, evaluator_options, replicas or 0) if cluster else None
     if placed:
         runtime, evaluator_options = placed.runtime, evaluator_options | placed.flags

@@ -39,7 +39,7 @@ def host(
         (), "driver: install NVIDIA's if none works; rootless: a Docker engine per user instead of group docker, "
         "which is equivalent to root", kind="one of", keywords=host_setup.EXTRAS,
     ),
-    engine: str | None = option(None, "Docker to install: docker (its packages), distribution, or none", kind="one of",
+    engine: str | None = option(None, "Docker packages: docker (upstream), distribution, or none", kind="one of",
                                 keywords=host_setup.ENGINES, default_help="docker"),
     user: list[str] = option((), "users of the lab; created if missing", pattern=r"[a-z_][a-z0-9_-]{0,31}",
                              expected="a user name of a-z, 0-9, '_' and '-'", metavar="NAME"),

@@ -49,9 +49,9 @@ class LabTask:
             texts = typed[flag.name]
             values[flag.name] = texts if isinstance(texts, bool) else flag.read(texts)
         if not values.pop("no_check", True) and not values.get("dry_run"):
-            from vlalab.commands import examining  # slow to import, and not needed by tasks without checks
+            from vlalab.commands import doctor  # slow to import, and not needed by tasks without checks
 
-            examining.require(self.name, values)
+            doctor.require(self.name, values)
         self.function(**values)
         if sys.stderr.isatty() and not values.get("dry_run"):
             say(f"next: {self.next_command(values)}")

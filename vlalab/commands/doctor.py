@@ -18,11 +18,11 @@ from vlalab.host.console import LabError, require_known, say, status
 BEFORE_S = 1.8  # time limit of the checks before a task
 
 
-def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool) -> int:
+def run(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool) -> int:
     """Check machine and clone, self-test the named environments, print the results; return the exit code."""
     require_known("environment", names, manifests.environments())
     context, began = Case(environments=tuple(names), offline=offline), time.monotonic()
-    results = examine(context)
+    results = run_checks(context)
     if fix and (done := fixes.apply(results, yes)):
         context = Case(environments=context.environments, offline=offline)
         rerun = {result.check.id: result for result in runner.run(runner.named(done), context)}
@@ -35,7 +35,7 @@ def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: b
     return output.exit_status(results)
 
 
-def examine(context: Case) -> list[Result]:
+def run_checks(context: Case) -> list[Result]:
     """Return the results of all checks and of the self-test of each environment in the context."""
     results = runner.run(runner.checks(), context)
     for name in context.environments:
