@@ -42,14 +42,14 @@ def main() -> int:
     """Prints figures; returns 1 where one misses its target."""
     parser = flags(__doc__, "some steps and answers only: shows that it runs")
     parser.add_argument("--part", choices=("lesson", "check", "recipes"), help="this part alone")
-    asked = parser.parse_args()
-    quick = asked.quick
+    options = parser.parse_args()
+    quick = options.quick
     parts = {
         "lesson": lambda: learning(20 if quick else STEPS),
         "check": lambda: answers(1 if quick else 5),
         "recipes": lambda: recipes(3 if quick else RECIPE_S),
     }
-    met = [one for name, run in parts.items() if asked.part in (None, name) for one in run()]
+    met = [is_met for name, run in parts.items() if options.part in (None, name) for is_met in run()]
     return 0 if quick or all(met) else 1
 
 
@@ -101,8 +101,8 @@ def recipes(seconds: float) -> list[bool]:
             trainer = Trainer(config, machine, get_ds(config, Path(directory), machine, Volume()), Path(directory))
             speeds[size] = train_for(trainer, seconds)
             data = trainer.data
-            found = run_validation(trainer.loss_fn, data.val_dataloader, *data[2:], machine, config.seq, 0)
-            losses[size] = found.metrics()["loss"]
+            validation = run_validation(trainer.loss_fn, data.val_dataloader, *data[2:], machine, config.seq, 0)
+            losses[size] = validation.metrics()["loss"]
         figure(f"course.recipe_{size}_loss", losses[size], "nats/word", "<=10")
         figure(f"course.recipe_{size}_words", speeds[size], "words/s", ">=0")
     met.append(figure("course.recipes_speed", speeds["tiny"] / speeds["course"], "×", ">=3"))
@@ -112,15 +112,15 @@ def recipes(seconds: float) -> list[bool]:
 
 def train_for(trainer: Trainer, seconds: float) -> float:
     """Trains for that long; returns real target words a second."""
-    start, words = time.perf_counter(), 0
+    start, tokens = time.perf_counter(), 0
     while True:
         loader = trainer.data.train_dataloader
         loader.batch_sampler.set_position(trainer.epoch + 1)
         for batch in loader:
             trainer.step([batch])
-            words += batch.real.numel()
+            tokens += batch.real.numel()
             if (spent := time.perf_counter() - start) >= seconds:
-                return words / spent
+                return tokens / spent
         trainer.finish_epoch(None)
 
 

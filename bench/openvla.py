@@ -61,11 +61,11 @@ def main() -> None:
     parser = flags("OpenVLA: our engine against upstream's computation.", "fewer rounds: about a minute")
     parser.add_argument("--size", choices=list(tiny.SPECS), help="default: full on a GPU, tiny on a CPU")
     parser.add_argument("--busy", type=int, default=0, help="programs that compute without end beside it")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    size = asked.size or ("full" if device.type == "cuda" else "tiny")
+    size = options.size or ("full" if device.type == "cuda" else "tiny")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    rounds = 8 if asked.quick else 40
+    rounds = 8 if options.quick else 40
     spec, threads = tiny.SPECS[size], torch.get_num_threads()
     engine, source = build(spec, dtype, device)
     weights_gb = sum(engine.model.memory().values()) / 1e9
@@ -75,10 +75,12 @@ def main() -> None:
     )
     engine.warm_up()
     plain = PlainOpenVLA(spec.model_config(), source, dtype, device)
-    with busy_programs(asked.busy):
-        one_stream(engine, lambda pixels: plain.generate(pixels, PROMPT), rounds, threads)
+    with busy_programs(options.busy):
+        single_stream(engine, lambda pixels: plain.generate(pixels, PROMPT), rounds, threads)
     on_recorded_actions()
-    in_16_bits(engine if dtype == torch.bfloat16 else build(spec, torch.bfloat16, device)[0], 20 if asked.quick else 60)
+    in_16_bits(
+        engine if dtype == torch.bfloat16 else build(spec, torch.bfloat16, device)[0], 20 if options.quick else 60
+    )
     batched(engine, rounds, device)
     service(rounds)
 
@@ -100,12 +102,12 @@ def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tupl
     """Return our engine over made-up weights, and those."""
     config = spec.model_config()
     source = MadeUp(model_shapes(config), device)
-    how, _ = attention.choose("auto", device, dtype)
-    model = load_model(config, source, dtype, device, how, capacity(patch_count(config.towers)))
+    implementation, _ = attention.choose("auto", device, dtype)
+    model = load_model(config, source, dtype, device, implementation, capacity(patch_count(config.towers)))
     return Engine(model, max_batch=16), source
 
 
-def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, threads: int) -> None:
+def single_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, threads: int) -> None:
     """Times single observations, both in turns, and checks that they choose the same tokens.
 
     threads: what torch computes in by itself; upstream has it before each of its turns.
@@ -115,21 +117,21 @@ def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds
     image = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
     tokens = engine.generate(image[None], [PROMPT]).tokens
     agree = np.array_equal(tokens[0], other(image))
-    known = np.stack([tokens, tokens, tokens], axis=1)
+    drafts = np.stack([tokens, tokens, tokens], axis=1)
     likely = {bins: itertools.cycle(recorded_drafts(tokens[0], 97, bins)) for bins in (0, 2)}
 
-    def on_one_thread() -> None:
+    def single_threaded() -> None:
         torch.set_num_threads(1)
         other(image)
 
     timed = {
         "upstream": lambda: other(image),
-        **({"upstream, one thread": on_one_thread} if device.type == "cpu" else {}),
+        **({"upstream, one thread": single_threaded} if device.type == "cpu" else {}),
         "ours, no drafts": lambda: engine.generate(image[None], [PROMPT]),
         "ours, drafts, smooth": lambda: engine.generate(image[None], [PROMPT], next(likely[0])[None]),
         "ours, drafts, jitter 2": lambda: engine.generate(image[None], [PROMPT], next(likely[2])[None]),
-        "ours, all guessed right": lambda: engine.generate(image[None], [PROMPT], known),
-        "ours, all guessed wrong": lambda: engine.generate(image[None], [PROMPT], known - 1),
+        "ours, all guessed right": lambda: engine.generate(image[None], [PROMPT], drafts),
+        "ours, all guessed wrong": lambda: engine.generate(image[None], [PROMPT], drafts - 1),
     }
     seconds = interleaved(timed, rounds, warmup=2, before=lambda: torch.set_num_threads(threads))
     seconds.show(f"one observation; both chose the same tokens: {'yes' if agree else 'no'}")
@@ -180,7 +182,9 @@ def in_16_bits(engine: Engine, count: int) -> None:
     print(f"\nbf16: of {count} token sequences of random weights are the same with guesses as without")
     for name, shift in (("right", 0), ("wrong", 1)):
         drafts = [np.stack([tokens] * 3, axis=1) - shift for tokens in plain]
-        made = [engine.generate(one, [PROMPT], all_).tokens for one, all_ in zip(images, drafts, strict=True)]
+        made = [
+            engine.generate(sample, [PROMPT], guesses).tokens for sample, guesses in zip(images, drafts, strict=True)
+        ]
         print(f"  all guessed {name}: {sum(map(np.array_equal, made, plain))}")
 
 

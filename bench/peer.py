@@ -1,6 +1,6 @@
 """How fast are LIBERO's episodes here and in vla-eval 0.8.0, when a policy answers recorded actions at once?
 
-    ./lab bench peer [--quick] [--options "--assets official|kit|FOLDER --suite libero_goal --peer PYTHON"]
+    ./lab bench peer [--quick] [--options "--assets official|kit|DIR --suite libero_goal --peer PYTHON"]
 
 vla-eval gets an environment of its own: this project's lock of libero, and vla-eval beside it. --peer names one that is
 there. Its harness is started by its own command, without Docker and without saving anything, and asks vla-eval's own
@@ -46,7 +46,7 @@ STEPS = 80  # of an episode; the oracle needs more
 SIDES = ("vla-eval", "bridge", "vla-lab")
 TARGETS = (">=4", ">=3")  # of one camera, of two
 PARTS = Path(__file__).parent / "parts"
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,21 @@ def make_app(actions: Path, cameras: tuple[str, ...], log: Path):
 @contextlib.contextmanager
 def model_server(setting: Setting, log: Path) -> Iterator[str]:
     """Serves the recorded actions; yields the address. RuntimeError where it does not start."""
-    words = [setting.peer, str(PARTS / "peer_server.py"), str(setting.actions), str(log)]
-    process = subprocess.Popen([*words, *(["wrist"] if setting.wrist else [])], stdin=subprocess.DEVNULL)
+    command = [setting.peer, str(PARTS / "peer_server.py"), str(setting.actions), str(log)]
+    process = subprocess.Popen([*command, *(["wrist"] if setting.wrist else [])], stdin=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 60
-        while not (log.exists() and "\n" in (said := log.read_text())):
+        while not (log.exists() and "\n" in (text := log.read_text())):
             if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"vla-eval's server did not start: {words}")
+                raise RuntimeError(f"vla-eval's server did not start: {command}")
             time.sleep(0.1)
-        yield f"127.0.0.1:{said.splitlines()[0]}"
+        yield f"127.0.0.1:{text.splitlines()[0]}"
     finally:
         process.terminate()
         process.wait(30)
 
 
-def theirs(setting: Setting, server: str, work: Path) -> None:
+def run_vla_eval(setting: Setting, server: str, work: Path) -> None:
     """Plays the episodes with vla-eval, a process for each worker, llvmpipe's threads as Mesa has them."""
     entry = {
         "benchmark": "vla_eval.benchmarks.libero.benchmark:LIBEROBenchmark",
@@ -134,19 +134,21 @@ def theirs(setting: Setting, server: str, work: Path) -> None:
     }
     config = work / "peer.yaml"
     config.write_text(yaml.safe_dump({"server": {"url": f"ws://{server}"}, "benchmarks": [entry]}))
-    env = {**VARIABLES, **ONE_THREAD, "LP_NUM_THREADS": str(cores())}
+    env = {**VARIABLES, **SINGLE_THREADED, "LP_NUM_THREADS": str(cores())}
     shards = []
     for number in range(setting.workers):
-        words = ["run", "--config", config, "--no-docker", "--yes", "--no-save", "--output-dir", work / "results"]
-        words += ["--shard-id", number, "--num-shards", setting.workers] if setting.workers > 1 else []
-        words = map(str, (setting.peer, PARTS / "peer_shard.py", setting.assets, work / f"shard{number}", *words))
-        shards.append(subprocess.Popen(list(words), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=2))
+        arguments = ["run", "--config", config, "--no-docker", "--yes", "--no-save", "--output-dir", work / "results"]
+        arguments += ["--shard-id", number, "--num-shards", setting.workers] if setting.workers > 1 else []
+        arguments = map(
+            str, (setting.peer, PARTS / "peer_shard.py", setting.assets, work / f"shard{number}", *arguments)
+        )
+        shards.append(subprocess.Popen(list(arguments), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=2))
     ended = [shard.wait(1800) for shard in shards]
     if any(ended):
         raise RuntimeError(f"vla-eval ended with {ended}")
 
 
-def ours(setting: Setting, url: str, work: Path) -> None:
+def run_vla_lab(setting: Setting, url: str, work: Path) -> None:
     """Plays the episodes with this project's evaluator."""
     job = ["services.libero", setting.suite, "--policy-url", url, "--run-dir", work, "--run-id", "ours"]
     job += ["--tasks", "0", "--trials", setting.episodes, "--workers", setting.workers, "--video", "none"]
@@ -163,26 +165,26 @@ def played(name: str, setting: Setting, work: Path) -> Measured:
         log.write_text("\n")  # where a model server says its port
         cameras = ("agentview", "robot0_eye_in_hand")[: 1 + setting.wrist]
         with served(partial(make_app, setting.actions, cameras, log)) as (url, _):
-            ours(setting, url, work)
+            run_vla_lab(setting, url, work)
         return measured(setting, log)
     with model_server(setting, log) as server:
         if name == "vla-eval":
-            theirs(setting, server, work)
+            run_vla_eval(setting, server, work)
         else:
-            words = ("services.bridge", "policy", "--host", "127.0.0.1", "--server", f"ws://{server}")
-            with program(work / "bridge.txt", sys.executable, *words, **ONE_THREAD) as url:
-                ours(setting, url, work)
+            arguments = ("services.bridge", "policy", "--host", "127.0.0.1", "--server", f"ws://{server}")
+            with program(work / "bridge.txt", sys.executable, *arguments, **SINGLE_THREADED) as url:
+                run_vla_lab(setting, url, work)
     return measured(setting, log)
 
 
 def measured(setting: Setting, log: Path) -> Measured:
     """Reads the server's log. RuntimeError where an episode is missing."""
-    asked: dict[str, list[tuple[float, str]]] = {}
+    requests: dict[str, list[tuple[float, str]]] = {}
     for line in log.read_text().splitlines()[1:]:
         at, episode, step, seen = line.split()
-        if step == "0" or episode in asked:  # the bridge asks once before the first episode
-            asked.setdefault(episode, []).append((float(at), seen))
-    episodes = sorted((one for one in asked.values() if len(one) == STEPS), key=lambda one: one[0][0])
+        if step == "0" or episode in requests:  # the bridge asks once before the first episode
+            requests.setdefault(episode, []).append((float(at), seen))
+    episodes = sorted((steps for steps in requests.values() if len(steps) == STEPS), key=lambda steps: steps[0][0])
     if len(episodes) != setting.episodes:
         raise RuntimeError(f"{len(episodes)} whole episodes in {log}; expected {setting.episodes}")
     begin, end = episodes[setting.workers - 1][0][0], episodes[-1][0][0]
@@ -193,20 +195,20 @@ def measured(setting: Setting, log: Path) -> Measured:
 
 def compare(setting: Setting, rounds: int) -> None:
     """Measure all sides in turns; print their medians, and how much faster than vla-eval the others are."""
-    found: dict[str, list[Measured]] = {name: [] for name in SIDES}
+    results: dict[str, list[Measured]] = {name: [] for name in SIDES}
     for _ in range(rounds):
         for name in SIDES:
             with tempfile.TemporaryDirectory() as directory:
-                found[name].append(played(name, setting, Path(directory)))
+                results[name].append(played(name, setting, Path(directory)))
     print(f"\n{setting.suite}, cameras: {1 + setting.wrist}, workers: {setting.workers}")
     medians = {
-        name: [statistics.median(getattr(one, key) for one in many) for key in ("per_hour", "step_ms")]
-        for name, many in found.items()
+        name: [statistics.median(getattr(result, key) for result in many) for key in ("per_hour", "step_ms")]
+        for name, many in results.items()
     }
     for name, (hour, step) in medians.items():
         print(f"  {name:<9} {hour:7.0f} episodes/h   {step:7.1f} ms from one question to the next")
         # With two workers the first episode is that of the faster one.
-        if setting.workers == 1 and found[name][0].first != found["vla-eval"][0].first:
+        if setting.workers == 1 and results[name][0].first != results["vla-eval"][0].first:
             raise RuntimeError(f"{name} did not see the images that vla-eval saw")
     for name in SIDES[1:]:
         label = f"{name.replace('-', '_')}_{setting.suite}_cameras_{1 + setting.wrist}_workers_{setting.workers}"

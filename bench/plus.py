@@ -1,7 +1,7 @@
 """LIBERO-plus: does every task of its suites build and start, and are states and images its own code's, to the bit?
 
     ./lab bench plus [--quick]
-        [--options "--assets kit|official|FOLDER --suites libero_goal_plus_camera … --every N"]
+        [--options "--assets kit|official|DIR --suites libero_goal_plus_camera … --every N"]
 
 Every task whose files are in the asset directory is built, started at its first init state and stepped 60 times
 (`services.libero.assets.check`, which also says what does not rest); how many are left out for want of files is said.
@@ -26,7 +26,7 @@ from services.libero.assets import plus as plus_assets
 from services.libero.simulator import plus, runtime, suites
 from vla_common.volume import Volume
 
-SUITES = tuple(name for name, one in plus.VARIANTS.items() if one.kind)
+SUITES = tuple(name for name, variant in plus.VARIANTS.items() if variant.kind)
 SIZE = 224  # the wheel's glass blur is made for 224 pixels
 STOCK = Path(__file__).parent / "parts" / "plus_stock.py"
 
@@ -49,19 +49,19 @@ def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[E
     """Return what LIBERO-plus's own environment makes of the tasks."""
     package(work, asset_directory)
     listed = []
-    for number, one in enumerate(tasks):
-        np.save(work / f"starts-{number}.npy", suites.init_states(one))
-        directory = plus.PACKAGE_ROOT / "bddl_files" / plus.VARIANTS[one.suite].base
-        listed.append({"bddl": str(directory / f"{one.name}.bddl"), "file": str(one.bddl_path)})
+    for number, selected in enumerate(tasks):
+        np.save(work / f"starts-{number}.npy", suites.init_states(selected))
+        directory = plus.PACKAGE_ROOT / "bddl_files" / plus.VARIANTS[selected.suite].base
+        listed.append({"bddl": str(directory / f"{selected.name}.bddl"), "file": str(selected.bddl_path)})
     (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
     run_stock(STOCK, work, work)
-    found = []
+    ends = []
     for number, task in enumerate(tasks):
-        with np.load(work / f"{number}.npz") as kept:
-            if str(kept["told"]) != task.instruction:
-                print(f"{task.suite} {task.index} is told as {kept['told']!r} there, {task.instruction!r} here")
-            found.append(list(zip(kept["states"], kept["pictures"], strict=True)))
-    return found
+        with np.load(work / f"{number}.npz") as stored:
+            if str(stored["told"]) != task.instruction:
+                print(f"{task.suite} {task.index} is told as {stored['told']!r} there, {task.instruction!r} here")
+            ends.append(list(zip(stored["states"], stored["pictures"], strict=True)))
+    return ends
 
 
 def main() -> int:

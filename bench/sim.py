@@ -1,6 +1,6 @@
 """LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, in one run, in turns, on the same bits.
 
-    ./lab bench sim [--quick] [--options "--assets kit|official|FOLDER --task libero_goal:0"]
+    ./lab bench sim [--quick] [--options "--assets kit|official|DIR --task libero_goal:0"]
 
 Every round plays the same actions on all: a wandering arm where nothing is drawn, an episode of the oracle where
 something is. States (and the images of variants that draw) are compared afterwards and a difference ends the run.
@@ -39,28 +39,28 @@ class StockLoop:
         self.env.seed(0)
         self.cameras, self.seen = cameras or (), []
 
-    def own_gl(self):
+    def make_gl_current(self):
         """Make its GL context current: it takes for granted that it is, and we draw in the same process."""
         self.env.sim._render_context_offscreen.gl_ctx.make_current()
 
     def reset(self, init_state):
-        self.own_gl()
+        self.make_gl_current()
         self.env.reset()
         self.observation = self.env.set_init_state(init_state)
 
     def play(self, actions):
-        self.own_gl()
+        self.make_gl_current()
         for action in actions:
             self.observation, *_ = self.env.step(action)
 
     def state(self):
         return self.env.get_sim_state()
 
-    def pictures(self):
+    def images(self):
         return {name: self.observation[f"{name}_image"] for name in self.cameras}
 
     def close(self):
-        self.own_gl()
+        self.make_gl_current()
         self.env.close()
 
 
@@ -72,7 +72,7 @@ class OurLoop:
 
         self.env, self.draw_every, self.cameras = LiberoEnv(directory, cameras), draw_every, cameras
         self.env.load_task(task, seed=0)
-        self.episode, self.seen, self.drawn = -1, [], {}
+        self.episode, self.seen, self.rendered = -1, [], {}
 
     def reset(self, init_state):
         self.episode += 1
@@ -82,13 +82,13 @@ class OurLoop:
         for number, action in enumerate(actions, start=1):
             self.env.step(action)
             if self.draw_every and number % self.draw_every == 0:
-                self.drawn = {name: self.env.render(name) for name in self.cameras}
+                self.rendered = {name: self.env.render(name) for name in self.cameras}
 
     def state(self):
         return self.env.sim_state()
 
-    def pictures(self):
-        return self.drawn
+    def images(self):
+        return self.rendered
 
     def close(self):
         self.env.close()
@@ -103,8 +103,8 @@ def compare(title, sides, rounds, step, calls=1):
     timed = {name: lambda name=name, side=side: step(side, next(numbers[name])) for name, side in sides.items()}
     seconds = interleaved(timed, rounds, calls=calls)
     seconds.show(title)
-    first, *others = sides.values()
-    for other in others:
+    first, *rest = sides.values()
+    for other in rest:
         assert len(first.seen) == len(other.seen) > 0
         for number, (expected, got) in enumerate(zip(first.seen, other.seen, strict=True)):
             for name, value in got.items():
@@ -154,7 +154,7 @@ def run(task, init_states, source, quick):
 
     def play(side, number):
         side.play(actions[number * CHUNK : (number + 1) * CHUNK])
-        side.seen.append({"state": side.state(), **side.pictures()})
+        side.seen.append({"state": side.state(), **side.images()})
 
     sides = {stock: StockLoop(task, None), "LiberoEnv": OurLoop(task, source.path, 0, ())}
     resets = compare("reset and init state", sides, 2 if quick else 6, reset)
@@ -175,14 +175,16 @@ def run(task, init_states, source, quick):
         side.reset(init_states[0])
     rounds = 4 if quick else 12
     actions = oracle_actions(task, source.path, init_states[0], (rounds + 1) * CHUNK)
-    drawn = compare("one step with its observation", sides, rounds, play, CHUNK)
+    observed = compare("one step with its observation", sides, rounds, play, CHUNK)
     for side in sides.values():
         side.close()
-    one, two_cameras, chunk = (">=4", ">=3", ">=6") if source.kind == "official" else (">=1.7", ">=1.7", ">=4")
+    single_camera, two_cameras, chunk = (
+        (">=4", ">=3", ">=6") if source.kind == "official" else (">=1.7", ">=1.7", ">=4")
+    )
     figure("sim_step_speedup", steps.ratio(stock, "LiberoEnv"), "x", ">=1.35", quick=True)
-    figure("sim_observation_speedup", drawn.ratio(stock_two, "LiberoEnv, agentview"), "x", one, quick=True)
-    figure("sim_two_cameras_speedup", drawn.ratio(stock_two, "LiberoEnv, two cameras"), "x", two_cameras, quick=True)
-    figure("sim_chunk8_speedup", drawn.ratio(stock_two, chunks), "x", chunk, quick=True)
+    figure("sim_observation_speedup", observed.ratio(stock_two, "LiberoEnv, agentview"), "x", single_camera, quick=True)
+    figure("sim_two_cameras_speedup", observed.ratio(stock_two, "LiberoEnv, two cameras"), "x", two_cameras, quick=True)
+    figure("sim_chunk8_speedup", observed.ratio(stock_two, chunks), "x", chunk, quick=True)
     figure("sim_reset_speedup", resets.ratio(stock, "LiberoEnv"), "x", ">=4", quick=True)
 
 

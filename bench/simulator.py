@@ -34,24 +34,24 @@ AGES = """
 
 def python(environment: str) -> Path:
     """Return an environment's Python."""
-    found = ROOT / "images" / environment / ".venv/bin/python"
-    if not found.exists():
+    path = ROOT / "images" / environment / ".venv/bin/python"
+    if not path.exists():
         raise SystemExit(f"environment '{environment}' is not made: ./lab env {environment}")
-    return found
+    return path
 
 
-def ages(shown: Browser, url: str, seconds: float) -> list[float]:
+def ages(browser: Browser, url: str, seconds: float) -> list[float]:
     """Return the age in ms of every image that the page has shown in that time."""
-    shown.go(f"{url}/simulator")
-    shown.until("document.querySelector('[name=task]').options.length > 5", START_S)
+    browser.go(f"{url}/simulator")
+    browser.until("document.querySelector('[name=task]').options.length > 5", START_S)
     for name, value in (("suite", "libero_goal"), ("policy", "random")):
         field = f"document.querySelector('[name={name}]')"
-        shown.js(f"{field}.value = {value!r}; {field}.dispatchEvent(new Event('change'))")
-    shown.click("#opening button")
-    shown.until("Number(document.querySelector('#at-step').textContent) > 10", START_S)
-    shown.js(AGES)
+        browser.js(f"{field}.value = {value!r}; {field}.dispatchEvent(new Event('change'))")
+    browser.click("#opening button")
+    browser.until("Number(document.querySelector('#at-step').textContent) > 10", START_S)
+    browser.js(AGES)
     time.sleep(seconds)
-    return shown.js("window.ages")
+    return browser.js("window.ages")
 
 
 def main() -> int:
@@ -63,16 +63,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as name, contextlib.ExitStack() as stack:
         directory, libero = Path(name), python("libero")
         policy = stack.enter_context(program(directory / "policy.txt", libero, "services.libero.policies", "random"))
-        words = ("services.libero.live", "--policies", f"random={policy}")
-        simulator = stack.enter_context(program(directory / "simulator.txt", libero, *words, TMPDIR=str(directory)))
-        words = ("services.ui", "--policy-url", policy, "--services", f"simulator={simulator}")
-        url = stack.enter_context(program(directory / "ui.txt", python("ui"), *words, said="the page is at"))
-        with Browser() as shown:
-            found = sorted(ages(shown, url, seconds))
-    print(f"{len(found)} images in {seconds:g} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    figure("simulator-frames", len(found) / seconds, "1/s", ">=9")
-    figure("simulator-age-median", found[len(found) // 2], "ms", "<=50", quick=True)
-    return 0 if figure("simulator-age-p95", found[int(len(found) * 0.95)], "ms", "<=100", quick=True) else 1
+        arguments = ("services.libero.live", "--policies", f"random={policy}")
+        simulator = stack.enter_context(program(directory / "simulator.txt", libero, *arguments, TMPDIR=str(directory)))
+        arguments = ("services.ui", "--policy-url", policy, "--services", f"simulator={simulator}")
+        url = stack.enter_context(program(directory / "ui.txt", python("ui"), *arguments, ready_text="the page is at"))
+        with Browser() as browser:
+            delays = sorted(ages(browser, url, seconds))
+    print(f"{len(delays)} images in {seconds:g} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    figure("simulator-frames", len(delays) / seconds, "1/s", ">=9")
+    figure("simulator-age-median", delays[len(delays) // 2], "ms", "<=50", quick=True)
+    return 0 if figure("simulator-age-p95", delays[int(len(delays) * 0.95)], "ms", "<=100", quick=True) else 1
 
 
 if __name__ == "__main__":

@@ -118,16 +118,16 @@ class CourseTraining:
 def course_greedy(model: Transformer, source: Tensor, mask: Tensor, special: Special) -> list[int]:
     """Return one sentence's translation: source [1, 350]; all words again at every step."""
     encoder_output = model.encode(source, mask)
-    words = torch.full((1, 1), special.sos)
-    while words.shape[1] < MAX_LEN:
-        x = model.decode(encoder_output, mask, words, causal_mask(words.shape[1]))
+    tokens = torch.full((1, 1), special.sos)
+    while tokens.shape[1] < MAX_LEN:
+        x = model.decode(encoder_output, mask, tokens, causal_mask(tokens.shape[1]))
         scores = model.project(x[:, -1])
         scores[:, [special.pad, special.sos]] = float("-inf")
         word = scores.argmax(dim=1)
-        words = torch.cat([words, word[:, None]], dim=1)
+        tokens = torch.cat([tokens, word[:, None]], dim=1)
         if word.item() == special.eos:
             break
-    return [i for i in words[0, 1:].tolist() if i != special.eos]
+    return [i for i in tokens[0, 1:].tolist() if i != special.eos]
 
 
 # --- nn.Transformer -----------------------------------------------------------------------------------------
@@ -138,9 +138,13 @@ class TorchTransformer(nn.Module):
 
     def __init__(self, config: Config, src_vocab: int, tgt_vocab: int, pad: int) -> None:
         super().__init__()
-        ours = get_model(config, src_vocab, tgt_vocab)
-        self.src_embed, self.tgt_embed, self.project = ours.src_embed, ours.tgt_embed, ours.projection_layer
-        self.src_pos, self.tgt_pos = ours.src_pos, ours.tgt_pos
+        lab_model = get_model(config, src_vocab, tgt_vocab)
+        self.src_embed, self.tgt_embed, self.project = (
+            lab_model.src_embed,
+            lab_model.tgt_embed,
+            lab_model.projection_layer,
+        )
+        self.src_pos, self.tgt_pos = lab_model.src_pos, lab_model.tgt_pos
         self.body = nn.Transformer(
             config.d_model, config.h, config.N, config.N, config.d_ff, config.dropout,
             batch_first=True, norm_first=True, layer_norm_eps=1e-6,

@@ -36,11 +36,18 @@ def main() -> None:
     quick = flags(__doc__.partition("\n")[0], "a fifth of the runs and of the rounds").parse_args().quick
     runs, rounds = (100, 3) if quick else (500, 15)
     with ExitStack() as entered:
-        place = Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="vlalab-bench-ui-")))
-        make_runs(place / "runs", runs)
-        words, variables = ("services.ui", "--policy-url", "http://127.0.0.1:9"), {"VLALAB_VOLUME": str(place)}
+        directory = Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="vlalab-bench-ui-")))
+        make_runs(directory / "runs", runs)
+        arguments, variables = ("services.ui", "--policy-url", "http://127.0.0.1:9"), {"VLALAB_VOLUME": str(directory)}
         url = entered.enter_context(
-            program(place / "ui.txt", sys.executable, *words, said="the page is at", VLALAB_TOKEN="", **variables)
+            program(
+                directory / "ui.txt",
+                sys.executable,
+                *arguments,
+                ready_text="the page is at",
+                VLALAB_TOKEN="",
+                **variables,
+            )
         )
         while httpx.get(f"{url}/readyz").status_code != 200:
             time.sleep(0.2)
@@ -63,8 +70,12 @@ def make_runs(root: Path, count: int) -> None:
     first.mkdir(parents=True)
     (first / "config.json").write_text("{}")
     plan = [(task, episode) for task in range(10) for episode in range(2)]
-    told = {"tasks": [{"instruction": f"task {task}"} for task in range(10)], "profile": {}, "assets": {"advice": ""}}
-    meta = {"identity": IDENTITY, "created": 1.0, "about": told}
+    description = {
+        "tasks": [{"instruction": f"task {task}"} for task in range(10)],
+        "profile": {},
+        "assets": {"advice": ""},
+    }
+    meta = {"identity": IDENTITY, "created": 1.0, "about": description}
     made = {"suite": "libero_goal", "config_hash": config_hash(IDENTITY)}
     with RunStore.create(first / "run.sqlite", **made, plan=plan, meta=meta) as store:
         store.begin_invocation(0.0)
@@ -89,17 +100,17 @@ def listed(url: str, rounds: int) -> tuple[float, float]:
 
 def first_contents(url: str, rounds: int) -> dict[str, float]:
     """Return the median time to a page's first content in a browser whose cache is warm (ms), by path."""
-    with browser.Browser() as shown:
+    with browser.Browser() as page:
         return {
-            path: statistics.median(paint(shown, url + path) for _ in range(rounds)) for path in ("/", "/runs", "/ask/")
+            path: statistics.median(paint(page, url + path) for _ in range(rounds)) for path in ("/", "/runs", "/ask/")
         }
 
 
-def paint(shown: browser.Browser, address: str) -> float:
+def paint(page: browser.Browser, address: str) -> float:
     """Return when a page that is opened anew shows something (ms)."""
-    shown.go("about:blank")
-    shown.go(address)
-    return shown.until(f"location.href == {address!r} && {PAINT}", 60.0)
+    page.go("about:blank")
+    page.go(address)
+    return page.until(f"location.href == {address!r} && {PAINT}", 60.0)
 
 
 def people(url: str, rounds: int) -> tuple[int, int]:
@@ -115,7 +126,7 @@ def people(url: str, rounds: int) -> tuple[int, int]:
             return [events.status_code, *(client.get(path).status_code for _ in range(rounds) for path in paths)]
 
     with ThreadPoolExecutor(PEOPLE) as pool:
-        statuses = [status for found in pool.map(look, range(PEOPLE)) for status in found]
+        statuses = [status for answers in pool.map(look, range(PEOPLE)) for status in answers]
     return len(statuses), sum(status != 200 for status in statuses)
 
 

@@ -48,25 +48,25 @@ def measure(
     from services.libero.simulator.env import LiberoEnv
 
     env = LiberoEnv(directory, ("agentview",), size)
-    equal = sum(is_equal(task, ours(env, task), ends) for task, ends in expected)
-    count = started = lacking = 0
+    equal = sum(is_equal(task, final_states(env, task), ends) for task, ends in expected)
+    count = started = incomplete = 0
     for name in options.suites:
         for task in suites.load_suite(name).tasks[:: options.every]:
             if not is_complete(task):
-                lacking += 1
+                incomplete += 1
                 continue
             count += 1
             try:
-                found = problems(env, task)
+                faults = problems(env, task)
             except Exception as error:  # what it is decides the figure, not whether the others are looked at
                 print(f"  {name} {task.index}: {type(error).__name__}: {error}", flush=True)
                 continue
             started += 1
-            if found:
-                print(f"  {name} {task.index} starts, but {'; '.join(found)}", flush=True)
+            if faults:
+                print(f"  {name} {task.index} starts, but {'; '.join(faults)}", flush=True)
         print(f"{name}: {started} of {count} tasks so far", flush=True)
     env.close()
-    print(f"{lacking} tasks were left out: the asset directory lacks files that they name")
+    print(f"{incomplete} tasks were left out: the asset directory lacks files that they name")
     total = len(expected)
     has_started = figure(f"{label}_tasks_that_start", started, f"of {count} tasks", f">={count}", quick=True)
     is_same = figure(f"{label}_suites_equal_to_stock", equal, f"of {total} suites", f">={total}", quick=True)
@@ -75,12 +75,12 @@ def measure(
 
 def actions() -> np.ndarray:
     """Return a wandering arm's actions [EPISODES, STEPS, 7]."""
-    drawn = np.random.default_rng(0).uniform(-0.6, 0.6, (EPISODES, STEPS, 7))
-    drawn[..., 6] = np.sign(drawn[..., 6])
-    return drawn
+    sampled = np.random.default_rng(0).uniform(-0.6, 0.6, (EPISODES, STEPS, 7))
+    sampled[..., 6] = np.sign(sampled[..., 6])
+    return sampled
 
 
-def ours(env, task: suites.Task, camera: str = "agentview") -> Ends:
+def final_states(env, task: suites.Task, camera: str = "agentview") -> Ends:
     """Return state and image, as a policy gets it, after each episode; a task with one start has it in both."""
     env.load_task(task)
     starts, seen = suites.init_states(task), []

@@ -42,8 +42,8 @@ def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) 
     draw, low, high = np.random.default_rng(0), codec.vocab_size - codec.bins, codec.vocab_size - 1
 
     def shaken(tokens: np.ndarray) -> np.ndarray:
-        moved = tokens[:, :6] + draw.integers(-bins, bins + 1, (len(tokens), 6))
-        return np.concatenate([np.clip(moved, low, high), tokens[:, 6:]], axis=1)
+        noisy = tokens[:, :6] + draw.integers(-bins, bins + 1, (len(tokens), 6))
+        return np.concatenate([np.clip(noisy, low, high), tokens[:, 6:]], axis=1)
 
     return {name: shaken(tokens) for name, tokens in recorded.items()}
 
@@ -55,12 +55,12 @@ def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[i
     The bookkeeping is the engine's own.
     """
     made, passes, branches = [], 0, BRANCHES if width > 1 else 0
-    for chosen in recorded:
+    for target in recorded:
         row = Row(drafter.propose("session"))
         chain = row.draft[0, : ACTION_TOKENS - 1]
-        row.accept_prefill(np.where(np.cumsum(np.r_[False, chain != chosen[:-1]]), -1, chosen))
+        row.accept_prefill(np.where(np.cumsum(np.r_[False, chain != target[:-1]]), -1, target))
         while not row.done:
-            _pass(row, chosen, width, branches)
+            _pass(row, target, width, branches)
             passes += 1
         made.append(row.tokens)
         drafter.observe("session", np.array(row.tokens))
@@ -89,12 +89,12 @@ def recorded_drafts(tokens: np.ndarray, count: int, jitter: int) -> list[np.ndar
     """
     codec, made = ActionCodec(), []
     low, bins = codec.vocab_size - codec.bins, codec.bins
-    wrong = [low + (tokens - low + 1 + shift) % bins for shift in range(1 + BRANCHES)]
-    for chosen in jittered(recorded_tokens(codec), codec, jitter).values():
+    misses = [low + (tokens - low + 1 + shift) % bins for shift in range(1 + BRANCHES)]
+    for episode in jittered(recorded_tokens(codec), codec, jitter).values():
         drafter = Drafter(codec)
-        for step in chosen:
+        for step in episode:
             hits = drafter.propose("session") == step
-            made.append(np.where(hits, tokens, np.stack(wrong)))
+            made.append(np.where(hits, tokens, np.stack(misses)))
             drafter.observe("session", step)
     return [made[index * len(made) // count] for index in range(count)]
 
@@ -174,10 +174,10 @@ def service_overhead_ms(rounds: int) -> tuple[float, float]:
         spec = tiny.TinySpec(timm_ids=tiny.MID.timm_ids, image_size=224, suites=("libero_goal",))
         tiny.write(Path(directory), spec)
         image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
-        beside = []
+        overheads = []
         with served(make_app, directory, timeout_s=120) as (url, _), PolicyClient(url) as client:
             for step in range(rounds):
-                asked = Observation({"agentview": image}, None, "put the bowl on the stove", "bench", step)
-                spent = client.act(asked).timings_ms
-                beside.append(spent["round_trip"] - spent["model"])
-    return float(np.median(beside)), float(np.percentile(beside, 90))
+                observation = Observation({"agentview": image}, None, "put the bowl on the stove", "bench", step)
+                spent = client.act(observation).timings_ms
+                overheads.append(spent["round_trip"] - spent["model"])
+    return float(np.median(overheads)), float(np.percentile(overheads, 90))

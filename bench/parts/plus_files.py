@@ -89,8 +89,8 @@ def _scene(path: Path, base: Path, number: int) -> None:
             part.set("file", os.path.relpath(base.parent / part.get("file"), path.parent))
     draw = np.random.default_rng(number)
     for light in tree.iter("light"):
-        light.set("diffuse", " ".join(f"{one:.3f}" for one in draw.uniform(0, 1, 3)))
-        light.set("pos", " ".join(f"{one:.3f}" for one in draw.uniform((-3, -3, 1), (3, 3, 7))))
+        light.set("diffuse", " ".join(f"{value:.3f}" for value in draw.uniform(0, 1, 3)))
+        light.set("pos", " ".join(f"{value:.3f}" for value in draw.uniform((-3, -3, 1), (3, 3, 7))))
     tree.write(path)
 
 

