@@ -1,6 +1,6 @@
 """The diffusion lab: training and sampling against the course's way; `./lab score diffusion` measures quality.
 
-course  the course's way, written anew in its plain form: images turned into tensors one by one by a data loader,
+course  the course's way, reimplemented in its plain form: images turned into tensors one by one by a data loader,
         float32 in the usual memory order, one network call per step with its batch norms
 lab     services/ws_mdl/diffusion as `train` and `sample` run it
 

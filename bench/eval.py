@@ -1,11 +1,11 @@
-"""Does a second worker pay? The same evaluation by one worker and by two, in turns, the policy on the same cores.
+"""Gain from a second worker: the same evaluation with one worker and with two, alternately, on the same cores.
 
     ./lab bench eval [--quick] [--options "--assets kit|official|DIR"]
 
-The oracle solves one task over and over; no videos. The figure is the steady state: for each worker, its steps per
-second from the end of its first episode to the end of its last, summed over the workers. Start-up (importing and
-building the simulator, some seconds per worker, all at once) is left out; the whole run's wall time is printed too, and
-its processor time without the oracle's: where a step takes more of it with two workers, the cores slow each other down.
+The oracle solves one task repeatedly, without videos. The figure is the steady state: the steps per second of each
+worker from the end of its first episode to the end of its last, summed over the workers. It excludes start-up (several
+seconds per worker to import and build the simulator). The run's total wall time and its processor time without the
+oracle's are printed too: if a step takes more processor time with two workers, the cores slow each other down.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Measured:
 
 
 def oracle(log: Path) -> AbstractContextManager[str]:
-    """Serves the oracle; yields its address."""
+    """Serve the oracle; yield its URL."""
     return program(log, sys.executable, "services.libero.policies", "oracle", **SINGLE_THREADED)
 
 
 def run_job(*arguments: str) -> None:
-    """Runs the benchmark's job as users do. Raises RuntimeError where it fails."""
+    """Run an evaluation as users do. Raises RuntimeError if it fails."""
     command = [sys.executable, "-m", "services.libero", *arguments]
     env = {**VARIABLES, **SINGLE_THREADED}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
@@ -86,7 +86,7 @@ def steady_rate(finished: list[Finished]) -> float:
 
 
 def main() -> None:
-    """Run both in turns, print a table, and the ratio: its median over the rounds."""
+    """Run both alternately, print a table, and the ratio: its median over the rounds."""
     parser = flags("One worker against two.", "one round of each: at most a minute")
     parser.add_argument("--assets", help="kit, official or a directory")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
 """GR00T N1.5: our engine against upstream's code on the same checkpoint, in one run.
 
 On small random checkpoints on a CPU (tiny: Python takes most of the time; mid: arithmetic does). What is measured:
-- one action, observation to numbers, both sides in turns: ours in fp32 and bf16, upstream's as it loads itself (bf16);
+- one action, both sides alternately: ours in fp32 and bf16, upstream's in its own precision (bf16);
 - a batch of eight against one at a time;
-- the seven exported modules, torch beside onnxruntime;
+- the seven exported modules, torch and onnxruntime;
 - fine-tuning's samples per second on one thread, from videos to a batch: bench/parts/gr00t_loading.py.
 
     ./lab bench gr00t [--quick]
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # beside this file, upstream's package would be this file
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # otherwise this file would shadow upstream's package
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # upstream's loader asks the hub first
 
 from vla_modelkit.threads import set_wait_policy
@@ -87,7 +87,7 @@ def observed(sizes: Layout, seed: int = 0) -> Observation:
 
 
 def single_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: int) -> None:
-    """Time single observations, all sides in turns."""
+    """Time single observations, all sides alternately."""
     seen = observed(sizes)
     calls = {name: (lambda policy=policy: policy.act([seen])) for name, policy in sides.items()}
     seconds = interleaved(calls, rounds, warmup=3)
@@ -109,7 +109,7 @@ def batched(policy: Policy, sizes: Layout, rounds: int) -> None:
 
 
 def modules(checkpoint: CheckpointDirectory, directory: Path, rounds: int) -> None:
-    """Times each exported module, torch beside onnxruntime, and checks that they agree."""
+    """Times each exported module, torch and onnxruntime, and checks that they agree."""
     exported, _ = cut(checkpoint, load_config(checkpoint.directory), torch.float32)
     rows = [measuring.measure(module, measuring.export(module, directory), rounds) for module in exported]
     show(rows)

@@ -1,4 +1,4 @@
-"""MetaworldEnv against metaworld's own environment in gymnasium's loop, in one run, in turns, on the same bits.
+"""MetaworldEnv against metaworld's own environment in gymnasium's loop, alternately in one run, bit-identical.
 
     ./lab bench meta_world [--quick] [--options "--task drawer-open-v3 --size 480"]
 
@@ -79,7 +79,7 @@ class Lab:
 def expert_actions(make, task, vector, count):
     """Return the expert's actions, float32 [count, 4]."""
     env, actions = make(64), []
-    from services.metaworld.oracle import OraclePolicy  # it imports MuJoCo, which is bound to a renderer by now
+    from services.metaworld.oracle import OraclePolicy  # imports MuJoCo: only after the renderer is selected
     from vla_contract import Observation
 
     policy = OraclePolicy()
@@ -93,7 +93,7 @@ def expert_actions(make, task, vector, count):
 
 
 def main() -> int:
-    """Time steps alone, steps with images, and resets; both sides must end in the same bits."""
+    """Time steps alone, steps with images, and resets; both sides must be bit-identical."""
     parser = flags(__doc__, "fewer rounds")
     parser.add_argument("--task", default="drawer-open-v3")
     parser.add_argument("--size", type=int, default=480)
@@ -120,7 +120,7 @@ def main() -> int:
                 side.reset()
             side.play(actions[start : start + STEPS])
 
-        # Ours first: it opens its GL context, and makes it current for each image; the other takes its own for granted.
+        # "ours" first: it makes its GL context current for each image; the other assumes that its own is current.
         sides = {"ours": lambda side=lab: play("ours", side), "gymnasium": lambda side=stock: play("gymnasium", side)}
         seconds = interleaved(sides, rounds if draws else 10 * rounds, clock=time.process_time, calls=STEPS)
         seconds.show(title)

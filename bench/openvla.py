@@ -1,19 +1,19 @@
-"""OpenVLA: our engine against upstream's computation on the same weights, in one run.
+"""OpenVLA: this project's engine compared with upstream's computation, on the same weights in one run.
 
 On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are made up on the device. What is measured:
-- one stream: milliseconds per action of both in turns, ours without drafts, with drafts that are right as often
+- one stream: milliseconds per action of both alternately, ours without drafts, with drafts that are right as often
   as on recorded actions, as they are (smooth) and jittered, and with all right and all wrong; upstream's in as many
   threads as torch takes, and on a CPU in one too; ours as the service has it, in as many as cores are idle;
 - drafts: decoding passes on recorded LIBERO actions (tests/openvla/data), turned into tokens, as they are and jittered;
 - 16 bits: how many answers in bf16 are the same with guesses as without;
 - batch: actions per second at the largest batch;
-- service: what /v1/act takes beside the model, on loopback;
+- service: overhead of /v1/act over the model, on loopback;
 - rooflines: each beside what bytes over bandwidth and operations over peak allow, both measured here.
 
     ./lab bench openvla [--quick] [--options "--size tiny|mid|full --busy N"]
 
 bench/parts/openvla_plain.py is upstream's computation.
---busy runs so many programs beside it that compute without end, as others do on a shared machine.
+--busy N runs N programs with endless computation at the same time, as on a shared machine.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
     """Prints the tables and the FIGURE lines."""
     parser = flags("OpenVLA: our engine against upstream's computation.", "fewer rounds: about a minute")
     parser.add_argument("--size", choices=list(tiny.SPECS), help="default: full on a GPU, tiny on a CPU")
-    parser.add_argument("--busy", type=int, default=0, help="programs that compute without end beside it")
+    parser.add_argument("--busy", type=int, default=0, help="number of busy programs at the same time")
     options = parser.parse_args()
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     size = options.size or ("full" if device.type == "cuda" else "tiny")
@@ -90,7 +90,7 @@ def busy_programs(count: int) -> Iterator[None]:
     """Runs `count` programs that compute without end; prints the machine's load."""
     programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
-        print(f"{count} busy programs beside it; load before {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        print(f"{count} busy programs; load before {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         yield
     finally:
         for program in programs:
@@ -108,7 +108,7 @@ def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tupl
 
 
 def single_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, threads: int) -> None:
-    """Times single observations, both in turns, and checks that they choose the same tokens.
+    """Time single observations of both sides alternately and check that their tokens are equal.
 
     threads: what torch computes in by itself; upstream has it before each of its turns.
     """
@@ -204,7 +204,7 @@ def batched(engine: Engine, rounds: int, device: torch.device) -> None:
 def service(rounds: int) -> None:
     """Measure the service around the tiny model."""
     median, p90 = service_overhead_ms(rounds * 5)
-    print(f"\n/v1/act beside the model, one client, 224x224x3 image: median {median:.2f} ms, p90 {p90:.2f} ms")
+    print(f"\n/v1/act without the model, one client, 224x224x3 image: median {median:.2f} ms, p90 {p90:.2f} ms")
     figure("openvla_service_overhead", median, "ms", "<=1.5")
 
 

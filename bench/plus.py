@@ -1,4 +1,4 @@
-"""LIBERO-plus: does every task of its suites build and start, and are states and images its own code's, to the bit?
+"""LIBERO-plus: build and start every task, and compare states and images bit by bit with its own code.
 
     ./lab bench plus [--quick]
         [--options "--assets kit|official|DIR --suites libero_goal_plus_camera … --every N"]
@@ -38,7 +38,7 @@ def sample(name: str, number: int) -> suites.Task:
 
 
 def package(work: Path, asset_directory: Path) -> None:
-    """Make LIBERO-plus's package below `work`, with its assets where it looks for them: beside its code."""
+    """Make LIBERO-plus's package below `work`, with its assets in the expected place next to its code."""
     inner = work / "liberoplus" / "liberoplus"
     shutil.copytree(plus.PACKAGE_ROOT, inner, ignore=shutil.ignore_patterns("*_files", "__pycache__"))
     (inner.parent / "__init__.py").touch()
@@ -46,7 +46,7 @@ def package(work: Path, asset_directory: Path) -> None:
 
 
 def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
-    """Return what LIBERO-plus's own environment makes of the tasks."""
+    """Return states and images of the tasks from LIBERO-plus's own environment."""
     package(work, asset_directory)
     listed = []
     for number, selected in enumerate(tasks):
@@ -59,7 +59,9 @@ def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[E
     for number, task in enumerate(tasks):
         with np.load(work / f"{number}.npz") as stored:
             if str(stored["told"]) != task.instruction:
-                print(f"{task.suite} {task.index} is told as {stored['told']!r} there, {task.instruction!r} here")
+                print(
+                    f"{task.suite} {task.index} has the instruction {stored['told']!r} there, {task.instruction!r} here"
+                )
             ends.append(list(zip(stored["states"], stored["pictures"], strict=True)))
     return ends
 

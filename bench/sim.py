@@ -1,10 +1,10 @@
-"""LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, in one run, in turns, on the same bits.
+"""LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, alternately in one run, with bit-identical results.
 
     ./lab bench sim [--quick] [--options "--assets kit|official|DIR --task libero_goal:0"]
 
-Every round plays the same actions on all: a wandering arm where nothing is drawn, an episode of the oracle where
-something is. States (and the images of variants that draw) are compared afterwards and a difference ends the run.
-Frames are drawn on the CPU, in one thread, unless --render says otherwise.
+Every round executes the same actions on all sides: a wandering arm without rendering, an oracle episode with rendering.
+States (and images, if rendered) are compared afterwards, and a difference ends the run. Frames are rendered on the CPU
+in one thread unless --render selects another device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK = 8
 
 
 class StockLoop:
-    """LIBERO's own environment, driven as evaluation scripts drive it."""
+    """LIBERO's own environment, used as in evaluation scripts."""
 
     def __init__(self, task, cameras):
         from libero.libero.envs import OffScreenRenderEnv
@@ -40,7 +40,7 @@ class StockLoop:
         self.cameras, self.seen = cameras or (), []
 
     def make_gl_current(self):
-        """Make its GL context current: it takes for granted that it is, and we draw in the same process."""
+        """Make its GL context current: it assumes so, but LiberoEnv renders in the same process."""
         self.env.sim._render_context_offscreen.gl_ctx.make_current()
 
     def reset(self, init_state):
@@ -65,7 +65,7 @@ class StockLoop:
 
 
 class OurLoop:
-    """LiberoEnv that draws the cameras after every `draw_every` steps (0: never)."""
+    """LiberoEnv that renders the cameras after every `draw_every` steps (0: never)."""
 
     def __init__(self, task, directory, draw_every, cameras=("agentview",)):
         from services.libero.simulator.env import LiberoEnv
@@ -95,7 +95,7 @@ class OurLoop:
 
 
 def compare(title, sides, rounds, step, calls=1):
-    """Time `step(name, side, number)` of every side in turns and check that all have seen the same bits.
+    """Time `step(side, number)` of every side alternately and check that all results are bit-identical.
 
     Each side's `seen` gets a dictionary per call: the state, and the images that it has rendered.
     """
@@ -122,7 +122,7 @@ def smooth_actions(count, seed=0):
 
 
 def oracle_actions(task, directory, init_state, count):
-    """Return float lists [count][7]: the protocol's wait steps, then the oracle at the task; it rests when done."""
+    """Return float lists [count][7]: the protocol's wait steps, then the oracle's actions, then no motion."""
     from services.libero.oracle.policy import OraclePolicy
     from services.libero.simulator.env import LiberoEnv
     from services.libero.simulator.privileged import observe
@@ -160,7 +160,7 @@ def run(task, init_states, source, quick):
     resets = compare("reset and init state", sides, 2 if quick else 6, reset)
     rounds = 15 if quick else 40
     actions = smooth_actions((rounds + 1) * CHUNK)
-    steps = compare("one step, nothing drawn", sides, rounds, play, CHUNK)
+    steps = compare("one step, nothing rendered", sides, rounds, play, CHUNK)
     for side in sides.values():
         side.close()
 
@@ -189,8 +189,8 @@ def run(task, init_states, source, quick):
 
 
 def main():
-    parser = flags(__doc__, "fewer rounds: below a minute")
-    parser.add_argument("--assets", help="kit, official or a directory; default as in an evaluation")
+    parser = flags(__doc__, "fewer rounds: under a minute")
+    parser.add_argument("--assets", help="kit, official or a directory; default: as in an evaluation")
     parser.add_argument("--task", default="libero_goal:0", help="suite:index")
     parser.add_argument("--render", default="cpu", choices=("cpu", "gpu", "auto"))
     args = parser.parse_args()

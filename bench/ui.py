@@ -1,4 +1,4 @@
-"""How fast the lab's pages are on loopback: first content in a browser, a list of 500 runs, 20 people at once.
+"""Speed of the lab's pages on loopback: first content in a browser, a list of 500 runs, 20 concurrent users.
 
 ./lab bench ui [--quick]
 """
@@ -32,7 +32,7 @@ IDENTITY = {
 
 
 def main() -> None:
-    """Print what each page takes and the FIGURE lines."""
+    """Print the time of each page and the FIGURE lines."""
     quick = flags(__doc__.partition("\n")[0], "a fifth of the runs and of the rounds").parse_args().quick
     runs, rounds = (100, 3) if quick else (500, 15)
     with ExitStack() as entered:
@@ -52,11 +52,11 @@ def main() -> None:
         while httpx.get(f"{url}/readyz").status_code != 200:
             time.sleep(0.2)
         cold, warm = listed(url, rounds)
-        print(f"list of {runs} runs: {cold:.0f} ms when the service has just started, then {warm:.0f} ms")
+        print(f"list of {runs} runs: {cold:.0f} ms right after the start of the service, then {warm:.0f} ms")
         paints = first_contents(url, rounds) if browser.find() else {}
         print("first content: " + ", ".join(f"{path} {ms:.0f} ms" for path, ms in paints.items()))
         answers, errors = people(url, rounds)
-        print(f"{PEOPLE} people at once: {answers} answers, {errors} errors")
+        print(f"{PEOPLE} concurrent users: {answers} answers, {errors} errors")
         figure(f"ui-list-{runs}-runs", warm, "ms", "<=300", quick=True)
         figure(f"ui-list-{runs}-runs-just-started", cold, "ms", "<=300", quick=True)
         for path, ms in paints.items():
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def make_runs(root: Path, count: int) -> None:
-    """Write so many complete runs: one is made, the others are copies of it."""
+    """Write `count` complete runs: one, and copies of it."""
     first = root / "libero_goal-vla-1"
     first.mkdir(parents=True)
     (first / "config.json").write_text("{}")
@@ -88,7 +88,7 @@ def make_runs(root: Path, count: int) -> None:
 
 
 def listed(url: str, rounds: int) -> tuple[float, float]:
-    """Return how long the list takes (ms) the first time, and the median of those after."""
+    """Return the time (ms) of the first list of runs, and the median of the following ones."""
     took = []
     with httpx.Client(base_url=url, timeout=60.0) as client:
         for _ in range(rounds + 1):
@@ -107,14 +107,14 @@ def first_contents(url: str, rounds: int) -> dict[str, float]:
 
 
 def paint(page: browser.Browser, address: str) -> float:
-    """Return when a page that is opened anew shows something (ms)."""
+    """Return the time (ms) to the first content of a newly opened page."""
     page.go("about:blank")
     page.go(address)
     return page.until(f"location.href == {address!r} && {PAINT}", 60.0)
 
 
 def people(url: str, rounds: int) -> tuple[int, int]:
-    """Return how many answers people who look at runs at once had, and how many errors; each watches one run too."""
+    """Return the number of answers and of errors for concurrent users of the runs pages."""
 
     def look(number: int) -> list[int]:
         name = f"libero_goal-vla-{number + 1}"

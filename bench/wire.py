@@ -1,6 +1,6 @@
 """The wire: one observation's round trip on `/v1/act`, on `/act`, and as raw bytes.
 
-All three send the same 256×256×3 image over one kept connection each to the same process, in turns, with the same
+All three send the same 256×256×3 image over one kept connection each to the same process, alternately, with the same
 no-op policy and the same HTTP client; only what the project itself adds differs:
 v1   `PolicyClient.act`: types checked on both sides, msgpack, batching, an action chunk back
 act  JSON with the image in base64, as OpenVLA's clients send it; types and batching as above
@@ -41,7 +41,7 @@ class NoOpPolicy(Policy):
 
 
 class WithFloor:
-    """The application, and beside it /raw: it reads the body and answers as many bytes as one action has."""
+    """The application plus the route /raw, which reads the body and returns as many bytes as one action has."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -61,7 +61,7 @@ class WithFloor:
 
 
 def make_app() -> WithFloor:
-    """Return the no-op policy's application with the floor beside it."""
+    """Return the no-op policy's application with the raw route."""
     return WithFloor(create_app(NoOpPolicy()))
 
 

@@ -1,4 +1,4 @@
-"""Fine-tuning's samples for GR00T, from videos to a collated batch, ours and upstream's in turns on one thread.
+"""Training samples for GR00T, from videos to a collated batch: this project and upstream alternately, one thread.
 
 Both make the same samples of one data set (two cameras of 256 × 256, a key frame every second frame, as this project
 and LeRobot write videos; a smooth scene with moving objects). Both use one thread, as a worker process does. Ours is
@@ -56,7 +56,7 @@ def loading(checkpoint: CheckpointDirectory, directory: Path) -> None:
 
 
 def ours(checkpoint: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
-    """Return what makes our next batch: videos kept from nothing, kept already, and never."""
+    """Return functions that make the next batch: with a cold video cache, a warm one, and none."""
     config = load_config(checkpoint.directory)
     prompts = Prompts(tokenizer.load(checkpoint.directory), len(CAMERAS), config.patches)
     made = {
@@ -72,7 +72,7 @@ def ours(checkpoint: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot)
 
 
 def theirs(dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
-    """Return what makes upstream's next batch, for each of its decoders that is here; nothing without its code."""
+    """Return functions that make upstream's next batch, per available decoder; none without its code."""
     if (reason := package.missing()) is not None:
         print(f"upstream's loader is left out: {reason}")
         return {}
@@ -92,12 +92,12 @@ def theirs(dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], obje
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
     collate = DefaultDataCollator()
     for samples in made.values():
-        collate([samples[0]])  # what is loaded at the first sample is no sample's time
+        collate([samples[0]])  # exclude the time of first-use loading
     return {name: batches(samples, collate, order) for name, samples in made.items()}
 
 
 def batches(samples: object, collate: Callable, order: object) -> Callable[[], object]:
-    """Return what makes the next batch, in that order."""
+    """Return a function that makes the next batch, in that order."""
     indices = itertools.cycle(order)
     return lambda: collate([samples[next(indices)] for _ in range(BATCH)])
 

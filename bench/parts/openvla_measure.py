@@ -35,9 +35,9 @@ def recorded_tokens(codec: ActionCodec) -> Mapping[str, np.ndarray]:
 
 
 def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) -> Mapping[str, np.ndarray]:
-    """Return the episodes with up to `bins` bins, each way and as likely as the next, added to all but the gripper.
+    """Return the episodes with uniform noise of up to ±`bins` bins added to all tokens but the gripper's.
 
-    The oracle's actions are smoother than a trained model's, which this stands for.
+    The oracle's actions are smoother than a trained model's, which this imitates.
     """
     draw, low, high = np.random.default_rng(0), codec.vocab_size - codec.bins, codec.vocab_size - 1
 
@@ -51,8 +51,8 @@ def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) 
 def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[int, np.ndarray]:
     """Return (decoding passes, tokens [steps, 7]) of a model that chooses the recorded tokens, drafted by `drafter`.
 
-    The model is played: after what was recorded it chooses what was recorded next, after anything else the token -1.
-    The bookkeeping is the engine's own.
+    The simulated model returns the next recorded token after a recorded prefix, and the token -1 after any other. The
+    bookkeeping is the engine's own.
     """
     made, passes, branches = [], 0, BRANCHES if width > 1 else 0
     for target in recorded:
@@ -68,7 +68,7 @@ def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[i
 
 
 def _pass(row: Row, recorded: np.ndarray, width: int, branches: int) -> None:
-    """Plays one pass over the row's next tokens."""
+    """Simulate one pass over the row's next tokens."""
     cached, chain, tokens = row.cached, row.chain(width), row.branches(width, branches)
     _, branch = row.accept(np.array([_after(cached, chain[: end + 1], recorded) for end in range(width)]), branches)
     if branch is not None:
@@ -82,10 +82,10 @@ def _after(cached: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
 
 
 def recorded_drafts(tokens: np.ndarray, count: int, jitter: int) -> list[np.ndarray]:
-    """Return `count` draft trees int64 [1 + BRANCHES, 7] for a step whose tokens are `tokens` [7], as good as on
-    recordings with `jitter` bins of jitter.
+    """Return `count` draft trees int64 [1 + BRANCHES, 7] for a step with tokens `tokens` [7].
 
-    Each is right where the draft for some recorded step was: in the chain, in a branch, or not at all.
+    Their hits are those of the drafts for recorded steps with `jitter` bins of noise: in the chain, in a branch, or
+    none.
     """
     codec, made = ActionCodec(), []
     low, bins = codec.vocab_size - codec.bins, codec.bins
@@ -101,7 +101,7 @@ def recorded_drafts(tokens: np.ndarray, count: int, jitter: int) -> list[np.ndar
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time of one action: bytes over bandwidth or operations over peak, whichever is more."""
+    """The minimum time of one action: bytes over bandwidth or operations over peak, whichever is larger."""
 
     prompt_ms: float
     decode_ms: float
@@ -115,7 +115,7 @@ class Roofline:
 
 
 def rooflines(engine: Engine, device: torch.device, rows: int, prompt: int) -> Roofline:
-    """Return the floor of one batch without drafts, with bandwidth and peak measured on this machine."""
+    """Return the roofline of one batch without drafts, with bandwidth and peak measured on this machine."""
     memory, size = engine.model.memory(), engine.model.llama.embed.element_size()
     config, patches = engine.model.config.llama, engine.model.patches
     bandwidth, peak = measured_bandwidth(device), measured_peak(device, engine.model.llama.embed.dtype)
@@ -154,7 +154,7 @@ def _best_s(work: Callable[[], object], device: torch.device, rounds: int = 8) -
 
 
 def make_app(directory: str):
-    """Return a tiny checkpoint's application."""
+    """Return the application of a tiny checkpoint."""
     from services.openvla.service.loading import load_policy
     from services.openvla.service.settings import ModelSettings
     from vla_contract import create_app
@@ -163,14 +163,14 @@ def make_app(directory: str):
 
 
 def service_overhead_ms(rounds: int) -> tuple[float, float]:
-    """Return (median, 90th percentile) of a round trip less the time in the model, in milliseconds."""
+    """Return (median, 90th percentile) of a round trip minus the time in the model, in milliseconds."""
     import tempfile
 
     from services.openvla.checkpoint import tiny
     from vla_contract import Observation, PolicyClient
 
     with tempfile.TemporaryDirectory() as directory:
-        # as many pixels as the 7B model takes, so that an image passes through untouched here too
+        # the image size of the 7B model, so that the image is not resized here either
         spec = tiny.TinySpec(timm_ids=tiny.MID.timm_ids, image_size=224, suites=("libero_goal",))
         tiny.write(Path(directory), spec)
         image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)

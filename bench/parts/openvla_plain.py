@@ -1,8 +1,8 @@
-"""What bench/openvla.py compares with: OpenVLA as upstream computes it, from transformers' and timm's own parts.
+"""The reference of bench/openvla.py: OpenVLA as upstream computes it, built from transformers and timm.
 
 Whole vision towers, features of the second-to-last layer, `LlamaForCausalLM.generate` on the merged embeddings: a
-growing cache, the head at every position of the prompt, one token per pass. It leaves out upstream's own Python around
-that.
+growing cache, the head at every position of the prompt, one token per pass. Upstream's surrounding Python code is left
+out.
 """
 
 from __future__ import annotations

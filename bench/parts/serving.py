@@ -1,4 +1,4 @@
-"""What several benchmarks measure against: an application in a process of its own, and programs of an environment."""
+"""Servers for benchmarks: an application in a child process, and programs of an environment."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ VARIABLES = {**os.environ, "PYTHONPATH": os.pathsep.join(SHARED)}
 
 @contextmanager
 def served(make_app: Callable, *arguments: object, timeout_s: float = 60.0) -> Iterator[tuple[str, int]]:
-    """Serves `make_app(*arguments)` in a process of its own; yields address and pid once it is ready."""
+    """Serve `make_app(*arguments)` in a child process; yield its URL and pid once it is ready."""
     from vla_contract import PolicyClient
 
     context = multiprocessing.get_context("spawn")
     parent_pipe, child_pipe = context.Pipe()
     process = context.Process(target=_serve, args=(child_pipe, make_app, arguments), daemon=True)
     process.start()
-    child_pipe.close()  # so that a server that dies first is an EOFError here, and no wait without end
+    child_pipe.close()  # a server that dies first then raises EOFError here instead of blocking
     try:
         url = parent_pipe.recv()
         with PolicyClient(url) as client:
@@ -51,7 +51,7 @@ def _serve(pipe, make_app: Callable, arguments: tuple) -> None:
 def program(
     log: Path, python: str | Path, *arguments: str, ready_text: str = "listening on", **variables: str
 ) -> Iterator[str]:
-    """Runs `python -m WORDS --port 0`; yields the address that it says it has. RuntimeError where it says none."""
+    """Run `python -m ARGUMENTS --port 0`; yield the URL that it prints. Raises RuntimeError if it prints none."""
     command, env = [str(python), "-m", *arguments, "--port", "0"], {**VARIABLES, **variables}
     with open(log, "w") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
