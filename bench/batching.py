@@ -66,7 +66,7 @@ def actions_per_s(url: str, workers: int, step_s: float, seconds: float) -> floa
 
 
 def main() -> None:
-    """Measure both services in turns, print a table and the FIGURE lines."""
+    """Measure both services alternately, print a table and the FIGURE lines."""
     parser = flags("Batches that wait for clients that are due, with a simulated model.", "shorter: about a minute")
     seconds, rounds = (4.0, 1) if parser.parse_args().quick else (10.0, 3)
     print(f"150 ms an inference, whatever the batch; median answers per second; load {os.getloadavg()[0]:.1f}\n")

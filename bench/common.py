@@ -1,4 +1,4 @@
-"""The harness of every benchmark: time several sides in turns, print a table, and print FIGURE lines for programs."""
+"""The harness of every benchmark: time several sides alternately, print a table and machine-readable FIGURE lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPARE = {">=": operator.ge, "<=": operator.le}
 
 
 def flags(description: str, quick: str) -> argparse.ArgumentParser:
-    """Return a benchmark's flags: --quick, with what it does then."""
+    """Return a parser with --quick, whose help is `quick`."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=description, formatter_class=form, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help=quick)
@@ -29,12 +29,12 @@ class Timings(dict[str, list[float]]):
         return median_ms(self[side])
 
     def ratio(self, slow: str, fast: str) -> float:
-        """Return how many times as long one side takes as the other: the median over the rounds."""
+        """Return the ratio of two sides' times: the median over the rounds."""
         return statistics.median(a / b for a, b in zip(self[slow], self[fast], strict=True))
 
     def show(self, title: str) -> None:
-        """Print a table; the ratio is that of the first side over each."""
-        print(f"\n{title}: medians of {len(next(iter(self.values())))} rounds in turns")
+        """Print a table; ratios are of the first side over each."""
+        print(f"\n{title}: medians of {len(next(iter(self.values())))} alternating rounds")
         width = max(map(len, self))
         for side, seconds in self.items():
             p10, p90 = (1e3 * sorted(seconds)[int(share * (len(seconds) - 1))] for share in (0.1, 0.9))
@@ -52,12 +52,12 @@ def interleaved(
 ) -> Timings:
     """Time every side once per round, in random order: a busy machine slows all of them equally.
 
-    Random, because after a side that leaves the processor cool the next one runs faster.
+    The order is random because a side runs faster after one that leaves the processor cool.
 
     Args:
-        clock: `time.process_time` for sides that compute in this process alone.
+        clock: `time.process_time` for sides that compute only in this process.
         before: called before every side, untimed.
-        calls: how many steps one call of a side makes; the seconds are those of one step.
+        calls: the number of steps per call of a side; the seconds are per step.
     """
     for _ in range(warmup):
         for side in sides.values():
@@ -75,7 +75,7 @@ def interleaved(
 
 
 def replace_attributes(owner: object, **values: object) -> None:
-    """Set attributes that `owner` has. Raises AttributeError for another: both sides would run the same code."""
+    """Set existing attributes of `owner`. Raises AttributeError for a missing one: both sides would be the same."""
     for name, value in values.items():
         getattr(owner, name)
         setattr(owner, name, value)
@@ -89,7 +89,7 @@ def median_ms(seconds: list[float]) -> float:
 def figure(name: str, value: float, unit: str, target: str, quick: bool = False) -> bool:
     """Print a result as its FIGURE line and return whether it meets the target, such as ">=1.35" ("none": always).
 
-    quick: the target holds with --quick too, which measures the same in fewer rounds; else that has no target to miss.
+    quick: the target also holds with --quick, which measures the same in fewer rounds; otherwise --quick has no target.
     """
     if "--quick" in sys.argv[1:] and not quick:
         target = "none"

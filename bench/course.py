@@ -1,8 +1,8 @@
-"""The course: how long the plain Transformer takes to learn, how soon an exercise is answered, and two recipes.
+"""The course: training time of the plain Transformer, response time of the grader, and two training recipes.
 
-lesson   lessons/transformer.py as it runs by itself: it turns sentences of letters around, and is asked for new ones
-check    `./lab check` on a file that is right, one that is wrong, and one that never ends, each in a process of its own
-recipes  the same small Transformer for equally long on the default corpus: trained as size tiny is (batches of like
+lesson   lessons/transformer.py: it learns to reverse sentences of letters and is tested on new ones
+check    `./lab check` of a correct file, a wrong one and one that never ends, each in its own process
+recipes  the same small Transformer trained for the same time on the default corpus: as size tiny is (batches of similar
          length, warm-up, clipping), and as the course does (8 sentences padded to 350, constant rate, no clipping)
 
     ./lab bench course [--quick]
@@ -17,7 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: a busy machine makes threads wait
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "passive"
+)  # read when torch is imported; active waiting is slow on a busy machine
 
 import torch
 
@@ -39,22 +41,22 @@ ATTENTION = exercise("transformer.attention")
 
 
 def main() -> int:
-    """Prints figures; returns 1 where one misses its target."""
-    parser = flags(__doc__, "some steps and answers only: shows that it runs")
-    parser.add_argument("--part", choices=("lesson", "check", "recipes"), help="this part alone")
-    asked = parser.parse_args()
-    quick = asked.quick
+    """Print the figures; return 1 if one misses its target."""
+    parser = flags(__doc__, "a few steps and answers, to check that it runs")
+    parser.add_argument("--part", choices=("lesson", "check", "recipes"), help="only this part")
+    options = parser.parse_args()
+    quick = options.quick
     parts = {
         "lesson": lambda: learning(20 if quick else STEPS),
         "check": lambda: answers(1 if quick else 5),
         "recipes": lambda: recipes(3 if quick else RECIPE_S),
     }
-    met = [one for name, run in parts.items() if asked.part in (None, name) for one in run()]
+    met = [is_met for name, run in parts.items() if options.part in (None, name) for is_met in run()]
     return 0 if quick or all(met) else 1
 
 
 def learning(steps: int) -> list[bool]:
-    """Trains the lesson's model as the lesson does."""
+    """Train the lesson's model as the lesson does."""
     torch.manual_seed(0)
     draw = random.Random(0)
     model = lesson.Transformer(src_vocab=29, tgt_vocab=29, seq=14)
@@ -71,7 +73,7 @@ def learning(steps: int) -> list[bool]:
 
 
 def answers(rounds: int) -> list[bool]:
-    """Measures the grader's answers."""
+    """Measure the grader's response time."""
     text = file_for(ATTENTION)
     files = {
         "right": (text.replace(blank(definition(ATTENTION)), definition(ATTENTION)), "<=5"),
@@ -93,7 +95,7 @@ def answers(rounds: int) -> list[bool]:
 
 
 def recipes(seconds: float) -> list[bool]:
-    """Trains the same model by both recipes for that long each; validation loss in nats per word, without smoothing."""
+    """Train the same model by both recipes for `seconds` each; validation loss in nats per word, without smoothing."""
     machine, met, losses, speeds = choose_machine("cpu", "fp32"), [], {}, {}
     for size in ("tiny", "course"):
         config = get_config(size, name=size, device="cpu", precision="fp32", val_sentences=0, **SMALL)
@@ -101,8 +103,8 @@ def recipes(seconds: float) -> list[bool]:
             trainer = Trainer(config, machine, get_ds(config, Path(directory), machine, Volume()), Path(directory))
             speeds[size] = train_for(trainer, seconds)
             data = trainer.data
-            found = run_validation(trainer.loss_fn, data.val_dataloader, *data[2:], machine, config.seq, 0)
-            losses[size] = found.metrics()["loss"]
+            validation = run_validation(trainer.loss_fn, data.val_dataloader, *data[2:], machine, config.seq, 0)
+            losses[size] = validation.metrics()["loss"]
         figure(f"course.recipe_{size}_loss", losses[size], "nats/word", "<=10")
         figure(f"course.recipe_{size}_words", speeds[size], "words/s", ">=0")
     met.append(figure("course.recipes_speed", speeds["tiny"] / speeds["course"], "×", ">=3"))
@@ -111,16 +113,16 @@ def recipes(seconds: float) -> list[bool]:
 
 
 def train_for(trainer: Trainer, seconds: float) -> float:
-    """Trains for that long; returns real target words a second."""
-    start, words = time.perf_counter(), 0
+    """Train for `seconds`; return target words per second, without padding."""
+    start, tokens = time.perf_counter(), 0
     while True:
         loader = trainer.data.train_dataloader
         loader.batch_sampler.set_position(trainer.epoch + 1)
         for batch in loader:
             trainer.step([batch])
-            words += batch.real.numel()
+            tokens += batch.real.numel()
             if (spent := time.perf_counter() - start) >= seconds:
-                return words / spent
+                return tokens / spent
         trainer.finish_epoch(None)
 
 

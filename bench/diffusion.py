@@ -1,6 +1,6 @@
 """The diffusion lab: training and sampling against the course's way; `./lab score diffusion` measures quality.
 
-course  the course's way, written anew in its plain form: images turned into tensors one by one by a data loader,
+course  the course's way, reimplemented in its plain form: images turned into tensors one by one by a data loader,
         float32 in the usual memory order, one network call per step with its batch norms
 lab     services/ws_mdl/diffusion as `train` and `sample` run it
 
@@ -139,13 +139,13 @@ def sampling(machine: Machine, rounds: int) -> None:
     seconds.show(f"one step of {SAMPLES} samples")
     figure("diffusion_sampling_speedup", seconds.ratio("course", "lab"), "x", ">=1.2", quick=True)
     options = {name: value for name, value in score.WAYS[FEW_STEPS].items() if name != "sampler"}
-    whole = {
+    full = {
         "ddpm, 500 steps": lambda: samplers.sample_ddpm(fused, schedule, SAMPLES, **same),
         "ddim, 20 steps": lambda: samplers.sample_ddim(fused, schedule, SAMPLES, 20, **same, **options),
     }
-    seconds = interleaved(whole, 1, warmup=0)
+    seconds = interleaved(full, 1, warmup=0)
     seconds.show(f"{SAMPLES} samples")
-    figure("diffusion_ddim_speedup", seconds.ratio(*whole), "x", ">=20", quick=True)
+    figure("diffusion_ddim_speedup", seconds.ratio(*full), "x", ">=20", quick=True)
 
 
 def main() -> None:

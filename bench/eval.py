@@ -1,11 +1,11 @@
-"""Does a second worker pay? The same evaluation by one worker and by two, in turns, the policy on the same cores.
+"""Gain from a second worker: the same evaluation with one worker and with two, alternately, on the same cores.
 
-    ./lab bench eval [--quick] [--options "--assets kit|official|FOLDER"]
+    ./lab bench eval [--quick] [--options "--assets kit|official|DIR"]
 
-The oracle solves one task over and over; no videos. The figure is the steady state: for each worker, its steps per
-second from the end of its first episode to the end of its last, summed over the workers. Start-up (importing and
-building the simulator, some seconds per worker, all at once) is left out; the whole run's wall time is printed too, and
-its processor time without the oracle's: where a step takes more of it with two workers, the cores slow each other down.
+The oracle solves one task repeatedly, without videos. The figure is the steady state: the steps per second of each
+worker from the end of its first episode to the end of its last, summed over the workers. It excludes start-up (several
+seconds per worker to import and build the simulator). The run's total wall time and its processor time without the
+oracle's are printed too: if a step takes more processor time with two workers, the cores slow each other down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vla_evaluation.provenance import cores
 from vla_evaluation.store.records import Finished
 from vla_evaluation.store.runstore import RunStore
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 SUITE, TASK = "libero_goal", "7"  # turn on the stove: about 65 steps, solved every time
 
 
@@ -44,14 +44,14 @@ class Measured:
 
 
 def oracle(log: Path) -> AbstractContextManager[str]:
-    """Serves the oracle; yields its address."""
-    return program(log, sys.executable, "services.libero.policies", "oracle", **ONE_THREAD)
+    """Serve the oracle; yield its URL."""
+    return program(log, sys.executable, "services.libero.policies", "oracle", **SINGLE_THREADED)
 
 
-def ran(*words: str) -> None:
-    """Runs the benchmark's job as users do. Raises RuntimeError where it fails."""
-    command = [sys.executable, "-m", "services.libero", *words]
-    env = {**VARIABLES, **ONE_THREAD}
+def run_job(*arguments: str) -> None:
+    """Run an evaluation as users do. Raises RuntimeError if it fails."""
+    command = [sys.executable, "-m", "services.libero", *arguments]
+    env = {**VARIABLES, **SINGLE_THREADED}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -60,13 +60,13 @@ def ran(*words: str) -> None:
 def measure(root: Path, url: str, workers: int, episodes: int, assets: str | None, number: int) -> Measured:
     """Runs the evaluator once as users do."""
     run_id = f"workers-{workers}-{number}"
-    begun, before = time.monotonic(), os.times()
-    ran(
+    start, before = time.monotonic(), os.times()
+    run_job(
         *(SUITE, "--policy-url", url, "--run-dir", str(root)),
         *("--run-id", run_id, "--tasks", TASK, "--trials", str(episodes), "--workers", str(workers), "--video", "none"),
         *(("--assets", assets) if assets else ()),
     )
-    wall_s, after = time.monotonic() - begun, os.times()
+    wall_s, after = time.monotonic() - start, os.times()
     cpu_s = sum(after[2:4]) - sum(before[2:4])
     with RunStore(root / run_id / "run.sqlite", readonly=True) as store:
         finished = store.finished()
@@ -79,14 +79,14 @@ def steady_rate(finished: list[Finished]) -> float:
     """Return the sum over the workers of steps per second, from the end of each one's first episode on."""
     total = 0.0
     for worker in {e.worker for e in finished}:
-        mine = sorted((e for e in finished if e.worker == worker), key=lambda e: e.ended_at)
-        if len(mine) > 1:
-            total += sum(e.steps for e in mine[1:]) / (mine[-1].ended_at - mine[0].ended_at)
+        episodes = sorted((e for e in finished if e.worker == worker), key=lambda e: e.ended_at)
+        if len(episodes) > 1:
+            total += sum(e.steps for e in episodes[1:]) / (episodes[-1].ended_at - episodes[0].ended_at)
     return total
 
 
 def main() -> None:
-    """Run both in turns, print a table, and the ratio: its median over the rounds."""
+    """Run both alternately, print a table, and the ratio: its median over the rounds."""
     parser = flags("One worker against two.", "one round of each: at most a minute")
     parser.add_argument("--assets", help="kit, official or a directory")
     options = parser.parse_args()

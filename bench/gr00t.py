@@ -1,9 +1,9 @@
 """GR00T N1.5: our engine against upstream's code on the same checkpoint, in one run.
 
 On small random checkpoints on a CPU (tiny: Python takes most of the time; mid: arithmetic does). What is measured:
-- one action, observation to numbers, both sides in turns: ours in fp32 and bf16, upstream's as it loads itself (bf16);
+- one action, both sides alternately: ours in fp32 and bf16, upstream's in its own precision (bf16);
 - a batch of eight against one at a time;
-- the seven exported modules, torch beside onnxruntime;
+- the seven exported modules, torch and onnxruntime;
 - fine-tuning's samples per second on one thread, from videos to a batch: bench/parts/gr00t_loading.py.
 
     ./lab bench gr00t [--quick]
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # beside this file, upstream's package would be this file
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # otherwise this file would shadow upstream's package
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # upstream's loader asks the hub first
 
 from vla_modelkit.threads import set_wait_policy
@@ -48,33 +48,34 @@ BATCH = 8
 
 def main() -> None:
     """Prints the tables and the FIGURE lines."""
-    asked = flags(
+    options = flags(
         "GR00T N1.5: our engine against upstream's code.", "the tiny checkpoint alone, and fewer rounds"
     ).parse_args()
-    rounds = 8 if asked.quick else 30
+    rounds = 8 if options.quick else 30
     with tempfile.TemporaryDirectory() as directory:
-        for size in ("tiny",) if asked.quick else ("tiny", "mid"):
-            found = find(str(tiny.make(Path(directory) / size, "libero", spec=tiny.SPECS[size])))
-            one = found.embodiment()
-            sizes = layout(one, found.metadata[one.tag])
-            ours = {
-                name: load_own_policy(Settings(device="cpu", dtype=name), found, sizes) for name in ("fp32", "bf16")
+        for size in ("tiny",) if options.quick else ("tiny", "mid"):
+            checkpoint = find(str(tiny.make(Path(directory) / size, "libero", spec=tiny.SPECS[size])))
+            embodiment = checkpoint.embodiment()
+            sizes = layout(embodiment, checkpoint.metadata[embodiment.tag])
+            policies = {
+                name: load_own_policy(Settings(device="cpu", dtype=name), checkpoint, sizes)
+                for name in ("fp32", "bf16")
             }
-            one_action(size, {**ours, **upstream(found, sizes)}, sizes, rounds)
-            batched(ours["fp32"], sizes, max(3, rounds // 4))
+            single_action(size, {**policies, **upstream(checkpoint, sizes)}, sizes, rounds)
+            batched(policies["fp32"], sizes, max(3, rounds // 4))
             print(f"\n{size}: the exported modules")
-            modules(found, Path(directory) / f"{size}-onnx", rounds)
+            modules(checkpoint, Path(directory) / f"{size}-onnx", rounds)
         loading(find(str(Path(directory) / "tiny")), Path(directory))
 
 
-def upstream(found: CheckpointDirectory, sizes: Layout) -> dict[str, Policy]:
+def upstream(checkpoint: CheckpointDirectory, sizes: Layout) -> dict[str, Policy]:
     """Return the other side by its name; nothing where its code is not here, which is said."""
     if (reason := package.missing()) is not None:
         print(f"upstream is left out: {reason}")
         return {}
     from tests.gr00t.upstream.policy import load_upstream_policy
 
-    return {"upstream": load_upstream_policy(Settings(device="cpu"), found, sizes)}
+    return {"upstream": load_upstream_policy(Settings(device="cpu"), checkpoint, sizes)}
 
 
 def observed(sizes: Layout, seed: int = 0) -> Observation:
@@ -85,8 +86,8 @@ def observed(sizes: Layout, seed: int = 0) -> Observation:
     return Observation(images, state, "put the bowl on the stove", f"bench.0.{seed}.0.a", 0)
 
 
-def one_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: int) -> None:
-    """Time single observations, all sides in turns."""
+def single_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: int) -> None:
+    """Time single observations, all sides alternately."""
     seen = observed(sizes)
     calls = {name: (lambda policy=policy: policy.act([seen])) for name, policy in sides.items()}
     seconds = interleaved(calls, rounds, warmup=3)
@@ -100,16 +101,21 @@ def one_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: int) 
 def batched(policy: Policy, sizes: Layout, rounds: int) -> None:
     """Time a batch against the same observations one by one."""
     seen = [observed(sizes, seed) for seed in range(BATCH)]
-    sides = {"one by one": lambda: [policy.act([one]) for one in seen], "together": lambda: policy.act(seen)}
+    sides = {
+        "one by one": lambda: [policy.act([observation]) for observation in seen],
+        "together": lambda: policy.act(seen),
+    }
     interleaved(sides, rounds).show(f"{BATCH} observations")
 
 
-def modules(found: CheckpointDirectory, directory: Path, rounds: int) -> None:
-    """Times each exported module, torch beside onnxruntime, and checks that they agree."""
-    exported, _ = cut(found, load_config(found.directory), torch.float32)
-    rows = [measuring.measure(one, measuring.export(one, directory), rounds) for one in exported]
+def modules(checkpoint: CheckpointDirectory, directory: Path, rounds: int) -> None:
+    """Times each exported module, torch and onnxruntime, and checks that they agree."""
+    exported, _ = cut(checkpoint, load_config(checkpoint.directory), torch.float32)
+    rows = [measuring.measure(module, measuring.export(module, directory), rounds) for module in exported]
     show(rows)
-    figure(f"gr00t_onnx_apart_{found.directory.name}", max(row.apart for row in rows), "share", "<=1e-4", quick=True)
+    figure(
+        f"gr00t_onnx_apart_{checkpoint.directory.name}", max(row.apart for row in rows), "share", "<=1e-4", quick=True
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""MetaworldEnv against metaworld's own environment in gymnasium's loop, in one run, in turns, on the same bits.
+"""MetaworldEnv against metaworld's own environment in gymnasium's loop, alternately in one run, bit-identical.
 
     ./lab bench meta_world [--quick] [--options "--task drawer-open-v3 --size 480"]
 
@@ -32,9 +32,9 @@ class Stock:
         kind = ALL_V3_ENVIRONMENTS[task.name]
         self.env = kind(render_mode="rgb_array", camera_name="corner2", width=size, height=size)
         self.env.model.cam_pos[2] = [0.75, 0.075, 0.7]
-        told = {"env_cls": kind, "rand_vec": vector, "partially_observable": False}
-        self.env.set_task(_encode_task(task.name, told))
-        self.draws, self.picture = draws, None
+        task_data = {"env_cls": kind, "rand_vec": vector, "partially_observable": False}
+        self.env.set_task(_encode_task(task.name, task_data))
+        self.draws, self.image = draws, None
 
     def reset(self):
         self.env.reset()
@@ -45,20 +45,20 @@ class Stock:
         for action in actions:
             self.env.step(action)
             if self.draws:
-                self.picture = np.flip(self.env.render(), (0, 1)).copy()
+                self.image = np.flip(self.env.render(), (0, 1)).copy()
 
     def pose(self):
         return self.env.data.qpos.copy()
 
 
-class Ours:
+class Lab:
     """The lab's environment, drawn as a worker draws it: for the policy, the right way up."""
 
     def __init__(self, make, task, vector, size, draws):
         from services.metaworld.profiles import PROFILES
         from vla_evaluation.pictures import images
 
-        self.env, self.vector, self.draws, self.picture = make(size), vector, draws, None
+        self.env, self.vector, self.draws, self.image = make(size), vector, draws, None
         self.env.load_task(task, 0)
         self.upright = images.upright
         assert PROFILES["lerobot"].upright
@@ -70,7 +70,7 @@ class Ours:
         for action in actions:
             self.env.step(action)
             if self.draws:
-                self.picture = self.upright(self.env.render("corner2"))
+                self.image = self.upright(self.env.render("corner2"))
 
     def pose(self):
         return self.env._data.qpos.copy()
@@ -78,22 +78,22 @@ class Ours:
 
 def expert_actions(make, task, vector, count):
     """Return the expert's actions, float32 [count, 4]."""
-    env, found = make(64), []
-    from services.metaworld.oracle import OraclePolicy  # it imports MuJoCo, which is bound to a renderer by now
+    env, actions = make(64), []
+    from services.metaworld.oracle import OraclePolicy  # imports MuJoCo: only after the renderer is selected
     from vla_contract import Observation
 
     policy = OraclePolicy()
     env.load_task(task, 0)
     env.reset(0, vector)
     for step in range(count):
-        told = Observation({}, None, task.instruction, "bench", step, privileged=env.privileged(False))
-        found.append(policy.act([told])[0].actions[0])
-        env.step(found[-1])
-    return np.array(found)
+        observation = Observation({}, None, task.instruction, "bench", step, privileged=env.privileged(False))
+        actions.append(policy.act([observation])[0].actions[0])
+        env.step(actions[-1])
+    return np.array(actions)
 
 
 def main() -> int:
-    """Time steps alone, steps with images, and resets; both sides must end in the same bits."""
+    """Time steps alone, steps with images, and resets; both sides must be bit-identical."""
     parser = flags(__doc__, "fewer rounds")
     parser.add_argument("--task", default="drawer-open-v3")
     parser.add_argument("--size", type=int, default=480)
@@ -109,7 +109,7 @@ def main() -> int:
     actions = expert_actions(make, task, vector, 10 * STEPS)
     rounds = 10 if options.quick else 40
     for draws, title in ((False, "a step alone"), (True, f"step and image of {options.size} pixels")):
-        ours = Ours(make, task, vector, options.size, draws)
+        lab = Lab(make, task, vector, options.size, draws)
         stock = Stock(task, vector, options.size, draws)
         starts = {"gymnasium": itertools.cycle(range(0, len(actions), STEPS))}
         starts["ours"] = itertools.cycle(range(0, len(actions), STEPS))
@@ -120,14 +120,14 @@ def main() -> int:
                 side.reset()
             side.play(actions[start : start + STEPS])
 
-        # Ours first: it opens its GL context, and makes it current for each image; the other takes its own for granted.
-        sides = {"ours": lambda side=ours: play("ours", side), "gymnasium": lambda side=stock: play("gymnasium", side)}
+        # "ours" first: it makes its GL context current for each image; the other assumes that its own is current.
+        sides = {"ours": lambda side=lab: play("ours", side), "gymnasium": lambda side=stock: play("gymnasium", side)}
         seconds = interleaved(sides, rounds if draws else 10 * rounds, clock=time.process_time, calls=STEPS)
         seconds.show(title)
-        assert np.array_equal(ours.pose(), stock.pose()), "states differ"
-        assert not draws or np.array_equal(ours.picture, stock.picture), "images differ"
+        assert np.array_equal(lab.pose(), stock.pose()), "states differ"
+        assert not draws or np.array_equal(lab.image, stock.image), "images differ"
     ratio = seconds.ratio("gymnasium", "ours")
-    resets = interleaved({"gymnasium": stock.reset, "ours": ours.reset}, rounds, clock=time.process_time)
+    resets = interleaved({"gymnasium": stock.reset, "ours": lab.reset}, rounds, clock=time.process_time)
     resets.show("reset")
     return 0 if figure("metaworld_step_and_picture", ratio, "x", ">=1", quick=True) else 1
 

@@ -1,19 +1,19 @@
-"""OpenVLA: our engine against upstream's computation on the same weights, in one run.
+"""OpenVLA: this project's engine compared with upstream's computation, on the same weights in one run.
 
 On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are made up on the device. What is measured:
-- one stream: milliseconds per action of both in turns, ours without drafts, with drafts that are right as often
+- one stream: milliseconds per action of both alternately, ours without drafts, with drafts that are right as often
   as on recorded actions, as they are (smooth) and jittered, and with all right and all wrong; upstream's in as many
   threads as torch takes, and on a CPU in one too; ours as the service has it, in as many as cores are idle;
 - drafts: decoding passes on recorded LIBERO actions (tests/openvla/data), turned into tokens, as they are and jittered;
 - 16 bits: how many answers in bf16 are the same with guesses as without;
 - batch: actions per second at the largest batch;
-- service: what /v1/act takes beside the model, on loopback;
+- service: overhead of /v1/act over the model, on loopback;
 - rooflines: each beside what bytes over bandwidth and operations over peak allow, both measured here.
 
     ./lab bench openvla [--quick] [--options "--size tiny|mid|full --busy N"]
 
 bench/parts/openvla_plain.py is upstream's computation.
---busy runs so many programs beside it that compute without end, as others do on a shared machine.
+--busy N runs N programs with endless computation at the same time, as on a shared machine.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def main() -> None:
     """Prints the tables and the FIGURE lines."""
     parser = flags("OpenVLA: our engine against upstream's computation.", "fewer rounds: about a minute")
     parser.add_argument("--size", choices=list(tiny.SPECS), help="default: full on a GPU, tiny on a CPU")
-    parser.add_argument("--busy", type=int, default=0, help="programs that compute without end beside it")
-    asked = parser.parse_args()
+    parser.add_argument("--busy", type=int, default=0, help="number of busy programs at the same time")
+    options = parser.parse_args()
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    size = asked.size or ("full" if device.type == "cuda" else "tiny")
+    size = options.size or ("full" if device.type == "cuda" else "tiny")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    rounds = 8 if asked.quick else 40
+    rounds = 8 if options.quick else 40
     spec, threads = tiny.SPECS[size], torch.get_num_threads()
     engine, source = build(spec, dtype, device)
     weights_gb = sum(engine.model.memory().values()) / 1e9
@@ -75,10 +75,12 @@ def main() -> None:
     )
     engine.warm_up()
     plain = PlainOpenVLA(spec.model_config(), source, dtype, device)
-    with busy_programs(asked.busy):
-        one_stream(engine, lambda pixels: plain.generate(pixels, PROMPT), rounds, threads)
+    with busy_programs(options.busy):
+        single_stream(engine, lambda pixels: plain.generate(pixels, PROMPT), rounds, threads)
     on_recorded_actions()
-    in_16_bits(engine if dtype == torch.bfloat16 else build(spec, torch.bfloat16, device)[0], 20 if asked.quick else 60)
+    in_16_bits(
+        engine if dtype == torch.bfloat16 else build(spec, torch.bfloat16, device)[0], 20 if options.quick else 60
+    )
     batched(engine, rounds, device)
     service(rounds)
 
@@ -88,7 +90,7 @@ def busy_programs(count: int) -> Iterator[None]:
     """Runs `count` programs that compute without end; prints the machine's load."""
     programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
-        print(f"{count} busy programs beside it; load before {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        print(f"{count} busy programs; load before {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         yield
     finally:
         for program in programs:
@@ -100,13 +102,13 @@ def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tupl
     """Return our engine over made-up weights, and those."""
     config = spec.model_config()
     source = MadeUp(model_shapes(config), device)
-    how, _ = attention.choose("auto", device, dtype)
-    model = load_model(config, source, dtype, device, how, capacity(patch_count(config.towers)))
+    implementation, _ = attention.choose("auto", device, dtype)
+    model = load_model(config, source, dtype, device, implementation, capacity(patch_count(config.towers)))
     return Engine(model, max_batch=16), source
 
 
-def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, threads: int) -> None:
-    """Times single observations, both in turns, and checks that they choose the same tokens.
+def single_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, threads: int) -> None:
+    """Time single observations of both sides alternately and check that their tokens are equal.
 
     threads: what torch computes in by itself; upstream has it before each of its turns.
     """
@@ -115,21 +117,21 @@ def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds
     image = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
     tokens = engine.generate(image[None], [PROMPT]).tokens
     agree = np.array_equal(tokens[0], other(image))
-    known = np.stack([tokens, tokens, tokens], axis=1)
+    drafts = np.stack([tokens, tokens, tokens], axis=1)
     likely = {bins: itertools.cycle(recorded_drafts(tokens[0], 97, bins)) for bins in (0, 2)}
 
-    def on_one_thread() -> None:
+    def single_threaded() -> None:
         torch.set_num_threads(1)
         other(image)
 
     timed = {
         "upstream": lambda: other(image),
-        **({"upstream, one thread": on_one_thread} if device.type == "cpu" else {}),
+        **({"upstream, one thread": single_threaded} if device.type == "cpu" else {}),
         "ours, no drafts": lambda: engine.generate(image[None], [PROMPT]),
         "ours, drafts, smooth": lambda: engine.generate(image[None], [PROMPT], next(likely[0])[None]),
         "ours, drafts, jitter 2": lambda: engine.generate(image[None], [PROMPT], next(likely[2])[None]),
-        "ours, all guessed right": lambda: engine.generate(image[None], [PROMPT], known),
-        "ours, all guessed wrong": lambda: engine.generate(image[None], [PROMPT], known - 1),
+        "ours, all guessed right": lambda: engine.generate(image[None], [PROMPT], drafts),
+        "ours, all guessed wrong": lambda: engine.generate(image[None], [PROMPT], drafts - 1),
     }
     seconds = interleaved(timed, rounds, warmup=2, before=lambda: torch.set_num_threads(threads))
     seconds.show(f"one observation; both chose the same tokens: {'yes' if agree else 'no'}")
@@ -180,7 +182,9 @@ def in_16_bits(engine: Engine, count: int) -> None:
     print(f"\nbf16: of {count} token sequences of random weights are the same with guesses as without")
     for name, shift in (("right", 0), ("wrong", 1)):
         drafts = [np.stack([tokens] * 3, axis=1) - shift for tokens in plain]
-        made = [engine.generate(one, [PROMPT], all_).tokens for one, all_ in zip(images, drafts, strict=True)]
+        made = [
+            engine.generate(sample, [PROMPT], guesses).tokens for sample, guesses in zip(images, drafts, strict=True)
+        ]
         print(f"  all guessed {name}: {sum(map(np.array_equal, made, plain))}")
 
 
@@ -200,7 +204,7 @@ def batched(engine: Engine, rounds: int, device: torch.device) -> None:
 def service(rounds: int) -> None:
     """Measure the service around the tiny model."""
     median, p90 = service_overhead_ms(rounds * 5)
-    print(f"\n/v1/act beside the model, one client, 224x224x3 image: median {median:.2f} ms, p90 {p90:.2f} ms")
+    print(f"\n/v1/act without the model, one client, 224x224x3 image: median {median:.2f} ms, p90 {p90:.2f} ms")
     figure("openvla_service_overhead", median, "ms", "<=1.5")
 
 

@@ -1,13 +1,13 @@
-"""How fast are LIBERO's episodes here and in vla-eval 0.8.0, when a policy answers recorded actions at once?
+"""Speed of LIBERO episodes here and in vla-eval 0.8.0, with a policy that returns recorded actions immediately.
 
-    ./lab bench peer [--quick] [--options "--assets official|kit|FOLDER --suite libero_goal --peer PYTHON"]
+    ./lab bench peer [--quick] [--options "--assets official|kit|DIR --suite libero_goal --peer PYTHON"]
 
-vla-eval gets an environment of its own: this project's lock of libero, and vla-eval beside it. --peer names one that is
-there. Its harness is started by its own command, without Docker and without saving anything, and asks vla-eval's own
-model server; `./lab`'s evaluator asks that same server through the bridge, which is one process more on the way
-("bridge"), and a policy of this project's own wire that answers the same. Who answers writes down when it was asked.
-Counted is from when every worker has begun until the last episode begins: steps and resets, no start-up. The images
-that they are shown in the first episode must be the same to the bit.
+vla-eval gets its own environment: this project's locked requirements of libero plus vla-eval. --peer selects an
+existing one. Its harness runs by its own command, without Docker and without saving, with vla-eval's model server.
+`./lab`'s evaluator uses the same server through the bridge, an additional process ("bridge"), and a policy with this
+project's own protocol that returns the same actions. Each server logs the time of every request. Measured is the time
+from the start of every worker until the start of the last episode: steps and resets, without start-up. The images of
+the first episode must be bit-identical.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ STEPS = 80  # of an episode; the oracle needs more
 SIDES = ("vla-eval", "bridge", "vla-lab")
 TARGETS = (">=4", ">=3")  # of one camera, of two
 PARTS = Path(__file__).parent / "parts"
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What both sides play: episodes of one task, by so many workers, with one camera or two."""
+    """The episodes of both sides: one task, the number of workers, one camera or two."""
 
     peer: str
     assets: str
@@ -64,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Measured:
-    """Episodes an hour, resets among them; median milliseconds from one question to the next; what was seen first."""
+    """Episodes per hour, including resets; median milliseconds between requests; checksums of the first images."""
 
     per_hour: float
     step_ms: float
@@ -72,7 +72,7 @@ class Measured:
 
 
 def environment(directory: Path) -> str:
-    """Make vla-eval's environment in `directory`; returns its interpreter. CalledProcessError where an index fails."""
+    """Make vla-eval's environment in `directory`; return its interpreter. CalledProcessError if an install fails."""
     python, lock = directory / "bin" / "python", ROOT / "images" / ENVIRONMENT / "requirements.lock"
     uv = [str(ROOT / ".venv" / "bin" / "uv")]
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, directory], check=True)
@@ -83,7 +83,7 @@ def environment(directory: Path) -> str:
 
 @dataclass(frozen=True)
 class Recorded(RandomPolicy):
-    """Answers recorded actions by the episode's step, as peer_server.py does, and writes the same log."""
+    """Returns recorded actions by the episode's step, as peer_server.py does, and writes the same log."""
 
     actions: np.ndarray | None = None  # [steps, 7]
     log: Path = Path()
@@ -108,23 +108,23 @@ def make_app(actions: Path, cameras: tuple[str, ...], log: Path):
 
 @contextlib.contextmanager
 def model_server(setting: Setting, log: Path) -> Iterator[str]:
-    """Serves the recorded actions; yields the address. RuntimeError where it does not start."""
-    words = [setting.peer, str(PARTS / "peer_server.py"), str(setting.actions), str(log)]
-    process = subprocess.Popen([*words, *(["wrist"] if setting.wrist else [])], stdin=subprocess.DEVNULL)
+    """Serve the recorded actions; yield the address. Raises RuntimeError if it does not start."""
+    command = [setting.peer, str(PARTS / "peer_server.py"), str(setting.actions), str(log)]
+    process = subprocess.Popen([*command, *(["wrist"] if setting.wrist else [])], stdin=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 60
-        while not (log.exists() and "\n" in (said := log.read_text())):
+        while not (log.exists() and "\n" in (text := log.read_text())):
             if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"vla-eval's server did not start: {words}")
+                raise RuntimeError(f"vla-eval's server did not start: {command}")
             time.sleep(0.1)
-        yield f"127.0.0.1:{said.splitlines()[0]}"
+        yield f"127.0.0.1:{text.splitlines()[0]}"
     finally:
         process.terminate()
         process.wait(30)
 
 
-def theirs(setting: Setting, server: str, work: Path) -> None:
-    """Plays the episodes with vla-eval, a process for each worker, llvmpipe's threads as Mesa has them."""
+def run_vla_eval(setting: Setting, server: str, work: Path) -> None:
+    """Run the episodes with vla-eval, one process per worker, with Mesa's default number of llvmpipe threads."""
     entry = {
         "benchmark": "vla_eval.benchmarks.libero.benchmark:LIBEROBenchmark",
         "episodes_per_task": setting.episodes,
@@ -134,20 +134,22 @@ def theirs(setting: Setting, server: str, work: Path) -> None:
     }
     config = work / "peer.yaml"
     config.write_text(yaml.safe_dump({"server": {"url": f"ws://{server}"}, "benchmarks": [entry]}))
-    env = {**VARIABLES, **ONE_THREAD, "LP_NUM_THREADS": str(cores())}
+    env = {**VARIABLES, **SINGLE_THREADED, "LP_NUM_THREADS": str(cores())}
     shards = []
     for number in range(setting.workers):
-        words = ["run", "--config", config, "--no-docker", "--yes", "--no-save", "--output-dir", work / "results"]
-        words += ["--shard-id", number, "--num-shards", setting.workers] if setting.workers > 1 else []
-        words = map(str, (setting.peer, PARTS / "peer_shard.py", setting.assets, work / f"shard{number}", *words))
-        shards.append(subprocess.Popen(list(words), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=2))
+        arguments = ["run", "--config", config, "--no-docker", "--yes", "--no-save", "--output-dir", work / "results"]
+        arguments += ["--shard-id", number, "--num-shards", setting.workers] if setting.workers > 1 else []
+        arguments = map(
+            str, (setting.peer, PARTS / "peer_shard.py", setting.assets, work / f"shard{number}", *arguments)
+        )
+        shards.append(subprocess.Popen(list(arguments), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=2))
     ended = [shard.wait(1800) for shard in shards]
     if any(ended):
         raise RuntimeError(f"vla-eval ended with {ended}")
 
 
-def ours(setting: Setting, url: str, work: Path) -> None:
-    """Plays the episodes with this project's evaluator."""
+def run_vla_lab(setting: Setting, url: str, work: Path) -> None:
+    """Run the episodes with this project's evaluator."""
     job = ["services.libero", setting.suite, "--policy-url", url, "--run-dir", work, "--run-id", "ours"]
     job += ["--tasks", "0", "--trials", setting.episodes, "--workers", setting.workers, "--video", "none"]
     job += ["--max-steps", STEPS, "--assets", setting.assets]
@@ -157,34 +159,34 @@ def ours(setting: Setting, url: str, work: Path) -> None:
 
 
 def played(name: str, setting: Setting, work: Path) -> Measured:
-    """Plays the episodes on one side; returns what it was like for who answered."""
+    """Run the episodes on one side; return the measurements from the server's log."""
     log = work / "asked.txt"
     if name == "vla-lab":
-        log.write_text("\n")  # where a model server says its port
+        log.write_text("\n")  # the line in which a model server writes its port
         cameras = ("agentview", "robot0_eye_in_hand")[: 1 + setting.wrist]
         with served(partial(make_app, setting.actions, cameras, log)) as (url, _):
-            ours(setting, url, work)
+            run_vla_lab(setting, url, work)
         return measured(setting, log)
     with model_server(setting, log) as server:
         if name == "vla-eval":
-            theirs(setting, server, work)
+            run_vla_eval(setting, server, work)
         else:
-            words = ("services.bridge", "policy", "--host", "127.0.0.1", "--server", f"ws://{server}")
-            with program(work / "bridge.txt", sys.executable, *words, **ONE_THREAD) as url:
-                ours(setting, url, work)
+            arguments = ("services.bridge", "policy", "--host", "127.0.0.1", "--server", f"ws://{server}")
+            with program(work / "bridge.txt", sys.executable, *arguments, **SINGLE_THREADED) as url:
+                run_vla_lab(setting, url, work)
     return measured(setting, log)
 
 
 def measured(setting: Setting, log: Path) -> Measured:
-    """Reads the server's log. RuntimeError where an episode is missing."""
-    asked: dict[str, list[tuple[float, str]]] = {}
+    """Read the server's log. Raises RuntimeError if an episode is missing."""
+    requests: dict[str, list[tuple[float, str]]] = {}
     for line in log.read_text().splitlines()[1:]:
         at, episode, step, seen = line.split()
-        if step == "0" or episode in asked:  # the bridge asks once before the first episode
-            asked.setdefault(episode, []).append((float(at), seen))
-    episodes = sorted((one for one in asked.values() if len(one) == STEPS), key=lambda one: one[0][0])
+        if step == "0" or episode in requests:  # the bridge sends one request before the first episode
+            requests.setdefault(episode, []).append((float(at), seen))
+    episodes = sorted((steps for steps in requests.values() if len(steps) == STEPS), key=lambda steps: steps[0][0])
     if len(episodes) != setting.episodes:
-        raise RuntimeError(f"{len(episodes)} whole episodes in {log}; expected {setting.episodes}")
+        raise RuntimeError(f"expected {setting.episodes} complete episodes in {log}, got {len(episodes)}")
     begin, end = episodes[setting.workers - 1][0][0], episodes[-1][0][0]
     steps = sum(begin <= at < end for episode in episodes for at, _ in episode)
     gaps = [after[0] - before[0] for episode in episodes for before, after in pairwise(episode)]
@@ -192,22 +194,22 @@ def measured(setting: Setting, log: Path) -> Measured:
 
 
 def compare(setting: Setting, rounds: int) -> None:
-    """Measure all sides in turns; print their medians, and how much faster than vla-eval the others are."""
-    found: dict[str, list[Measured]] = {name: [] for name in SIDES}
+    """Measure all sides alternately; print their medians and their speed relative to vla-eval."""
+    results: dict[str, list[Measured]] = {name: [] for name in SIDES}
     for _ in range(rounds):
         for name in SIDES:
             with tempfile.TemporaryDirectory() as directory:
-                found[name].append(played(name, setting, Path(directory)))
+                results[name].append(played(name, setting, Path(directory)))
     print(f"\n{setting.suite}, cameras: {1 + setting.wrist}, workers: {setting.workers}")
     medians = {
-        name: [statistics.median(getattr(one, key) for one in many) for key in ("per_hour", "step_ms")]
-        for name, many in found.items()
+        name: [statistics.median(getattr(result, key) for result in many) for key in ("per_hour", "step_ms")]
+        for name, many in results.items()
     }
     for name, (hour, step) in medians.items():
-        print(f"  {name:<9} {hour:7.0f} episodes/h   {step:7.1f} ms from one question to the next")
+        print(f"  {name:<9} {hour:7.0f} episodes/h   {step:7.1f} ms between requests")
         # With two workers the first episode is that of the faster one.
-        if setting.workers == 1 and found[name][0].first != found["vla-eval"][0].first:
-            raise RuntimeError(f"{name} did not see the images that vla-eval saw")
+        if setting.workers == 1 and results[name][0].first != results["vla-eval"][0].first:
+            raise RuntimeError(f"{name} and vla-eval had different images")
     for name in SIDES[1:]:
         label = f"{name.replace('-', '_')}_{setting.suite}_cameras_{1 + setting.wrist}_workers_{setting.workers}"
         (their_hour, their_step), (hour, step) = medians["vla-eval"], medians[name]
@@ -216,8 +218,8 @@ def compare(setting: Setting, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = flags("Episodes an hour beside vla-eval's.", "few episodes, one round")
-    parser.add_argument("--peer", help="python of an environment with vla-eval, which else is made")
+    parser = flags("Episodes per hour compared with vla-eval.", "few episodes, one round")
+    parser.add_argument("--peer", help="Python of an environment with vla-eval; default: create one")
     parser.add_argument("--assets", default="official", help="kit, official or a directory")
     parser.add_argument("--suite", default="libero_goal")
     args = parser.parse_args()
@@ -228,7 +230,7 @@ def main() -> None:
         wait = PROFILES["vla-eval"].wait_steps
         actions = oracle_actions(task, source.path, suites.init_states(task)[0], wait + STEPS)[wait:]
         actions = np.array(actions, np.float32)
-        actions[:, -1] = np.where(actions[:, -1] < 0, -1, 1)  # as vla-eval does; the oracle also lets it stay as it is
+        actions[:, -1] = np.where(actions[:, -1] < 0, -1, 1)  # as in vla-eval; the oracle also uses 0 (no change)
         np.save(recorded := Path(directory) / "actions.npy", actions)
         peer = os.path.abspath(args.peer) if args.peer else environment(Path(directory) / "vla-eval")
         common = (peer, str(source.path), args.suite, recorded)

@@ -1,7 +1,7 @@
-"""LIBERO-plus: does every task of its suites build and start, and are states and images its own code's, to the bit?
+"""LIBERO-plus: build and start every task, and compare states and images bit by bit with its own code.
 
     ./lab bench plus [--quick]
-        [--options "--assets kit|official|FOLDER --suites libero_goal_plus_camera … --every N"]
+        [--options "--assets kit|official|DIR --suites libero_goal_plus_camera … --every N"]
 
 Every task whose files are in the asset directory is built, started at its first init state and stepped 60 times
 (`services.libero.assets.check`, which also says what does not rest); how many are left out for want of files is said.
@@ -26,7 +26,7 @@ from services.libero.assets import plus as plus_assets
 from services.libero.simulator import plus, runtime, suites
 from vla_common.volume import Volume
 
-SUITES = tuple(name for name, one in plus.VARIANTS.items() if one.kind)
+SUITES = tuple(name for name, variant in plus.VARIANTS.items() if variant.kind)
 SIZE = 224  # the wheel's glass blur is made for 224 pixels
 STOCK = Path(__file__).parent / "parts" / "plus_stock.py"
 
@@ -38,7 +38,7 @@ def sample(name: str, number: int) -> suites.Task:
 
 
 def package(work: Path, asset_directory: Path) -> None:
-    """Make LIBERO-plus's package below `work`, with its assets where it looks for them: beside its code."""
+    """Make LIBERO-plus's package below `work`, with its assets in the expected place next to its code."""
     inner = work / "liberoplus" / "liberoplus"
     shutil.copytree(plus.PACKAGE_ROOT, inner, ignore=shutil.ignore_patterns("*_files", "__pycache__"))
     (inner.parent / "__init__.py").touch()
@@ -46,22 +46,24 @@ def package(work: Path, asset_directory: Path) -> None:
 
 
 def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
-    """Return what LIBERO-plus's own environment makes of the tasks."""
+    """Return states and images of the tasks from LIBERO-plus's own environment."""
     package(work, asset_directory)
     listed = []
-    for number, one in enumerate(tasks):
-        np.save(work / f"starts-{number}.npy", suites.init_states(one))
-        directory = plus.PACKAGE_ROOT / "bddl_files" / plus.VARIANTS[one.suite].base
-        listed.append({"bddl": str(directory / f"{one.name}.bddl"), "file": str(one.bddl_path)})
+    for number, selected in enumerate(tasks):
+        np.save(work / f"starts-{number}.npy", suites.init_states(selected))
+        directory = plus.PACKAGE_ROOT / "bddl_files" / plus.VARIANTS[selected.suite].base
+        listed.append({"bddl": str(directory / f"{selected.name}.bddl"), "file": str(selected.bddl_path)})
     (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
     run_stock(STOCK, work, work)
-    found = []
+    ends = []
     for number, task in enumerate(tasks):
-        with np.load(work / f"{number}.npz") as kept:
-            if str(kept["told"]) != task.instruction:
-                print(f"{task.suite} {task.index} is told as {kept['told']!r} there, {task.instruction!r} here")
-            found.append(list(zip(kept["states"], kept["pictures"], strict=True)))
-    return found
+        with np.load(work / f"{number}.npz") as stored:
+            if str(stored["told"]) != task.instruction:
+                print(
+                    f"{task.suite} {task.index} has the instruction {stored['told']!r} there, {task.instruction!r} here"
+                )
+            ends.append(list(zip(stored["states"], stored["pictures"], strict=True)))
+    return ends
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """LIBERO-PRO: does every task of its suites build and start, and are states and images its own code's, to the bit?
 
-    ./lab bench pro [--quick] [--options "--assets kit|official|FOLDER --suites libero_goal_swap … --every N"]
+    ./lab bench pro [--quick] [--options "--assets kit|official|DIR --suites libero_goal_swap … --every N"]
 
 Every task is built, started at its first init state and stepped 60 times (`services.libero.assets.check`, which also
 prints what does not rest). Of every suite one task is then played by LIBERO-PRO's own environment, in a process of its
@@ -21,7 +21,7 @@ from services.libero import assets
 from services.libero.simulator import pro, problem_files, runtime, suites
 from vla_common.volume import Volume
 
-SUITES = tuple(name for name, one in pro.VARIANTS.items() if one.kind)
+SUITES = tuple(name for name, variant in pro.VARIANTS.items() if variant.kind)
 SIZE = 256
 STOCK = Path(__file__).parent / "parts" / "pro_stock.py"
 

@@ -1,10 +1,10 @@
-"""LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, in one run, in turns, on the same bits.
+"""LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, alternately in one run, with bit-identical results.
 
-    ./lab bench sim [--quick] [--options "--assets kit|official|FOLDER --task libero_goal:0"]
+    ./lab bench sim [--quick] [--options "--assets kit|official|DIR --task libero_goal:0"]
 
-Every round plays the same actions on all: a wandering arm where nothing is drawn, an episode of the oracle where
-something is. States (and the images of variants that draw) are compared afterwards and a difference ends the run.
-Frames are drawn on the CPU, in one thread, unless --render says otherwise.
+Every round executes the same actions on all sides: a wandering arm without rendering, an oracle episode with rendering.
+States (and images, if rendered) are compared afterwards, and a difference ends the run. Frames are rendered on the CPU
+in one thread unless --render selects another device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK = 8
 
 
 class StockLoop:
-    """LIBERO's own environment, driven as evaluation scripts drive it."""
+    """LIBERO's own environment, used as in evaluation scripts."""
 
     def __init__(self, task, cameras):
         from libero.libero.envs import OffScreenRenderEnv
@@ -39,40 +39,40 @@ class StockLoop:
         self.env.seed(0)
         self.cameras, self.seen = cameras or (), []
 
-    def own_gl(self):
-        """Make its GL context current: it takes for granted that it is, and we draw in the same process."""
+    def make_gl_current(self):
+        """Make its GL context current: it assumes so, but LiberoEnv renders in the same process."""
         self.env.sim._render_context_offscreen.gl_ctx.make_current()
 
     def reset(self, init_state):
-        self.own_gl()
+        self.make_gl_current()
         self.env.reset()
         self.observation = self.env.set_init_state(init_state)
 
     def play(self, actions):
-        self.own_gl()
+        self.make_gl_current()
         for action in actions:
             self.observation, *_ = self.env.step(action)
 
     def state(self):
         return self.env.get_sim_state()
 
-    def pictures(self):
+    def images(self):
         return {name: self.observation[f"{name}_image"] for name in self.cameras}
 
     def close(self):
-        self.own_gl()
+        self.make_gl_current()
         self.env.close()
 
 
 class OurLoop:
-    """LiberoEnv that draws the cameras after every `draw_every` steps (0: never)."""
+    """LiberoEnv that renders the cameras after every `draw_every` steps (0: never)."""
 
     def __init__(self, task, directory, draw_every, cameras=("agentview",)):
         from services.libero.simulator.env import LiberoEnv
 
         self.env, self.draw_every, self.cameras = LiberoEnv(directory, cameras), draw_every, cameras
         self.env.load_task(task, seed=0)
-        self.episode, self.seen, self.drawn = -1, [], {}
+        self.episode, self.seen, self.rendered = -1, [], {}
 
     def reset(self, init_state):
         self.episode += 1
@@ -82,20 +82,20 @@ class OurLoop:
         for number, action in enumerate(actions, start=1):
             self.env.step(action)
             if self.draw_every and number % self.draw_every == 0:
-                self.drawn = {name: self.env.render(name) for name in self.cameras}
+                self.rendered = {name: self.env.render(name) for name in self.cameras}
 
     def state(self):
         return self.env.sim_state()
 
-    def pictures(self):
-        return self.drawn
+    def images(self):
+        return self.rendered
 
     def close(self):
         self.env.close()
 
 
 def compare(title, sides, rounds, step, calls=1):
-    """Time `step(name, side, number)` of every side in turns and check that all have seen the same bits.
+    """Time `step(side, number)` of every side alternately and check that all results are bit-identical.
 
     Each side's `seen` gets a dictionary per call: the state, and the images that it has rendered.
     """
@@ -103,8 +103,8 @@ def compare(title, sides, rounds, step, calls=1):
     timed = {name: lambda name=name, side=side: step(side, next(numbers[name])) for name, side in sides.items()}
     seconds = interleaved(timed, rounds, calls=calls)
     seconds.show(title)
-    first, *others = sides.values()
-    for other in others:
+    first, *rest = sides.values()
+    for other in rest:
         assert len(first.seen) == len(other.seen) > 0
         for number, (expected, got) in enumerate(zip(first.seen, other.seen, strict=True)):
             for name, value in got.items():
@@ -122,7 +122,7 @@ def smooth_actions(count, seed=0):
 
 
 def oracle_actions(task, directory, init_state, count):
-    """Return float lists [count][7]: the protocol's wait steps, then the oracle at the task; it rests when done."""
+    """Return float lists [count][7]: the protocol's wait steps, then the oracle's actions, then no motion."""
     from services.libero.oracle.policy import OraclePolicy
     from services.libero.simulator.env import LiberoEnv
     from services.libero.simulator.privileged import observe
@@ -154,13 +154,13 @@ def run(task, init_states, source, quick):
 
     def play(side, number):
         side.play(actions[number * CHUNK : (number + 1) * CHUNK])
-        side.seen.append({"state": side.state(), **side.pictures()})
+        side.seen.append({"state": side.state(), **side.images()})
 
     sides = {stock: StockLoop(task, None), "LiberoEnv": OurLoop(task, source.path, 0, ())}
     resets = compare("reset and init state", sides, 2 if quick else 6, reset)
     rounds = 15 if quick else 40
     actions = smooth_actions((rounds + 1) * CHUNK)
-    steps = compare("one step, nothing drawn", sides, rounds, play, CHUNK)
+    steps = compare("one step, nothing rendered", sides, rounds, play, CHUNK)
     for side in sides.values():
         side.close()
 
@@ -175,20 +175,22 @@ def run(task, init_states, source, quick):
         side.reset(init_states[0])
     rounds = 4 if quick else 12
     actions = oracle_actions(task, source.path, init_states[0], (rounds + 1) * CHUNK)
-    drawn = compare("one step with its observation", sides, rounds, play, CHUNK)
+    observed = compare("one step with its observation", sides, rounds, play, CHUNK)
     for side in sides.values():
         side.close()
-    one, two_cameras, chunk = (">=4", ">=3", ">=6") if source.kind == "official" else (">=1.7", ">=1.7", ">=4")
+    single_camera, two_cameras, chunk = (
+        (">=4", ">=3", ">=6") if source.kind == "official" else (">=1.7", ">=1.7", ">=4")
+    )
     figure("sim_step_speedup", steps.ratio(stock, "LiberoEnv"), "x", ">=1.35", quick=True)
-    figure("sim_observation_speedup", drawn.ratio(stock_two, "LiberoEnv, agentview"), "x", one, quick=True)
-    figure("sim_two_cameras_speedup", drawn.ratio(stock_two, "LiberoEnv, two cameras"), "x", two_cameras, quick=True)
-    figure("sim_chunk8_speedup", drawn.ratio(stock_two, chunks), "x", chunk, quick=True)
+    figure("sim_observation_speedup", observed.ratio(stock_two, "LiberoEnv, agentview"), "x", single_camera, quick=True)
+    figure("sim_two_cameras_speedup", observed.ratio(stock_two, "LiberoEnv, two cameras"), "x", two_cameras, quick=True)
+    figure("sim_chunk8_speedup", observed.ratio(stock_two, chunks), "x", chunk, quick=True)
     figure("sim_reset_speedup", resets.ratio(stock, "LiberoEnv"), "x", ">=4", quick=True)
 
 
 def main():
-    parser = flags(__doc__, "fewer rounds: below a minute")
-    parser.add_argument("--assets", help="kit, official or a directory; default as in an evaluation")
+    parser = flags(__doc__, "fewer rounds: under a minute")
+    parser.add_argument("--assets", help="kit, official or a directory; default: as in an evaluation")
     parser.add_argument("--task", default="libero_goal:0", help="suite:index")
     parser.add_argument("--render", default="cpu", choices=("cpu", "gpu", "auto"))
     args = parser.parse_args()

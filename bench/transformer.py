@@ -1,6 +1,6 @@
-"""The Transformer lab: training, decoding and learning, against the course's way and against nn.Transformer.
+"""The Transformer lab: training and decoding, compared with the course's way and with nn.Transformer.
 
-course  the course's way, written anew in its plain form: attention step by step, every sentence padded to 350 tokens,
+course  the course's way, reimplemented in its plain form: attention step by step, every sentence padded to 350 tokens,
         eight of them in a batch, float32, the loss read and the TensorBoard writer flushed at every step; translations
         one sentence at a time, every word computed from the beginning
 torch   nn.Transformer between the same embeddings and projection, on the lab's own batches, same loss and optimizer
@@ -45,7 +45,7 @@ MAX_LEN = 32  # of a translation; sentences of the default corpus have 10 words 
 
 
 class PlainAttention(MultiHeadAttentionBlock):
-    """Every intermediate result in memory."""
+    """Attention with every intermediate result in memory."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, cache: None = None) -> Tensor:
         query, key, value = (
@@ -61,7 +61,7 @@ class PlainAttention(MultiHeadAttentionBlock):
 
 
 class PlainNorm(LayerNormalization):
-    """Mean and standard deviation one after the other."""
+    """Layer normalization with separate mean and standard deviation."""
 
     def forward(self, x: Tensor) -> Tensor:
         mean, std = x.mean(dim=-1, keepdim=True), x.std(dim=-1, keepdim=True)
@@ -69,7 +69,7 @@ class PlainNorm(LayerNormalization):
 
 
 def made_plain(model: Transformer) -> Transformer:
-    """Return the model with the course's way to compute, and the weights it has."""
+    """Return the model with the course's modules and the same weights."""
     plain = {MultiHeadAttentionBlock: PlainAttention, LayerNormalization: PlainNorm}
     for module in model.modules():
         module.__class__ = plain.get(type(module), type(module))
@@ -84,7 +84,7 @@ def padded(rows: list[list[int]], pad: int) -> Tensor:
 
 
 def course_batch(batch: Batch, pad: int) -> Batch:
-    """Return a batch with every sentence padded to 350, as the course has it."""
+    """Return a batch with every sentence padded to 350, as in the course."""
     texts = [padded(tensor.tolist(), pad) for tensor in (batch.encoder_input, batch.decoder_input, batch.label)]
     causal_and_real = causal_mask(SEQ)[None] & padding_mask(texts[1], pad)
     return Batch(*texts, padding_mask(texts[0], pad), causal_and_real, batch.real)
@@ -116,31 +116,35 @@ class CourseTraining:
 
 @torch.no_grad()
 def course_greedy(model: Transformer, source: Tensor, mask: Tensor, special: Special) -> list[int]:
-    """Return one sentence's translation: source [1, 350]; all words again at every step."""
+    """Translate one sentence, source [1, 350], recomputing all words at every step."""
     encoder_output = model.encode(source, mask)
-    words = torch.full((1, 1), special.sos)
-    while words.shape[1] < MAX_LEN:
-        x = model.decode(encoder_output, mask, words, causal_mask(words.shape[1]))
+    tokens = torch.full((1, 1), special.sos)
+    while tokens.shape[1] < MAX_LEN:
+        x = model.decode(encoder_output, mask, tokens, causal_mask(tokens.shape[1]))
         scores = model.project(x[:, -1])
         scores[:, [special.pad, special.sos]] = float("-inf")
         word = scores.argmax(dim=1)
-        words = torch.cat([words, word[:, None]], dim=1)
+        tokens = torch.cat([tokens, word[:, None]], dim=1)
         if word.item() == special.eos:
             break
-    return [i for i in words[0, 1:].tolist() if i != special.eos]
+    return [i for i in tokens[0, 1:].tolist() if i != special.eos]
 
 
 # --- nn.Transformer -----------------------------------------------------------------------------------------
 
 
 class TorchTransformer(nn.Module):
-    """nn.Transformer in the place of encoder and decoder; loss over all positions, padding ignored."""
+    """nn.Transformer as encoder and decoder; loss over all positions, ignoring padding."""
 
     def __init__(self, config: Config, src_vocab: int, tgt_vocab: int, pad: int) -> None:
         super().__init__()
-        ours = get_model(config, src_vocab, tgt_vocab)
-        self.src_embed, self.tgt_embed, self.project = ours.src_embed, ours.tgt_embed, ours.projection_layer
-        self.src_pos, self.tgt_pos = ours.src_pos, ours.tgt_pos
+        lab_model = get_model(config, src_vocab, tgt_vocab)
+        self.src_embed, self.tgt_embed, self.project = (
+            lab_model.src_embed,
+            lab_model.tgt_embed,
+            lab_model.projection_layer,
+        )
+        self.src_pos, self.tgt_pos = lab_model.src_pos, lab_model.tgt_pos
         self.body = nn.Transformer(
             config.d_model, config.h, config.N, config.N, config.d_ff, config.dropout,
             batch_first=True, norm_first=True, layer_norm_eps=1e-6,
@@ -174,7 +178,7 @@ def torch_trainer(config: Config, machine: Machine, data: Data, directory: Path)
 
 
 def training(data: Data, directory: Path, rounds: int) -> None:
-    """Measure the words per second that each side learns from; both see real words of the same corpus."""
+    """Measure each side's training speed in words per second, on the same corpus, without padding."""
     config, best = get_config("base", precision="fp32"), choose_machine("cpu", "auto")
     specials = Special.of(data.tokenizer_src), Special.of(data.tokenizer_tgt)
     batches = list(itertools.islice(data.train_dataloader, rounds + 1))  # the first one warms up
@@ -203,14 +207,14 @@ def training(data: Data, directory: Path, rounds: int) -> None:
     figure("transformer_train_over_course", fastest / speeds["course, fp32"], "ratio", ">=5", quick=True)
     over_course = speeds["lab, fp32"] / speeds["course, fp32"]
     figure("transformer_train_over_course_fp32", over_course, "ratio", ">=5", quick=True)
-    # Four fifths of a step are matrix products of equal sizes on both sides: more than 1 is not to be expected in fp32.
+    # Four fifths of a step are equal matrix products on both sides: a ratio above 1 cannot be expected in fp32.
     figure("transformer_train_over_torch", seconds.ratio("torch, fp32", "lab, fp32"), "ratio", ">=0.95")
     if best.dtype:
         figure("transformer_train_over_torch_bf16", seconds.ratio("torch, bf16", "lab, bf16"), "ratio", ">=1.0")
 
 
 def decoding(data: Data, count: int) -> None:
-    """Translate the same sentences in both ways with the same weights, in float32; the course's way `count` of them."""
+    """Translate the same sentences both ways with the same weights, in float32; `count` of them the course's way."""
     config = get_config("base")
     sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
     model, plain = get_model(config, *sizes).eval(), made_plain(get_model(config, *sizes)).eval()

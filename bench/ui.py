@@ -1,4 +1,4 @@
-"""How fast the lab's pages are on loopback: first content in a browser, a list of 500 runs, 20 people at once.
+"""Speed of the lab's pages on loopback: first content in a browser, a list of 500 runs, 20 concurrent users.
 
 ./lab bench ui [--quick]
 """
@@ -32,24 +32,31 @@ IDENTITY = {
 
 
 def main() -> None:
-    """Print what each page takes and the FIGURE lines."""
+    """Print the time of each page and the FIGURE lines."""
     quick = flags(__doc__.partition("\n")[0], "a fifth of the runs and of the rounds").parse_args().quick
     runs, rounds = (100, 3) if quick else (500, 15)
     with ExitStack() as entered:
-        place = Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="vlalab-bench-ui-")))
-        make_runs(place / "runs", runs)
-        words, variables = ("services.ui", "--policy-url", "http://127.0.0.1:9"), {"VLALAB_VOLUME": str(place)}
+        directory = Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="vlalab-bench-ui-")))
+        make_runs(directory / "runs", runs)
+        arguments, variables = ("services.ui", "--policy-url", "http://127.0.0.1:9"), {"VLALAB_VOLUME": str(directory)}
         url = entered.enter_context(
-            program(place / "ui.txt", sys.executable, *words, said="the page is at", VLALAB_TOKEN="", **variables)
+            program(
+                directory / "ui.txt",
+                sys.executable,
+                *arguments,
+                ready_text="the page is at",
+                VLALAB_TOKEN="",
+                **variables,
+            )
         )
         while httpx.get(f"{url}/readyz").status_code != 200:
             time.sleep(0.2)
         cold, warm = listed(url, rounds)
-        print(f"list of {runs} runs: {cold:.0f} ms when the service has just started, then {warm:.0f} ms")
+        print(f"list of {runs} runs: {cold:.0f} ms right after the start of the service, then {warm:.0f} ms")
         paints = first_contents(url, rounds) if browser.find() else {}
         print("first content: " + ", ".join(f"{path} {ms:.0f} ms" for path, ms in paints.items()))
         answers, errors = people(url, rounds)
-        print(f"{PEOPLE} people at once: {answers} answers, {errors} errors")
+        print(f"{PEOPLE} concurrent users: {answers} answers, {errors} errors")
         figure(f"ui-list-{runs}-runs", warm, "ms", "<=300", quick=True)
         figure(f"ui-list-{runs}-runs-just-started", cold, "ms", "<=300", quick=True)
         for path, ms in paints.items():
@@ -58,13 +65,17 @@ def main() -> None:
 
 
 def make_runs(root: Path, count: int) -> None:
-    """Write so many complete runs: one is made, the others are copies of it."""
+    """Write `count` complete runs: one, and copies of it."""
     first = root / "libero_goal-vla-1"
     first.mkdir(parents=True)
     (first / "config.json").write_text("{}")
     plan = [(task, episode) for task in range(10) for episode in range(2)]
-    told = {"tasks": [{"instruction": f"task {task}"} for task in range(10)], "profile": {}, "assets": {"advice": ""}}
-    meta = {"identity": IDENTITY, "created": 1.0, "about": told}
+    description = {
+        "tasks": [{"instruction": f"task {task}"} for task in range(10)],
+        "profile": {},
+        "assets": {"advice": ""},
+    }
+    meta = {"identity": IDENTITY, "created": 1.0, "about": description}
     made = {"suite": "libero_goal", "config_hash": config_hash(IDENTITY)}
     with RunStore.create(first / "run.sqlite", **made, plan=plan, meta=meta) as store:
         store.begin_invocation(0.0)
@@ -77,7 +88,7 @@ def make_runs(root: Path, count: int) -> None:
 
 
 def listed(url: str, rounds: int) -> tuple[float, float]:
-    """Return how long the list takes (ms) the first time, and the median of those after."""
+    """Return the time (ms) of the first list of runs, and the median of the following ones."""
     took = []
     with httpx.Client(base_url=url, timeout=60.0) as client:
         for _ in range(rounds + 1):
@@ -89,21 +100,21 @@ def listed(url: str, rounds: int) -> tuple[float, float]:
 
 def first_contents(url: str, rounds: int) -> dict[str, float]:
     """Return the median time to a page's first content in a browser whose cache is warm (ms), by path."""
-    with browser.Browser() as shown:
+    with browser.Browser() as page:
         return {
-            path: statistics.median(paint(shown, url + path) for _ in range(rounds)) for path in ("/", "/runs", "/ask/")
+            path: statistics.median(paint(page, url + path) for _ in range(rounds)) for path in ("/", "/runs", "/ask/")
         }
 
 
-def paint(shown: browser.Browser, address: str) -> float:
-    """Return when a page that is opened anew shows something (ms)."""
-    shown.go("about:blank")
-    shown.go(address)
-    return shown.until(f"location.href == {address!r} && {PAINT}", 60.0)
+def paint(page: browser.Browser, address: str) -> float:
+    """Return the time (ms) to the first content of a newly opened page."""
+    page.go("about:blank")
+    page.go(address)
+    return page.until(f"location.href == {address!r} && {PAINT}", 60.0)
 
 
 def people(url: str, rounds: int) -> tuple[int, int]:
-    """Return how many answers people who look at runs at once had, and how many errors; each watches one run too."""
+    """Return the number of answers and of errors for concurrent users of the runs pages."""
 
     def look(number: int) -> list[int]:
         name = f"libero_goal-vla-{number + 1}"
@@ -115,7 +126,7 @@ def people(url: str, rounds: int) -> tuple[int, int]:
             return [events.status_code, *(client.get(path).status_code for _ in range(rounds) for path in paths)]
 
     with ThreadPoolExecutor(PEOPLE) as pool:
-        statuses = [status for found in pool.map(look, range(PEOPLE)) for status in found]
+        statuses = [status for answers in pool.map(look, range(PEOPLE)) for status in answers]
     return len(statuses), sum(status != 200 for status in statuses)
 
 

@@ -1,6 +1,6 @@
 """The wire: one observation's round trip on `/v1/act`, on `/act`, and as raw bytes.
 
-All three send the same 256×256×3 image over one kept connection each to the same process, in turns, with the same
+All three send the same 256×256×3 image over one kept connection each to the same process, alternately, with the same
 no-op policy and the same HTTP client; only what the project itself adds differs:
 v1   `PolicyClient.act`: types checked on both sides, msgpack, batching, an action chunk back
 act  JSON with the image in base64, as OpenVLA's clients send it; types and batching as above
@@ -41,7 +41,7 @@ class NoOpPolicy(Policy):
 
 
 class WithFloor:
-    """The application, and beside it /raw: it reads the body and answers as many bytes as one action has."""
+    """The application plus the route /raw, which reads the body and returns as many bytes as one action has."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -61,7 +61,7 @@ class WithFloor:
 
 
 def make_app() -> WithFloor:
-    """Return the no-op policy's application with the floor beside it."""
+    """Return the no-op policy's application with the raw route."""
     return WithFloor(create_app(NoOpPolicy()))
 
 
@@ -91,19 +91,19 @@ def wire_bytes(url: str, name: str, image: np.ndarray) -> tuple[int, int]:
     counted = [0, 0]
     host, port = url.removeprefix("http://").split(":")
     with listen("127.0.0.1", 0) as listener:
-        near_url = address(listener)
+        relay_url = address(listener)
 
         def relay() -> None:
-            near, _ = listener.accept()
-            with near, socket.create_connection((host, int(port))) as far:
-                back = threading.Thread(target=pump, args=(far, near, counted, 1), daemon=True)
+            client_socket, _ = listener.accept()
+            with client_socket, socket.create_connection((host, int(port))) as server_socket:
+                back = threading.Thread(target=pump, args=(server_socket, client_socket, counted, 1), daemon=True)
                 back.start()
-                pump(near, far, counted, 0)
+                pump(client_socket, server_socket, counted, 0)
                 back.join(5)
 
         thread = threading.Thread(target=relay, daemon=True)
         thread.start()
-        ask = variants(near_url, image)[name]
+        ask = variants(relay_url, image)[name]
         ask()
         before = tuple(counted)
         ask()
@@ -126,8 +126,8 @@ def main() -> None:
         seconds = interleaved(variants(url, image), rounds, warmup=50)
         sent = {name: wire_bytes(url, name, image) for name in seconds}
     seconds.show("one 256x256x3 image there, one action back")
-    for name, (there, back) in sent.items():
-        print(f"  {name}: {there:,} bytes sent, {back:,} received")
+    for name, (request, response) in sent.items():
+        print(f"  {name}: {request:,} bytes sent, {response:,} received")
     figure("wire_act_over_v1", seconds.ratio("act", "v1"), "ratio", ">=1.8", quick=True)
     figure("wire_v1_over_raw", seconds.ms("v1") - seconds.ms("raw"), "ms", "<=1.0", quick=True)
     figure("wire_v1_round_trip", seconds.ms("v1"), "ms", "none", quick=True)

@@ -1,4 +1,4 @@
-"""What the benchmarks of suites that disturb LIBERO's share: every task built, and two episodes of a wandering arm."""
+"""Shared by the benchmarks of perturbed suites: build every task, and run two episodes of a wandering arm."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse_options(description: str, names: Sequence[str]) -> argparse.Namespace:
 
 
 def run_stock(script: Path, work: Path, *python_path: Path) -> None:
-    """Run the benchmark's own environment in a process of its own; it leaves its arrays in `work`."""
+    """Run the benchmark's own environment in a child process, which writes its arrays into `work`."""
     np.save(work / "actions.npy", actions())
     variables = {**os.environ, "LIBERO_CONFIG_PATH": str(work), "PYTHONPATH": ":".join(map(str, python_path))}
     subprocess.run([sys.executable, str(script), str(work)], check=True, env=variables, timeout=1800)
@@ -44,29 +44,29 @@ def measure(
     label: str, options: argparse.Namespace, directory: Path, size: int,
     expected: Sequence[tuple[suites.Task, Ends]], is_complete: Callable[[suites.Task], bool],
 ) -> int:  # fmt: skip
-    """Compare the sampled tasks, build and start all complete ones, print the figures; return 1 where one misses."""
+    """Compare the sampled tasks, build and start all complete ones, print the figures; return 1 if one misses."""
     from services.libero.simulator.env import LiberoEnv
 
     env = LiberoEnv(directory, ("agentview",), size)
-    equal = sum(is_equal(task, ours(env, task), ends) for task, ends in expected)
-    count = started = lacking = 0
+    equal = sum(is_equal(task, final_states(env, task), ends) for task, ends in expected)
+    count = started = incomplete = 0
     for name in options.suites:
         for task in suites.load_suite(name).tasks[:: options.every]:
             if not is_complete(task):
-                lacking += 1
+                incomplete += 1
                 continue
             count += 1
             try:
-                found = problems(env, task)
-            except Exception as error:  # what it is decides the figure, not whether the others are looked at
+                faults = problems(env, task)
+            except Exception as error:  # counts as not started; continue with the other tasks
                 print(f"  {name} {task.index}: {type(error).__name__}: {error}", flush=True)
                 continue
             started += 1
-            if found:
-                print(f"  {name} {task.index} starts, but {'; '.join(found)}", flush=True)
+            if faults:
+                print(f"  {name} {task.index} starts, but {'; '.join(faults)}", flush=True)
         print(f"{name}: {started} of {count} tasks so far", flush=True)
     env.close()
-    print(f"{lacking} tasks were left out: the asset directory lacks files that they name")
+    print(f"{incomplete} tasks were skipped: the asset directory lacks their files")
     total = len(expected)
     has_started = figure(f"{label}_tasks_that_start", started, f"of {count} tasks", f">={count}", quick=True)
     is_same = figure(f"{label}_suites_equal_to_stock", equal, f"of {total} suites", f">={total}", quick=True)
@@ -75,13 +75,13 @@ def measure(
 
 def actions() -> np.ndarray:
     """Return a wandering arm's actions [EPISODES, STEPS, 7]."""
-    drawn = np.random.default_rng(0).uniform(-0.6, 0.6, (EPISODES, STEPS, 7))
-    drawn[..., 6] = np.sign(drawn[..., 6])
-    return drawn
+    sampled = np.random.default_rng(0).uniform(-0.6, 0.6, (EPISODES, STEPS, 7))
+    sampled[..., 6] = np.sign(sampled[..., 6])
+    return sampled
 
 
-def ours(env, task: suites.Task, camera: str = "agentview") -> Ends:
-    """Return state and image, as a policy gets it, after each episode; a task with one start has it in both."""
+def final_states(env, task: suites.Task, camera: str = "agentview") -> Ends:
+    """Return state and image (as sent to a policy) after each episode; a task with one start uses it for both."""
     env.load_task(task)
     starts, seen = suites.init_states(task), []
     for episode, played in enumerate(actions()):
@@ -93,7 +93,7 @@ def ours(env, task: suites.Task, camera: str = "agentview") -> Ends:
 
 
 def is_equal(task: suites.Task, got: Ends, expected: Ends) -> bool:
-    """Return whether two environments ended in the same bits; prints a line."""
+    """Return whether the final states and images are bit-identical; print a line."""
     pairs = list(zip(got, expected, strict=True))
     states = all(np.array_equal(a[0], b[0]) for a, b in pairs)
     pixels = max(int(np.abs(a[1].astype(int) - b[1]).max()) for a, b in pairs)

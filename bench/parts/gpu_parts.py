@@ -62,8 +62,8 @@ def load_openvla(
     from services.openvla.model.openvla import load_model
     from services.openvla.model.vision import patch_count
 
-    how, _ = attention.choose(attention_name, device, dtype)
-    return load_model(config, source, dtype, device, how, capacity(patch_count(config.towers)), quant)
+    implementation, _ = attention.choose(attention_name, device, dtype)
+    return load_model(config, source, dtype, device, implementation, capacity(patch_count(config.towers)), quant)
 
 
 def openvla(plan: Plan, attention_name: str = "sdpa") -> None:
@@ -192,13 +192,13 @@ def gr00t(plan: Plan, attention_name: str = "sdpa") -> None:
 
     device, dtype = device_and_dtype(plan)
     config = TINY.model() if plan.tiny else N1_5
-    how = choose(attention_name, str(device), dtype).implementation
-    model = load_model(config, MadeUp(shapes(config), device), device, dtype, how)
+    implementation = choose(attention_name, str(device), dtype).implementation
+    model = load_model(config, MadeUp(shapes(config), device), device, dtype, implementation)
     reset_peak(device)
-    rows, places = gr00t_rows(config, BATCHES[-1])
-    engine = Engine(model, ROBOT, places, GR00T_STEPS, BATCHES[-1])
+    rows, slots = gr00t_rows(config, BATCHES[-1])
+    engine = Engine(model, ROBOT, slots, GR00T_STEPS, BATCHES[-1])
     engine.warm_up(rows[0].ids)
-    eager = Engine(model, ROBOT, places, GR00T_STEPS, 1, fixed_shapes=False)
+    eager = Engine(model, ROBOT, slots, GR00T_STEPS, 1, fixed_shapes=False)
     noise = random_noise(config, BATCHES[-1])
     ms = timed(
         plan,
@@ -235,11 +235,11 @@ def gr00t_fp32(plan: Plan) -> None:
     device, _ = device_and_dtype(plan)
     config, cpu = TINY.model(), torch.device("cpu")
     source = MadeUp(shapes(config), cpu)
-    rows, places = gr00t_rows(config, 4)
+    rows, slots = gr00t_rows(config, 4)
     noise = random_noise(config, 4)
 
     def actions(where: torch.device) -> np.ndarray:
-        engine = Engine(load_model(config, source, where, torch.float32, "sdpa"), ROBOT, places, GR00T_STEPS, 4)
+        engine = Engine(load_model(config, source, where, torch.float32, "sdpa"), ROBOT, slots, GR00T_STEPS, 4)
         engine.warm_up(rows[0].ids)
         return engine.infer(rows, noise)
 
@@ -273,7 +273,7 @@ def gr00t_training(plan: Plan) -> None:
         settings = Finetune("random", batch_size=count, **changes)
         reset_peak(device)
         model = load(config, MadeUp(shapes(config), device), ROBOT, settings, device, machine.dtype or torch.float32)
-        rows, places = gr00t_rows(config, count)
+        rows, slots = gr00t_rows(config, count)
         state = np.zeros((count, config.head.state_dim), np.float32)
         batch = Batch(
             pictures=torch.from_numpy(np.stack([row.pictures for row in rows])),
@@ -285,7 +285,7 @@ def gr00t_training(plan: Plan) -> None:
             times=torch.linspace(0, 0.99, count),
         )
         with tempfile.TemporaryDirectory() as directory:
-            loss = FlowLoss(model, torch.as_tensor(places, device=device), 7)
+            loss = FlowLoss(model, torch.as_tensor(slots, device=device), 7)
             trainer = Trainer(settings, machine, loss, Path(directory), {})
 
             def step(trainer: Trainer = trainer, batch: Batch = batch) -> None:
@@ -347,8 +347,8 @@ def random_demonstrations(config: Any) -> Any:
     images = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
     state, action = torch.randn(steps, 8, generator=generator), torch.rand(steps, 7, generator=generator) * 2 - 1
     tasks, ends = torch.zeros(steps, dtype=torch.long), torch.full((steps,), steps)
-    words, pad = encode(tokenizer, [sentence]), tokenizer.token_to_id("[PAD]")
-    return Demonstrations(learned, images, state, action, words, tasks, ends, pad)
+    tokens, pad = encode(tokenizer, [sentence]), tokenizer.token_to_id("[PAD]")
+    return Demonstrations(learned, images, state, action, tokens, tasks, ends, pad)
 
 
 def egl_gpu(plan: Plan) -> None:
@@ -407,9 +407,9 @@ def compare_frames(gpu: Path, cpu: Path) -> None:
     """Print the share of pixels that differ, where frames of both are stored, also of another machine's."""
     if not (gpu.is_file() and cpu.is_file()):
         return
-    one, other = (np.load(path)["frames"].astype(int) for path in (gpu, cpu))
-    if one.shape == other.shape:
-        apart = np.abs(one - other).max(axis=-1)
+    gpu_frames, cpu_frames = (np.load(path)["frames"].astype(int) for path in (gpu, cpu))
+    if gpu_frames.shape == cpu_frames.shape:
+        apart = np.abs(gpu_frames - cpu_frames).max(axis=-1)
         print(f"  pixels that differ {(apart > 0).mean():.2%}, by more than 8 levels {(apart > 8).mean():.3%}")
         figure("gpu_egl_pixels_differ_8", float((apart > 8).mean()), "share", "none")
 
@@ -449,8 +449,8 @@ def gr00t_rows(config: Any, count: int) -> tuple[Sequence[Any], np.ndarray]:
     from services.gr00t.model.engine import Prepared
 
     draw, side, patches = np.random.default_rng(0), config.vision["image_size"], config.patches
-    places = np.concatenate([20 + view * (patches + 4) + np.arange(patches) for view in range(VIEWS)])
-    ids = draw.integers(0, 1000, places[-1] + 24).tolist()
+    slots = np.concatenate([20 + view * (patches + 4) + np.arange(patches) for view in range(VIEWS)])
+    ids = draw.integers(0, 1000, slots[-1] + 24).tolist()
     images = draw.integers(0, 256, (count, VIEWS, side, side, 3), np.uint8)
     states = draw.normal(size=(count, 8)).astype(np.float32)
-    return [Prepared(image, ids, state) for image, state in zip(images, states, strict=True)], places
+    return [Prepared(image, ids, state) for image, state in zip(images, states, strict=True)], slots

@@ -1,4 +1,4 @@
-"""Fine-tuning's samples for GR00T, from videos to a collated batch, ours and upstream's in turns on one thread.
+"""Training samples for GR00T, from videos to a collated batch: this project and upstream alternately, one thread.
 
 Both make the same samples of one data set (two cameras of 256 × 256, a key frame every second frame, as this project
 and LeRobot write videos; a smooth scene with moving objects). Both use one thread, as a worker process does. Ours is
@@ -33,14 +33,14 @@ CAMERAS = ("front", "wrist")
 BATCH = 16
 
 
-def loading(found: CheckpointDirectory, directory: Path) -> None:
+def loading(checkpoint: CheckpointDirectory, directory: Path) -> None:
     """Prints samples per second of every way, and the FIGURE lines where upstream's is here."""
     dataset = LeRobotDataset(recordings(directory / "recordings"))
-    robot = robot_of(dataset, "new_embodiment", found)
+    robot = robot_of(dataset, "new_embodiment", checkpoint)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        sides = {**ours(found, dataset, robot), **theirs(dataset, robot)}
+        sides = {**ours(checkpoint, dataset, robot), **theirs(dataset, robot)}
         seconds = interleaved(sides, EPISODES * LENGTH // BATCH, warmup=0)
     finally:
         torch.set_num_threads(threads)
@@ -55,10 +55,10 @@ def loading(found: CheckpointDirectory, directory: Path) -> None:
             )
 
 
-def ours(found: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
-    """Return what makes our next batch: videos kept from nothing, kept already, and never."""
-    config = load_config(found.directory)
-    prompts = Prompts(tokenizer.load(found.directory), len(CAMERAS), config.patches)
+def ours(checkpoint: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
+    """Return functions that make the next batch: with a cold video cache, a warm one, and none."""
+    config = load_config(checkpoint.directory)
+    prompts = Prompts(tokenizer.load(checkpoint.directory), len(CAMERAS), config.patches)
     made = {
         name: Samples(dataset, robot, prompts, config.head, config.vision["image_size"], seed=0)
         for name in ("ours, first epoch", "ours, later epochs", "ours, nothing kept")
@@ -66,13 +66,13 @@ def ours(found: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot) -> d
     for name in list(made)[:2]:
         made[name].frames.keep(made[name].frames.bytes)
     later = made["ours, later epochs"]
-    for place in range(len(later)):
-        later[place]
-    return {name: batches(one, collate, range(len(one))) for name, one in made.items()}
+    for index in range(len(later)):
+        later[index]
+    return {name: batches(samples, collate, range(len(samples))) for name, samples in made.items()}
 
 
 def theirs(dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
-    """Return what makes upstream's next batch, for each of its decoders that is here; nothing without its code."""
+    """Return functions that make upstream's next batch, per available decoder; none without its code."""
     if (reason := package.missing()) is not None:
         print(f"upstream's loader is left out: {reason}")
         return {}
@@ -90,16 +90,16 @@ def theirs(dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], obje
             if find_spec(module)
         }
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
-    together = DefaultDataCollator()
-    for one in made.values():
-        together([one[0]])  # what is loaded at the first sample is no sample's time
-    return {name: batches(one, together, order) for name, one in made.items()}
+    collate = DefaultDataCollator()
+    for samples in made.values():
+        collate([samples[0]])  # exclude the time of first-use loading
+    return {name: batches(samples, collate, order) for name, samples in made.items()}
 
 
-def batches(samples: object, together: Callable, order: object) -> Callable[[], object]:
-    """Return what makes the next batch, in that order."""
-    places = itertools.cycle(order)
-    return lambda: together([samples[next(places)] for _ in range(BATCH)])
+def batches(samples: object, collate: Callable, order: object) -> Callable[[], object]:
+    """Return a function that makes the next batch, in that order."""
+    indices = itertools.cycle(order)
+    return lambda: collate([samples[next(indices)] for _ in range(BATCH)])
 
 
 def recordings(directory: Path) -> Path:
@@ -114,18 +114,18 @@ def recordings(directory: Path) -> Path:
     for index in range(EPISODES):
         draw = np.random.default_rng(index)
         columns = {name: draw.normal(size=(LENGTH, 7)).astype(np.float32) for name in numbers}
-        writer.add(columns, {name: film(draw) for name in images}, "pick up the cup")
+        writer.add(columns, {name: random_video(draw) for name in images}, "pick up the cup")
     writer.finish()
     return directory
 
 
-def film(draw: np.random.Generator) -> np.ndarray:
+def random_video(draw: np.random.Generator) -> np.ndarray:
     """Return uint8 [T, side, side, 3]."""
     rows, columns = np.indices((SIDE, SIDE)) / SIDE
     ground = np.stack([rows, columns, 1 - rows * columns], -1) * 200 + 20
-    found = np.empty((LENGTH, SIDE, SIDE, 3), np.uint8)
+    frames = np.empty((LENGTH, SIDE, SIDE, 3), np.uint8)
     for step, (x, y) in enumerate(np.cumsum(draw.normal(0, 0.01, (LENGTH, 2)), 0) + 0.5):
         inside = ((columns - x) ** 2 + (rows - y) ** 2 < 0.02)[..., None]
         seen = np.where(inside, (220, 60, 40), ground) + draw.normal(0, 2, ground.shape)
-        found[step] = np.clip(seen, 0, 255)
-    return found
+        frames[step] = np.clip(seen, 0, 255)
+    return frames

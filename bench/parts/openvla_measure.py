@@ -35,15 +35,15 @@ def recorded_tokens(codec: ActionCodec) -> Mapping[str, np.ndarray]:
 
 
 def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) -> Mapping[str, np.ndarray]:
-    """Return the episodes with up to `bins` bins, each way and as likely as the next, added to all but the gripper.
+    """Return the episodes with uniform noise of up to ±`bins` bins added to all tokens but the gripper's.
 
-    The oracle's actions are smoother than a trained model's, which this stands for.
+    The oracle's actions are smoother than a trained model's, which this imitates.
     """
     draw, low, high = np.random.default_rng(0), codec.vocab_size - codec.bins, codec.vocab_size - 1
 
     def shaken(tokens: np.ndarray) -> np.ndarray:
-        moved = tokens[:, :6] + draw.integers(-bins, bins + 1, (len(tokens), 6))
-        return np.concatenate([np.clip(moved, low, high), tokens[:, 6:]], axis=1)
+        noisy = tokens[:, :6] + draw.integers(-bins, bins + 1, (len(tokens), 6))
+        return np.concatenate([np.clip(noisy, low, high), tokens[:, 6:]], axis=1)
 
     return {name: shaken(tokens) for name, tokens in recorded.items()}
 
@@ -51,16 +51,16 @@ def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) 
 def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[int, np.ndarray]:
     """Return (decoding passes, tokens [steps, 7]) of a model that chooses the recorded tokens, drafted by `drafter`.
 
-    The model is played: after what was recorded it chooses what was recorded next, after anything else the token -1.
-    The bookkeeping is the engine's own.
+    The simulated model returns the next recorded token after a recorded prefix, and the token -1 after any other. The
+    bookkeeping is the engine's own.
     """
     made, passes, branches = [], 0, BRANCHES if width > 1 else 0
-    for chosen in recorded:
+    for target in recorded:
         row = Row(drafter.propose("session"))
         chain = row.draft[0, : ACTION_TOKENS - 1]
-        row.accept_prefill(np.where(np.cumsum(np.r_[False, chain != chosen[:-1]]), -1, chosen))
+        row.accept_prefill(np.where(np.cumsum(np.r_[False, chain != target[:-1]]), -1, target))
         while not row.done:
-            _pass(row, chosen, width, branches)
+            _pass(row, target, width, branches)
             passes += 1
         made.append(row.tokens)
         drafter.observe("session", np.array(row.tokens))
@@ -68,7 +68,7 @@ def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[i
 
 
 def _pass(row: Row, recorded: np.ndarray, width: int, branches: int) -> None:
-    """Plays one pass over the row's next tokens."""
+    """Simulate one pass over the row's next tokens."""
     cached, chain, tokens = row.cached, row.chain(width), row.branches(width, branches)
     _, branch = row.accept(np.array([_after(cached, chain[: end + 1], recorded) for end in range(width)]), branches)
     if branch is not None:
@@ -82,26 +82,26 @@ def _after(cached: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
 
 
 def recorded_drafts(tokens: np.ndarray, count: int, jitter: int) -> list[np.ndarray]:
-    """Return `count` draft trees int64 [1 + BRANCHES, 7] for a step whose tokens are `tokens` [7], as good as on
-    recordings with `jitter` bins of jitter.
+    """Return `count` draft trees int64 [1 + BRANCHES, 7] for a step with tokens `tokens` [7].
 
-    Each is right where the draft for some recorded step was: in the chain, in a branch, or not at all.
+    Their hits are those of the drafts for recorded steps with `jitter` bins of noise: in the chain, in a branch, or
+    none.
     """
     codec, made = ActionCodec(), []
     low, bins = codec.vocab_size - codec.bins, codec.bins
-    wrong = [low + (tokens - low + 1 + shift) % bins for shift in range(1 + BRANCHES)]
-    for chosen in jittered(recorded_tokens(codec), codec, jitter).values():
+    misses = [low + (tokens - low + 1 + shift) % bins for shift in range(1 + BRANCHES)]
+    for episode in jittered(recorded_tokens(codec), codec, jitter).values():
         drafter = Drafter(codec)
-        for step in chosen:
+        for step in episode:
             hits = drafter.propose("session") == step
-            made.append(np.where(hits, tokens, np.stack(wrong)))
+            made.append(np.where(hits, tokens, np.stack(misses)))
             drafter.observe("session", step)
     return [made[index * len(made) // count] for index in range(count)]
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time of one action: bytes over bandwidth or operations over peak, whichever is more."""
+    """The minimum time of one action: bytes over bandwidth or operations over peak, whichever is larger."""
 
     prompt_ms: float
     decode_ms: float
@@ -115,7 +115,7 @@ class Roofline:
 
 
 def rooflines(engine: Engine, device: torch.device, rows: int, prompt: int) -> Roofline:
-    """Return the floor of one batch without drafts, with bandwidth and peak measured on this machine."""
+    """Return the roofline of one batch without drafts, with bandwidth and peak measured on this machine."""
     memory, size = engine.model.memory(), engine.model.llama.embed.element_size()
     config, patches = engine.model.config.llama, engine.model.patches
     bandwidth, peak = measured_bandwidth(device), measured_peak(device, engine.model.llama.embed.dtype)
@@ -154,7 +154,7 @@ def _best_s(work: Callable[[], object], device: torch.device, rounds: int = 8) -
 
 
 def make_app(directory: str):
-    """Return a tiny checkpoint's application."""
+    """Return the application of a tiny checkpoint."""
     from services.openvla.service.loading import load_policy
     from services.openvla.service.settings import ModelSettings
     from vla_contract import create_app
@@ -163,21 +163,21 @@ def make_app(directory: str):
 
 
 def service_overhead_ms(rounds: int) -> tuple[float, float]:
-    """Return (median, 90th percentile) of a round trip less the time in the model, in milliseconds."""
+    """Return (median, 90th percentile) of a round trip minus the time in the model, in milliseconds."""
     import tempfile
 
     from services.openvla.checkpoint import tiny
     from vla_contract import Observation, PolicyClient
 
     with tempfile.TemporaryDirectory() as directory:
-        # as many pixels as the 7B model takes, so that an image passes through untouched here too
+        # the image size of the 7B model, so that the image is not resized here either
         spec = tiny.TinySpec(timm_ids=tiny.MID.timm_ids, image_size=224, suites=("libero_goal",))
         tiny.write(Path(directory), spec)
         image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
-        beside = []
+        overheads = []
         with served(make_app, directory, timeout_s=120) as (url, _), PolicyClient(url) as client:
             for step in range(rounds):
-                asked = Observation({"agentview": image}, None, "put the bowl on the stove", "bench", step)
-                spent = client.act(asked).timings_ms
-                beside.append(spent["round_trip"] - spent["model"])
-    return float(np.median(beside)), float(np.percentile(beside, 90))
+                observation = Observation({"agentview": image}, None, "put the bowl on the stove", "bench", step)
+                spent = client.act(observation).timings_ms
+                overheads.append(spent["round_trip"] - spent["model"])
+    return float(np.median(overheads)), float(np.percentile(overheads, 90))

@@ -1,8 +1,8 @@
-"""What bench/openvla.py compares with: OpenVLA as upstream computes it, from transformers' and timm's own parts.
+"""The reference of bench/openvla.py: OpenVLA as upstream computes it, built from transformers and timm.
 
 Whole vision towers, features of the second-to-last layer, `LlamaForCausalLM.generate` on the merged embeddings: a
-growing cache, the head at every position of the prompt, one token per pass. It leaves out upstream's own Python around
-that.
+growing cache, the head at every position of the prompt, one token per pass. Upstream's surrounding Python code is left
+out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PlainOpenVLA:
         self._device, self._dtype = device, dtype
         self._towers = [_tower(t, p, source, dtype, device) for t, p in zip(config.towers, PREFIXES, strict=True)]
         self._norms = [
-            [torch.tensor(one, device=device)[:, None, None] for one in (t.mean, t.std)] for t in config.towers
+            [torch.tensor(values, device=device)[:, None, None] for values in (t.mean, t.std)] for t in config.towers
         ]
         self._projector = [
             [source.read(f"projector.fc{i}.{kind}").to(device, dtype) for kind in ("weight", "bias")] for i in (1, 2, 3)
@@ -41,8 +41,8 @@ class PlainOpenVLA:
     @torch.inference_mode()
     def generate(self, pixels: np.ndarray, prompt: Sequence[int]) -> np.ndarray:
         """Return int64 [7] for uint8 pixels [S, S, 3] and token ids."""
-        words = self._llama.get_input_embeddings()(torch.tensor([list(prompt)], device=self._device))
-        merged = torch.cat((words[:, :1], self._see(pixels), words[:, 1:]), dim=1)
+        embedded = self._llama.get_input_embeddings()(torch.tensor([list(prompt)], device=self._device))
+        merged = torch.cat((embedded[:, :1], self._see(pixels), embedded[:, 1:]), dim=1)
         mask = torch.ones(merged.shape[:2], dtype=torch.int64, device=self._device)
         made = self._llama.generate(
             inputs_embeds=merged, attention_mask=mask, max_new_tokens=ACTION_TOKENS, do_sample=False
@@ -71,9 +71,9 @@ def _tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, device
 def _llama(config: ModelConfig, source: Source, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
     shape = config.llama
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    given = {name: getattr(shape, name) for name in names}
-    given |= {"num_key_value_heads": shape.num_key_value_heads, "pad_token_id": 32000}
-    settings = LlamaConfig(**given, attn_implementation="sdpa")
+    fields = {name: getattr(shape, name) for name in names}
+    fields |= {"num_key_value_heads": shape.num_key_value_heads, "pad_token_id": 32000}
+    settings = LlamaConfig(**fields, attn_implementation="sdpa")
     with no_init_weights(), torch.device(device):
         model = LlamaForCausalLM(settings)
     state = {name: source.read(LANGUAGE + name).to(device, dtype) for name in model.state_dict()}

@@ -12,14 +12,14 @@ from services.libero.simulator.initstates import read_init_states
 
 
 def main() -> None:
-    assets, work, *words = sys.argv[1:]
+    assets, work, *arguments = sys.argv[1:]
     torch = types.ModuleType("torch")
     torch.load = lambda path, **_: read_init_states(Path(path))
     sys.modules["torch"] = torch
     runtime.configure(assets, work, "cpu")
     from vla_eval.cli.main import main as vla_eval
 
-    sys.argv = ["vla-eval", *words]
+    sys.argv = ["vla-eval", *arguments]
     vla_eval()
 
 

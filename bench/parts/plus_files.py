@@ -1,6 +1,6 @@
-"""Stand-ins for the files of LIBERO-plus's assets, which lie on a model hub: made ones, where its sources expect them.
+"""Generated stand-ins for LIBERO-plus's asset files, which are on a model hub.
 
-They say nothing of how its scenes look. They show that the same files are taken for the same task, in the same way.
+They do not look like its scenes, but show that both sides use the same files for the same task.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ SITES = """
 
 
 def complete(assets: Path, target: Path, tasks: Iterable[Task]) -> int:
-    """Make `target` an asset directory: `assets`' files by links, and a stand-in for each that a task lacks there.
+    """Make `target` an asset directory: links to the files of `assets`, and a stand-in for each missing file.
 
-    Returns how many were made.
+    Return the number of stand-ins.
     """
     for path in (path for path in assets.rglob("*") if path.is_file()):
         _below(target, path.relative_to(assets)).symlink_to(path)
@@ -66,7 +66,7 @@ def _below(target: Path, name: Path) -> Path:
 
 
 def _make(path: Path, base: Path) -> bool:
-    """Write a stand-in unless the file is there; returns whether it did. Each name has a look of its own."""
+    """Write a stand-in, which depends on the name, unless the file exists; return whether it was written."""
     if path.exists():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,20 +82,20 @@ def _make(path: Path, base: Path) -> bool:
 
 
 def _scene(path: Path, base: Path, number: int) -> None:
-    """Write the base's scene with other lights; what it names lies where it lay."""
+    """Write the base's scene with other lights; its file references stay valid."""
     tree = ET.parse(base)
     for part in tree.iter():
         if "file" in part.attrib:
             part.set("file", os.path.relpath(base.parent / part.get("file"), path.parent))
     draw = np.random.default_rng(number)
     for light in tree.iter("light"):
-        light.set("diffuse", " ".join(f"{one:.3f}" for one in draw.uniform(0, 1, 3)))
-        light.set("pos", " ".join(f"{one:.3f}" for one in draw.uniform((-3, -3, 1), (3, 3, 7))))
+        light.set("diffuse", " ".join(f"{value:.3f}" for value in draw.uniform(0, 1, 3)))
+        light.set("pos", " ".join(f"{value:.3f}" for value in draw.uniform((-3, -3, 1), (3, 3, 7))))
     tree.write(path)
 
 
 def _object(name: str, number: int) -> str:
-    """Return an object's MJCF; every second one's body lies in no other, which LIBERO-plus allows its objects."""
+    """Return an object's MJCF; every second one has no outer body, which LIBERO-plus allows."""
     nested = number % 2 == 0
     before, after, inner = ("<body>", f"{SITES}\n    </body>", "") if nested else ("", "", SITES)
     x, y, red = (

@@ -1,4 +1,4 @@
-"""What bench/plus.py runs in a process of its own: LIBERO-plus's environment, seeded, reset and driven."""
+"""Child process of bench/plus.py: runs episodes in LIBERO-plus's own environment."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def stand_in() -> None:
-    """Takes the place of what its code imports and this environment lacks; its motion blur then cannot run."""
+    """Replace modules that its code imports and this environment lacks; its motion blur then cannot run."""
     from scipy.ndimage import gaussian_filter
 
     def gaussian(image, sigma, channel_axis):
@@ -28,17 +28,17 @@ def stand_in() -> None:
 
 
 def main(work: Path) -> None:
-    """Plays actions.npy on every task of tasks.json; writes NUMBER.npz with states and images after each episode.
+    """Execute actions.npy on every task of tasks.json; write NUMBER.npz with states and images after each episode.
 
-    Noise is drawn for the last image alone, from the generator that this project has for it, and leaves no mark on
-    what the next reset draws.
+    Noise is applied only to the last image, seeded as in this project, and does not change the random state of the
+    next reset.
     """
     stand_in()
     from liberoplus.liberoplus.envs import OffScreenRenderEnv
 
-    told, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
-    for number, task in enumerate(told["tasks"]):
-        size = told["size"]
+    setup, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
+    for number, task in enumerate(setup["tasks"]):
+        size = setup["size"]
         env = OffScreenRenderEnv(
             bddl_file_name=task["bddl"], camera_names=["agentview"], camera_heights=size, camera_widths=size
         )

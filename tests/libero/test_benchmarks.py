@@ -103,10 +103,10 @@ def test_eval_runs_one_worker_and_two(recorded, tmp_path):
 
 def test_peer_runs_vla_evals_harness_on_one_side_and_the_evaluator_on_the_other(recorded, tmp_path):
     setting = peer.Setting("/peer/python", "kit", "libero_goal", tmp_path / "actions.npy", 2, 3, False)
-    peer.theirs(setting, "127.0.0.1:1", tmp_path)
+    peer.run_vla_eval(setting, "127.0.0.1:1", tmp_path)
     assert [words[:2] for words, _ in recorded] == [["/peer/python", str(peer.PARTS / "peer_shard.py")]] * 2
     recorded.clear()
-    peer.ours(setting, "http://127.0.0.1:1", tmp_path)
+    peer.run_vla_lab(setting, "http://127.0.0.1:1", tmp_path)
     assert [job_of(words).workers for words, _ in recorded] == [2]
 
 

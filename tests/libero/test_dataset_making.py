@@ -209,7 +209,7 @@ def test_the_program_makes_checks_and_shows(dataset, volume):
 
 REFUSED = [
     (("nothing", "lerobot"), "'nothing' is neither a recording nor a run"),
-    (("goal", "lerobot"), "goal is there already; choose another --name"),
+    (("goal", "lerobot"), "goal already exists; choose another --name"),
     (("goal", "lerobot", "x"), "so there is no data to convert"),
     (("goal", "lerobot-v3.0"), "set VLALAB_LEROBOT_PYTHON to a Python with lerobot"),
     (("small", "hdf5"), "for HDF5, name a recording or a run"),

@@ -154,7 +154,7 @@ def test_kit_run_starts_with_the_official_files_notice(tmp_path, capsys):
     directory, store = make_run(tmp_path, trials=1, left=10)
     plan, info = make_plan(BENCHMARK, EvalConfig(suite="libero_goal")), PolicyInfo(name="vla", action=OSC_POSE)
     evaluate.print_header(Run(directory, store, False, []), plan, info, ASSETS["kit"], 10, 1)
-    assert "numbers to publish need LIBERO's official files: `./lab assets libero` (317 MB" in capsys.readouterr().out
+    assert "published numbers need LIBERO's official files: `./lab assets libero` (317 MB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("changes", [{"unnorm_key": "libero_goal_no_noops"}, {"unnorm_key": None},
