@@ -21,9 +21,7 @@ def download(requirement: Path, directory: Path, description: str, hint: str, py
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        raise ValueError(
-            f"{description} could not be downloaded; output of pip:\n{done.stderr.strip()[-1500:]}\n{hint}"
-        )
+        raise ValueError(f"{description} could not be downloaded; pip:\n{done.stderr.strip()[-1500:]}\n{hint}")
     return next(directory.glob("*.whl"))
 
 

@@ -217,7 +217,7 @@ def test_a_wrong_file_is_named_with_the_reason_and_the_others_come(name, tmp_pat
 def test_weights_without_their_tokenizers_are_named(course, tmp_path):
     shutil.copytree(course / "Transformer/weights", tmp_path / "weights")
     found = import_files(tmp_path / "weights", "course", Volume(tmp_path / "volume"))
-    assert len(found) == 4 and all("has no tokenizers of" in reason for reason in found)
+    assert len(found) == 4 and all("has no tokenizers with" in reason for reason in found)
 
 
 def archive(path, name: str, data: bytes = b"x", mode: int = 0) -> None:

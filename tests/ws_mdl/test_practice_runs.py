@@ -121,7 +121,7 @@ def test_a_run_does_not_go_on_with_other_data(begun, tmp_path):
     run, again, other = begin(), begin(), begin(held_fraction=0.4)
     state = state_of(run)
     again.restore(state, tmp_path / "one.pt")
-    with pytest.raises(ValueError, match=rf"one.pt was trained on other data \({run.digest()}\).*give another --name"):
+    with pytest.raises(ValueError, match=rf"one.pt was trained on other data \({run.digest()}\).*use another --name"):
         other.restore(state, tmp_path / "one.pt")
 
 
