@@ -186,7 +186,7 @@ def test_no_source_sentence_is_in_both_parts():
 
 
 def test_one_sentence_cannot_be_split():
-    with pytest.raises(ValueError, match="1 different source sentences; expected 2"):
+    with pytest.raises(ValueError, match="1 different source sentences; expected at least 2"):
         data.split_pairs([("a", "b"), ("a", "c")], 0.1)
 
 
