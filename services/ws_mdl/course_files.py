@@ -1,7 +1,7 @@
-"""Import the course's own files: `python -m services.ws_mdl.course_files FOLDER|ZIP --name course`.
+"""Import the course's own files: `python -m services.ws_mdl.course_files DIRECTORY|ZIP --name course`.
 
-A file is recognised by its content; its name gives an epoch, a language or a run's name at most. Weights are read as
-numbers only. The originals stay where they are, and nothing that exists is overwritten.
+Files are recognised by content; names only provide an epoch, a language or a run's name. Weights are loaded without
+executing code. The originals are not changed, and existing files are not overwritten.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from vla_common.volume import Volume, put_whole, require_space, shown
 from vla_modelkit.checkpoint import file_hash
 from vla_modelkit.training.weights import IMPORTED, DamagedFileError, State, WeightFiles, load_state
 
-LAST_EPOCH = 31  # of the course's 32: what a file called "trained" holds
-HEADS, POOL = 8, 4  # of the course's models: the weights do not say
-LANGUAGES = {"english": "en", "korean": "ko", "italian": "it", "kr": "ko"}  # as the course's files are called
-CORPORA = {"en-it": "opus_books", "en-ko": "lemon-mint"}  # what the course translates; else the default corpus
+LAST_EPOCH = 31  # of the course's 32; a file named "trained" has it
+HEADS, POOL = 8, 4  # of the course's models; not stored in the weights
+LANGUAGES = {"english": "en", "korean": "ko", "italian": "it", "kr": "ko"}  # in the names of the course's files
+CORPORA = {"en-it": "opus_books", "en-ko": "lemon-mint"}  # the course's corpora; others use the default
 STATE_KEYS = {"model_state_dict", "optimizer_state_dict", "epoch", "global_step"}
 EXPECTED = re.compile(r"\.(pt|pth|npy)$|(^|/)tokenizer_[^/]*\.json$|(^|/)events\.out\.tfevents")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A recognised file. name: its path in the folder or archive; path: where its bytes are.
+    """A recognised file. name: its path in the directory or archive; path: its location on disk.
 
     group: equal for files of one model. about: shapes of a Transformer, sizes of a U-Net, words of a tokenizer, or the
     shape of an array.
@@ -62,7 +62,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Target:
-    """A directory to make. files: name → its source and what writes it (None: it is copied). next: a command."""
+    """A directory to create. files: name → source and writer (None: copy). next: a command for the user."""
 
     directory: Path
     files: Mapping[str, tuple[Source, Callable[[Path], object] | None]]
@@ -70,25 +70,25 @@ class Target:
     next: str
 
 
-Reject = Callable[[Source, str], None]  # called with a file that cannot be used, and why
+Reject = Callable[[Source, str], None]  # called with an unusable file and the reason
 
 # --- recognition --------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def source_files(path: Path, scratch: Path) -> Iterator[dict[str, Path]]:
-    """Yield the regular files of a folder or a zip archive by their names there, without links and hidden files.
+    """Yield name → path of the regular files in a directory or zip archive, without links and hidden files.
 
-    An archive is unpacked below `scratch` until the block ends. Raises ValueError for what is neither.
+    An archive is unpacked under `scratch` until the block ends. Raises ValueError for other paths.
     """
     if path.is_dir():
         yield _visible(path)
         return
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is neither a folder nor a zip archive; give the folder of the course's files")
+        raise ValueError(f"{path} is not a directory or zip archive; expected the directory of the course's files")
     with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix=".import-", dir=scratch) as directory:
         if any(name.endswith("/data.pkl") for name in archive.namelist()):  # torch.save writes a zip archive too
-            raise ValueError(f"{path} is a weights file; give the folder it lies in, with its tokenizers beside it")
+            raise ValueError(f"{path} is a weights file; expected its directory, which also has the tokenizers")
         require_space(directory, sum(member.file_size for member in archive.infolist()))
         try:
             archive.extractall(directory)  # keeps every member inside the directory and makes no links
@@ -107,7 +107,7 @@ def _visible(directory: Path) -> dict[str, Path]:
 
 
 def recognise(name: str, path: Path) -> Source | None:
-    """Return what a file is, None for none of the course's. Raises ValueError for a damaged or unsafe one."""
+    """Recognise a file; None if it is not the course's. Raises ValueError for a damaged or unsafe one."""
     with path.open("rb") as file:
         head = file.read(64)
     try:
@@ -122,7 +122,7 @@ def recognise(name: str, path: Path) -> Source | None:
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(str(error).replace(str(path), "it")) from error
     if EXPECTED.search(name):
-        raise ValueError(f"is not what its name says (it begins with {head[:8]!r})")
+        raise ValueError(f"has unexpected content for its name (it begins with {head[:8]!r})")
     return None
 
 
@@ -138,19 +138,19 @@ def _weights(name: str, path: Path) -> Source:
     try:
         state = load_state(path)
     except DamagedFileError as error:
-        is_pickle = "eights only" in str(error)  # torch's words for a file that would run something
-        raise ValueError("holds more than numbers and was not unpickled" if is_pickle else str(error)) from error
+        is_pickle = "eights only" in str(error)  # torch's message for a pickle with code
+        raise ValueError("contains code and was not loaded" if is_pickle else str(error)) from error
     model = "U-Net" if "init_conv.conv1.0.weight" in state else "Transformer"
     try:
         if model == "U-Net":
             return _unet(name, path, state)
         if missing := STATE_KEYS - set(state):
-            raise ValueError(f"lacks {', '.join(sorted(missing))}: neither the course's Transformer nor its U-Net")
+            raise ValueError(f"lacks {', '.join(sorted(missing))}: it is not the course's Transformer or U-Net")
         shapes = describe(state["model_state_dict"])
     except (KeyError, IndexError, AttributeError, TypeError) as error:
-        raise ValueError(f"holds no weights of the course's {model} (it lacks {error})") from error
+        raise ValueError(f"is not a weights file of the course's {model} (it lacks {error})") from error
     if not isinstance(state["epoch"], int) or not 0 <= state["epoch"] < 10_000:
-        raise ValueError(f"says epoch {state['epoch']!r}; expected a number from 0")
+        raise ValueError(f"has epoch {state['epoch']!r}; expected a number from 0")
     return Source(name, path, "transformer", str(shapes), state["epoch"], shapes)
 
 
@@ -174,7 +174,7 @@ def _tokenizer(name: str, path: Path) -> Source | None:
     language = PurePosixPath(name).stem.lower().removeprefix("tokenizer_")
     language = LANGUAGES.get(language, language)
     if not re.fullmatch(r"[a-z]{2,}", language):
-        raise ValueError("says no language; expected a name such as tokenizer_en.json")
+        raise ValueError("has no language in its name; expected for example tokenizer_en.json")
     return Source(name, path, "tokenizer", language, details=load_tokenizer(path).get_vocab_size())
 
 
@@ -182,18 +182,18 @@ def _array(name: str, path: Path) -> Source:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
-        raise ValueError(f"is no array of numbers ({error})") from error
+        raise ValueError(f"is not an array of numbers ({error})") from error
     images = values.ndim == 4 and values.shape[1] == values.shape[2] and values.shape[3] in (1, 3)
     if not (images and values.dtype == np.uint8) and values.ndim != 2:
         raise ValueError(f"holds {values.dtype} {list(values.shape)}; expected uint8 [n, h, h, 3] or one-hot [n, 5]")
     return Source(name, path, "array", details=values.shape)
 
 
-# --- what is made of them -----------------------------------------------------------------------------------
+# --- targets --------------------------------------------------------------------------------
 
 
 def targets(sources: Sequence[Source], name: str, volume: Volume, reject: Reject) -> list[Target]:
-    """Return what to make of the files, under names that begin with `name`."""
+    """Return the directories to create from the files; their names begin with `name`."""
     groups: dict[tuple[str, str], list[Source]] = defaultdict(list)
     for source in sources:
         groups[source.kind, source.group if source.kind in ("transformer", "diffusion") else ""].append(source)
@@ -215,17 +215,17 @@ def targets(sources: Sequence[Source], name: str, volume: Volume, reject: Reject
 
 
 def _by_epoch(files: Sequence[Source], reject: Reject) -> dict[int, Source]:
-    """Return the files by epoch, in its order; of two of one epoch the second is refused."""
+    """Return the files by epoch, sorted; reject a second file of the same epoch."""
     by_epoch: dict[int, Source] = {}
     for file in sorted(files, key=lambda file: (file.epoch, file.name)):
         other = by_epoch.setdefault(file.epoch, file)
         if other is not file and other.path.read_bytes() != file.path.read_bytes():
-            reject(file, f"is of epoch {file.epoch}, as {other.name} is; import them one by one, each with a --name")
+            reject(file, f"has epoch {file.epoch}, like {other.name}; import each with its own --name")
     return by_epoch
 
 
 def _stages(epochs: Sequence[int]) -> str:
-    """Return some epochs to compare: the first, the last, and two between them."""
+    """Return up to four epochs to compare: the first, the last, and two between them."""
     last = len(epochs) - 1
     return ",".join(str(epochs[index]) for index in sorted({0, last // 3, 2 * last // 3, last}))
 
@@ -234,13 +234,13 @@ def _transformers(
     files: dict[int, Source], tokenizers: Sequence[Source], name: str, volume: Volume,
     reject: Reject, made: Sequence[Target],
 ) -> list[Target]:  # fmt: skip
-    """Return the run of the files and the two tokenizers whose sizes fit; English is the source where both would."""
+    """Return a run of the files and two tokenizers of matching size; English is the preferred source."""
     shapes = next(iter(files.values())).details
     sizes = (shapes["source vocabulary"], shapes["target vocabulary"])
     fitting = [(a, b) for a in tokenizers for b in tokenizers if a.group != b.group and (a.details, b.details) == sizes]
     if not fitting:
         for file in files.values():
-            reject(file, f"has no tokenizers of {sizes[0]} and {sizes[1]} words beside it; add tokenizer_en.json …")
+            reject(file, f"has no tokenizers with {sizes[0]} and {sizes[1]} words next to it; add tokenizer_en.json …")
         return []
     pair = min(fitting, key=lambda pair: pair[0].group != "en")
     languages = f"{pair[0].group}-{pair[1].group}"
@@ -256,7 +256,7 @@ def _transformers(
 
     def write(file: Source, path: Path) -> None:
         state, stored = load_state(file.path), config.stored()
-        load_into(model, Path(file.name), state, stored, "it is no model of the course")
+        load_into(model, Path(file.name), state, stored, "it is not a model of the course")
         weights, first = model.state_dict(), state["epoch"] + 1
         changes = {"model_state_dict": weights, "config": stored, "tokenizers": fingerprints, "first_epoch": first}
         WeightFiles(path.parent, transformer.PREFIX).save(path, {**state, **changes})
@@ -310,7 +310,7 @@ def _sprites(arrays: Sequence[Source], name: str, volume: Volume, reject: Reject
     images, labels = ([array for array in arrays if len(array.details) == axes] for axes in (4, 2))
     if len(images) != 1 or len(labels) != 1:
         for array in arrays:
-            reject(array, f"is one of {len(images)} arrays of pictures and {len(labels)} of labels; expected a pair")
+            reject(array, f"is one of {len(images)} arrays of images and {len(labels)} of labels; expected one of each")
         return []
     (image,), (label,) = images, labels
     try:
@@ -321,16 +321,16 @@ def _sprites(arrays: Sequence[Source], name: str, volume: Volume, reject: Reject
         return []
     run, (count, height) = f"{name}-sprites", image.details[:2]
     stem = PurePosixPath(label.name).stem
-    stem = stem if "label" in stem else f"labels_{stem}"  # the loader tells it from the pictures by its name
+    stem = stem if "label" in stem else f"labels_{stem}"  # the loader distinguishes it from the images by name
     parts = {f"{PurePosixPath(image.name).stem}.npy": (image, None), f"{stem}.npy": (label, None)}
-    line = f"{run}: {count:,} pictures of {height} × {height}"
+    line = f"{run}: {count:,} images of {height} × {height}"
     return [Target(volume.path("datasets") / run, parts, line, f"./lab train diffusion --data {run} --context")]
 
 
 def write_target(target: Target) -> None:
-    """Make a target's directory whole or not at all, with a list of its sources; the same import again changes nothing.
+    """Create a target's directory atomically, with a list of its sources. Repeating an import changes nothing.
 
-    Raises ValueError where other files are there.
+    Raises ValueError if the directory exists with other files.
     """
     listed = {
         name: {"from": source.name, "sha256": file_hash(source.path)} for name, (source, _) in target.files.items()
@@ -349,17 +349,17 @@ def write_target(target: Target) -> None:
         record = target.directory / IMPORTED
         earlier = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
         if {n: f["sha256"] for n, f in earlier.items()} != {n: f["sha256"] for n, f in listed.items()}:
-            raise ValueError(f"{shown(target.directory)} is there already, with other files; give another --name")
-    print(f"{target.line}\n  {'there already: ' if exists else ''}{shown(target.directory)}", flush=True)
+            raise ValueError(f"{shown(target.directory)} already exists with other files; use another --name")
+    print(f"{target.line}\n  {'already imported: ' if exists else ''}{shown(target.directory)}", flush=True)
 
 
 # --- the command --------------------------------------------------------------------------------------------
 
 
 def import_files(path: Path, name: str, volume: Volume) -> list[str]:
-    """Import all of the course's files in a folder or archive; return why some could not be imported.
+    """Import the course's files in a directory or archive; return a message for each file that failed.
 
-    Raises ValueError where there are none at all.
+    Raises ValueError if there are none.
     """
     problems: list[str] = []
     sources: list[Source] = []
@@ -384,28 +384,30 @@ def import_files(path: Path, name: str, volume: Volume) -> list[str]:
             except ValueError as error:
                 problems.append(f"{', '.join(source.name for source, _ in target.files.values())}: {error}")
     if ignored:
-        kinds = ", ".join(f"{suffix or 'no ending'} {count}" for suffix, count in ignored.most_common(6))
+        kinds = ", ".join(f"{suffix or 'no suffix'} {count}" for suffix, count in ignored.most_common(6))
         print(f"not imported: {sum(ignored.values())} files of other kinds ({kinds})")
     if not commands and not problems:
-        raise ValueError(f"{path} holds none of the course's files: weights, tokenizers, .npy or event files")
-    print("\n".join(["now:", *(f"  {command}" for command in commands)]) if commands else "nothing was imported")
+        raise ValueError(f"{path} has none of the course's files: weights, tokenizers, .npy or event files")
+    print("\n".join(["next:", *(f"  {command}" for command in commands)]) if commands else "nothing was imported")
     return problems
 
 
 @dataclass
 class ImportCommand:
-    """Which files, and what the things made of them are called."""
+    """Import the course's own files."""
 
     path: Annotated[Path, tyro.conf.Positional]
-    name: str = "course"  # the names of what is made begin so
+    name: str = "course"  # prefix of the names of runs and data sets
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
+            raise ValueError(
+                f"--name {self.name!r} is not a valid directory name; use letters, digits, '-', '_' and '.'"
+            )
 
 
 def main() -> int:
-    """Import the files; return 1 where one could not be."""
+    """Import the files; return 1 if one failed."""
     command = tyro.cli(ImportCommand, prog="course import", description=__doc__)
     problems = import_files(command.path, command.name, Volume())
     for problem in problems:

@@ -1,6 +1,6 @@
-"""Training by epochs that can be stopped at any batch and goes on bit for bit, on one process or several.
+"""Training by epochs with bit-exact resume from any batch, on one process or several.
 
-A lab's `Training` is an `EpochRun`: it says what a step is and what else its weights file holds.
+A lab's `Training` subclasses `EpochRun`: it defines a step and the additional content of its weights file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import State, WeightFiles
 
-LONG = "Ctrl-C saves, and the same command goes on"
+LONG = "Ctrl-C saves; the same command resumes"
 
 
 @dataclass
 class EpochRun(ABC):
-    """A run in progress: the network, its averaged twin, and everything the next batch depends on."""
+    """A run in progress: the network, its averaged weights, and everything the next batch depends on."""
 
     config: Any  # a lab's settings
     data: Any  # has a length
@@ -39,35 +39,35 @@ class EpochRun(ABC):
     nn_model: nn.Module
     averaged: nn.Module
     optim: torch.optim.Optimizer
-    generator: torch.Generator  # of the order and of all else that is drawn
-    epoch: int = 0  # the one that is next or under way
-    batches: int = 0  # done in it
-    order: Tensor | None = None  # of the data in it
+    generator: torch.Generator  # of the data order and all other random numbers
+    epoch: int = 0  # the current one, or the next
+    batches: int = 0  # finished ones of this epoch
+    order: Tensor | None = None  # of the data in this epoch
     global_step: int = 0
 
-    unit: ClassVar[str]  # what a batch is made of
+    unit: ClassVar[str]  # what a batch consists of
 
     @abstractmethod
     def step(self, index: Tensor) -> Tensor:
-        """Train on those of the data; return the loss, still on the device."""
+        """Train on the examples `index`; return the loss, still on the device."""
 
     @abstractmethod
     def extra_state(self) -> State:
-        """Return what a weights file holds beside what every run's does."""
+        """Return the lab's additional content of the weights file."""
 
     def on_epoch_end(self) -> None:  # noqa: B027 - most runs do nothing here
-        """Is called after each whole epoch, before its weights are saved."""
+        """Called after each epoch, before its weights are saved."""
 
     def after_save(self, directory: Path, curves: Curves) -> None:  # noqa: B027
-        """Is called after each whole epoch, when its weights are saved: measures, and shows what it came to."""
+        """Called after each epoch, once its weights are saved: measure and show results."""
 
     def restore(self, state: State, path: Path) -> None:
-        """Put the run where the state of a weights file was taken. Raises ValueError where it cannot go on from it."""
+        """Load the state of a weights file. Raises ValueError if the run cannot resume from it."""
         load_run_state(self, state)
 
     @property
     def summary(self) -> str:
-        """What is said of the data when the run begins."""
+        """Description of the data, printed at the start."""
         return f"{len(self.data)} {self.unit}"
 
     @property
@@ -85,7 +85,7 @@ Run = TypeVar("Run", bound=EpochRun)
 def new_run(kind: type[Run], config: Any, machine: Machine, data: Any, build: Callable[[], nn.Module]) -> Run:
     """Return a run before its first batch: AdamW with weight decay of matrices alone.
 
-    The weights that `build` draws depend on the seed alone.
+    The initial weights depend on the seed only.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -105,7 +105,7 @@ def new_run(kind: type[Run], config: Any, machine: Machine, data: Any, build: Ca
 
 
 def lr_schedule(step: int, warmup: int, steps: int) -> float:
-    """Return the learning rate's share at a step: up in a line, then down like a cosine."""
+    """Return the factor of the learning rate: linear warm-up, then cosine decay to 0."""
     if step < warmup:
         return (step + 1) / warmup
     falling = max(1, steps - warmup)
@@ -114,13 +114,13 @@ def lr_schedule(step: int, warmup: int, steps: int) -> float:
 
 @torch.no_grad()
 def update_ema(run: EpochRun) -> None:
-    """Move the averaged weights a little towards the trained ones; in the first steps by more."""
+    """Update the exponential moving average of the weights, with a smaller decay in the first steps."""
     weight = min(run.config.ema, (1 + run.global_step) / (10 + run.global_step))
     ema_weights, weights = list(run.averaged.parameters()), list(run.nn_model.parameters())
     torch._foreach_lerp_(ema_weights, weights, 1 - weight)
     for averaged, current in zip(run.averaged.buffers(), run.nn_model.buffers(), strict=True):
         if averaged.is_floating_point():
-            averaged.lerp_(current, 1 - weight)  # the batch norms' own means forget all but the last ten batches
+            averaged.lerp_(current, 1 - weight)  # batch norm statistics alone cover only about ten batches
         else:
             averaged.copy_(current)
 
@@ -129,7 +129,7 @@ def update_ema(run: EpochRun) -> None:
 
 
 def state_of(run: EpochRun) -> State:
-    """Return everything that the rest of the run depends on."""
+    """Return everything that is needed to resume."""
     return {
         "model_state_dict": run.nn_model.state_dict(),
         "averaged_state_dict": run.averaged.state_dict(),
@@ -146,7 +146,7 @@ def state_of(run: EpochRun) -> State:
 
 
 def load_run_state(run: EpochRun, state: State) -> None:
-    """Put a run where the state was taken."""
+    """Load a state into a run."""
     run.machine.restore_threads(state.get("threads"))
     run.nn_model.load_state_dict(state["model_state_dict"])
     run.averaged.load_state_dict(state["averaged_state_dict"])
@@ -157,21 +157,21 @@ def load_run_state(run: EpochRun, state: State) -> None:
 
 
 def save(run: EpochRun, files: WeightFiles) -> None:
-    """Write the weights file of where the run is."""
+    """Save the run's current state."""
     if run.machine.is_main:
         path = files.path(run.epoch - 1) if run.batches == 0 else files.path(run.epoch, run.batches)
         files.save(path, state_of(run), run.config.keep)
 
 
 def run_files(kind: type[RunSettings], prefix: str, volume: Volume, name: str | None) -> WeightFiles:
-    """Return the weight files of a lab's run, without a name of the one trained last. Raises ValueError for none."""
+    """Return the weight files of a lab's run; None: of the newest. Raises ValueError if there is none."""
     runs = kind.runs_directory(volume)
     paths = sorted(runs.glob(f"*/{prefix}_*.pt"), key=lambda path: path.stat().st_mtime)
     if not paths:
-        raise ValueError(f"{runs} holds no trained run; train one: ./lab train {kind.LAB}")
+        raise ValueError(f"no trained run in {runs}; train one: ./lab train {kind.LAB}")
     names = sorted({path.parent.name for path in paths})
     if name is not None and name not in names:
-        raise ValueError(f"run {name!r} not found in {runs}; there are {', '.join(names)}")
+        raise ValueError(f"run {name!r} not found in {runs}; known: {', '.join(names)}")
     return WeightFiles(runs / (name or paths[-1].parent.name), prefix)
 
 
@@ -179,10 +179,10 @@ def run_files(kind: type[RunSettings], prefix: str, volume: Volume, name: str | 
 
 
 def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_training: Callable[[], Run]) -> Run:
-    """Return a run, trained until it ended or was stopped, from its newest weights on, and saved.
+    """Train a run until it is complete or stopped, resuming from its weights if there are any; save and return it.
 
-    prefix: of its weight files. get_training: returns it before its first batch. Raises ValueError where the weights
-    are of other settings or data.
+    prefix: of its weight files. get_training: creates a new run. Raises ValueError if the weights belong to other
+    settings or data.
     """
     files = WeightFiles(config.run_directory(volume), prefix)
     checkpoint = files.load_chosen(config.preload)
@@ -191,14 +191,14 @@ def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_tr
     run = get_training()
     if checkpoint:
         run.restore(checkpoint[1], checkpoint[0])
-        print(f"going on from {checkpoint[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
+        print(f"resuming from {checkpoint[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
     print(f"{config.name}: {run.summary}, {machine}, weights in {shown(files.directory)}", flush=True)
     train_to_end(run, files, Curves(config.tensorboard_directory(volume), run.global_step))
     return run
 
 
 def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
-    """Train to the last epoch or until it is stopped, and saves; return whether the run is complete."""
+    """Train to the last epoch or until stopped, and save; return whether the run is complete."""
     with StopSignal() as stop, curves, progress_of(run, curves) as advance:
         while run.epoch < run.config.epochs and not stop_requested(run, stop):
             complete = train_epoch(run, stop, advance)
@@ -212,7 +212,7 @@ def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
 
 
 def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], None] = lambda loss: None) -> bool:
-    """Train to the end of the epoch, or of the batch in which a stop was asked for; return whether it is whole."""
+    """Train to the end of the epoch, or of the batch in which a stop is requested; return whether it is complete."""
     if run.order is None:
         run.order = torch.randperm(len(run.data), generator=run.generator)
     for index in run.order.split(run.config.batch_size)[run.batches :]:
@@ -226,13 +226,13 @@ def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], No
 
 
 def stop_requested(run: EpochRun, stop: StopSignal) -> bool:
-    """Return whether any process was asked to stop: all of them stop after the same batch."""
+    """Return whether a stop is requested on any process, so that all stop after the same batch."""
     return any(run.machine.sums(int(stop.asked)))
 
 
 @contextmanager
 def progress_of(run: EpochRun, curves: Curves, every: int = 10) -> Iterator[Callable[[Tensor], None]]:
-    """Yield a function to call with each batch's loss: shows the way to the end, with the loss and the pace."""
+    """Yield a function to call with each batch's loss; it shows progress, loss and speed."""
     started, first = time.monotonic(), run.global_step
     progress = Progress(run.steps, run.global_step, LONG, shown=run.machine.is_main)
 
@@ -240,7 +240,7 @@ def progress_of(run: EpochRun, curves: Curves, every: int = 10) -> Iterator[Call
         progress.total = run.steps
         end_of_epoch = run.batches == run.batches_per_epoch
         if run.global_step % every and not end_of_epoch:
-            return progress.advance()  # reading the loss waits for the device
+            return progress.advance()  # reading the loss synchronizes with the device
         value = loss.item()
         pace = (run.global_step - first) * run.config.batch_size / (time.monotonic() - started)
         figures = f"loss {value:.4f}", f"{pace:.0f} {run.unit}/s"

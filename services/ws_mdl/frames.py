@@ -1,7 +1,7 @@
-"""A data set's pictures, decoded once and kept: the next training on the same films begins at once.
+"""Cache of a data set's decoded and downscaled images: later trainings on the same videos start immediately.
 
-They lie as plain bytes in one file below datasets/ on the volume, named by what the films hold, and are mapped, so that
-processes share them. A disk without room for them costs the time, not the training.
+A cache file holds raw bytes under datasets/ on the volume, is named by the videos' digest, and is memory-mapped, so
+processes share it. On a full disk the training decodes the videos again and continues.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from vla_datasets import metadata
 from vla_datasets.errors import DatasetError
 
 DIRECTORY, LOCK, SUFFIX = ".pictures", "lock", ".rgb"
-MAX_BYTES = 5 * 10**9  # bytes that are kept of all data sets: what was used longest ago goes first
-SPARE = 2**28  # bytes that stay free
-FORMAT_VERSION = b"1"  # another number where `small` or the order of the bytes changes
+MAX_BYTES = 5 * 10**9  # of all cache files; the least recently used ones are removed first
+SPARE = 2**28  # bytes of disk space that stay free
+FORMAT_VERSION = b"1"  # change it whenever `small` or the byte order changes
 OnEpisode = Callable[[int, int], None]  # done, total
 
 
 def images_of(dataset: Any, episodes: Sequence[Any], keys: Sequence[str], side: int, on_episode: OnEpisode) -> Tensor:
-    """Return uint8 [N, C, 3, side, side]: each step of the episodes, as the cameras called `keys` show it."""
+    """Return the images of the cameras `keys` for all steps of the episodes: uint8 [N, C, 3, side, side]."""
     shape = (sum(episode.length for episode in episodes), len(keys), 3, side, side)
     path = Volume().path("datasets") / DIRECTORY / f"{digest(dataset, episodes, keys, side)}{SUFFIX}"
 
@@ -47,12 +47,12 @@ def images_of(dataset: Any, episodes: Sequence[Any], keys: Sequence[str], side: 
             on_episode(len(episodes), len(episodes))
             return torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8).view(shape)
     except OSError as error:
-        print(f"the films are decoded again next time: {error.strerror or error}", flush=True)
+        print(f"decoded images are not cached: {error.strerror or error}", flush=True)
     return torch.cat(list(decoded()))
 
 
 def digest(dataset: Any, episodes: Sequence[Any], keys: Sequence[str], side: int) -> str:
-    """Return 32 hex digits of the films' own bytes and of what is taken from them."""
+    """Return 32 hex digits of the videos' bytes and of the selected episodes, cameras and size."""
     sha256 = hashlib.sha256(
         FORMAT_VERSION + repr((side, tuple(keys), [(episode.index, episode.length) for episode in episodes])).encode()
     )
@@ -62,27 +62,27 @@ def digest(dataset: Any, episodes: Sequence[Any], keys: Sequence[str], side: int
                 while part := file.read(2**24):
                     sha256.update(part)
         except FileNotFoundError:
-            continue  # whoever decodes it says which one is missing
+            continue  # decoding reports the missing file
         except OSError as error:
             raise metadata.unreadable(path, error, "images of a data set") from error
     return sha256.hexdigest()[:32]
 
 
 def is_cached(path: Path, size: int) -> bool:
-    """Return whether the file is there and whole; from now on it counts as used."""
+    """Return whether the cache file exists and is complete; mark it as used."""
     try:
         complete = path.stat().st_size == size
     except FileNotFoundError:
         return False
-    with suppress(OSError):  # of another user, or on a volume that is read only
+    with suppress(OSError):  # owned by another user, or a read-only volume
         os.utime(path)
     return complete
 
 
 def write_cache(path: Path, size: int, parts: Callable[[], Iterator[Tensor]]) -> bool:
-    """Write the file, whole or not at all; return False where another process is writing one.
+    """Write the cache file atomically; return False if another process is writing one.
 
-    Raises OSError where there is no room.
+    Raises OSError if the disk is full.
     """
     draft = make_own_directory(path.parent) / f".{path.name}"
     with exclusive_lock(path.parent) as locked:
@@ -104,7 +104,7 @@ def write_cache(path: Path, size: int, parts: Callable[[], Iterator[Tensor]]) ->
 
 @contextmanager
 def exclusive_lock(directory: Path) -> Iterator[bool]:
-    """Yield whether no other process writes in a folder; until the end none will."""
+    """Hold the directory's lock; yield False if another process holds it."""
     with (directory / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +115,7 @@ def exclusive_lock(directory: Path) -> Iterator[bool]:
 
 
 def evict(directory: Path, size: int) -> None:
-    """Remove drafts that were interrupted, and the files used longest ago until `size` bytes more are `MOST`."""
+    """Remove interrupted drafts, and the least recently used files until `size` more bytes fit into MAX_BYTES."""
     for draft in directory.glob(f".*{SUFFIX}"):
         draft.unlink()
     files = sorted(directory.glob(f"[!.]*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
@@ -124,22 +124,22 @@ def evict(directory: Path, size: int) -> None:
         if total <= MAX_BYTES:
             break
         total -= path.stat().st_size
-        path.unlink()  # who has it mapped keeps it
+        path.unlink()  # processes that have mapped it keep their mapping
 
 
 def of_episode(dataset: Any, episode: Any, keys: Sequence[str], side: int) -> Tensor:
-    """Return uint8 [T, C, 3, side, side]. Raises DatasetError for films that are not as long as the episode."""
+    """Decode an episode: uint8 [T, C, 3, side, side]. Raises DatasetError if a video's length differs from it."""
     seen = [small(dataset.frames(episode.index, key), side) for key in keys]
     if any(len(images) != episode.length for images in seen):
         counts = [len(images) for images in seen]
         raise DatasetError(
-            f"{dataset.name}, episode {episode.index}: films of {counts} pictures; expected {episode.length} each"
+            f"{dataset.name}, episode {episode.index}: videos of {counts} frames; expected {episode.length} each"
         )
     return torch.stack(seen, 1).contiguous()
 
 
 def small(images: np.ndarray, side: int) -> Tensor:
-    """Return uint8 [n, 3, side, side] of pictures uint8 [n, H, W, 3], averaged over what becomes one pixel."""
+    """Downscale images uint8 [n, H, W, 3] with antialiasing to uint8 [n, 3, side, side]."""
     x = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float()
     x = functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
     return x.round().clamp(0, 255).to(torch.uint8)

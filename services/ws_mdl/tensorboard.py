@@ -1,4 +1,4 @@
-"""`python -m services.ws_mdl.tensorboard`: TensorBoard over the volume's training logs."""
+"""`python -m services.ws_mdl.tensorboard`: TensorBoard for the volume's training logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vla_contract.server.hosts import host_check
 from vla_contract.server.public import page_path
 
 log = logging.getLogger("services.ws_mdl")
-OPEN = ("/livez", "/readyz")  # for health checks, which carry no token
+OPEN = ("/livez", "/readyz")  # for health checks, which send no token
 Wsgi = Callable[[dict, Callable], Iterable[bytes]]
 
 
@@ -26,10 +26,10 @@ Wsgi = Callable[[dict, Callable], Iterable[bytes]]
 class Server(Serving):
     """TensorBoard over logs/tensorboard on the volume ($VLALAB_VOLUME).
 
-    $VLALAB_TOKEN, when set, is the password it asks for (any user name); it must be set where the network reaches it.
+    If $VLALAB_TOKEN is set, it is the password (any user name); it is required if the network can reach the service.
     """
 
-    port: int = 6006  # 0: any free one, named in the log
+    port: int = 6006  # 0: any free port, printed in the log
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def run(server: Server, logs: Path, check: TokenCheck) -> int:
-    """Return TensorBoard's exit code, after it was told to stop."""
+    """Run TensorBoard until it is stopped; return its exit code."""
     from tensorboard import default, program
 
     class Protected(program.WerkzeugServer):
@@ -61,7 +61,7 @@ def run(server: Server, logs: Path, check: TokenCheck) -> int:
 
 
 def protect(app: Wsgi, check: TokenCheck) -> Wsgi:
-    """Return the application behind a password: TensorBoard itself knows none. OPEN answers everybody."""
+    """Add password protection, which TensorBoard lacks. OPEN paths need no password."""
     hosts = host_check(check.required)
 
     def guarded(environ: dict, start_response: Callable) -> Iterable[bytes]:

@@ -111,10 +111,10 @@ def test_both_objectives_make_kept_text_likelier(objective, volume):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"steps": 0}, "steps is 0; expected at least 1"),
-        ({"examples": -1}, "examples is -1; expected at least 1"),
-        ({"lr": 0.0}, r"lr is 0\.0; expected above 0"),
-        ({"name": "../away"}, r"name '\.\./away' cannot name a folder"),
+        ({"steps": 0}, "steps .* 0$"),
+        ({"examples": -1}, "examples .* -1$"),
+        ({"lr": 0.0}, r"lr .* 0\.0$"),
+        ({"name": "../away"}, r"name '\.\./away'"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(flags, text):

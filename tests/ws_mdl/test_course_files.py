@@ -166,12 +166,12 @@ def test_weights_without_an_optimizer_are_not_trained_on(used):
 def test_what_is_there_stays(course, used, tmp_path, capsys):
     before = files_below(used.root)
     assert import_files(course, "course", used) == [] and files_below(used.root) == before
-    assert capsys.readouterr().out.count("there already") == 6
+    assert capsys.readouterr().out.count("already imported") == 6
     other = shutil.copytree(course, tmp_path / "other")
     changed = other / "Diffusion/weights/model_4.pth"
     torch.save({**load_state(changed), "more": torch.ones(1)}, changed)
     (reason,) = import_files(other, "course", used)
-    assert "course-model is there already, with other files; give another --name" in reason
+    assert "course-model already exists with other files; use another --name" in reason
     assert files_below(used.root) == before
 
 
@@ -186,16 +186,16 @@ class Program:
 
 
 WRONG = {
-    "tmodel_00.pt": (lambda path: torch.save({"model_state_dict": Program()}, path), "was not unpickled"),
-    "old.pt": (lambda path: path.write_bytes(pickle.dumps(Program(), 2)), "was not unpickled"),
+    "tmodel_00.pt": (lambda path: torch.save({"model_state_dict": Program()}, path), "was not loaded"),
+    "old.pt": (lambda path: path.write_bytes(pickle.dumps(Program(), 2)), "was not loaded"),
     "tmodel_01.pt": (lambda path: path.write_bytes(b"PK\3\4 and no more"), "cannot be read"),
     "tmodel_02.pt": (lambda path: torch.save({"epoch": 2}, path), "lacks global_step, model_state_dict"),
     "model_3.pth": (lambda path: torch.save({"init_conv.conv1.0.weight": torch.ones(8, 3, 3, 3)}, path), "lacks 'con"),
-    "note.pth": (lambda path: path.write_text("hello"), "is not what its name says"),
-    "words.npy": (lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "no array of numbers"),
-    "cut.npy": (lambda path: path.write_bytes(b"\x93NUMPY\1\0"), "no array of numbers"),
+    "note.pth": (lambda path: path.write_text("hello"), "has unexpected content for its name"),
+    "words.npy": (lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "not an array of numbers"),
+    "cut.npy": (lambda path: path.write_bytes(b"\x93NUMPY\1\0"), "not an array of numbers"),
     "odd.npy": (lambda path: np.save(path, np.ones(3)), "holds float64 [3]"),
-    "tokenizer_en.json": (lambda path: path.write_text("{}"), "is not what its name says"),
+    "tokenizer_en.json": (lambda path: path.write_text("{}"), "has unexpected content for its name"),
 }
 
 
@@ -217,7 +217,7 @@ def test_a_wrong_file_is_named_with_the_reason_and_the_others_come(name, tmp_pat
 def test_weights_without_their_tokenizers_are_named(course, tmp_path):
     shutil.copytree(course / "Transformer/weights", tmp_path / "weights")
     found = import_files(tmp_path / "weights", "course", Volume(tmp_path / "volume"))
-    assert len(found) == 4 and all("has no tokenizers of" in reason for reason in found)
+    assert len(found) == 4 and all("has no tokenizers with" in reason for reason in found)
 
 
 def archive(path, name: str, data: bytes = b"x", mode: int = 0) -> None:
@@ -231,7 +231,7 @@ def archive(path, name: str, data: bytes = b"x", mode: int = 0) -> None:
 def test_an_archive_writes_nothing_outside_its_own_directory(name, tmp_path):
     archive(tmp_path / "slip.zip", name)
     (reason,) = import_files(tmp_path / "slip.zip", "course", Volume(tmp_path / "volume"))
-    assert "is not what its name says" in reason
+    assert "has unexpected content for its name" in reason
     assert not [file for file in files_below(tmp_path) if file.endswith("out.pt")]
     assert not Path("/etc/out-of-course.pt").exists()
 
@@ -239,10 +239,10 @@ def test_an_archive_writes_nothing_outside_its_own_directory(name, tmp_path):
 def test_links_are_not_followed(tmp_path):
     archive(tmp_path / "link.zip", "tmodel_00.pt", b"/etc/passwd", stat.S_IFLNK | 0o777)
     (reason,) = import_files(tmp_path / "link.zip", "course", Volume(tmp_path / "volume"))
-    assert "is not what its name says (it begins with b'/etc/pas')" in reason, "the link's own bytes"
+    assert "has unexpected content for its name (it begins with b'/etc/pas')" in reason, "the link's own bytes"
     (tmp_path / "course").mkdir()
     (tmp_path / "course" / "tmodel_00.pt").symlink_to("/etc/passwd")
-    with pytest.raises(ValueError, match="holds none of the course's files"):
+    with pytest.raises(ValueError, match="none of the course's files"):
         import_files(tmp_path / "course", "course", Volume(tmp_path / "volume"))
 
 

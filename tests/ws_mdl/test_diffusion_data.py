@@ -76,11 +76,11 @@ def test_the_courses_arrays_are_read(tmp_path):
         (np.zeros((20, 16, 16, 3), np.float32), None, "float32"),
         (np.zeros((20, 16, 12, 3), np.uint8), None, "expected"),
         (np.zeros((20, 18, 18, 3), np.uint8), None, "h = 8, 12, 16"),
-        (np.zeros((19, 16, 16, 3), np.uint8), None, "19 pictures and 20 labels"),
+        (np.zeros((19, 16, 16, 3), np.uint8), None, "19 images and 20 labels"),
         (None, one_hot(np.zeros(20, int), 7), r"\[20, 7\]; expected \[n, 5\]"),
         (None, np.ones((20, 5)), "not one-hot"),
         (None, one_hot(np.zeros(20, int)) * 0.5, "not one-hot"),
-        (np.array([{"code": 1}], object), None, "no array of numbers"),
+        (np.array([{"code": 1}], object), None, "not an array of numbers"),
     ],
 )
 def test_wrong_shapes_ranges_and_label_widths_are_named(tmp_path, images, labels, words):
@@ -107,7 +107,7 @@ def test_a_cut_off_or_foreign_idx_file_is_named(tmp_path):
     path = tmp_path / "train-images-idx3-ubyte"
     content = idx_bytes(np.zeros((4, 28, 28), np.uint8))
     path.write_bytes(content[:-5])
-    with pytest.raises(ValueError, match="4 × 28 × 28 and has 3131 bytes: it is cut off"):
+    with pytest.raises(ValueError, match="4 × 28 × 28 .* 3131"):
         data.idx(path, 3)
     path.write_bytes(b"PNG!" + content)
     with pytest.raises(ValueError, match="expected 00000803"):

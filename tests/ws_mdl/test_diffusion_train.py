@@ -108,12 +108,12 @@ def test_a_run_writes_weights_and_curves_and_goes_on_after_a_damaged_file(volume
     assert train.train_model(small(epochs=2), volume)
     said = capsys.readouterr()
     assert "model_01.pt cannot be read" in said.err and "taking the one before it" in said.err
-    assert "going on from model_00.pt: epoch 1, step 5" in said.out
+    assert "resuming from model_00.pt: epoch 1, step 5" in said.out
 
 
 def test_a_resumed_run_must_not_differ_in_what_its_weights_depend_on(volume, tmp_path):
     train.train_model(small(epochs=1), volume)
-    with pytest.raises(ValueError, match="trained with n_feat 8; asked for is n_feat 16; give another --name"):
+    with pytest.raises(ValueError, match="n_feat 8.* n_feat 16.* --name"):
         train.train_model(small(n_feat=16, epochs=2), volume)
     stored = dataclasses.asdict(small())
     small(epochs=9, keep=1).check_same_settings(stored, tmp_path)  # more epochs are no drift
@@ -125,7 +125,7 @@ def test_a_resumed_run_must_not_differ_in_what_its_weights_depend_on(volume, tmp
     "changes", [{"epochs": 0}, {"keep_context": 1.5}, {"name": "../x"}, {"schedule": "square"}, {"preload": "oldest"}]
 )
 def test_settings_that_cannot_be_are_refused(changes):
-    with pytest.raises(ValueError, match="expected|cannot name|choose"):
+    with pytest.raises(ValueError, match="expected|--name|choose"):
         small(**changes)
 
 
@@ -208,10 +208,10 @@ def test_a_run_is_found_by_name_or_by_age(trained, volume):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"steps": 5, "sampler": "ddpm"}, "--steps is for ddim"),
-        ({"spacing": 1.5, "sampler": "ddpm"}, "--spacing is for ddim"),
-        ({"order": 2, "sampler": "ddpm"}, "--order is for ddim"),
-        ({"guidance": 2.0, "sampler": "incorrect"}, "knows no context"),
+        ({"steps": 5, "sampler": "ddpm"}, "--steps .*ddim"),
+        ({"spacing": 1.5, "sampler": "ddpm"}, "--spacing .*ddim"),
+        ({"order": 2, "sampler": "ddpm"}, "--order .*ddim"),
+        ({"guidance": 2.0, "sampler": "incorrect"}, "--guidance"),
         ({"eta": 2.0}, "eta is 2.0"),
         ({"count": 0}, "count is 0"),
     ],

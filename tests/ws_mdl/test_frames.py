@@ -89,7 +89,7 @@ def test_without_room_it_is_said_and_training_has_its_pictures(found, volume, mo
     assert len(seen) == STEPS and not kept(volume)
     assert not list((volume.path("datasets") / frames.DIRECTORY).glob(".*"))
     said = capsys.readouterr().out
-    assert "the films are decoded again next time: " in said
+    assert "decoded images are not cached: " in said
     assert ("free some space" if when == "before" else "No space left on device") in said
 
 

@@ -150,7 +150,7 @@ def test_an_hour_without_a_row_is_one_in_which_nobody_rode():
         ("1\ntwo\n3", "could not convert string to float: 'two'; expected a number in each line"),
         ("1\n-2", "has numbers below 0"),
         ("1\nnan", "has numbers below 0, or none that are finite"),
-        ("1\n" * 40, r"has 30 steps to learn from and 10 held out; expected more than 192 and at least 24"),
+        ("1\n" * 40, r"has 30 steps .* 10 held out; expected more than 192 and at least 24"),
         (None, "not found; known: bikes, made, or a file"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_file_is_a_series(tmp_path):
 def test_without_an_index_the_bicycles_say_what_to_do_instead(volume, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
-    with pytest.raises(ValueError, match=r"the series could not be downloaded; pip says(?s:.*)--set series=made"):
+    with pytest.raises(ValueError, match=r"could not be downloaded(?s:.*)--set series=made"):
         load(Config(), volume)
     assert not (volume.datasets / DIRECTORY / "Bikeshare.csv").exists()
 

@@ -147,7 +147,7 @@ def test_what_is_held_out_is_neither_learned_from_nor_known_to_the_tokenizer(tmp
     numbers = Counter(word for words in (learned, val) for one in words for word in one if word.isdecimal())
     assert not numbers, "a number stands in one line alone: the tokenizer knows none"
     texts = text.read(path, None, volume)
-    lines = {at for at in range(len(texts)) if at // text.RUN in text.val_examples(10, 0.2)}
+    lines = {at for at in range(len(texts)) if at // text.RUN in text.select_val_blocks(10, 0.2)}
     assert found.val_characters == sum(len(texts[at]) + 1 for at in lines) and len(lines) == 32
 
 

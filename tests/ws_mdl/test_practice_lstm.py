@@ -199,7 +199,7 @@ def test_a_whole_run_keeps_weights_and_a_picture_and_refuses_other_data(model, t
     printed = capsys.readouterr().out
     assert "58 sentence pairs" in printed and "epoch 1, held out: loss" in printed and "PREDICTED" in printed
     again = training.train_model(replace(config, epochs=2), volume, lstm.get_training)
-    assert again.epoch == 2 and "going on from lstm_00.pt" in capsys.readouterr().out
+    assert again.epoch == 2 and "resuming from lstm_00.pt" in capsys.readouterr().out
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target in rows[::-1]))
     with pytest.raises(ValueError, match="was trained on other data"):
         training.train_model(replace(config, epochs=3), volume, lstm.get_training)

@@ -47,7 +47,7 @@ def test_an_unknown_pair_is_named_with_the_known_ones(name, volume):
 
 @pytest.mark.parametrize("pair", ["english", "en-", "en-en"])
 def test_a_pair_is_two_languages(pair, volume):
-    with pytest.raises(ValueError, match=f"{pair!r} is not two languages"):
+    with pytest.raises(ValueError, match=f"{pair!r}; expected source and target"):
         corpora.load("default", pair, volume)
 
 
@@ -95,10 +95,10 @@ def test_a_byte_order_mark_is_not_learned(volume, capsys, name):
     [
         ("a.tsv", "it\ten\nuno\tone\n", "line 1 names the columns it and en; expected en-it: --pair it-en"),
         ("a.tsv", "one\tuno\ntwo due\n", "line 2: 1 columns; expected source, one tab, target"),
-        ("a.tsv", "\n\n", "holds no pair of sentences"),
+        ("a.tsv", "\n\n", "no sentence pairs"),
         ("a.jsonl", '{"en": "one", "fr": "un"}', "line 1 has en, fr; expected texts under en and it"),
         ("a.jsonl", "[1, 2]", "line 1 has list; expected"),
-        ("a.jsonl", "{", "line 1 is no JSON"),
+        ("a.jsonl", "{", "line 1 .* JSON"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(volume, name, text, message):
@@ -173,7 +173,7 @@ def test_a_damaged_copy_of_the_default_corpus_is_not_used(default_volume, volume
     directory.mkdir()
     (directory / "en-it.tsv").write_text("one\tuno\n")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(ValueError, match=r"could not be downloaded; pip says(?s:.*)--corpus FILE.tsv"):
+    with pytest.raises(ValueError, match=r"could not be downloaded(?s:.*)--corpus FILE.tsv"):
         corpora.load("default", "en-it", volume)
 
 
@@ -186,7 +186,7 @@ def test_no_source_sentence_is_in_both_parts():
 
 
 def test_one_sentence_cannot_be_split():
-    with pytest.raises(ValueError, match="1 different source sentences; expected 2"):
+    with pytest.raises(ValueError, match="1 different source sentences; expected at least 2"):
         data.split_pairs([("a", "b"), ("a", "c")], 0.1)
 
 
@@ -215,13 +215,13 @@ def test_a_tokenizer_is_built_once_and_stored(tmp_path, kind):
     again = get_or_build_tokenizer(path, iter(["other words"]), kind, 1)
     assert again.get_vocab() == built.get_vocab()
     other = {"word": "bpe", "bpe": "word"}[kind]
-    with pytest.raises(ValueError, match=f"a {kind} tokenizer; this run asks for {other}"):
+    with pytest.raises(ValueError, match=f"{kind} tokenizer.*{other}.*--name"):
         get_or_build_tokenizer(path, iter(SENTENCES), other, 1)
 
 
 def test_a_damaged_tokenizer_is_named(tmp_path):
     (tmp_path / "t.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"t\.json holds no tokenizer"):
+    with pytest.raises(ValueError, match=r"t\.json is not a tokenizer"):
         load_tokenizer(tmp_path / "t.json")
 
 
@@ -260,7 +260,7 @@ def test_too_long_sentences_are_counted_and_skipped_or_cut(tokenizer):
     assert (len(skip), skip.skipped, skip.cut) == (3, 2, 0)
     assert (len(cut), cut.skipped, cut.cut) == (5, 0, 2)
     assert all(src <= 10 and tgt <= 10 for src, tgt in skip.lengths() + cut.lengths())
-    with pytest.raises(ValueError, match="of 5 sentence pairs none has at most seq = 4"):
+    with pytest.raises(ValueError, match="5 sentence pairs .* seq = 4.*--set seq"):
         data.PairDataset(pairs_of(*[(8, 8)] * 5), tokenizer, tokenizer, 4)
 
 

@@ -119,7 +119,7 @@ def test_a_length_penalty_favours_longer_translations(speaker, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("", "has no words"), ("a " * 11, "has 13 tokens; the model takes at most 12")]
+    ("text", "message"), [("", "is empty"), ("a " * 11, "has 13 tokens; the model takes at most 12")]
 )
 def test_a_sentence_that_cannot_be_read_is_named(speaker, tokenizer, text, message):
     with pytest.raises(ValueError, match=message):

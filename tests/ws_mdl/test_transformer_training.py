@@ -227,7 +227,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):
         rest, _ = process.communicate(timeout=1200)
     finally:
         process.kill()  # nothing to one that has ended
-    assert process.returncode == 130 and "the same command goes on from there" in rest, rest
+    assert process.returncode == 130 and "the same command resumes" in rest, rest
     newest = weight_files.load_state(latest_weights_file_path(volume.root / "checkpoints/transformer/run"))
     done = subprocess.run(
         [*command, f"--epochs={newest['epoch'] + 2}"], env=variables, capture_output=True, text=True, timeout=1200
@@ -383,7 +383,7 @@ def test_a_file_of_the_course_loads_gives_its_outputs_and_trains_on(make):
         ({"norm": "post"}, "norm pre; this model has norm post"),
         ({"seq": 100}, "position table 350; this model has position table 100"),
         ({"positions": "rotary"}, "positions sinusoidal.*positions rotary"),
-        ({"pair": "de-fr"}, "pair en-it, this run has de-fr"),
+        ({"pair": "de-fr"}, "pair en-it.* de-fr"),
     ],
 )
 def test_weights_of_another_model_are_refused_with_both_sides(make, change, sides):
@@ -401,7 +401,7 @@ def test_weights_of_another_vocabulary_are_refused_with_both_sides(make):
     fewer = make(name="other", min_frequency=20)
     for language in ("en", "it"):
         os.replace(fewer.directory / f"tokenizer_{language}.json", trainer.directory / f"tokenizer_{language}.json")
-    with pytest.raises(ValueError, match=r"has the vocabularies .* the tokenizers beside it are"):
+    with pytest.raises(ValueError, match=r"has the vocabularies .* --name"):
         make()
 
 
@@ -419,7 +419,7 @@ def test_a_new_start_over_old_weights_is_refused(make):
 
 
 def test_the_run_that_was_trained_last_translates(volume, corpus, make):
-    with pytest.raises(ValueError, match="no trained run; train one: ./lab train transformer"):
+    with pytest.raises(ValueError, match="no trained run in .*; train one: ./lab train transformer"):
         find_run(volume, None)
     for name in ("first", "second"):
         trainer = make(name=name)
@@ -427,7 +427,7 @@ def test_the_run_that_was_trained_last_translates(volume, corpus, make):
         trainer.save()
         time.sleep(0.02)  # file times are that coarse
     assert find_run(volume, None).name == "second" and find_run(volume, "first").name == "first"
-    with pytest.raises(ValueError, match="'third' not found in .*; there are first, second"):
+    with pytest.raises(ValueError, match="'third' not found in .*; known: first, second"):
         find_run(volume, "third")
     trained = load_trained(find_run(volume, None), "cpu")
     assert same(trained.model.state_dict(), weights(trainer)) and not trained.model.training
@@ -451,13 +451,13 @@ def test_translate_prints_the_translation_and_draws(volume, corpus, make):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"h": 5}, "d_model 256 cannot be divided among h = 5"),
+        ({"h": 5}, "d-model .* h = 5 heads, got 256"),
         ({"epochs": 0}, "epochs is 0"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"preload": "newest"}, "expected latest, none, or an epoch"),
-        ({"name": "../x"}, "cannot name a folder"),
+        ({"name": "../x"}, "name '../x'"),
         ({"seq": 2}, "seq is 2"),
-        ({"size": "huge"}, "size 'huge' is not known; choose tiny, small, base"),
+        ({"size": "huge"}, "'huge'; choose tiny, small, base"),
     ],
 )
 def test_a_wrong_setting_is_named(wrong, message):

@@ -1,6 +1,6 @@
-"""Parallel corpora: pairs of sentences that say the same in two languages, whatever they come from.
+"""Parallel corpora: sentences with their translations.
 
-`load` takes a name of NAMED, or a TSV or JSONL file.
+`load` takes a name in NAMED, or a TSV or JSONL file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vla_common.volume import Volume
 
 __all__ = ["NAMED", "Corpus", "load"]
 
-# Each with the pairs of languages it has, the first being the one that is taken when none is asked for.
+# Each with its language pairs; the first one is the default.
 NAMED: dict[str, tuple[tuple[str, ...], Callable[[Languages, Volume], Corpus]]] = {
     "default": (homeassistant.PAIRS, homeassistant.load),
     "opus_books": (hub.OPUS_BOOKS_PAIRS, hub.load_opus_books),
@@ -23,9 +23,9 @@ NAMED: dict[str, tuple[tuple[str, ...], Callable[[Languages, Volume], Corpus]]] 
 
 
 def load(name: str, pair: str | None, volume: Volume) -> Corpus:
-    """Return a corpus with source and target in the direction that `pair` ("en-it") says.
+    """Load a corpus with source and target in the direction of `pair` ("en-it").
 
-    Raises ValueError for an unknown name or pair, a file that cannot be read as pairs, or a corpus without any.
+    Raises ValueError for an unknown name or pair, an invalid file, or an empty corpus.
     """
     if name not in NAMED and not files.is_file_name(name):
         raise ValueError(f"corpus {name!r} not found; known: {', '.join(NAMED)}, or a file that ends in .tsv or .jsonl")
@@ -35,15 +35,15 @@ def load(name: str, pair: str | None, volume: Volume) -> Corpus:
         pairs, make = NAMED[name]
         corpus = make(_languages(name, pair or pairs[0], pairs), volume)
     if not corpus.pairs:
-        raise ValueError(f"corpus {name!r} ({corpus.origin}) holds no pair of sentences; one at least is expected")
+        raise ValueError(f"corpus {name!r} ({corpus.origin}) has no sentence pairs; expected at least 1")
     return corpus
 
 
 def _languages(name: str, pair: str, offered: tuple[str, ...] | None) -> Languages:
-    """Return the two languages of "en-it"; either direction of an offered pair will do."""
+    """Parse "en-it"; both directions of an offered pair are valid."""
     source, _, target = pair.partition("-")
     if not source or not target or source == target:
-        raise ValueError(f"pair {pair!r} is not two languages; expected source and target as in 'en-it'")
+        raise ValueError(f"invalid pair {pair!r}; expected source and target language, as in 'en-it'")
     if offered is not None and pair not in offered and f"{target}-{source}" not in offered:
         raise ValueError(f"corpus {name!r} has no pair {pair!r}; it has {', '.join(offered)}, in both directions")
     return Languages(source, target)

@@ -1,4 +1,4 @@
-"""What a corpus is, and one to learn an algorithm from: random letters, and the same letters backwards."""
+"""The type of a corpus, and a synthetic one: random letters and their reversal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from vla_common.volume import Volume
 
 REVERSE_PAIRS = ("forward-backward",)
-REVERSE_COUNT = 20_000  # of 26^4 + … + 26^12 there are; what is learned must be the rule
+REVERSE_COUNT = 20_000  # of 26^4 + … + 26^12 possible ones, so a model must learn the rule
 REVERSE_LENGTHS = (4, 12)
 
 
 class Languages(NamedTuple):
-    """Source and target, as codes: ("en", "it")."""
+    """Source and target language codes: ("en", "it")."""
 
     source: str
     target: str
@@ -25,7 +25,7 @@ class Languages(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """Sentence pairs (source, target), none twice; where they come from, and on which terms."""
+    """Unique sentence pairs (source, target), their origin and licence."""
 
     name: str
     languages: Languages
@@ -35,16 +35,16 @@ class Corpus(NamedTuple):
 
 
 def clean(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs with single spaces, each once, in their order; those with an empty side are left out."""
+    """Normalize spaces, and remove duplicate pairs and pairs with an empty side."""
     spaced = ((" ".join(source.split()), " ".join(target.split())) for source, target in pairs)
     return list(dict.fromkeys(pair for pair in spaced if all(pair)))
 
 
 def load_reverse(languages: Languages, volume: Volume) -> Corpus:
-    """Return 20,000 random sequences of 4 to 12 letters, the same ones at every call; no network, no grammar."""
+    """Return 20,000 random sequences of 4 to 12 letters and their reversal; deterministic."""
     generator = random.Random(0)
     sequences = [
         generator.choices(string.ascii_lowercase, k=generator.randint(*REVERSE_LENGTHS)) for _ in range(REVERSE_COUNT)
     ]
     pairs = [(" ".join(letters), " ".join(reversed(letters))) for letters in sequences]
-    return Corpus("reverse", languages, clean(pairs), "drawn with seed 0", "free")
+    return Corpus("reverse", languages, clean(pairs), "generated with seed 0", "free")

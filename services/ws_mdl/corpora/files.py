@@ -1,4 +1,4 @@
-"""A corpus of one's own: a TSV file (source, tab, target) or a JSONL file (an object per line, keys the languages)."""
+"""Corpus files: TSV (source, tab, target) or JSONL (one object per line, with languages as keys)."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from vla_common.regular_files import RefusedFileError, open_regular
 from vla_common.unreadable import explain
 from vla_common.volume import Volume
 
-# What a first line may call its columns, lower case.
+# Column names of a header line, in lower case.
 COLUMN_NAMES = frozenset(
     ("source", "target", "src", "tgt", "sentence", "translation", "en", "it", "ko", "de", "fr", "es", "ja", "zh",
      "english", "italian", "korean", "german", "french", "spanish", "japanese", "chinese", "영어", "한국어")
 )  # fmt: skip
-MAX_BYTES = 2**30  # of a corpus file; it is read whole
+MAX_BYTES = 2**30  # of a corpus file, which is read into memory
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a corpus's name is meant as a file."""
+    """Return whether a corpus's name is a file name."""
     return name.endswith((".tsv", ".jsonl")) or "/" in name
 
 
 def find(name: str, volume: Volume) -> Path:
-    """Return the file itself, or the one of that name in the volume's datasets folder. Raises ValueError."""
+    """Return the path of a file, searched in the working directory and in the volume's datasets. Raises ValueError."""
     for path in (Path(name).expanduser(), volume.path("datasets") / name):
         if path.is_file():
             return path
-    raise ValueError(f"corpus file {name!r} not found, neither here nor in {volume.path('datasets')}")
+    raise ValueError(f"corpus file {name!r} not found, also not in {volume.path('datasets')}")
 
 
 def load(path: Path, languages: Languages) -> Corpus:
-    """Return the corpus in a file. Raises ValueError with the line that is no pair, or for another kind of file."""
+    """Load a corpus file. Raises ValueError with the number of an invalid line, or for another file type."""
     readers = {".tsv": _tsv, ".jsonl": _jsonl}
     if path.suffix not in readers:
-        raise ValueError(f"{path} ends in {path.suffix!r}; a corpus file ends in .tsv or .jsonl")
+        raise ValueError(f"{path} has the suffix {path.suffix!r}; expected .tsv or .jsonl")
     try:
         with open_regular(path, MAX_BYTES) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as text:
-            lines = text.read().split("\n")  # splitlines would also split at rarer characters
+            lines = text.read().split("\n")  # splitlines would also split at other characters
     except OSError as error:
         reason = error if isinstance(error, RefusedFileError) else explain(path, error)
         raise ValueError(f"corpus {path} cannot be read: {reason}") from error
@@ -61,7 +61,7 @@ def _tsv(path: Path, lines: list[str], languages: Languages) -> Iterator[tuple[s
 
 
 def _is_header(path: Path, fields: list[str], languages: Languages) -> bool:
-    """Return whether a first line names its columns, which is printed. Raises ValueError for the columns swapped."""
+    """Return whether the first line is a header, and print that. Raises ValueError if its columns are swapped."""
     names = [field.strip().casefold() for field in fields]
     codes = [language.casefold() for language in languages]
     if names == codes[::-1]:
@@ -80,8 +80,8 @@ def _jsonl(path: Path, lines: list[str], languages: Languages) -> Iterator[tuple
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{path}, line {number} is no JSON: {error}") from error
-        row = row.get("translation", row) if isinstance(row, dict) else row  # as opus_books writes it
+            raise ValueError(f"{path}, line {number} is not valid JSON: {error}") from error
+        row = row.get("translation", row) if isinstance(row, dict) else row  # the format of opus_books
         texts = tuple(row.get(name) for name in languages) if isinstance(row, dict) else ()
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
             columns = ", ".join(row) if isinstance(row, dict) else type(row).__name__

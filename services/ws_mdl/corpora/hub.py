@@ -1,4 +1,4 @@
-"""The course's corpora on the Hugging Face hub; what is downloaded is kept on the volume, under hf/."""
+"""The course's corpora on the Hugging Face hub; downloads are stored under hf/ on the volume."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ OPUS_BOOKS = "Helsinki-NLP/opus_books"
 OPUS_BOOKS_REVISION = "1f9f6191d0e91a3c539c2595e2fe48fc1420de9b"
 OPUS_BOOKS_PAIRS = ("en-it",)
 LEMON_MINT = "lemon-mint/korean_english_parallel_wiki_augmented_v1"
-LEMON_MINT_REVISION = None  # its commits are not known here: the newest is taken
+LEMON_MINT_REVISION = None  # commit unknown: use the newest
 LEMON_MINT_PAIRS = ("en-ko",)
-LEMON_MINT_SPLIT = "train[:10%]"  # the course's share of it
+LEMON_MINT_SPLIT = "train[:10%]"  # the course's subset
 LEMON_MINT_FIELDS = {"en": "english", "ko": "korean"}
 
 
 def load_opus_books(languages: Languages, volume: Volume) -> Corpus:
-    """Return books in English and Italian. Raises ValueError when the hub cannot be reached."""
+    """Load books in English and Italian. Raises ValueError if the hub is not reachable."""
     rows = _rows(OPUS_BOOKS, OPUS_BOOKS_REVISION, OPUS_BOOKS_PAIRS[0], "train", volume)
     return Corpus("opus_books", languages, clean(opus_books_pairs(rows, languages)), OPUS_BOOKS, "see its page")
 
 
 def load_lemon_mint(languages: Languages, volume: Volume) -> Corpus:
-    """Return the first tenth of Wikipedia sentences in English and Korean, as the course takes it."""
+    """Load the first tenth of Wikipedia sentences in English and Korean, as in the course."""
     rows = _rows(LEMON_MINT, LEMON_MINT_REVISION, None, LEMON_MINT_SPLIT, volume)
     return Corpus("lemon-mint", languages, clean(lemon_mint_pairs(rows, languages)), LEMON_MINT, "see its page")
 
@@ -47,7 +47,7 @@ def lemon_mint_pairs(rows: Iterable[Mapping[str, Any]], languages: Languages) ->
 def _rows(
     repository: str, revision: str | None, configuration: str | None, split: str, volume: Volume
 ) -> Iterable[Mapping[str, Any]]:
-    import datasets  # takes two seconds, and only these corpora need it
+    import datasets  # slow import, needed by these corpora only
 
     directory = str(volume.hf / "datasets")
     with hub.offline_if_unreachable() as unreachable:
@@ -57,5 +57,5 @@ def _rows(
             reason = unreachable or str(error).splitlines()[0]
             raise ValueError(
                 f"{repository} could not be loaded from the hub ({reason}); "
-                "`--corpus default` needs no hub, a TSV or JSONL file no network"
+                "use `--corpus default`, which needs no hub, or a TSV or JSONL file"
             ) from error

@@ -1,8 +1,7 @@
-"""The course's noise predictor: a small U-Net that is told the time step and a context.
+"""The course's noise predictor: a small U-Net conditioned on time step and context.
 
-Names and state-dict keys are the course's. One thing differs: where a residual block changes the number of channels,
-its shortcut is a layer with weights of its own. The original built a new random convolution at every call, so the same
-input gave another output each time.
+Names and state-dict keys are the course's. One thing differs: a residual block that changes the number of channels has
+a trained shortcut. The original created a new random convolution at every call, so equal inputs gave different outputs.
 """
 
 import math
@@ -32,7 +31,7 @@ class ResidualConvBlock(nn.Module):
 
 
 def conv_norm_gelu(in_channels: int, out_channels: int) -> nn.Sequential:
-    """Return a 3×3 convolution that keeps the picture's size, with batch norm and GELU behind it."""
+    """Return a 3×3 convolution that keeps the image size, batch norm and GELU."""
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, 3, 1, 1), nn.BatchNorm2d(out_channels), nn.GELU())
 
 
@@ -50,7 +49,7 @@ class UnetDown(nn.Module):
 
 
 class UnetUp(nn.Module):
-    """Takes what the way down saw at this size, doubles height and width, then two blocks."""
+    """Concatenates the skip connection, doubles height and width, then two blocks."""
 
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
@@ -65,7 +64,7 @@ class UnetUp(nn.Module):
 
 
 class EmbedFC(nn.Module):
-    """Turns a few numbers (the time, the context) into `emb_dim` features."""
+    """Embeds a vector (time or context) into `emb_dim` features."""
 
     def __init__(self, input_dim: int, emb_dim: int):
         super().__init__()
@@ -77,11 +76,11 @@ class EmbedFC(nn.Module):
 
 
 class ContextUnet(nn.Module):
-    """Predicts the noise in a noisy picture.
+    """Predicts the noise in a noisy image.
 
-    in_channels: colours of a picture. n_feat: width of the network, a multiple of 8. n_cfeat: length of the context.
-    height: of a picture, as wide as high; a multiple of 4 (16 for sprites, 28 for MNIST). pool: side of the squares
-    that become one number at the bottom; a quarter of the height takes all in, the course's code had 4 at any height.
+    in_channels: colour channels. n_feat: width of the network, a multiple of 8. n_cfeat: length of the context. height:
+    height and width of the image, a multiple of 4 (16 for sprites, 28 for MNIST). pool: kernel of the average pooling
+    at the bottom; height / 4 covers the whole feature map, the course's code had 4 at any height.
     """
 
     def __init__(
@@ -89,9 +88,9 @@ class ContextUnet(nn.Module):
     ):
         super().__init__()
         if height % 4 or height < 8:
-            raise ValueError(f"height is {height}; the U-Net halves it twice: expected a multiple of 4, at least 8")
+            raise ValueError(f"height must be a multiple of 4 and at least 8, got {height}")
         if n_feat % 8:
-            raise ValueError(f"n_feat is {n_feat}; its group norms make 8 groups, so it must be a multiple of 8")
+            raise ValueError(f"n_feat must be a multiple of 8, for 8 groups per norm, got {n_feat}")
         self.in_channels, self.n_feat, self.n_cfeat, self.h = in_channels, n_feat, n_cfeat, height
 
         self.init_conv = ResidualConvBlock(in_channels, n_feat, is_res=True)
@@ -119,7 +118,7 @@ class ContextUnet(nn.Module):
     def forward(self, x: Tensor, t: Tensor, c: Tensor | None = None) -> Tensor:
         """Return the noise in `x`, of its shape [n, in_channels, h, h].
 
-        t: time from 0 (clean) to 1 (noise), one value or n. c: context [n, n_cfeat]; None or zeros mean none.
+        t: time from 0 (clean) to 1 (noise), one value or n. c: context [n, n_cfeat]; None or zeros: no context.
         """
         if c is None:
             c = x.new_zeros(1, self.n_cfeat)
@@ -137,10 +136,9 @@ class ContextUnet(nn.Module):
         return self.out(torch.cat((up, x), dim=1))
 
     def load_course_weights(self, state: Mapping[str, Tensor]) -> None:
-        """Load a weight file of the course, which lacks the first block's shortcut.
+        """Load a weights file of the course, which lacks the first block's shortcut.
 
-        That shortcut was random and new at every call, so the file's other weights were trained with one that is zero
-        on average; ours becomes zero.
+        In the course that shortcut was random at every call, so zero on average; it is set to zero here.
         """
         missing = {name for name in self.state_dict() if name.startswith("init_conv.shortcut.")} - set(state)
         zeros = {name: torch.zeros_like(self.state_dict()[name]) for name in missing}
@@ -148,9 +146,9 @@ class ContextUnet(nn.Module):
 
 
 def fused_for_sampling(nn_model: ContextUnet) -> ContextUnet:
-    """Return a copy in eval mode whose batch norms are folded into the convolutions before them.
+    """Return a copy in eval mode with batch norms folded into the convolutions before them.
 
-    Same numbers up to rounding. Sampling calls the network up to 500 times, so this is worth a copy.
+    The output is the same up to rounding. Sampling calls the network up to 500 times, which is worth the copy.
     """
     fused = ContextUnet(nn_model.in_channels, nn_model.n_feat, nn_model.n_cfeat, nn_model.h, nn_model.pool)
     fused.load_state_dict(nn_model.state_dict())

@@ -1,7 +1,7 @@
-"""Makes pictures with a trained run: `… -m services.ws_mdl.diffusion.sample --sampler ddim --steps 20 --context hero`.
+"""Sample images from a trained run: `… -m services.ws_mdl.diffusion.sample --sampler ddim --steps 20 --context hero`.
 
-Writes a grid (PNG), the way from noise to pictures (GIF), the schedule, and with --compare the samplers side by side
-and a page with sliders.
+Writes a grid (PNG), the denoising (GIF), the schedule, and with --compare the samplers side by side and an interactive
+page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vla_modelkit.training.progress import Progress
 
 
 def names_of(request: Request, run: Trained) -> list[str]:
-    """Return what each of the pictures is to show, its class or the mix; nothing where no context is used."""
+    """Return the class or mix of each image; empty if no context is used."""
     if request.sampler == "incorrect" or not run.config.context:
         return []
     if request.context not in (None, "all"):
@@ -34,14 +34,14 @@ def names_of(request: Request, run: Trained) -> list[str]:
 
 
 def steps_of(request: Request, run: Trained) -> int:
-    """Return how many steps the sampler takes: DDIM as many as are asked for, the others all."""
+    """Return the number of steps: as requested for DDIM, all for the others."""
     return request.steps or (min(20, run.schedule.timesteps) if request.sampler == "ddim" else run.schedule.timesteps)
 
 
 def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t: None) -> tuple[Tensor, np.ndarray]:
-    """Return pictures [count, c, h, h] and the intermediate ones by the sampler that is asked for.
+    """Return images [count, c, h, h] and intermediate images with the requested sampler.
 
-    Raises ValueError for a context where the run has learned none.
+    Raises ValueError for a context if the run was trained without one.
     """
     model, schedule, count, context = run.nn_model, run.schedule, request.count, None
     options = {"seed": request.seed, "dtype": run.dtype, "save_rate": save_rate, "on_step": on_step}
@@ -59,7 +59,7 @@ def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t:
 
 
 def stem_of(request: Request) -> str:
-    """Return what the files of a request are called: whatever makes its pictures others than the default's."""
+    """Return the file name of a request: every option that differs from its default."""
     parts = [f"epoch{request.epoch}" if request.epoch else "", request.sampler, str(request.steps or "")]
     for name in ("order", "eta", "clip", "spacing", "context", "guidance", "count"):
         value = getattr(request, name)
@@ -71,12 +71,12 @@ def stem_of(request: Request) -> str:
 
 
 def sample_and_save(request: Request, run: Trained) -> list[Path]:
-    """Make the pictures and write them; return the files."""
+    """Sample images and write the files; return their paths."""
     directory, stem = make_directory(request.out or run.directory / "pictures"), stem_of(request)
     started = time.perf_counter()
     with Progress(steps_of(request, run), long="--count 8 takes less") as progress:
         x, intermediate = sample(request, run, save_rate=20, on_step=progress.step_of(request.sampler))
-    print(f"{request.count} pictures by {request.sampler} in {time.perf_counter() - started:.1f} s")
+    print(f"{request.count} images by {request.sampler} in {time.perf_counter() - started:.1f} s")
     names = names_of(request, run)
     written = [
         visualize.save_grid(directory / f"{stem}.png", x, request.columns, names),
@@ -87,7 +87,7 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
 
 
 def save_comparison(request: Request, run: Trained, directory: Path) -> Path:
-    """Write the three samplers' pictures of the same first noise under each other, DDIM's as the request has it."""
+    """Save the three samplers' images from the same initial noise, with DDIM's options as requested."""
     count, seed = request.columns, request.seed
     ddpm = Request(sampler="ddpm", count=count, seed=seed, context=request.context, guidance=request.guidance)
     ddim = replace(request, count=count) if request.sampler == "ddim" else replace(ddpm, sampler="ddim")
@@ -100,7 +100,7 @@ def save_comparison(request: Request, run: Trained, directory: Path) -> Path:
 
 
 def save_stages(request: Request, runs: Mapping[int | None, Trained]) -> Path:
-    """Write what a run makes of the same first noise after each of these epochs, under each other."""
+    """Save a run's images from the same initial noise after each of these epochs."""
     directory = make_directory(request.out or next(iter(runs.values())).directory / "pictures")
     row = replace(request, count=request.columns)
     rows = {f"after epoch {epoch}": (row, run) for epoch, run in runs.items()}
@@ -117,8 +117,8 @@ def _save_rows(path: Path, rows: Mapping[str, tuple[Request, Trained]], columns:
 
 
 def save_page(run: Trained, directory: Path) -> Path:
-    """Write a page with sliders: the way out of noise, and a clean picture's way into it."""
-    from services.ws_mdl.diffusion import viewers  # ipywidgets: not needed for pictures alone
+    """Save an interactive page: denoising, and noising of a clean image."""
+    from services.ws_mdl.diffusion import viewers  # ipywidgets, for this only
     from vla_notebooks.page import page
 
     steps, contexts = min(20, run.schedule.timesteps), (viewers.NO_CONTEXT, *run.classes[:2])
@@ -134,7 +134,7 @@ def save_page(run: Trained, directory: Path) -> Path:
 
 
 def main() -> int:
-    """Sample by the command line's flags; return the exit code."""
+    """Sample; return the exit code."""
     request = tyro.cli(Request, prog="sample diffusion", description=__doc__)
     epochs = [int(part) for part in request.epoch.split(",")] if request.epoch else [None]
     runs = {epoch: open_run(request.name, Volume(), request.device, epoch) for epoch in epochs}

@@ -1,7 +1,7 @@
-"""From noise to pictures: DDPM (every step, with fresh noise) and DDIM (few steps, without).
+"""From noise to images: DDPM (all steps, with fresh noise) and DDIM (few steps, without).
 
-Every sampler takes the network and a schedule, and returns the pictures with what they were on the way. The same seed
-gives the same pictures. DDIM is Song et al. 2020, "Denoising Diffusion Implicit Models", and its second order Lu et al.
+A sampler takes the network and a schedule, and returns images and intermediate images. The same seed gives the same
+images. DDIM is Song et al. 2020, "Denoising Diffusion Implicit Models", and its second order Lu et al.
 2022, "DPM-Solver++".
 """
 
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from services.ws_mdl.diffusion.schedule import Schedule, predicted_x0
 
-MAX_RECORDED_STEPS = 50  # a sampler of at most so many steps keeps every picture on its way
+MAX_RECORDED_STEPS = 50  # a sampler with at most this many steps records all intermediate images
 
 # One denoising step: (x, t, t_prev, pred_noise, fresh noise) -> x at t_prev
 Step = Callable[[Tensor, int, int, Tensor, Tensor], Tensor]
@@ -27,9 +27,9 @@ Step = Callable[[Tensor, int, int, Tensor, Tensor], Tensor]
 def denoise_add_noise(
     schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor, z: Tensor, variance: str = "beta"
 ) -> Tensor:
-    """Return x at step t - 1 by DDPM: some of the predicted noise is removed, and noise z is added back.
+    """Take a DDPM step to t - 1: remove part of the predicted noise, and add noise z.
 
-    variance: of what is added, "beta" (as in the course) or "posterior"; Ho et al. found both alike.
+    variance: of the added noise, "beta" (as in the course) or "posterior"; Ho et al. report similar results.
     """
     b, a, ab, ab_prev = schedule.b_t[t], schedule.a_t[t], schedule.ab_t[t], schedule.ab_t[t - 1]
     mean = (x - b / (1 - ab).sqrt() * pred_noise) / a.sqrt()
@@ -41,23 +41,22 @@ def denoise_ddim(
     schedule: Schedule, x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor | None = None,
     eta: float = 0.0, clip: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return x at step t_prev < t by DDIM: the predicted picture, made as noisy as t_prev is.
+    """Take a DDIM step to t_prev < t: the predicted image with the noise level of t_prev.
 
-    eta: share of fresh noise z, from 0 (none: the result depends on the first noise only) to 1 (as much as DDPM's with
-    the posterior's variance; `denoise_add_noise` takes the larger one, β, unless told otherwise).
-    clip: keep the predicted picture in [-1, 1], where pictures are, and take what is left for noise.
+    eta: share of fresh noise z, from 0 (deterministic given the initial noise) to 1 (as in DDPM with posterior
+    variance; `denoise_add_noise` uses the larger β by default). clip: clip the predicted image to [-1, 1].
     """
     return towards(schedule, x, t, t_prev, clean(schedule, x, t, pred_noise, clip), z, eta)
 
 
 def clean(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor, clip: bool) -> Tensor:
-    """Return the predicted picture, in [-1, 1] if `clip`."""
+    """Return the predicted image, clipped to [-1, 1] if `clip`."""
     x0 = predicted_x0(schedule, x, t, pred_noise)
     return x0.clamp(-1, 1) if clip else x0
 
 
 def towards(schedule: Schedule, x: Tensor, t: int, t_prev: int, x0: Tensor, z: Tensor | None, eta: float) -> Tensor:
-    """Return picture x0 made as noisy as t_prev is: with the noise that x has at t, and a share of fresh noise z."""
+    """Return image x0 with the noise level of t_prev: the noise of x at t, and a share of fresh noise z."""
     ab, ab_prev = schedule.ab_t[t], schedule.ab_t[t_prev]
     fresh = eta * ((1 - ab_prev) / (1 - ab) * (1 - ab / ab_prev)).sqrt()
     noise = (x - ab.sqrt() * x0) / (1 - ab).sqrt()
@@ -67,14 +66,14 @@ def towards(schedule: Schedule, x: Tensor, t: int, t_prev: int, x0: Tensor, z: T
 
 
 def ddim_step(schedule: Schedule, eta: float = 0.0, clip: bool = False, order: int = 1) -> Step:
-    """Return a DDIM step for a walk.
+    """Return a DDIM step for `walk`.
 
-    order: 1 is DDIM, which takes the picture predicted at t for the whole way to t_prev. 2 goes by where they are
-    heading, seen from the step before: the multistep solver DPM-Solver++, of which DDIM is the first order; with eta 1,
-    its form for the stochastic equation. It costs no further call of the network.
+    order: 1 is DDIM, which uses the image predicted at t up to t_prev. 2 extrapolates from the previous prediction: the
+    multistep solver DPM-Solver++, whose first order is DDIM; with eta 1, its stochastic form. It needs no more calls of
+    the network.
     """
     if order not in (1, 2):
-        raise ValueError(f"order is {order}; expected 1 (DDIM) or 2 (the solver of second order)")
+        raise ValueError(f"order is {order}; expected 1 (DDIM) or 2 (second-order solver)")
     before: tuple[int, Tensor] | None = None
 
     def step(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor) -> Tensor:
@@ -88,9 +87,9 @@ def ddim_step(schedule: Schedule, eta: float = 0.0, clip: bool = False, order: i
 
 
 def halfway(schedule: Schedule, before: tuple[int, Tensor], now: tuple[int, Tensor], t_prev: int) -> Tensor:
-    """Return what will be predicted halfway to t_prev, on the line through two predictions (step, picture).
+    """Extrapolate two predictions (step, image) to the midpoint between the current step and t_prev.
 
-    Ways are measured in λ = ½ ln(ᾱ / (1 - ᾱ)). The clean picture is endlessly far: there the last prediction holds.
+    Linear in λ = ½ ln(ᾱ / (1 - ᾱ)), which is infinite for the clean image: there the last prediction is used.
     """
     if t_prev == 0:
         return now[1]
@@ -101,12 +100,12 @@ def halfway(schedule: Schedule, before: tuple[int, Tensor], now: tuple[int, Tens
 def ddim_steps(timesteps: int, n: int, spacing: float = 1.0) -> list[int]:
     """Return n + 1 different steps from `timesteps` down to 0.
 
-    spacing: 1 is as even as whole numbers are; above 1, more of the steps are near the clean picture.
+    spacing: 1 is even; above 1, more of the steps are near the clean image.
     """
     if not 1 <= n <= timesteps:
-        raise ValueError(f"{n} sampling steps asked for; the schedule has {timesteps}, so expected 1 to {timesteps}")
+        raise ValueError(f"{n} sampling steps requested; expected 1 to {timesteps}, the schedule's")
     if not 1 <= spacing <= 4:
-        raise ValueError(f"spacing is {spacing}; expected 1 (even) to 4 (nearly all steps near the clean picture)")
+        raise ValueError(f"spacing is {spacing}; expected 1 (even) to 4 (nearly all steps near the clean image)")
     return [max(k, int(timesteps * (k / n) ** spacing + 0.5)) for k in range(n, -1, -1)]
 
 
@@ -114,14 +113,14 @@ def ddim_steps(timesteps: int, n: int, spacing: float = 1.0) -> list[int]:
 
 
 def sample_ddpm(nn_model, schedule: Schedule, n_sample: int, **options) -> tuple[Tensor, np.ndarray]:
-    """Return pictures [n, c, h, h] in about [-1, 1] and the intermediate ones [kept, n, c, h, h]; see `walk`."""
+    """Return images [n, c, h, h] in about [-1, 1] and intermediate images [frames, n, c, h, h]; see `walk`."""
     return sample_ddpm_context(nn_model, schedule, n_sample, None, **options)
 
 
 def sample_ddpm_context(
     nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, *, variance: str = "beta", **options
 ) -> tuple[Tensor, np.ndarray]:
-    """Return what `sample_ddpm` does, for a context [n, n_cfeat]: one-hot, or a mix such as half hero, half food."""
+    """Like `sample_ddpm`, with a context [n, n_cfeat]: one-hot, or a mix such as half hero, half food."""
 
     def step(x, t, t_prev, pred_noise, z):
         return denoise_add_noise(schedule, x, t, pred_noise, z if t > 1 else torch.zeros_like(z), variance)
@@ -130,7 +129,7 @@ def sample_ddpm_context(
 
 
 def sample_ddpm_incorrect(nn_model, schedule: Schedule, n_sample: int, **options) -> tuple[Tensor, np.ndarray]:
-    """Return what comes out when no noise is added back: blurs near the average picture. For the lesson only."""
+    """Sample without adding noise, which gives blurred, average images. For the lesson only."""
 
     def step(x, t, t_prev, pred_noise, z):
         return denoise_add_noise(schedule, x, t, pred_noise, torch.zeros_like(z))
@@ -139,7 +138,7 @@ def sample_ddpm_incorrect(nn_model, schedule: Schedule, n_sample: int, **options
 
 
 def sample_ddim(nn_model, schedule: Schedule, n_sample: int, n: int = 20, **options) -> tuple[Tensor, np.ndarray]:
-    """Return pictures after n steps, any number from 1 to the schedule's, and the intermediate ones; see `walk`."""
+    """Return images after n steps, from 1 to the schedule's, and intermediate images; see `walk`."""
     return sample_ddim_context(nn_model, schedule, n_sample, None, n, **options)
 
 
@@ -147,7 +146,7 @@ def sample_ddim_context(
     nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, n: int = 20, *,
     eta: float = 0.0, clip: bool = False, spacing: float = 1.0, order: int = 1, **options,
 ) -> tuple[Tensor, np.ndarray]:  # fmt: skip
-    """Return what `sample_ddim` does, for a context [n_sample, n_cfeat].
+    """Like `sample_ddim`, with a context [n_sample, n_cfeat].
 
     eta and clip as in `denoise_ddim`, spacing as in `ddim_steps`, order as in `ddim_step`.
     """
@@ -161,24 +160,23 @@ def walk(
     seed: int | None = None, guidance: float = 1.0, dtype: torch.dtype | None = None,
     save_rate: int = 0, on_step: Callable[[int], None] = lambda t: None,
 ) -> tuple[Tensor, np.ndarray]:  # fmt: skip
-    """Return the pictures at the end of `steps` (descending to 0), and those kept on the way.
+    """Run a sampler over `steps` (descending to 0); return the images and intermediate images.
 
-    seed: of all noise; None draws anew. guidance: how far to go from the prediction without context towards that with
-    it; 1 is plain conditional sampling, more follows the context at the cost of variety (Ho & Salimans 2022).
-    dtype: of the network's products, bfloat16 where the device computes in it; the pictures stay float32.
-    save_rate: keep a picture after every so many steps of the schedule, the first one and the last eight; all of them
-    where a short sampler skips steps, since few of its own are such multiples; 0 keeps none.
+    seed: of all noise; None: random. guidance: classifier-free guidance (Ho & Salimans 2022); 1 is plain conditional
+    sampling, larger values follow the context at the cost of variety. dtype: of the network's matrix products, for
+    example bfloat16; the images stay float32. save_rate: record every save_rate-th step of the schedule, the first and
+    the last eight; a short sampler that skips steps records all; 0 records none.
     """
     device = schedule.b_t.device
     if context is not None and tuple(context.shape) != (n_sample, nn_model.n_cfeat):
         raise ValueError(f"context has the shape {tuple(context.shape)}; expected {(n_sample, nn_model.n_cfeat)}")
-    generator = torch.Generator("cpu")  # the same numbers whatever the device
+    generator = torch.Generator("cpu")  # the same numbers on every device
     generator.manual_seed(seed) if seed is not None else generator.seed()
     shape = (n_sample, nn_model.in_channels, nn_model.h, nn_model.h)
     context = None if context is None else context.to(device, torch.float32)
 
     x, frames = torch.randn(shape, generator=generator).to(device), []
-    keeps_all = len(steps) <= min(steps[0], MAX_RECORDED_STEPS)  # of a short sampler, which skips steps
+    keeps_all = len(steps) <= min(steps[0], MAX_RECORDED_STEPS)  # a short sampler that skips steps
     for number, (t, t_prev) in enumerate(itertools.pairwise(steps)):
         on_step(t)
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
@@ -190,7 +188,7 @@ def walk(
 
 
 def predict_noise(nn_model, x: Tensor, time: Tensor, context: Tensor | None, guidance: float) -> Tensor:
-    """Return the predicted noise, led by the context where `guidance` is not 1."""
+    """Return the predicted noise, with classifier-free guidance if `guidance` is not 1."""
     x_in = x.contiguous(memory_format=torch.channels_last)
     if context is None or guidance == 1.0:
         return nn_model(x_in, time, context).float()
@@ -203,7 +201,7 @@ def predict_noise(nn_model, x: Tensor, time: Tensor, context: Tensor | None, gui
 
 
 def parse_context(text: str, classes: tuple[str, ...]) -> Tensor:
-    """Return the context vector, float32 [n_cfeat], of "hero", "hero+food" (both) or "hero:1,food:0.6" (a mix)."""
+    """Parse "hero", "hero+food" (both) or "hero:1,food:0.6" (a mix) to a context vector, float32 [n_cfeat]."""
     context = torch.zeros(len(classes))
     for part in text.replace("+", ",").split(","):
         name, _, weight = part.strip().partition(":")
@@ -221,7 +219,7 @@ def parse_context(text: str, classes: tuple[str, ...]) -> Tensor:
 
 
 def contexts_for(text: str, classes: tuple[str, ...], count: int) -> Tensor:
-    """Return contexts [count, n_cfeat]: one for all pictures, or with "all" the classes in turn, in even groups."""
+    """Return contexts [count, n_cfeat]: the same for all images, or with "all" each class for an equal share."""
     if text == "all":
         labels = torch.arange(count) * len(classes) // count
         return functional.one_hot(labels, len(classes)).float()

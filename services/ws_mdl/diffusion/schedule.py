@@ -1,6 +1,6 @@
-"""Noise schedules: how much noise each time step adds, and how much of the picture is left.
+"""Noise schedules: how much noise each time step adds, and how much of the image is left.
 
-Step 0 is the clean picture, step `timesteps` is (almost) pure noise. After Ho et al. 2020, "Denoising Diffusion
+Step 0 is the clean image, step `timesteps` is (almost) pure noise. After Ho et al. 2020, "Denoising Diffusion
 Probabilistic Models"; the cosine schedule is Nichol & Dhariwal's of 2021.
 """
 
@@ -29,27 +29,27 @@ class Schedule:
         return len(self.b_t) - 1
 
     def to(self, device: torch.device | str) -> "Schedule":
-        """Return the schedule on that device."""
+        """Return the schedule on a device."""
         return Schedule(self.name, self.b_t.to(device), self.a_t.to(device), self.ab_t.to(device))
 
     def time(self, t: int | Tensor) -> Tensor:
-        """Return what the network is told of step t: t / timesteps, float32 [1] or [n]."""
+        """Return the network's time input for step t: t / timesteps, float32 [1] or [n]."""
         return torch.as_tensor(t, dtype=torch.float32, device=self.b_t.device).reshape(-1) / self.timesteps
 
 
 def linear_schedule(timesteps: int = 500, beta1: float = 1e-4, beta2: float = 0.02) -> Schedule:
-    """Return the course's schedule: β grows evenly from beta1 (step 0, unused) to beta2."""
+    """Return the course's schedule: β grows linearly from beta1 (step 0, unused) to beta2."""
     if not 0 < beta1 <= beta2 < 1:
         raise ValueError(f"beta1 is {beta1} and beta2 {beta2}; expected 0 < beta1 <= beta2 < 1")
     return _schedule("linear", torch.linspace(beta1, beta2, _checked(timesteps) + 1, dtype=torch.float64))
 
 
 def cosine_schedule(timesteps: int = 500, offset: float = 0.008) -> Schedule:
-    """Return a schedule whose ᾱ falls like a squared cosine: it destroys small pictures more slowly at first."""
+    """Return a schedule whose ᾱ falls like a squared cosine: it destroys small images more slowly at first."""
     steps = torch.arange(_checked(timesteps) + 1, dtype=torch.float64) / timesteps
     left = torch.cos((steps + offset) / (1 + offset) * math.pi / 2) ** 2
     b_t = torch.zeros(timesteps + 1, dtype=torch.float64)
-    b_t[1:] = (1 - left[1:] / left[:-1]).clamp(max=0.999)  # the last step would add endless noise
+    b_t[1:] = (1 - left[1:] / left[:-1]).clamp(max=0.999)  # the last step would add infinite noise
     return _schedule("cosine", b_t)
 
 
@@ -69,12 +69,12 @@ def _schedule(name: str, b_t: Tensor) -> Schedule:
 
 
 def perturb_input(schedule: Schedule, x: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Return pictures x [n, c, h, w] as they are at steps t [n] (int) after that noise."""
+    """Add noise to images x [n, c, h, w] for steps t [n] (int)."""
     ab = schedule.ab_t[t].reshape(-1, 1, 1, 1)
     return ab.sqrt() * x + (1 - ab).sqrt() * noise
 
 
 def predicted_x0(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor) -> Tensor:
-    """Return the clean picture that x at step t comes from, if the noise in it is pred_noise."""
+    """Return the clean image that x at step t implies for pred_noise."""
     ab = schedule.ab_t[t]
     return (x - (1 - ab).sqrt() * pred_noise) / ab.sqrt()

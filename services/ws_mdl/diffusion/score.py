@@ -1,8 +1,8 @@
-"""Measures pictures instead of only looking at them: `python -m services.ws_mdl.diffusion.score`.
+"""Measure the quality of samples: `python -m services.ws_mdl.diffusion.score`.
 
-A small classifier, trained on the real pictures, says how often a sample is of the class that was asked for. On its
-features a Fréchet distance tells how far two sets of pictures are apart (Heusel et al. 2017, with this classifier in
-the place of Inception, which has never seen 16 × 16 sprites).
+A small classifier, trained on the real images, measures how often a sample has the requested class. On its features the
+Fréchet distance compares two sets of images (Heusel et al. 2017, with this classifier instead of Inception, which is
+not trained on 16 × 16 sprites).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.weights import DamagedFileError, load_state
 
 FEATURES = 64
-# The ways of sampling that are compared: fields of a sampling Request.
+# The compared samplers: fields of a sampling Request.
 WAYS: dict[str, dict[str, Any]] = {
     "ddim": {"sampler": "ddim"},
     "ddim, order 2": {"sampler": "ddim", "order": 2, "eta": 1.0, "clip": True, "spacing": 1.5},
@@ -40,7 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Classifier(nn.Module):
-    """Tells the classes apart, and gives 64 features of a picture on the way."""
+    """Classifies images and provides 64 features."""
 
     def __init__(self, channels: int, classes: int):
         super().__init__()
@@ -63,7 +63,7 @@ class Classifier(nn.Module):
 def train_classifier(
     data: LabelledImages, seed: int = 0, epochs: int = 12, batch_size: int = 64
 ) -> tuple[Classifier, float]:
-    """Return a classifier trained on most of the pictures, and its accuracy (0 to 1) on those held back."""
+    """Train a classifier; return it and its accuracy (0 to 1) on validation images."""
     train, val = data.split(seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -81,21 +81,21 @@ def train_classifier(
                 loss.backward()
                 optim.step()
                 schedule.step()
-                progress.advance("the classifier learns")
+                progress.advance("training the classifier")
     classifier.eval()
     return classifier, accuracy(classifier, val.x, val.labels)
 
 
 @torch.inference_mode()
 def accuracy(classifier: Classifier, x: Tensor, labels: Tensor) -> float:
-    """Return the share (0 to 1) of pictures that the classifier takes for what `labels` say."""
+    """Return the classifier's accuracy (0 to 1)."""
     predicted = torch.cat([classifier(part).argmax(dim=1) for part in x.split(500)])
     return (predicted == labels).float().mean().item()
 
 
 @torch.inference_mode()
 def features(classifier: Classifier, x: Tensor) -> np.ndarray:
-    """Return the features of pictures, float64 [n, 64]."""
+    """Return the features of images, float64 [n, 64]."""
     return torch.cat([classifier.features(part) for part in x.split(500)]).double().numpy()
 
 
@@ -105,7 +105,7 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
     |μ_a - μ_b|² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½); the root's trace is that of (√Σ_a Σ_b √Σ_a)^½, which is symmetric.
     """
     if min(len(a), len(b)) < 2:
-        raise ValueError(f"sets of {len(a)} and {len(b)} pictures; a distance needs at least 2 in each")
+        raise ValueError(f"sets of {len(a)} and {len(b)} images; expected at least 2 each")
     cov_a, cov_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
     values, vectors = np.linalg.eigh(cov_a)
     root_a = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
@@ -134,14 +134,14 @@ def classifier_for(run: Trained, data: LabelledImages) -> tuple[Classifier, floa
             classifier.load_state_dict(state["model_state_dict"])
             return classifier.eval(), state["accuracy"]
         except (DamagedFileError, KeyError, RuntimeError):
-            print(f"{path} is no classifier for these pictures; training another", file=sys.stderr)
+            print(f"{path} is not a classifier for these images; training another", file=sys.stderr)
     classifier, val_accuracy = train_classifier(data)
     torch.save({"model_state_dict": classifier.state_dict(), "accuracy": val_accuracy}, path)
     return classifier, val_accuracy
 
 
 def score(request: Request, run: Trained, data: LabelledImages) -> dict[str, Any]:
-    """Return accuracy per class and Fréchet distance of each sampler's pictures against the real ones."""
+    """Return accuracy per class and Fréchet distance to the real images for each sampler."""
     classifier, classifier_accuracy = classifier_for(run, data)
     train, val = data.split()
     real, true = features(classifier, train.x), features(classifier, val.x)
@@ -185,11 +185,11 @@ def score(request: Request, run: Trained, data: LabelledImages) -> dict[str, Any
 
 
 def show(result: dict[str, Any]) -> str:
-    """Return the result as a table for people."""
+    """Format the result as a table."""
     lines = [
-        f"run {result['run']} after {result['epochs']} epochs, {result['count']} pictures of each sampler",
-        f"classifier: {100 * result['classifier_accuracy']:.1f} % of held-out real pictures right",
-        f"{'':<14}{'Fréchet':>9}{'of ' + str(result['equal_count']):>9}{'as asked':>10}{'seconds':>9}",
+        f"run {result['run']} after {result['epochs']} epochs, {result['count']} images per sampler",
+        f"classifier: {100 * result['classifier_accuracy']:.1f} % accuracy on held-out real images",
+        f"{'':<14}{'Fréchet':>9}{'of ' + str(result['equal_count']):>9}{'accuracy':>10}{'seconds':>9}",
         f"{'real':<14}{'-':>9}{result['frechet_of_held_out_pictures']:>9.2f}",
     ]
     for name, result_of in result["samplers"].items():
@@ -201,14 +201,14 @@ def show(result: dict[str, Any]) -> str:
 
 
 def save_result(directory: Path, result: dict[str, Any]) -> Path:
-    """Write the result beside the run's weights."""
+    """Save the result next to the run's weights."""
     path = directory / "score.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     return path
 
 
 def main() -> int:
-    """Score by the command line's flags; return the exit code."""
+    """Score; return the exit code."""
     request = tyro.cli(Request, prog="score diffusion", description=__doc__)
     run = open_run(request.name, Volume(), request.device)
     if request.count < 2 * len(run.classes):

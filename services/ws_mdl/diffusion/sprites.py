@@ -1,6 +1,6 @@
-"""Draws 16 × 16 sprites of the course's five classes, each one different: the default where its arrays are not at hand.
+"""Draw 16 × 16 sprites of the course's five classes, as a stand-in for its arrays.
 
-Shapes and colours are drawn at random within a class, so a class has thousands of members.
+Shapes and colours are random within a class, so a class has thousands of variants.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Trains the noise predictor: `python -m services.ws_mdl.diffusion.train --data digits --epochs 32`.
+"""Train the noise predictor: `python -m services.ws_mdl.diffusion.train --data digits --epochs 32`.
 
-A run can be stopped at any time and goes on with the same command, bit for bit as if it had not been stopped.
+A run can be stopped at any time; the same command resumes it with bit-identical results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Training(EpochRun):
     config: Config
     data: LabelledImages
     nn_model: ContextUnet
-    unit = "pictures"
+    unit = "images"
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -53,8 +53,8 @@ class Training(EpochRun):
     def restore(self, state: State, path: Path) -> None:
         if "optimizer_state_dict" not in state:
             raise ValueError(
-                f"the weights of '{self.config.name}' were imported without their optimizer: they make pictures, and "
-                "training cannot go on from them; give another --name"
+                f"the weights of '{self.config.name}' were imported without their optimizer and can "
+                "only be sampled from; use another --name to train"
             )
         load_run_state(self, state)
 
@@ -64,9 +64,9 @@ class Training(EpochRun):
 
 
 def machine_for(device: str = "auto", precision: str = "auto") -> Machine:
-    """Return where a run computes; in float32 on a CPU, unless bf16 is named.
+    """Return the machine of a run; on a CPU in float32 unless bf16 is requested.
 
-    Convolutions learn more slowly in bfloat16 there, also where matrix products are faster in it.
+    On CPUs convolutions train more slowly in bfloat16, even where its matrix products are faster.
     """
     machine = choose_machine(device, precision)
     return replace(machine, dtype=dtype_for(machine.device, precision))
@@ -96,7 +96,7 @@ def get_training(config: Config, machine: Machine, data: LabelledImages | None =
 
 
 def loss_of(run: Training, x: Tensor, labels: Tensor) -> Tensor:
-    """Return how far the predicted noise is from the noise that was added, as a mean square."""
+    """Return the mean squared error of the predicted noise."""
     n, config = len(x), run.config
     noise = torch.randn(x.shape, generator=run.generator).to(x.device)
     t = torch.randint(1, run.schedule.timesteps + 1, (n,), generator=run.generator).to(x.device)
@@ -110,7 +110,7 @@ def loss_of(run: Training, x: Tensor, labels: Tensor) -> Tensor:
 
 
 def train_step(run: Training, index: Tensor) -> Tensor:
-    """Train on the pictures of those numbers; return the loss, still on the device."""
+    """Train on the images `index`; return the loss, still on the device."""
     for group in run.optim.param_groups:
         group["lr"] = run.config.lrate * (1 - run.epoch / run.config.epochs)
     run.nn_model.train()
@@ -124,14 +124,14 @@ def train_step(run: Training, index: Tensor) -> Tensor:
 
 
 def train_model(config: Config, volume: Volume) -> bool:
-    """Train a run to its end or until it is stopped, and save it; return whether it is complete."""
+    """Train until the run is complete or stopped, save it, and return whether it is complete."""
     machine = machine_for(config.device, config.precision)
     run = train_run(config, machine, volume, PREFIX, lambda: get_training(config, machine))
     return run.epoch >= config.epochs
 
 
 def sample_sheet(run: Training, per_class: int = 4) -> Tensor:
-    """Return an image of DDIM samples, a row for each class: float32 [3, h, w] in [0, 1]."""
+    """Return a sheet of DDIM samples, a row per class: float32 [3, h, w] in [0, 1]."""
     classes = len(run.data.classes)
     labels = torch.arange(classes).repeat_interleave(per_class)
     context = functional.one_hot(labels, classes).float() if run.config.context else None
@@ -156,19 +156,19 @@ class Trained:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The format of matrix products that it was trained in, where this device computes in it."""
+        """The dtype of matrix products in training, if this device supports it."""
         return dtype_for(self.schedule.b_t.device, self.config.precision)
 
 
 def open_run(name: str | None, volume: Volume, device: str = "auto", epoch: int | None = None) -> Trained:
-    """Return a trained run by name, else the newest one; after an epoch, else with its newest weights."""
+    """Load a trained run by name and epoch; None: the newest."""
     files = run_files(Config, PREFIX, volume, name)
     _, state = files.load_latest() if epoch is None else files.load_epoch(epoch)
     return trained_from(state, files.directory, choose_device(device))
 
 
 def trained_from(state: State, directory: Path, device: torch.device) -> Trained:
-    """Return the run that a weights file holds, on that device, with its averaged network."""
+    """Return the run of a weights file on a device, with its averaged network."""
     config, classes = Config.of(state["config"]), tuple(state["classes"])
     nn_model = ContextUnet(state["channels"], config.n_feat, len(classes), state["height"], state.get("pool"))
     nn_model.load_state_dict(state["averaged_state_dict"])
@@ -177,7 +177,7 @@ def trained_from(state: State, directory: Path, device: torch.device) -> Trained
 
 
 def main() -> int:
-    """Train by the command line's flags; return the exit code: 130 when it was stopped and can go on."""
+    """Train; return the exit code: 130 if the run was stopped and can be resumed."""
     config = tyro.cli(Config, prog="train diffusion", description=__doc__)
     complete = train_model(config, Volume())
     print(f"trained. Next: ./lab sample diffusion --name {config.name}" if complete else "stopped and saved; " + LONG)

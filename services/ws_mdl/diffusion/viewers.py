@@ -1,4 +1,4 @@
-"""Viewers for notebooks: a picture on its way into noise, and on its way out of it."""
+"""Viewers for notebooks: noising and denoising of images."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from vla_notebooks import drawing
 from vla_notebooks.viewer import viewer
 
 PARTS = 9  # of the noising strip
-SAMPLE_COUNT = 4  # pictures that are made at once
+SAMPLE_COUNT = 4  # images that are denoised together
 NO_CONTEXT = "none"
 
 
 def pixels(x: Tensor, columns: int = 2) -> np.ndarray:
-    """Return pictures [n, c, h, h] in [-1, 1] as one, uint8 [H, W, 3]."""
+    """Return a grid of images [n, c, h, h] in [-1, 1] as pixels, uint8 [H, W, 3]."""
     return (grid(x, columns) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
 
@@ -31,7 +31,7 @@ def pixels(x: Tensor, columns: int = 2) -> np.ndarray:
 
 
 def strip(x0: Tensor, schedule: str, timesteps: int, seed: int) -> str:
-    """Return a picture [c, h, h] at evenly spaced steps, with what it is made of: √ᾱ of itself, the rest is noise."""
+    """Render an image [c, h, h] at evenly spaced steps, labelled with its share √ᾱ."""
     noise_schedule = SCHEDULES[schedule](timesteps)
     noise = torch.randn((1, *x0.shape), generator=torch.Generator().manual_seed(seed))
     panels = []
@@ -42,7 +42,7 @@ def strip(x0: Tensor, schedule: str, timesteps: int, seed: int) -> str:
 
 
 def noising(x0: Tensor, timesteps: int = 500) -> VBox:
-    """Return the noising strip of a picture [c, h, h], with schedule and noise to choose."""
+    """Return a viewer of the noising of an image [c, h, h], with controls for schedule and seed."""
     return viewer(
         lambda schedule, seed: strip(x0, schedule, timesteps, seed),
         schedule=Dropdown(options=list(SCHEDULES)),
@@ -54,7 +54,7 @@ def noising(x0: Tensor, timesteps: int = 500) -> VBox:
 
 
 class Moment(NamedTuple):
-    """Where a sampler stands at step t: pictures [n, c, h, h], the noise that it sees, the pictures that it sees."""
+    """A sampler's state at step t: images [n, c, h, h], predicted noise, predicted clean images."""
 
     t: int
     x: Tensor
@@ -65,7 +65,7 @@ class Moment(NamedTuple):
 def moments(
     run: Trained, steps: int, eta: float = 0.0, guidance: float = 1.0, context: Tensor | None = None, seed: int = 0
 ) -> list[Moment]:
-    """Return DDIM's way from noise to pictures, a moment before each of its steps, then the pictures themselves."""
+    """Return DDIM's trajectory from noise to images: a moment before each step, then the final images."""
     step, trajectory = samplers.ddim_step(run.schedule, eta), []
 
     def recording_step(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def moments(
 
 
 def denoising(run: Trained, steps: int = 20) -> VBox:
-    """Return x_t, the predicted noise ε and picture x̂0, with t, steps, η, guidance and class to choose."""
+    """Return a viewer of x_t, predicted noise ε and image x̂0, with sliders for t, steps, η, guidance and class."""
 
     @functools.lru_cache(maxsize=32)
     def trajectory_of(steps: int, eta: float, guidance: float, name: str) -> list[Moment]:
@@ -92,7 +92,7 @@ def denoising(run: Trained, steps: int = 20) -> VBox:
         now = min(
             trajectory_of(steps, eta, guidance, context), key=lambda moment: abs(moment.t - t * run.schedule.timesteps)
         )
-        parts = {f"x_t at t = {now.t}": now.x, "ε: the noise it sees": now.noise / 2, "x̂0: the picture it sees": now.x0}
+        parts = {f"x_t at t = {now.t}": now.x, "ε: predicted noise": now.noise / 2, "x̂0: predicted image": now.x0}
         return drawing.side_by_side([drawing.picture(pixels(x), name) for name, x in parts.items()])
 
     timesteps = run.schedule.timesteps

@@ -1,4 +1,4 @@
-"""What students look at: sample grids, the way from noise to pictures as a GIF, schedules, samplers side by side."""
+"""Plots: sample grids, denoising as a GIF, schedules, samplers side by side."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from services.ws_mdl.diffusion.schedule import Schedule
 
-GAP = 1  # pixels between two pictures, before enlarging
-BAND = 16  # pixels for a line of names above pictures
+GAP = 1  # pixels between two images, before scaling
+BAND = 16  # pixels for a line of labels above images
 
 
 def grid(x: Tensor, columns: int) -> Tensor:
-    """Return pictures [n, c, h, h] in [-1, 1] as one, `columns` in a row: float32 [3, H, W] in [0, 1]."""
+    """Arrange images [n, c, h, h] in [-1, 1] in a grid with `columns` per row: float32 [3, H, W] in [0, 1]."""
     n, _, h, w = x.shape
     x = ((x.float().cpu().clamp(-1, 1) + 1) / 2).expand(-1, 3, -1, -1)
     rows = -(-n // columns)
@@ -29,13 +29,13 @@ def grid(x: Tensor, columns: int) -> Tensor:
 
 
 def to_image(sheet: Tensor, scale: int = 4) -> Image.Image:
-    """Return float32 [3, H, W] in [0, 1] as a picture, each pixel `scale` × `scale`."""
+    """Convert float32 [3, H, W] in [0, 1] to an image, scaled up by `scale`."""
     pixels = (sheet * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     return Image.fromarray(pixels).resize((pixels.shape[1] * scale, pixels.shape[0] * scale), Image.Resampling.NEAREST)
 
 
 def stack(sheets: Sequence[tuple[Sequence[tuple[int, str]], Image.Image]], width: int = 0) -> Image.Image:
-    """Return images under each other, each below its own line of texts, (left, text) in pixels."""
+    """Stack images vertically, each below a line of labels (left in pixels, text)."""
     size = max(width, *(sheet.width for _, sheet in sheets)), sum(sheet.height + BAND for _, sheet in sheets)
     canvas = Image.new("RGB", size, "white")
     draw, top = ImageDraw.Draw(canvas), 0
@@ -48,7 +48,7 @@ def stack(sheets: Sequence[tuple[Sequence[tuple[int, str]], Image.Image]], width
 
 
 def named_grid(x: Tensor, columns: int, names: Sequence[str] = (), scale: int = 4) -> Image.Image:
-    """Return pictures [n, c, h, h] as one, `columns` in a row. names: of each; one is written where it begins."""
+    """Arrange images [n, c, h, h] in a grid. names: of the images; written where a name changes."""
     if not names:
         return to_image(grid(x, columns), scale)
     cell, sheets = (x.shape[-1] + GAP) * scale, []
@@ -60,7 +60,7 @@ def named_grid(x: Tensor, columns: int, names: Sequence[str] = (), scale: int = 
 
 
 def save_grid(path: Path, x: Tensor, columns: int, names: Sequence[str] = ()) -> Path:
-    """Write a PNG of pictures [n, c, h, h], with their names, where they have some."""
+    """Save a grid of images [n, c, h, h] as PNG, with their names if there are any."""
     named_grid(x, columns, names).save(path)
     return path
 
@@ -68,9 +68,9 @@ def save_grid(path: Path, x: Tensor, columns: int, names: Sequence[str] = ()) ->
 def save_gif(
     path: Path, intermediate: np.ndarray, columns: int, names: Sequence[str] = (), frame_ms: int = 100
 ) -> Path:
-    """Write an animation of the denoising: intermediate [frames, n, c, h, h], noise first; the end stays."""
+    """Save the denoising as GIF: intermediate [frames, n, c, h, h], noise first; the last frame is shown longer."""
     if len(intermediate) == 0:
-        raise ValueError("no intermediate pictures to animate; sample with a save_rate above 0")
+        raise ValueError("no intermediate images to animate; sample with a save_rate above 0")
     frames = [named_grid(torch.from_numpy(x), columns, names) for x in intermediate]
     durations = [frame_ms] * (len(frames) - 1) + [10 * frame_ms]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0)
@@ -78,7 +78,7 @@ def save_gif(
 
 
 def save_comparison(path: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]], columns: int = 8) -> Path:
-    """Write several samplers' pictures under each other: a title, pictures [n, c, h, h], and their names, if any."""
+    """Save images of several samplers in rows of (title, images [n, c, h, h], names)."""
     sheets = [([(2, title)], named_grid(x[:columns], columns, names[:columns])) for title, x, names in rows]
     text_width = ImageDraw.Draw(Image.new("RGB", (1, 1))).textlength
     stack(sheets, max(round(text_width(title)) + 4 for title, _, _ in rows)).save(path)
@@ -86,7 +86,7 @@ def save_comparison(path: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]
 
 
 def save_schedules(path: Path, schedules: Sequence[Schedule]) -> Path:
-    """Write a plot of each schedule: the noise a step adds, and how much of picture and noise there is."""
+    """Plot each schedule: the noise per step, and the shares of image and noise."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")
@@ -94,12 +94,12 @@ def save_schedules(path: Path, schedules: Sequence[Schedule]) -> Path:
     for schedule in schedules:
         steps = np.arange(schedule.timesteps + 1)
         added.plot(steps[1:], schedule.b_t[1:].cpu(), label=schedule.name)
-        (line,) = share.plot(steps, schedule.ab_t.sqrt().cpu(), label=f"{schedule.name}: picture")
+        (line,) = share.plot(steps, schedule.ab_t.sqrt().cpu(), label=f"{schedule.name}: image")
         share.plot(
             steps, (1 - schedule.ab_t).sqrt().cpu(), "--", color=line.get_color(), label=f"{schedule.name}: noise"
         )
-    added.set(xlabel="step", title="β: noise that a step adds")
-    share.set(xlabel="step", title="√ᾱ and √(1 - ᾱ): what x is made of")
+    added.set(xlabel="step", title="β: noise per step")
+    share.set(xlabel="step", title="√ᾱ and √(1 - ᾱ): shares of image and noise")
     for axes in (added, share):
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=110)

@@ -1,4 +1,4 @@
-"""A small BERT (Devlin et al., 2018), of lab 1's encoder: it fills in masked words, and says whether B follows A.
+"""A small BERT (Devlin et al., 2018) from lab 1's encoder: masked-token and next-text prediction.
 
 Read it from top to bottom: the model, the texts, the run. Shapes stand at the end of the line: batch examples of seq
 tokens, each a vector of d_model numbers.
@@ -34,15 +34,15 @@ from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
-IGNORED = -100  # the label of a token that is not to be guessed: cross_entropy leaves it out
-MASKED, REPLACED = 0.8, 0.1  # of the chosen words; the rest stays as it is
+IGNORED = -100  # label of a token that is not a target: cross_entropy's ignore_index
+MASKED, REPLACED = 0.8, 0.1  # shares of the target tokens; the rest stays unchanged
 EXTRA_TOKENS = ("[CLS]", "[SEP]", "[MASK]")  # special tokens besides lab 1's
 
 
 class BERT(nn.Module):
-    """Tokens, positions and segments, lab 1's encoder, and two heads: a word for each position, and next or not.
+    """Token, position and segment embeddings, lab 1's encoder, and two heads: masked tokens and next text.
 
-    The words' scores come from the embedding's own table, behind a layer that turns vectors into what is looked up.
+    The token head shares its weights with the embedding, after a transform layer.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class BERT(nn.Module):
         super().__init__()
         self.pad = pad
         self.embed = InputEmbeddings(d_model, vocab_size)
-        self.segments = nn.Embedding(2, d_model)  # which of the two texts a token is of
+        self.segments = nn.Embedding(2, d_model)  # first or second text
         self.positions = build_positions(positions, d_model, seq, dropout)
         self.encoder = build_stack(d_model, N, h, d_ff, dropout, seq, positions=positions)
         self.transform = nn.Sequential(nn.Linear(d_model, d_model), nn.GELU(), LayerNormalization(d_model))
@@ -62,9 +62,9 @@ class BERT(nn.Module):
         initialize(self)
 
     def encode(self, ids: Tensor, segments: Tensor) -> Tensor:
-        """Return a vector for each token [batch, seq, d_model], made of all the others; ids, segments int64."""
+        """Encode tokens to [batch, seq, d_model] with bidirectional attention; ids, segments int64 [batch, seq]."""
         x = self.positions(self.embed(ids) + self.segments(segments))
-        return self.encoder(x, padding_mask(ids, self.pad))  # no causal mask: each token sees both sides
+        return self.encoder(x, padding_mask(ids, self.pad))  # no causal mask
 
     def word_scores(self, x: Tensor) -> Tensor:
         """Return the scores of the words [..., vocabulary] for vectors [..., d_model]."""
@@ -83,11 +83,11 @@ class BERT(nn.Module):
 def mask_tokens(
     ids: Tensor, maskable: Tensor, mask: int, vocabulary: Tensor, fraction: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return ids with some words hidden, and the labels: the word where it is to be guessed, else NOT_ASKED.
+    """Return ids with masked tokens, and labels: the token at targets, else IGNORED.
 
-    ids int64 [batch, seq]. maskable: bool, true where there is a word. mask: the id of [MASK]. words: ids int64 [n]
-    that a word may be replaced by. Of the chosen `fraction`, 80 % become [MASK], 10 % another word and 10 % stay: a
-    network that only ever guessed at [MASK] would have nothing to say of words that are there.
+    ids int64 [batch, seq]. maskable: bool, true at words. mask: the id of [MASK]. vocabulary: ids int64 [n] of random
+    replacements. Of the targets, a share `fraction` of the words, 80 % become [MASK], 10 % a random word and 10 % stay:
+    a network that is trained on [MASK] only would learn nothing about visible words.
     """
     selected = (torch.rand(ids.shape, generator=generator) < fraction) & maskable
     fate = torch.rand(ids.shape, generator=generator)
@@ -98,15 +98,13 @@ def mask_tokens(
 
 
 def loss_of(model: BERT, ids: Tensor, segments: Tensor, labels: Tensor, follows: Tensor) -> Tensor:
-    """Return the mean cost in nats of the masked words, and that of the next text, added up.
+    """Return the sum of the mean cross-entropies of masked tokens and of the next text, in nats.
 
-    ids, segments, labels: int64 [batch, seq], as `mask_words` has them. follows: int64 [batch], 1 where B follows A.
+    ids, segments, labels: int64 [batch, seq], see `mask_tokens`. follows: int64 [batch], 1 where B follows A.
     """
     x = model.encode(ids, segments)
     masked = labels != IGNORED
-    masked_loss = F.cross_entropy(
-        model.word_scores(x[masked]).float(), labels[masked]
-    )  # only their vectors meet the vocabulary
+    masked_loss = F.cross_entropy(model.word_scores(x[masked]).float(), labels[masked])  # project targets only
     return masked_loss + F.cross_entropy(model.next_text(x).float(), follows)
 
 
@@ -124,7 +122,7 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Blocks of texts, and how pairs are made of them; `held` is the same of held-out blocks."""
+    """Blocks of texts from which pairs are sampled; `val` has the held-out blocks."""
 
     blocks: list[Ids]
     tokenizer: Tokenizer
@@ -137,12 +135,12 @@ class Pairs:
 
     @cached_property
     def starts(self) -> list[tuple[int, int]]:
-        """Every position (block, text) that another text follows: there a pair begins."""
+        """Positions (block, text) at which a pair can start: another text follows."""
         return [(number, start) for number, block in enumerate(self.blocks) for start in range(len(block) - 1)]
 
     @cached_property
     def word_ids(self) -> Tensor:
-        """The ids of all words, int64 [n]: special tokens are neither masked nor put in a word's position."""
+        """The ids of all words, int64 [n]. Special tokens are neither masked nor used as replacements."""
         special = {self.id(token) for token in (*SPECIAL, *EXTRA_TOKENS)}
         return torch.tensor([number for number in range(self.tokenizer.get_vocab_size()) if number not in special])
 
@@ -157,11 +155,11 @@ class Pairs:
         return self.tokenizer.token_to_id(token)
 
     def val_examples(self) -> Examples:
-        """Return an example for each position of the held-out texts: the same ones at every call."""
+        """Return an example for each held-out position; deterministic."""
         return self.val.examples(torch.arange(len(self.val)), torch.Generator().manual_seed(0))
 
     def examples(self, index: Tensor, generator: torch.Generator) -> Examples:
-        """Return the examples of those numbers; which B, and what is masked, is sampled at each call."""
+        """Return examples `index`; B and the mask are sampled at each call."""
         follows = torch.randint(2, (len(index),), generator=generator)
         pairs = [self.pair(at, bool(is_next), generator) for at, is_next in zip(index.tolist(), follows, strict=True)]
         ids = pad_rows([first + second for first, second in pairs], self.id("[PAD]"))
@@ -171,7 +169,7 @@ class Pairs:
         return Examples(hidden, segments, labels, follows)
 
     def pair(self, number: int, follows: bool, generator: torch.Generator) -> tuple[list[int], list[int]]:
-        """Return [CLS] A [SEP], and B [SEP]; A is half of its block's rest, so some text is left to follow."""
+        """Return [CLS] A [SEP], and B [SEP]; A takes half of the rest of its block, so text is left to follow."""
         block, start = self.starts[number]
         end = start + (len(self.blocks[block]) - start) // 2
         other, other_start = block, end
@@ -184,15 +182,15 @@ class Pairs:
 
 
 def load(config: Config, volume: Volume) -> Pairs:
-    """Return a corpus as pairs of texts. Raise ValueError for one that has too few."""
+    """Load a corpus as pairs of texts. Raises ValueError for a corpus that is too short."""
     corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
     corpus.tokenizer.add_special_tokens(list(EXTRA_TOKENS))
     val = Pairs(corpus.val, corpus.tokenizer, config.seq, config.mask_fraction)
     pairs = replace(val, blocks=corpus.train, val=val)
     if any(len({block for block, _ in part.starts}) < 2 for part in (pairs, val)):
         raise ValueError(
-            f"corpus {config.corpus!r} is too short for texts that follow and texts from elsewhere, {text.RUN} "
-            "together; expected two such runs to learn from and two held out: more text, or more held-fraction"
+            f"corpus {config.corpus!r} is too short; expected at least two blocks of {text.RUN} texts for training "
+            "and two held out: use more text, or increase --set held-fraction"
         )
     return pairs
 
@@ -201,7 +199,7 @@ def load(config: Config, volume: Volume) -> Pairs:
 
 
 class Training(PracticeRun):
-    """A run in progress; its generator samples the order, what B is and what is masked."""
+    """A run in progress; its generator samples the data order, B and the masks."""
 
     config: Config
     data: Pairs
@@ -226,7 +224,7 @@ class Training(PracticeRun):
     def show(self, directory: Path, curves: Curves) -> str:
         lines = filled(self.averaged, self.data.tokenizer, Examples(*(tensor[:5] for tensor in self.val)))
         curves.writer.add_text("masked", "\n\n".join(lines), self.global_step)
-        return "\n".join(["masked [what it says → what it was]:", *lines])
+        return "\n".join(["masked [prediction → token]:", *lines])
 
     def extra_state(self) -> State:
         return {**super().extra_state(), "tokenizer": self.data.tokenizer.to_str()}
@@ -237,7 +235,7 @@ class Training(PracticeRun):
 
 @torch.inference_mode()
 def figures_of(model: BERT, val: Examples, frequent: int, batch: int = 64) -> Figures:
-    """Return the shares of masked words and of followers that are right; and of always saying the word `frequent`."""
+    """Return the accuracies on masked tokens and next texts, and that of always predicting the token `frequent`."""
     right = frequent_right = total = followers_right = 0
     for ids, segments, labels, follows in zip(*(tensor.split(batch) for tensor in val), strict=True):
         x = model.encode(ids, segments)
@@ -255,7 +253,7 @@ def figures_of(model: BERT, val: Examples, frequent: int, batch: int = 64) -> Fi
 
 @torch.inference_mode()
 def filled(model: BERT, tokenizer: Tokenizer, examples: Examples) -> list[str]:
-    """Return the texts with the network's guess at each word that is asked for, and the word itself."""
+    """Format texts with [prediction → token] at each target."""
     guesses = model(examples.ids, examples.segments)[0].argmax(dim=-1).tolist()
     name, lines = tokenizer.id_to_token, []
     for ids, labels, guess_ids in zip(examples.ids.tolist(), examples.labels.tolist(), guesses, strict=True):
@@ -279,13 +277,13 @@ def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
 
 
 def model_from(state: State) -> tuple[BERT, Tokenizer]:
-    """Return the averaged network that a weights file holds, in eval mode, and its tokenizer."""
+    """Return the averaged network of a weights file, in eval mode, and its tokenizer."""
     tokenizer = Tokenizer.from_str(state["tokenizer"])
     return training.averaged(get_model(Config.of(state["config"]), tokenizer), state), tokenizer
 
 
 def main() -> int:
-    """Train by the command line's flags; return the exit code."""
+    """Train; return the exit code."""
     return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
 
 

@@ -1,7 +1,7 @@
-"""Lab 1's blocks put together for models of one stack: an encoder is one without a mask, a decoder one with it.
+"""Models of a single stack of lab 1's blocks: encoders without a mask, decoders with a causal mask.
 
-A decoder without an encoder has nothing to look across to, so its block is lab 1's `EncoderBlock`; what makes it a
-decoder is the causal mask alone.
+A decoder-only model has no cross-attention, so its block is lab 1's `EncoderBlock`; only the causal mask makes it a
+decoder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def build_stack(
     d_model: int, N: int, h: int, d_ff: int, dropout: float, seq: int, *,
     norm: str = "pre", activation: str = "gelu", positions: str = "learned",
 ) -> Encoder:  # fmt: skip
-    """Return N blocks of self-attention and feed-forward; seq: most tokens, for rotary positions."""
+    """Return N blocks of self-attention and feed-forward; seq: maximum length, for rotary positions."""
     rotary = RotaryEncoding(d_model // h, seq) if positions == "rotary" else None
 
     def block() -> EncoderBlock:
@@ -37,15 +37,15 @@ def build_stack(
 
 
 def build_positions(kind: str, d_model: int, seq: int, dropout: float) -> PositionalEncoding:
-    """Return what adds a position to each vector. Of "rotary", "relative", "none" nothing is added here."""
+    """Return the positional encoding; "rotary", "relative" and "none" add nothing to the vectors."""
     return PositionalEncoding(d_model, seq, dropout, "rotary" if kind == "none" else kind)
 
 
 def initialize(model: nn.Module) -> None:
-    """Fill matrices Xavier-uniform as lab 1 does, and tables so that a token's vector has numbers of about 1.
+    """Initialize matrices Xavier-uniform as in lab 1, and embeddings so that token vectors have unit scale.
 
-    `InputEmbeddings` multiplies by √d_model, so its table begins that much smaller: the scores that a tied table gives
-    are of about 1, too. Positions and segments begin smaller than tokens, which they only colour.
+    `InputEmbeddings` multiplies by √d_model, so its table is initialized smaller by this factor; the scores of a tied
+    table then have unit scale too. Positions and segments are initialized smaller than tokens.
     """
     for name, parameter in model.named_parameters():
         if name.endswith("embed.embedding.weight"):

@@ -7,9 +7,9 @@ noise. Its bound is a sum, in nats per image:
     L_{t-1}  KL(q(x_{t-1} | x_t, x_0) ‖ p(x_{t-1} | x_t)), for t = 2 … T
     L_0      -log p(x_0 | x_1)
 
-Both distributions of a term are normal with the same variance, so it is the square of the way between their means, and
-these differ by the error of the predicted noise alone: L_{t-1} = w_t · ‖noise - predicted‖². The simple loss leaves w_t
-out, which counts the steps with much noise for more than the bound does.
+Both distributions of a term are normal with the same variance, so the term is the squared distance of their means.
+These differ by the error of the predicted noise only: L_{t-1} = w_t · ‖noise - predicted‖². The simple loss omits
+w_t, which gives noisy steps more weight than in the bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
 
-Predict = Callable[[Tensor, int], Tensor]  # of images at a step [n, c, h, w]: the noise that is in them
+Predict = Callable[[Tensor, int], Tensor]  # images [n, c, h, w], step → predicted noise
 
 
 def weights(schedule: Schedule) -> Tensor:
@@ -54,7 +54,7 @@ class Terms:
     weight: Tensor
     pixels: int
     prior: float  # L_T in nats per image
-    constant: float  # what L_0 has beside its error: the logarithm of its spread
+    constant: float  # additive constant of L_0: the log of its standard deviation
 
     @property
     def nats(self) -> Tensor:
@@ -63,16 +63,16 @@ class Terms:
 
     @property
     def bound(self) -> float:
-        """-ELBO in nats per image, where t are all steps."""
+        """-ELBO in nats per image, if t are all steps."""
         return float(self.nats.sum()) + self.prior + self.constant
 
     @property
     def simple(self) -> float:
-        """The simple loss, where t are all steps: what training makes small."""
+        """The simple loss, if t are all steps: the training objective."""
         return float(self.error.mean())
 
     def share(self, of: Tensor, upto: int) -> float:
-        """Return the share (0 to 1) of a column that the steps up to one have."""
+        """Return the share (0 to 1) of the steps up to `upto` in a column."""
         return float(of[self.t <= upto].sum() / of.sum())
 
 
@@ -93,7 +93,7 @@ def terms(predict: Predict, schedule: Schedule, x: Tensor, steps: Iterable[int] 
 
 
 def predicted_by(nn_model: torch.nn.Module, schedule: Schedule) -> Predict:
-    """Return a trained network as what predicts noise."""
+    """Return a trained network as a `Predict` function."""
     return lambda x, t: nn_model(x, schedule.time(t).expand(len(x)))
 
 

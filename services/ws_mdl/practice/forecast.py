@@ -1,9 +1,8 @@
-"""A forecaster of lab 1's blocks: a series is a sentence of patches, and each patch guesses what follows it.
+"""A forecaster from lab 1's blocks: a series is a sequence of patches, and each patch predicts the next steps.
 
-The idea of a vision Transformer once more (a few numbers in a row become a token) with GPT's causal mask, so that a
-window of n patches has n questions to learn from. A linear function goes straight from what was seen to what comes, as
-in LSTNet (Lai et al., 2018), and the blocks say what it lacks. The answers are quantiles: the number that an hour stays
-below half of the time, and the two between which it lies four times of five. Shapes stand at the end of the line: batch
+Patches as in a vision Transformer, with GPT's causal mask, so a window of n patches gives n training targets. A linear
+layer maps recent values directly to the forecast, as in LSTNet (Lai et al., 2018), and the blocks predict the residual.
+The outputs are quantiles: the median, and the bounds of the central 80 %. Shapes stand at the end of the line: batch
 windows of steps numbers, cut into n = steps / patch tokens of d_model numbers.
 
     python -m services.ws_mdl.practice.forecast --series bikes
@@ -35,13 +34,13 @@ from vla_modelkit.training.weights import State
 
 QUANTILES = (0.1, 0.5, 0.9)
 RIDGES = (1.0, 10.0, 100.0, 1000.0)
-TRIED = 0.1  # of what is learned from: its end, on which the ridge is chosen
+RIDGE_VAL_FRACTION = 0.1  # end of the training part, for selecting the ridge penalty
 
 Guess = Callable[[Tensor], Tensor]  # origins int64 [n] → values [n, horizon]
 
 
 class Forecaster(nn.Module):
-    """Patches, positions, blocks behind a causal mask, and three quantiles of each of the next steps."""
+    """Patch embedding, positions, blocks with a causal mask, and three quantiles for each of the next steps."""
 
     def __init__(
         self, lookback: int, patch: int, horizon: int, d_model: int = 64, N: int = 2, h: int = 4, d_ff: int = 128,
@@ -59,33 +58,35 @@ class Forecaster(nn.Module):
         nn.init.zeros_(self.straight.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the quantiles of the steps behind each patch, float [batch, n, horizon, 3]; x [batch, steps]."""
+        """Return the quantiles of the steps after each patch, float [batch, n, horizon, 3]; x [batch, steps]."""
         tokens = self.embed(x.unflatten(1, (-1, self.patch)))  # (batch, n, d_model)
         mask = causal_mask(tokens.shape[1]).to(x.device)  # (1, n, n)
         scores = self.head(self.decoder(self.positions(tokens), mask))  # (batch, n, horizon · 3)
         below, middle, above = scores.unflatten(-1, (self.horizon, len(QUANTILES))).unbind(-1)
         middle = middle + self.straight(self.recent(x))
-        return torch.stack([middle - F.softplus(below), middle, middle + F.softplus(above)], dim=-1)  # never crossed
+        return torch.stack(
+            [middle - F.softplus(below), middle, middle + F.softplus(above)], dim=-1
+        )  # ordered by construction
 
     def recent(self, x: Tensor) -> Tensor:
-        """Return the last `direct` steps of each patch, float [batch, n, direct]; 0, the mean, before the window."""
+        """Return the last `direct` steps up to each patch, float [batch, n, direct], padded with the mean, 0."""
         return F.pad(x, (self.direct - self.patch, 0)).unfold(1, self.direct, self.patch)
 
     @torch.inference_mode()
     def forecast(self, x: Tensor) -> Tensor:
-        """Return the quantiles of the steps behind windows [batch, steps], float [batch, horizon, 3]."""
+        """Return the quantiles of the steps after windows [batch, steps], float [batch, horizon, 3]."""
         return self(x[:, -self.lookback :])[:, -1]
 
 
 def followers(series: Tensor, patch: int, horizon: int, lookback: int) -> Tensor:
-    """Return what follows each patch of windows [batch, lookback + horizon], float [batch, n, horizon]."""
+    """Return the targets of each patch of windows [batch, lookback + horizon], float [batch, n, horizon]."""
     return series[:, patch:].unfold(1, horizon, patch)[:, : lookback // patch]
 
 
 def pinball(quantiles: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean cost of quantiles [..., 3] for the truth [...]: least where they are what they are called.
+    """Return the pinball loss of quantiles [..., 3] for the truth [...].
 
-    Too low costs q for each unit, too high 1 - q: so the 0.9 quantile lies where one in ten is above it.
+    Underestimation costs q per unit, overestimation 1 - q, so the loss is minimal at the true quantiles.
     """
     error = truth.unsqueeze(-1) - quantiles  # (..., 3)
     share = torch.tensor(QUANTILES, device=error.device)
@@ -93,33 +94,33 @@ def pinball(quantiles: Tensor, truth: Tensor) -> Tensor:
 
 
 def loss_of(model: Forecaster, windows: Tensor) -> Tensor:
-    """Return the mean cost of all questions that windows [batch, lookback + horizon] have."""
+    """Return the pinball loss over all targets of windows [batch, lookback + horizon]."""
     quantiles = model(windows[:, : model.lookback])
     return pinball(quantiles.float(), followers(windows, model.patch, model.horizon, model.lookback))
 
 
-# --- what it has to beat: the last number, the last season's, and a line through all of what it sees ----------
+# --- baselines: last value, last season, linear regression --------------------------------------------------
 
 
 def naive(data: Series) -> Guess:
-    """Guess that everything stays as it is."""
+    """Return the forecast that repeats the last value."""
     return lambda origins: data.values[origins - 1, None].expand(-1, data.horizon)
 
 
 def seasonal(data: Series, season: int) -> Guess:
-    """Guess the value of a season before; where a season is shorter than the horizon, the last whole one again."""
+    """Return the forecast that repeats the last season, several times if the horizon is longer."""
     ahead = torch.arange(data.horizon)
     back = season * (1 + ahead // season)
     return lambda origins: data.values[origins[:, None] + ahead - back]
 
 
 def linear(data: Series) -> Guess:
-    """Guess by a linear function of the same lookback, fitted by ridge regression to every training window.
+    """Return the forecast by ridge regression on the same lookback, fitted to all training windows.
 
-    It sees the series as the model does. How strong the ridge is, the end of what is learned from decides.
+    It sees the series as the model does. The ridge penalty is selected on the end of the training part.
     """
     windows = data.x[: data.first_val].double().unfold(0, data.lookback + data.horizon, 1)
-    fit, tried = windows.tensor_split([round((1 - TRIED) * len(windows))])
+    fit, tried = windows.tensor_split([round((1 - RIDGE_VAL_FRACTION) * len(windows))])
 
     def error(ridge: float) -> float:
         guess = with_bias(tried[:, : data.lookback]) @ fitted(fit, data.lookback, ridge)
@@ -133,12 +134,12 @@ def fitted(windows: Tensor, lookback: int, ridge: float) -> Tensor:
     """Return the weights [lookback + 1, horizon] of a ridge regression, from windows [n, lookback + horizon]."""
     past, future = with_bias(windows[:, :lookback]), windows[:, lookback:]
     penalty = ridge * torch.eye(lookback + 1, dtype=past.dtype)
-    penalty[-1, -1] = 0.0  # the constant costs nothing
+    penalty[-1, -1] = 0.0  # no penalty on the bias
     return torch.linalg.solve(past.T @ past + penalty, past.T @ future)
 
 
 def with_bias(past: Tensor) -> Tensor:
-    """Return windows [n, steps] with a column of ones behind them."""
+    """Append a column of ones to windows [n, steps]."""
     return F.pad(past, (0, 1), value=1.0)
 
 
@@ -146,7 +147,7 @@ def with_bias(past: Tensor) -> Tensor:
 
 
 class Training(PracticeRun):
-    """A run in progress; its generator samples the order and where windows begin."""
+    """A run in progress; its generator samples the data order and the windows' starts."""
 
     config: Config
     data: Series
@@ -155,13 +156,13 @@ class Training(PracticeRun):
     @property
     def summary(self) -> str:
         val = len(self.data.values) - self.data.first_val
-        return f"{self.data.first_val} steps to learn from, the {val} behind them held out"
+        return f"{self.data.first_val} steps for training, the following {val} held out"
 
     def loss(self, index: Tensor) -> Tensor:
         return loss_of(self.nn_model, self.data.windows(index, self.generator).to(self.machine.device))
 
     def measure(self) -> Figures:
-        """Return the mean error of the middle quantile, and how often the truth lies between the outer two."""
+        """Return the mean absolute error of the median, and coverage and width of the 80 % interval."""
         origins = self.data.measured_origins
         quantiles, truth = forecasts(self.averaged, self.data, origins), self.data.future(origins)
         inside = (truth >= quantiles[..., 0]) & (truth <= quantiles[..., 2])
@@ -173,14 +174,14 @@ class Training(PracticeRun):
 
     def show(self, directory: Path, curves: Curves) -> str:
         baselines = {name: guess_error(guess, self.data).mean().item() for name, guess in self.guesses().items()}
-        curves.scalars("held out, others", baselines, self.global_step)
+        curves.scalars("held out, baselines", baselines, self.global_step)
         figure = plot(self.averaged, self.data, self.guesses())
         curves.writer.add_figure("forecast", figure, self.global_step)
         path = shown(save(figure, directory / "forecast.png"))
-        return f"others' error: {training.format_figures(baselines)}\nforecasts: {path}"
+        return f"baselines' error: {training.format_figures(baselines)}\nforecasts: {path}"
 
     def guesses(self) -> dict[str, Guess]:
-        """Return what the model is compared with, by name."""
+        """Return the baselines by name."""
         season = seasonal(self.data, self.config.season)
         return {"last value": naive(self.data), "a season before": season, "linear": linear(self.data)}
 
@@ -192,28 +193,28 @@ class Training(PracticeRun):
 
 
 def forecasts(model: Forecaster, data: Series, origins: Tensor) -> Tensor:
-    """Return the quantiles [n, horizon, 3] of what follows the steps before each origin, in the series' own unit."""
+    """Return the quantiles [n, horizon, 3] of the forecasts at each origin, in the series' unit."""
     past = data.past(origins).to(next(model.parameters()).device)
     return data.counted(torch.cat([model.forecast(part) for part in past.split(64)]).cpu())
 
 
 def guess_error(guess: Guess, data: Series) -> Tensor:
-    """Return the mean error of each step ahead, float64 [horizon], of the same forecasts as `measure` has."""
+    """Return the mean absolute error by steps ahead, float64 [horizon], at the origins of `measure`."""
     origins = data.measured_origins
     return (guess(origins) - data.future(origins)).abs().mean(dim=0)
 
 
 def plot(model: Forecaster, data: Series, guesses: dict[str, Guess], count: int = 7) -> Figure:
-    """Return the first held-out forecasts, one behind the other, and the error by the steps ahead."""
+    """Plot the first held-out forecasts, concatenated, and the error by steps ahead."""
     origins = data.origins(data.horizon)[:count]
     low, middle, high = forecasts(model, data, origins).flatten(0, 1).unbind(-1)
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2.4, 1))
     steps = torch.arange(len(middle))
-    left.fill_between(steps, low, high, alpha=0.3, label="4 of 5 lie here")
+    left.fill_between(steps, low, high, alpha=0.3, label="80 % interval")
     left.plot(steps, middle, label="forecast")
     left.plot(steps, guesses["a season before"](origins).flatten(), ":", color="grey", label="a season before")
-    left.plot(steps, data.future(origins).flatten(), "k.", markersize=3, label="what came")
+    left.plot(steps, data.future(origins).flatten(), "k.", markersize=3, label="truth")
     left.set_xlabel(f"steps; a forecast every {data.horizon}")
     left.legend(fontsize=7)
     forecaster = {"forecaster": lambda origins: forecasts(model, data, origins)[..., 1]}
@@ -236,12 +237,12 @@ def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
 
 
 def model_from(state: State) -> Forecaster:
-    """Return the averaged network that a weights file holds, in eval mode."""
+    """Return the averaged network of a weights file, in eval mode."""
     return training.averaged(get_model(Config.of(state["config"])), state)
 
 
 def main() -> int:
-    """Train by the command line's flags; return the exit code."""
+    """Train; return the exit code."""
     return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Series")
 
 

@@ -1,4 +1,4 @@
-"""A small GPT (Radford et al., 2018), of lab 1's blocks: each token looks at those before it and guesses the next.
+"""A small GPT (Radford et al., 2018) from lab 1's blocks: causal self-attention and next-token prediction.
 
 Read it from top to bottom: the model, sampling, the text, the run. Shapes stand at the end of the line: batch texts of
 seq tokens, each a vector of d_model numbers.
@@ -33,13 +33,13 @@ from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
-ORDER = 5  # of the n-gram that is shown next to it
+ORDER = 5  # of the n-gram baseline
 
 
 class GPT(nn.Module):
-    """Tokens, positions, a stack of blocks behind a causal mask, and a score for every next token.
+    """Embedding, positions, a stack of blocks with a causal mask, and scores for the next token.
 
-    The scores come from the embedding's own table: a token is likely where the vector points to its embedding.
+    The output layer shares its weights with the embedding.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GPT(nn.Module):
         initialize(self)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return scores [batch, seq, vocabulary] of what follows each of the tokens int64 [batch, seq]."""
+        """Return scores [batch, seq, vocabulary] of the token after each of the tokens int64 [batch, seq]."""
         mask = causal_mask(ids.shape[1]).to(ids.device)  # (1, seq, seq)
         x = self.decoder(self.positions(self.embed(ids)), mask)  # (batch, seq, d_model)
         return F.linear(x, self.embed.embedding.weight)
@@ -101,7 +101,7 @@ def generate(
 def sample(
     model: GPT, tokenizer: Tokenizer, prompt: str, config: Config, count: int = 1, max_tokens: int = 60
 ) -> list[str]:
-    """Return texts that begin so, sampled as the settings say; each to its end, of at most `most` tokens."""
+    """Sample `count` continuations of the prompt, each to [EOS] or max_tokens, including the prompt."""
     eos = tokenizer.token_to_id("[EOS]")
     ids = torch.tensor([[eos, *tokenizer.encode(prompt).ids]] * count, device=next(model.parameters()).device)
     settings = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
@@ -114,10 +114,10 @@ def sample(
 
 @dataclass(frozen=True)
 class Streams:
-    """The corpus as one stream to learn from, and a stream for each block that is held out."""
+    """The corpus as one training stream, and one stream per held-out block."""
 
     train: Tensor  # int64 [tokens]
-    val: list[list[int]]  # each begins with an [EOS] that is not guessed
+    val: list[list[int]]  # each starts with an [EOS] that is not predicted
     tokenizer: Tokenizer
     val_characters: int
     seq: int
@@ -126,7 +126,7 @@ class Streams:
         return (len(self.train) - 1) // self.seq
 
     def windows(self, index: Tensor, generator: torch.Generator) -> Tensor:
-        """Return windows int64 [batch, seq + 1]; each begins at a random position near its number's own."""
+        """Return windows int64 [batch, seq + 1], each shifted randomly from its regular start."""
         shift = torch.randint(self.seq, (len(index),), generator=generator)
         starts = (index * self.seq + shift).clamp(max=len(self.train) - self.seq - 1)
         return self.train[starts[:, None] + torch.arange(self.seq + 1)]
@@ -141,7 +141,7 @@ class Streams:
 
 
 def load(config: Config, volume: Volume) -> Streams:
-    """Return a corpus as streams. Raise ValueError for one that is shorter than a window."""
+    """Load a corpus as streams. Raises ValueError if it is shorter than a window."""
     corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
     eos = corpus.tokenizer.token_to_id("[EOS]")
     train = [token for block in corpus.train for token in stream_of(block, eos)[1:]]
@@ -152,7 +152,7 @@ def load(config: Config, volume: Volume) -> Streams:
 
 
 def stream_of(block: text.Ids, eos: int) -> list[int]:
-    """Return [EOS], then every text with an [EOS] behind it."""
+    """Return [EOS], then every text followed by [EOS]."""
     return [eos, *(token for ids in block for token in (*ids, eos))]
 
 
@@ -160,7 +160,7 @@ def stream_of(block: text.Ids, eos: int) -> list[int]:
 
 
 class Training(PracticeRun):
-    """A run in progress; its generator samples the order and where windows begin."""
+    """A run in progress; its generator samples the data order and the windows' starts."""
 
     config: Config
     data: Streams
@@ -195,14 +195,14 @@ class Training(PracticeRun):
 
 @torch.inference_mode()
 def val_nats(model: GPT, streams: list[list[int]], seq: int) -> float:
-    """Return what the tokens of streams cost together, except the first of each; every one is guessed once.
+    """Return the total negative log-likelihood of streams in nats, without the first token of each.
 
-    Windows begin half a window apart, and of each but the first the later half counts: so a token has half a window
-    before it, at least, wherever its stream has that many.
+    Windows overlap by half and only their second halves count, except for the first window, so every token has at least
+    half a window of context if its stream is long enough.
     """
     device, total = next(model.parameters()).device, 0.0
     for stream in streams:
-        done = 1  # the first is given
+        done = 1  # the first token is not predicted
         while done < len(stream):
             start = max(0, done - 1 - seq // 2)
             ids = torch.tensor([stream[start : start + seq + 1]], device=device)
@@ -213,7 +213,7 @@ def val_nats(model: GPT, streams: list[list[int]], seq: int) -> float:
 
 
 def figures_of(nats: float, data: Streams) -> Figures:
-    """Return a cost in nats per token and per character."""
+    """Convert nats to perplexity per token and bits per character."""
     return {
         "perplexity": math.exp(nats / data.val_tokens),
         "bits_per_character": nats / math.log(2) / data.val_characters,
@@ -237,14 +237,14 @@ def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
 
 
 def model_from(state: State) -> tuple[GPT, Tokenizer]:
-    """Return the averaged network that a weights file holds, in eval mode, and its tokenizer."""
+    """Return the averaged network of a weights file, in eval mode, and its tokenizer."""
     tokenizer = Tokenizer.from_str(state["tokenizer"])
     model = get_model(Config.of(state["config"]), tokenizer.get_vocab_size())
     return training.averaged(model, state), tokenizer
 
 
 def main() -> int:
-    """Train by the command line's flags; return the exit code."""
+    """Train; return the exit code."""
     return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
 
 

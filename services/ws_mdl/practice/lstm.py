@@ -78,7 +78,7 @@ class AdditiveAttention(nn.Module):
 
 
 class StateCache:
-    """Tensors that decoding keeps from one word to the next, a row for each sentence; see lab 1's KeyValueCache."""
+    """The decoder's tensors between two words, a row per sentence; see lab 1's KeyValueCache."""
 
     def __init__(self) -> None:
         self.tensors: tuple[Tensor, ...] = ()
@@ -92,10 +92,10 @@ class StateCache:
 
 
 class Seq2Seq(nn.Module):
-    """A source read both ways, then a target said word by word.
+    """A bidirectional encoder and an autoregressive decoder.
 
-    attention: without it the decoder knows of the source only the state that it starts from, of fixed size, however
-    long the sentence. `attention_scores` [batch, tgt seq, src seq] are the last call's weights.
+    attention: without it the decoder sees the source only through its initial state of fixed size. `attention_scores`
+    [batch, tgt seq, src seq] are the last call's weights.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Seq2Seq(nn.Module):
         self.src_embed = nn.Embedding(src_vocab_size, d_model)
         self.tgt_embed = nn.Embedding(tgt_vocab_size, d_model)
         self.encoder = nn.LSTM(d_model, hidden, batch_first=True, bidirectional=True)
-        self.bridge = nn.Linear(2 * hidden, 2 * hidden)  # from the source's two ends to the decoder's first h and c
+        self.bridge = nn.Linear(2 * hidden, 2 * hidden)  # from both ends of the source to the decoder's initial h and c
         self.attention = AdditiveAttention(hidden, 2 * hidden) if attention else None
         self.decoder = nn.LSTMCell(d_model + (2 * hidden if attention else 0), hidden)
         self.readout = nn.Linear(self.decoder.input_size + hidden, d_model)
@@ -117,14 +117,14 @@ class Seq2Seq(nn.Module):
             lengths.open_forget_gates(cell)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Return a vector for each word, read from both ends: float [batch, seq, 2 · hidden], 0 for padding."""
+        """Encode words in both directions: float [batch, seq, 2 · hidden], 0 for padding."""
         x = self.dropout(self.src_embed(src))  # (batch, seq, d_model)
-        counts = src_mask[:, 0, 0].sum(dim=1).cpu()  # padding comes last; without this it would be read as words
+        counts = src_mask[:, 0, 0].sum(dim=1).cpu()  # without packing the LSTM would also read the padding
         packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(self.encoder(packed)[0], batch_first=True, total_length=src.shape[1])[0]
 
     def first_state(self, encoder_output: Tensor, real: Tensor) -> State:
-        """Return the decoder's first state, of what each way knows where it ends."""
+        """Return the decoder's initial state, from the final states of both directions."""
         forwards, backwards = encoder_output.chunk(2, dim=-1)  # each (batch, seq, hidden)
         last = forwards[torch.arange(len(real), device=real.device), real.sum(dim=1) - 1]  # (batch, hidden)
         h, c = self.bridge(torch.cat([last, backwards[:, 0]], dim=-1)).chunk(2, dim=-1)
@@ -194,7 +194,7 @@ class Sentences:
 
 
 def load(config: Config, volume: Volume) -> Sentences:
-    """Return the corpus of a run, with tokenizers made of the training pairs."""
+    """Load a run's corpus, with tokenizers trained on the training pairs."""
     corpus = corpora.load(config.corpus, config.pair, volume)
     learned, val = dataset.split_pairs(corpus.pairs, config.val_fraction)
     source = train_tokenizer((text for text, _ in learned), "word", config.min_frequency, 0)
@@ -237,7 +237,7 @@ class Training(PracticeRun):
         if isinstance(self.averaged, Seq2Seq) and self.averaged.attention:
             figure = self.attention_figure(*self.data.val.pairs[0])
             curves.writer.add_figure("attention", figure, self.global_step)
-            lines.append(f"where it looks: {shown(save(figure, directory / 'attention.png'))}")
+            lines.append(f"attention: {shown(save(figure, directory / 'attention.png'))}")
         if self.config.corpus == "reverse":
             letters = range(4, min(24, seq - 2) + 1, 2)
             shares = lengths.exact_by_length(self.averaged, *self.data.tokenizers, seq, letters, count=50)
@@ -252,18 +252,18 @@ class Training(PracticeRun):
 
     @torch.inference_mode()
     def attention_figure(self, source: str, target: str) -> Figure:
-        """Return where each word of the target looks in the source, the true words before it being given."""
+        """Plot the attention of target to source words, with teacher forcing."""
         encoded = [
             tokenizer.encode(text) for tokenizer, text in zip(self.data.tokenizers, (source, target), strict=True)
         ]
         batch = make_batch([Example(encoded[0].ids, encoded[1].ids)], *self.data.specials).to(self.machine.device)
         self.averaged(batch.encoder_input, batch.decoder_input, batch.encoder_mask)
         seen, keys = self.averaged.attention_scores[None].cpu(), ["[SOS]", *encoded[0].tokens, "[EOS]"]
-        return plot_attention(seen, [*encoded[1].tokens, "[EOS]"], keys, "a row looks at its columns")
+        return plot_attention(seen, [*encoded[1].tokens, "[EOS]"], keys, "rows: target words, columns: source words")
 
 
 def get_model(config: Config, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer) -> nn.Module:
-    """Return the model that the settings name, with fresh weights."""
+    """Return the configured model with fresh weights."""
     sizes = tokenizer_src.get_vocab_size(), tokenizer_tgt.get_vocab_size()
     if config.model == "transformer":
         width, wide = config.hidden, 4 * config.hidden
@@ -278,13 +278,13 @@ def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
 
 
 def model_from(state: Stored) -> tuple[nn.Module, Tokenizer, Tokenizer]:
-    """Return the averaged network that a weights file holds, in eval mode, and both languages' tokenizers."""
+    """Return the averaged network of a weights file, in eval mode, and both tokenizers."""
     tokenizers = [Tokenizer.from_str(text) for text in state["tokenizers"]]
     return training.averaged(get_model(Config.of(state["config"]), *tokenizers), state), *tokenizers
 
 
 def main() -> int:
-    """Train by the command line's flags; return the exit code."""
+    """Train; return the exit code."""
     return training.main_of(Config, get_training, __doc__, "./lab train lstm --corpus reverse --set model=plain")
 
 

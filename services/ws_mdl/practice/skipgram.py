@@ -1,8 +1,8 @@
-"""Skip-gram with negative sampling (Mikolov et al., 2013): words that stand near the same words get like vectors.
+"""Skip-gram with negative sampling (Mikolov et al., 2013): words with similar contexts get similar vectors.
 
-No layer, no order, no attention: a table of words in the middle, a table of words beside them, and a product. What is
-learned is how much more often two words stand together than chance would have it (Levy & Goldberg, 2014). A word has
-one vector wherever it stands: that is what masked pre-training does otherwise.
+No layers, no order, no attention: a table of center words, a table of context words, and a dot product. It learns how
+much more often two words occur together than by chance (Levy & Goldberg, 2014). Unlike in masked pre-training, a word
+has the same vector in every context.
 
     python -m services.ws_mdl.practice.skipgram --corpus default
 """
@@ -29,11 +29,11 @@ from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
-EXAMPLE_WORDS = ("light", "temperature", "failed", "minutes", "password", "on")  # words whose neighbours are shown
+EXAMPLE_WORDS = ("light", "temperature", "failed", "minutes", "password", "on")  # words for the list of nearest words
 
 
 class SkipGram(nn.Module):
-    """Two vectors for each word: one for when it is in the middle, one for when it stands beside."""
+    """Two vectors per word: as the center word, and as a context word."""
 
     def __init__(self, vocab_size: int, d_model: int, pad: int) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class SkipGram(nn.Module):
         nn.init.zeros_(self.beside.weight)
 
     def forward(self, middle: Tensor, context: Tensor) -> Tensor:
-        """Return scores [batch, words] of words [batch, words] beside the words [batch] in the middle."""
+        """Return scores [batch, words] of context words [batch, words] for center words [batch]."""
         return (self.beside(context) @ self.middle(middle).unsqueeze(-1)).squeeze(-1)
 
 
 def loss_of(model: SkipGram, middle: Tensor, context: Tensor, negatives: Tensor) -> Tensor:
-    """Return the mean cost in nats of telling neighbours from random words.
+    """Return the mean loss in nats of distinguishing context words from random words.
 
     middle int64 [batch]; near [batch, neighbours], padding where there is none; negatives [batch, negatives]: each real
     neighbour is told from all of them.
@@ -62,7 +62,7 @@ def loss_of(model: SkipGram, middle: Tensor, context: Tensor, negatives: Tensor)
 
 @torch.inference_mode()
 def word_scores(model: SkipGram, context: Tensor, counts: Tensor, trust: float) -> Tensor:
-    """Return scores [n, vocabulary] of the word that neighbours [n, neighbours] stand around.
+    """Return scores [n, vocabulary] of the center word for context words [n, neighbours].
 
     By Bayes' rule, neighbours taken as independent: log p(word) + Σ log p(neighbour | word), of which the products are
     what a word adds. trust: what they count; below 1, since neighbours are not independent.
@@ -72,7 +72,7 @@ def word_scores(model: SkipGram, context: Tensor, counts: Tensor, trust: float) 
 
 
 def nearest(vectors: Tensor, word: int, among: Tensor, count: int = 5) -> list[int]:
-    """Return the words of `among` int64 [n] whose vectors point most as one word's does, the nearest first."""
+    """Return the words of `among` int64 [n] by cosine similarity to a word, the nearest first."""
     unit = F.normalize(vectors, dim=-1)
     likeness = (unit[among] @ unit[word]).masked_fill(among == word, -2.0)
     return among[likeness.topk(min(count, len(among) - 1)).indices].tolist()
@@ -83,7 +83,7 @@ def nearest(vectors: Tensor, word: int, among: Tensor, count: int = 5) -> list[i
 
 @dataclass(frozen=True)
 class WordStream:
-    """A corpus as rows of words. Its length is the number of training words."""
+    """A corpus as a stream of words. Its length is the number of training words."""
 
     train: Tensor  # int64 [steps]: texts with `window` times padding before, between and behind them
     val: Tensor  # the same of held-out texts
@@ -97,12 +97,12 @@ class WordStream:
 
     @cached_property
     def positions(self) -> Tensor:
-        """Where the words stand in `train`, int64 [words]."""
+        """The positions of the words in `train`, int64 [words]."""
         return (self.train != self.pad).nonzero().squeeze(1)
 
     @cached_property
     def counts(self) -> Tensor:
-        """How often each token stands in what is learned from, float [vocabulary]; never less than a tenth."""
+        """The training count of each token, float [vocabulary], at least 0.1."""
         counts = torch.bincount(self.train[self.positions], minlength=self.tokenizer.get_vocab_size())
         return counts.float().clamp(min=0.1)
 
@@ -113,18 +113,18 @@ class WordStream:
 
     @cached_property
     def guess_counts(self) -> Tensor:
-        """How often each word stands there, as a guess may say it: special tokens as good as never."""
+        """Counts as a prior for predictions: practically 0 for special tokens."""
         return self.counts.index_fill(0, self.special, 1e-9)
 
     @cached_property
     def keep_probability(self) -> Tensor:
-        """How likely each token is to be taken: √(rare / share), at most 1 (Mikolov et al., 2013)."""
+        """The probability of keeping each token: √(rare / share), at most 1 (Mikolov et al., 2013)."""
         return (self.rare / (self.counts / self.counts.sum())).sqrt().clamp(max=1)
 
     def examples(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return words [batch] and their neighbours [batch, 2 · window], padding where there is none.
 
-        Which of the frequent ones are left out, and how far a word looks, is sampled at each call.
+        The subsampling of frequent words and the window size are sampled at each call.
         """
         positions = self.positions[index]
         middle, context = self.train[positions], neighbours(self.train, positions, self.window)
@@ -136,7 +136,7 @@ class WordStream:
 
 
 def offsets(window: int) -> Tensor:
-    """Return where neighbours stand, int64 [2 · window], as in -2, -1, 1, 2."""
+    """Return the offsets of context words, int64 [2 · window], as in -2, -1, 1, 2."""
     return torch.tensor([*range(-window, 0), *range(1, window + 1)])
 
 
@@ -146,7 +146,7 @@ def neighbours(stream: Tensor, positions: Tensor, window: int) -> Tensor:
 
 
 def padded(blocks: list[text.Ids], pad: int, window: int) -> Tensor:
-    """Return texts one after the other, with `window` times padding before, between and behind them."""
+    """Concatenate texts with `window` padding tokens before, between and after them."""
     row = [pad] * window
     for ids in (ids for block in blocks for ids in block):
         row += [*ids, *[pad] * window]
@@ -154,7 +154,7 @@ def padded(blocks: list[text.Ids], pad: int, window: int) -> Tensor:
 
 
 def load(config: Config, volume: Volume) -> WordStream:
-    """Return a corpus as words: those of `train bert`, with the same texts held out."""
+    """Load a corpus as words, with the same tokens and held-out texts as `train bert`."""
     corpus = text.load(config.corpus, config.pair, "word", 0, config.held_fraction, volume)
     pad = corpus.tokenizer.token_to_id("[PAD]")
     streams = (padded(blocks, pad, config.window) for blocks in (corpus.train, corpus.val))
@@ -165,7 +165,7 @@ def load(config: Config, volume: Volume) -> WordStream:
 
 
 class Training(PracticeRun):
-    """A run in progress; its generator samples the order, what is left out, and words that stand nowhere near."""
+    """A run in progress; its generator samples data order, subsampling, windows and negatives."""
 
     config: Config
     data: WordStream
@@ -177,7 +177,7 @@ class Training(PracticeRun):
 
     def loss(self, index: Tensor) -> Tensor:
         middle, context = self.data.examples(index, self.generator)
-        likely = self.data.counts**0.75  # between the words' own shares and all alike: the paper's
+        likely = self.data.counts**0.75  # the paper's exponent
         negatives = torch.multinomial(likely, len(index) * self.config.negatives, True, generator=self.generator)
         batch = middle, context, negatives.view(len(index), -1)
         return loss_of(self.nn_model, *(tensor.to(self.machine.device) for tensor in batch))
@@ -202,7 +202,7 @@ class Training(PracticeRun):
 
 
 def trust_of(model: SkipGram, data: WordStream) -> float:
-    """Return how much neighbours should count in `word_scores`: the trust with most training words right."""
+    """Return the `trust` for `word_scores` with the best training accuracy."""
     positions = data.positions[:: max(1, len(data) // 4000)]
     context = neighbours(data.train, positions, data.window)
     trusts = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -210,7 +210,7 @@ def trust_of(model: SkipGram, data: WordStream) -> float:
 
 
 def top1_accuracy(model: SkipGram, context: Tensor, targets: Tensor, counts: Tensor, trust: float) -> float:
-    """Return the share (0 to 1) of words [n] that their neighbours [n, 2 · window] tell."""
+    """Return the accuracy (0 to 1) of predicting words [n] from context words [n, 2 · window]."""
     device, right = model.middle.weight.device, 0
     for rows, expected in zip(context.to(device).split(512), targets.to(device).split(512), strict=True):
         right += int((word_scores(model, rows, counts.to(device), trust).argmax(dim=1) == expected).sum())
@@ -220,16 +220,16 @@ def top1_accuracy(model: SkipGram, context: Tensor, targets: Tensor, counts: Ten
 def neighbours_of(
     vectors: Tensor, data: WordStream, words: tuple[str, ...] = EXAMPLE_WORDS, count: int = 5
 ) -> list[str]:
-    """Return a line for each of the words that the corpus has: those whose vectors are nearest to its own."""
+    """Format the nearest words of each known word."""
     name = data.tokenizer.id_to_token
-    among = (data.counts >= 5).index_fill(0, data.special, False).nonzero().squeeze(1)  # seen five times at least
+    among = (data.counts >= 5).index_fill(0, data.special, False).nonzero().squeeze(1)  # at least five occurrences
     ids = [number for word in words if (number := data.tokenizer.token_to_id(word)) is not None]
     vectors = vectors.detach().cpu()
     return [f"{name(word)}: {', '.join(map(name, nearest(vectors, word, among, count)))}" for word in ids]
 
 
 def get_model(config: Config, tokenizer: Tokenizer) -> SkipGram:
-    """Return the tables with fresh numbers."""
+    """Return the tables with fresh weights."""
     return SkipGram(tokenizer.get_vocab_size(), config.d_model, tokenizer.token_to_id("[PAD]"))
 
 
@@ -240,13 +240,13 @@ def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
 
 
 def model_from(state: State) -> tuple[SkipGram, Tokenizer]:
-    """Return the averaged tables that a weights file holds, in eval mode, and their tokenizer."""
+    """Return the averaged tables of a weights file, in eval mode, and their tokenizer."""
     tokenizer = Tokenizer.from_str(state["tokenizer"])
     return training.averaged(get_model(Config.of(state["config"]), tokenizer), state), tokenizer
 
 
 def main() -> int:
-    """Train by the command line's flags; return the exit code."""
+    """Train; return the exit code."""
     return training.main_of(Config, get_training, __doc__, "./lab train bert: the same words by masked pre-training")
 
 

@@ -1,7 +1,7 @@
-"""Text to learn a language from: the corpora of lab 1, one side of them; the reference of Python; a file.
+"""Monolingual text: one side of lab 1's corpora, Python's reference manual, or a file.
 
-Texts stand in their order, since what follows what is learned too. Some runs of neighbours are held out whole: a
-neighbour on the same subject tells more than a fair reader should know.
+Texts keep their order, which is learned too. Whole blocks of consecutive texts are held out, because neighbouring texts
+on the same subject would leak information.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from services.ws_mdl.corpora import files
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_common.volume import Volume
 
-PYTHON = "python"  # comes with the interpreter: no download, another version has other words
-RUN = 16  # neighbours that are held out, or not, together
+PYTHON = "python"  # part of the interpreter, and specific to its version
+RUN = 16  # consecutive texts per block
 
 Block = list[str]  # some texts, in their order
 Ids = list[list[int]]  # the same as token ids
@@ -29,18 +29,18 @@ Ids = list[list[int]]  # the same as token ids
 
 @dataclass(frozen=True)
 class Text:
-    """Blocks of texts to learn from and held out, and the tokenizer that was made of the former alone."""
+    """Training and held-out blocks, and the tokenizer trained on the training blocks."""
 
     train: list[Ids]
     val: list[Ids]
     tokenizer: Tokenizer
-    val_characters: int  # in the texts that are held out, the end of each counted as one
+    val_characters: int  # of the held-out texts, with one for each text's end
 
 
 def load(corpus: str, pair: str | None, tokenizer: str, vocab_size: int, held_fraction: float, volume: Volume) -> Text:
-    """Return a corpus as token ids. Raises ValueError for a corpus that is unknown or too short to hold some out.
+    """Load a corpus as token ids. Raises ValueError for an unknown or too short corpus.
 
-    pair: as in "en-it", the first is the language that is read. tokenizer: "character", "word" or "bpe".
+    pair: as in "en-it", the first language is used. tokenizer: "character", "word" or "bpe".
     """
     kind, vocab_size = ("bpe", 1) if tokenizer == "character" else (tokenizer, vocab_size)  # no pairs are merged
     texts = read(corpus, pair, volume)
@@ -56,12 +56,12 @@ def load(corpus: str, pair: str | None, tokenizer: str, vocab_size: int, held_fr
 
 
 def select_val_blocks(count: int, fraction: float, seed: int = 0) -> set[int]:
-    """Return the numbers of the blocks that are held out: the same for every run and every model."""
+    """Return the indices of the held-out blocks, the same for every run and model."""
     return set(random.Random(seed).sample(range(count), min(max(1, round(fraction * count)), count - 1)))
 
 
 def encoded(blocks: Sequence[Block], tokenizer: Tokenizer) -> list[Ids]:
-    """Return the token ids of blocks, without texts that have none."""
+    """Tokenize blocks, without empty texts."""
     return [[encoding.ids for encoding in tokenizer.encode_batch(block) if encoding.ids] for block in blocks]
 
 
@@ -69,7 +69,7 @@ def encoded(blocks: Sequence[Block], tokenizer: Tokenizer) -> list[Ids]:
 
 
 def read(corpus: str, pair: str | None, volume: Volume) -> list[str]:
-    """Return the texts of a corpus in their order, none twice."""
+    """Return the unique texts of a corpus, in order."""
     if corpus == PYTHON:
         texts = python_reference()
     elif corpus.endswith(".txt"):
@@ -80,11 +80,13 @@ def read(corpus: str, pair: str | None, volume: Volume) -> list[str]:
 
 
 def python_reference() -> list[str]:
-    """Return the paragraphs and code of the reference that `help()` shows. Raises ValueError where it is left out."""
+    """Return the paragraphs of the manual that `help()` shows. Raises ValueError if Python lacks it."""
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
     except ModuleNotFoundError as error:
-        raise ValueError("this Python comes without its reference; take --corpus default, or a file") from error
+        raise ValueError(
+            "this Python lacks its reference manual (pydoc_data); use --corpus default, or a file"
+        ) from error
     return [paragraph for name in sorted(topics) for paragraph in re.split(r"\n\s*\n", topics[name])]
 
 

@@ -1,7 +1,6 @@
 """The training run that every practice lab shares: steps, measurements after an epoch, weight files, resuming.
 
-A lab subclasses `PracticeRun` and says three things: the loss of a batch, what is measured on held-out data, and what
-is shown at the end.
+A lab subclasses `PracticeRun` and defines the loss of a batch, the figures on held-out data, and the output at the end.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ class PracticeRun(EpochRun):
 
     @abstractmethod
     def loss(self, index: Tensor) -> Tensor:
-        """Return the loss of the examples of those numbers; random numbers come from `self.generator`."""
+        """Return the loss of the examples `index`; random numbers come from `self.generator`."""
 
     @abstractmethod
     def measure(self) -> Figures:
-        """Return figures of the averaged network on held-out data, without drawing from `self.generator`."""
+        """Return figures of the averaged network on held-out data, without using `self.generator`."""
 
     def show(self, directory: Path, curves: Curves) -> str:
         """Return text about the trained network; write its images to the directory and to the curves."""
         return ""
 
     def digest(self) -> str:
-        """Return hex digits that change with the training data: a run does not resume with other data."""
+        """Return hex digits that identify the training data; a run resumes only with the same data."""
         return ""
 
     def extra_state(self) -> State:
@@ -56,7 +55,7 @@ class PracticeRun(EpochRun):
         if (previous := state.get("data")) != (now := self.digest()):
             raise ValueError(
                 f"{path} was trained on other data ({previous}) than is there now ({now}); "
-                "give another --name to start a new run"
+                "use another --name to start a new run"
             )
         load_run_state(self, state)
 
@@ -91,13 +90,13 @@ Begin = Callable[[Any, Machine, Volume], PracticeRun]  # settings, machine, volu
 
 
 def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -> PracticeRun:
-    """Train a run until it ends or is stopped, save it, and return it."""
+    """Train a run until it is complete or stopped, save it, and return it."""
     machine = choose_machine(config.device, config.precision)
     return train_run(config, machine, volume, config.LAB, lambda: get_training(config, machine, volume))
 
 
 def digest_of(*parts: Tensor | str) -> str:
-    """Return 16 hex digits that change with tensors and texts."""
+    """Return 16 hex digits of a hash of tensors and texts."""
     sha256 = hashlib.sha256()
     for part in parts:
         sha256.update(part.encode() if isinstance(part, str) else part.cpu().contiguous().numpy().data)
@@ -114,7 +113,7 @@ def format_figures(figures: Figures) -> str:
 
 
 def main_of(config_class: type[PracticeSettings], get_training: Begin, description: str, following: str) -> int:
-    """Train by the command line's flags; return the exit code, 130 where the run was stopped and can resume."""
+    """Train; return the exit code, 130 if the run was stopped and can be resumed."""
     config = tyro.cli(config_class, prog=f"train {config_class.LAB}", description=description)
     run = train_model(config, Volume(), get_training)
     complete = run.epoch >= config.epochs
@@ -123,7 +122,7 @@ def main_of(config_class: type[PracticeSettings], get_training: Begin, descripti
 
 
 def trained(config_class: type[PracticeSettings], name: str, volume: Volume) -> State:
-    """Return the newest state of a run. Raise ValueError where there is none of that name."""
+    """Load the newest state of a run. Raises ValueError if there is none."""
     loaded = WeightFiles(config_class.runs_directory(volume) / name, config_class.LAB).load_latest()
     if loaded is None:
         raise ValueError(f"no trained {config_class.LAB} '{name}'; first: ./lab train {config_class.LAB} --name {name}")

@@ -31,7 +31,7 @@ from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
 DEPTH = 2  # times that height and width are halved
-MIN_LOG_SIGMA = -4.0  # a pixel is known to a fiftieth of its range at best, or the density would grow without end
+MIN_LOG_SIGMA = -4.0  # about 1/50 of the range of a pixel; without a bound the density could grow indefinitely
 
 
 class Posterior(NamedTuple):
@@ -54,7 +54,7 @@ class Bound(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """From an image to a distribution of z: two halvings, then a linear layer."""
+    """From an image to a distribution of z: two strided convolutions, then a linear layer."""
 
     def __init__(self, channels: int, height: int, width: int, latent: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """From z to the mean of an image, and one spread for all pixels, which is learned or given."""
+    """From z to the mean of an image, and a standard deviation for all pixels, learned or fixed."""
 
     def __init__(self, channels: int, height: int, width: int, latent: int, sigma: float | None) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Decoder(nn.Module):
 
 
 def reparametrize(q: Posterior, noise: Tensor) -> Tensor:
-    """Return z ~ q as mean + σ · noise: the chance lies outside, so a gradient goes through mean and σ."""
+    """Return z ~ q as mean + σ · noise, so gradients pass through mean and σ (reparametrization trick)."""
     return q.mean + (0.5 * q.log_var).exp() * noise  # (n, latent)
 
 
@@ -105,7 +105,7 @@ def negative_log_normal(x: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:
 
 
 class VAE(nn.Module):
-    """Encoder and decoder. sigma: the spread of a pixel around its mean; None: learned with the rest."""
+    """Encoder and decoder. sigma: standard deviation of a pixel; None: learned."""
 
     def __init__(self, channels: int, height: int, width: int, latent: int, sigma: float | None = None) -> None:
         super().__init__()
@@ -120,16 +120,16 @@ class VAE(nn.Module):
         return Bound(negative_log_normal(x, mean, self.decoder.sigma), kl.sum(dim=1), kl)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what comes back of images, taking the mean of q: float [n, c, h, h]."""
+        """Reconstruct images from the mean of q: float [n, c, h, h]."""
         return self.decoder(self.encoder(x).mean)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return images of z = noise [n, latent]: their means, without the pixels' spread, within [-1, 1]."""
+        """Return the mean images of z = noise [n, latent], clipped to [-1, 1]."""
         return self.decoder(noise).clamp(-1, 1)
 
 
 def objective(bound: Bound, kl_weight: float = 1.0, free_nats: float = 0.0) -> Tensor:
-    """Return what training minimizes: mean reconstruction + weight · KL.
+    """Return the training loss: mean reconstruction + weight · KL.
 
     kl_weight: 1 is the bound; below it while annealing (Bowman et al., 2016), above it a β-VAE (Higgins et al., 2017).
     free_nats: each number of z may have that much KL, on the batch's mean, at no cost (Kingma et al., 2016).
@@ -139,7 +139,7 @@ def objective(bound: Bound, kl_weight: float = 1.0, free_nats: float = 0.0) -> T
 
 
 def active_numbers(q: Posterior, min_variance: float = 0.01) -> int:
-    """Return how many numbers of z tell images apart: their means vary over images (Burda et al., 2016)."""
+    """Return the number of active dimensions of z, whose means vary over images (Burda et al., 2016)."""
     return int((q.mean.var(dim=0) > min_variance).sum())
 
 
@@ -181,12 +181,12 @@ class Training(PracticeRun):
 
     @cached_property
     def noise(self) -> Tensor:
-        """What z is sampled with wherever something is measured: the same at every measurement."""
+        """The noise for z in measurements, always the same."""
         noise = torch.randn(len(self.val), self.config.latent, generator=torch.Generator().manual_seed(0))
         return noise.to(self.machine.device)
 
     def kl_weight(self) -> float:
-        """Return what a nat of KL costs now."""
+        """Return the current weight of the KL."""
         batches = self.config.anneal * self.steps
         return self.config.beta * (min(1.0, self.global_step / batches) if batches else 1.0)
 
@@ -213,7 +213,7 @@ class Training(PracticeRun):
         sheet = visualize.grid(self.averaged.sample(z.to(self.machine.device)).cpu(), 8)
         curves.writer.add_image("samples", sheet, self.global_step)
         visualize.to_image(sheet).save(directory / "samples.png")
-        return f"images that nobody drew: {directory / 'samples.png'}"
+        return f"samples: {directory / 'samples.png'}"
 
     def extra_state(self) -> State:
         return {**super().extra_state(), "channels": self.data.channels, "height": self.data.height}
@@ -238,12 +238,12 @@ def get_training(
 
 
 def model_from(state: State) -> VAE:
-    """Return the averaged network that a weights file holds, in eval mode."""
+    """Return the averaged network of a weights file, in eval mode."""
     return training.averaged(get_model(Config.of(state["config"]), state["channels"], state["height"]), state)
 
 
 def main() -> int:
-    """Train by the command line's flags; return the exit code."""
+    """Train; return the exit code."""
     return training.main_of(Config, get_training, __doc__, "./lab train vae --set sigma=4")
 
 

@@ -1,6 +1,6 @@
-"""The Vision Transformer (Dosovitskiy et al., 2020), of lab 1's encoder: an image is a sentence of patches.
+"""The Vision Transformer (Dosovitskiy et al., 2020) from lab 1's encoder: an image is a sequence of patches.
 
-Read it from top to bottom: the model, where it looks, the images, the run. Shapes stand at the end of the line: batch
+Read it from top to bottom: the model, its attention, the images, the run. Shapes stand at the end of the line: batch
 images of n = (side / patch)² patches, each a vector of d_model numbers.
 
     python -m services.ws_mdl.practice.vit --data digits
@@ -35,7 +35,7 @@ from vla_modelkit.training.weights import State
 
 
 class PatchEmbedding(nn.Module):
-    """A vector of each square of an image: one linear layer for all, which a convolution in strides of its size is."""
+    """A linear embedding of each patch, written as a convolution whose stride is its kernel size."""
 
     def __init__(self, channels: int, patch: int, d_model: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class VisionTransformer(nn.Module):
         self.encoder = build_stack(d_model, N, h, d_ff, dropout, seq, positions=positions)
         self.head = nn.Linear(d_model, classes)
         initialize(self)
-        nn.init.normal_(self.head.weight, std=0.02)  # it begins without an opinion: each class as likely as any
+        nn.init.normal_(self.head.weight, std=0.02)  # all classes start about equally likely
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a score for each class [batch, classes] of images float [batch, channels, side, side]."""
@@ -72,7 +72,7 @@ class VisionTransformer(nn.Module):
         return self.head(x[:, 0])
 
 
-# --- where does it look? ------------------------------------------------------------------------------------
+# --- attention roll-out -----------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
@@ -85,7 +85,7 @@ def attention_of(model: VisionTransformer, x: Tensor) -> Tensor:
 
 
 def rollout(maps: Tensor) -> Tensor:
-    """Return what the class token has taken from each patch, through all layers: float [batch, grid, grid], sum 1.
+    """Return the attention roll-out from the class token to each patch: float [batch, grid, grid], sum 1.
 
     Attention roll-out (Abnar & Zuidema, 2020): a layer mixes tokens by its heads' mean, half of each token going around
     it by the residual connection; the mixtures of all layers are multiplied. maps: as `attention_of` returns them.
@@ -100,7 +100,7 @@ def rollout(maps: Tensor) -> Tensor:
 
 
 def plot_rollouts(model: VisionTransformer, x: Tensor) -> Figure:
-    """Return images [batch, channels, side, side], and below each where the class token has looked."""
+    """Plot images [batch, channels, side, side], and their attention roll-outs below."""
     figure = Figure(figsize=(1.2 * len(x), 2.6), layout="constrained")
     axes = figure.subplots(2, len(x), squeeze=False)
     for column, weights in enumerate(rollout(attention_of(model, x)).cpu()):
@@ -118,7 +118,7 @@ def plot_rollouts(model: VisionTransformer, x: Tensor) -> Figure:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Images to learn from, and held-out ones."""
+    """Training and held-out images."""
 
     train: images.LabelledImages
     val: images.LabelledImages
@@ -128,7 +128,7 @@ class Labelled:
 
 
 def load(config: Config, volume: Volume) -> Labelled:
-    """Return images with classes. Raise ValueError where they cannot be had or told apart."""
+    """Load labelled images. Raises ValueError if they are not available or have only one class."""
     for path in (volume.path("datasets") / config.data, Path(config.data).expanduser()):
         is_dataset = path.is_dir() and ((path / "meta").is_dir() or any(path.glob("*.hdf5")))
         if is_dataset and config.data not in images.NAMED:
@@ -137,9 +137,9 @@ def load(config: Config, volume: Volume) -> Labelled:
 
 
 def frames(directory: Path, config: Config) -> Labelled:
-    """Return a data set's front camera; the class is the instruction. The last episodes of each task are held out.
+    """Load a data set's front camera; the class is the instruction. The last episodes of each task are held out.
 
-    Frames of one episode are nearly the same image, so an episode is held out whole or not at all.
+    Frames of an episode are nearly identical, so whole episodes are held out.
     """
     dataset = open_dataset(directory)
     if text := marks.leave_out(dataset).left_out:
@@ -150,12 +150,12 @@ def frames(directory: Path, config: Config) -> Labelled:
         raise DatasetError(f"{dataset.name} has no images {key}; it has {', '.join(dataset.video_keys) or 'none'}")
     tasks = tuple(dict.fromkeys(episode.tasks[0] for episode in dataset.episodes))
     if len(tasks) < 2:
-        raise ValueError(f"{dataset.name} has one task, '{tasks[0]}'; expected 2 at least to tell apart")
+        raise ValueError(f"{dataset.name} has one task, '{tasks[0]}'; expected 2 at least")
     val_episodes: set[int] = set()
     for task in tasks:
         of_task = [episode.index for episode in dataset.episodes if episode.tasks[0] == task]
         if len(of_task) < 2:
-            raise ValueError(f"the task '{task}' has 1 episode; expected 2 at least: one to learn, one to measure")
+            raise ValueError(f"the task '{task}' has 1 episode; expected 2 at least: one for training, one held out")
         val_episodes.update(of_task[-max(1, round(config.held_fraction * len(of_task))) :])
     x = images_of(dataset, dataset.episodes, [key], config.side, lambda done, total: None)[:, 0]
     labels = torch.tensor(
@@ -172,7 +172,7 @@ def frames(directory: Path, config: Config) -> Labelled:
 
 
 def random_shift(x: Tensor, max_shift: int, generator: torch.Generator) -> Tensor:
-    """Return images [batch, channels, side, side], each moved by up to `most` pixels; its edge is repeated."""
+    """Shift images [batch, channels, side, side] randomly by up to max_shift pixels, with edge padding."""
     side, limit = x.shape[-1], min(max_shift, x.shape[-1] // 4)
     shift = torch.randint(-limit, limit + 1, (2, len(x), 1), generator=generator)
     rows, columns = (torch.arange(side) + shift).clamp(0, side - 1).to(x.device)  # each (batch, side)
@@ -213,7 +213,7 @@ class Training(PracticeRun):
     def show(self, directory: Path, curves: Curves) -> str:
         figure = plot_rollouts(self.averaged, self.data.val.x[:10])
         curves.writer.add_figure("roll-out", figure, self.global_step)
-        return f"where it looks: {shown(save(figure, directory / 'rollout.png'))}"
+        return f"attention roll-outs: {shown(save(figure, directory / 'rollout.png'))}"
 
     def extra_state(self) -> State:
         val = self.data.val
@@ -240,13 +240,13 @@ def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
 
 
 def model_from(state: State) -> VisionTransformer:
-    """Return the averaged network that a weights file holds, in eval mode."""
+    """Return the averaged network of a weights file, in eval mode."""
     model = get_model(Config.of(state["config"]), state["height"], state["channels"], len(state["classes"]))
     return training.averaged(model, state)
 
 
 def main() -> int:
-    """Train by the command line's flags; return the exit code."""
+    """Train; return the exit code."""
     return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
 
 

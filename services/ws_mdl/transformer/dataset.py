@@ -1,4 +1,4 @@
-"""From sentence pairs to batches of token ids: encoded once, sorted by length so that little is padding."""
+"""From sentence pairs to batches of token ids, sorted by length to minimize padding."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Special(NamedTuple):
 
 
 def split_pairs(pairs: Pairs, val_fraction: float, seed: int = 0) -> tuple[Pairs, Pairs]:
-    """Return (training, validation) pairs. No source sentence is in both, also one with several translations."""
+    """Return (training, validation) pairs. No source sentence is in both, even with several translations."""
     sources = sorted({source for source, _ in pairs})
     if len(sources) < 2:
-        raise ValueError(f"{len(sources)} different source sentences; expected 2 at least: one to learn, one to check")
+        raise ValueError(f"{len(sources)} different source sentences; expected at least 2, for training and validation")
     count = min(max(round(val_fraction * len(sources)), 1), len(sources) - 1)
     val_sources = set(random.Random(seed).sample(sources, count))
     return [p for p in pairs if p[0] not in val_sources], [p for p in pairs if p[0] in val_sources]
@@ -49,7 +49,7 @@ def split_pairs(pairs: Pairs, val_fraction: float, seed: int = 0) -> tuple[Pairs
 class PairDataset(Dataset):
     """Sentence pairs as token ids, encoded once. `skipped` and `cut` count those with more than `seq` tokens.
 
-    too_long: "skip" leaves such pairs out, "cut" shortens them. Raises ValueError where nothing is left.
+    too_long: "skip" omits such pairs, "cut" truncates them. Raises ValueError if no pair is left.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PairDataset(Dataset):
             self.examples.append(Example(source.ids[: seq - 2], target.ids[: seq - 1]))
         if not self.examples:
             raise ValueError(
-                f"of {len(pairs)} sentence pairs none has at most seq = {seq} tokens; allow more by --set seq=N"
+                f"all {len(pairs)} sentence pairs have more than seq = {seq} tokens; increase it with --set seq=N"
             )
 
     def __len__(self) -> int:
@@ -88,20 +88,20 @@ class PairDataset(Dataset):
 
 
 def causal_mask(size: int) -> Tensor:
-    """Return bool [1, size, size]: word i may look at itself and at the words before it."""
+    """Return bool [1, size, size]: token i attends to itself and to earlier tokens."""
     return torch.ones(1, size, size, dtype=torch.bool).tril()
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
-    """Return bool [batch, 1, 1, seq]: every query may look at the real tokens only."""
+    """Return bool [batch, 1, 1, seq]: queries attend to tokens that are not padding."""
     return (ids != pad)[:, None, None, :]
 
 
 class Batch(NamedTuple):
-    """Some sentence pairs, each side padded to its longest sentence.
+    """A batch of sentence pairs, each side padded to its longest sentence.
 
-    `real` are the places of the real label tokens in the flattened label: the loss is computed there only, and since
-    they are known before the batch goes to a GPU, nothing has to wait for the GPU to count them.
+    `real` are the indices of the real tokens in the flattened label, where the loss is computed. They are known before
+    the batch goes to a GPU, so nothing has to synchronize with it.
     """
 
     encoder_input: Tensor  # int64 (batch, src seq): [SOS] source [EOS] [PAD] …
@@ -112,20 +112,20 @@ class Batch(NamedTuple):
     real: Tensor  # int64 (real label tokens)
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch on a device; from pinned memory the copy does not block."""
+        """Copy the batch to a device; from pinned memory the copy does not block."""
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 def pad_rows(rows: Sequence[list[int]], pad: int, width: int | None = None) -> Tensor:
-    """Return int64 [rows, width], filled up with `pad`; without a width that of the longest row."""
+    """Pad rows to int64 [rows, width]; default width: the longest row."""
     width = width or max(len(row) for row in rows)
     return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
 
 
 def make_batch(examples: Sequence[Example], src: Special, tgt: Special, width: int | None = None) -> Batch:
-    """Return the batch of some examples, padded to `width` tokens or to the longest.
+    """Return a batch of examples, padded to `width` tokens or to the longest.
 
-    The decoder's mask needs no padding: padding comes last, so no real word ever looks at it.
+    The decoder's mask ignores padding: it comes last, so no real token attends to it.
     """
     encoder_input = pad_rows([[src.sos, *e.src, src.eos] for e in examples], src.pad, width)
     decoder_input = pad_rows([[tgt.sos, *e.tgt] for e in examples], tgt.pad, width)
@@ -173,13 +173,14 @@ BilingualDataset = TranslationDataset
 
 
 class BucketSampler(Sampler[list[int]]):
-    """Batches of examples of like length, at most `batch_tokens` padded tokens on either side.
+    """Batches of examples of similar length, with at most `batch_tokens` padded tokens per side.
 
-    The order depends on seed and epoch only, so a run that was stopped goes on with the very next batch
-    (`set_position`). With several processes each takes every world-th batch, and all have equally many.
+    The order depends on seed and epoch only, so a run resumes at the next batch (`set_position`). With several
+    processes each takes every world-th batch, and all have the same number.
     """
 
-    POOL = 50  # batches' worth of examples that are sorted together: like lengths, but other neighbours each epoch
+    # Batches' worth of examples that are sorted together: similar lengths, but different batches in each epoch
+    POOL = 50
 
     def __init__(
         self, lengths: list[tuple[int, int]], batch_tokens: int, *, shuffle: bool, seed: int = 0,
@@ -190,7 +191,7 @@ class BucketSampler(Sampler[list[int]]):
         self.set_position(0)
 
     def set_position(self, epoch: int, done: int = 0) -> None:
-        """Choose the epoch, and how many of its batches were done before."""
+        """Set the epoch and the number of its finished batches."""
         batches = self._batches(epoch)
         usable = len(batches) - len(batches) % self.world if self.world > 1 else len(batches)
         self.batches = batches[self.rank : usable : self.world]
@@ -218,7 +219,7 @@ class BucketSampler(Sampler[list[int]]):
         return batches
 
     def _cut(self, order: list[int]) -> Iterator[list[int]]:
-        """Yield the order in pieces of at most batch_tokens; a sentence longer than that comes alone."""
+        """Split the order into batches of at most batch_tokens; a longer sentence forms its own batch."""
         batch, longest = [], 0
         for index in order:
             longest = max(longest, *self.lengths[index])
@@ -231,7 +232,7 @@ class BucketSampler(Sampler[list[int]]):
 
 
 class CountSampler(BucketSampler):
-    """Batches of `size` examples in a drawn order, whatever their length, as the course has them."""
+    """Batches of `size` examples in random order, regardless of length, as in the course."""
 
     def __init__(self, lengths: list[tuple[int, int]], size: int, *, seed: int = 0, rank: int = 0, world: int = 1):
         self.size = size
@@ -246,11 +247,11 @@ class CountSampler(BucketSampler):
 def get_loader(
     dataset: PairDataset, sampler: BucketSampler, src: Special, tgt: Special, width: int | None = None
 ) -> DataLoader:
-    """Return the DataLoader of a dataset, padded as `make_batch` has it; its batches come ready for `Batch.to`."""
+    """Return a DataLoader of `Batch`es, made by `make_batch`, in pinned memory if there is a GPU."""
     return DataLoader(
         dataset,
         batch_sampler=sampler,
         collate_fn=lambda examples: make_batch(examples, src, tgt, width),
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # its own, or each epoch would draw a number from the model's
+        generator=torch.Generator(),  # its own, else each epoch would use the global generator
     )

@@ -1,8 +1,8 @@
 """From source sentences to translations, with a trained model.
 
-Greedy search takes the best word at each step, beam search keeps several. Both take a batch of sentences, drop those
-that have ended, and keep keys and values of earlier words in a cache. Without it (`use_cache=False`) everything is
-computed again at each step, which is slower and gives the same translations.
+Greedy search takes the best token at each step, beam search keeps several hypotheses. Both work on batches, drop
+finished sentences, and cache keys and values of earlier tokens. Without the cache (`use_cache=False`) each step
+recomputes everything: slower, with the same translations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vla_modelkit.training.weights import WeightFiles
 
 
 class NextWord:
-    """Scores for each sentence's next word, given the words so far."""
+    """Scores for each sentence's next token, given the tokens so far."""
 
     def __init__(
         self, model: Transformer, source: Tensor, source_mask: Tensor, special: Special, use_cache: bool
@@ -35,12 +35,12 @@ class NextWord:
         self.source_mask = source_mask  # (batch, 1, 1, src seq)
         self.encoder_output = model.encode(source, source_mask)  # (batch, src seq, d_model)
         self.cache = model.new_cache() if use_cache else None
-        self.never = [special.pad, special.sos]  # these are no words
+        self.never = [special.pad, special.sos]  # never generated
 
     def logits(self, ids: Tensor) -> Tensor:
-        """Return float [batch, vocabulary], the logits after `words` [batch, words so far]."""
+        """Return the logits of the next token, float [batch, vocabulary]; ids [batch, tokens so far]."""
         if self.cache:
-            ids, mask = ids[:, -1:], None  # the last word may look at all before it
+            ids, mask = ids[:, -1:], None  # the last token attends to all cached ones
         else:
             mask = causal_mask(ids.shape[1]).to(ids.device)
         x = self.model.decode(self.encoder_output, self.source_mask, ids, mask, self.cache)
@@ -65,7 +65,7 @@ def greedy_decode(
     """
     next_word = NextWord(model, source, source_mask, special, use_cache)
     tokens = torch.full((len(source), 1), special.sos, device=source.device)
-    row_of = torch.arange(len(source), device=source.device)  # which sentence each row still open is
+    row_of = torch.arange(len(source), device=source.device)  # sentence of each unfinished row
     translations: list[list[int]] = [[] for _ in source]
     while len(row_of) and tokens.shape[1] < max_len:
         best = next_word.logits(tokens).argmax(dim=-1)  # (batch)
@@ -93,11 +93,10 @@ def beam_search(
     beam: int = 4, penalty: float = 0.6, use_cache: bool = True,
     watch: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> list[list[int]]:  # fmt: skip
-    """Return each sentence's best translation as ids among `beam` kept at every step; see greedy_decode for the rest.
+    """Return each sentence's translation by beam search of width `beam`; other arguments as in greedy_decode.
 
     penalty: 0 compares log probabilities, which favours short translations; larger values favour longer ones.
-    watch: called at every step with, of each that is kept [batch, beam], whose continuation it is, its word, and the
-    log probability of all of it.
+    watch: called at every step with the hypotheses' parents, tokens and log probabilities, each [batch, beam].
     """
     if beam < 1:
         raise ValueError(f"beam is {beam}; expected at least 1")
@@ -105,14 +104,14 @@ def beam_search(
     next_word = NextWord(model, source, source_mask, special, use_cache)
     next_word.select(torch.arange(batch, device=device).repeat_interleave(beam))  # (batch · beam) rows from here on
     tokens = torch.full((batch * beam, 1), special.sos, device=device)
-    total = torch.full((batch, beam), float("-inf"), device=device)  # log probability of each kept translation
-    total[:, 0] = 0.0  # at first all are equal, so only one counts
+    total = torch.full((batch, beam), float("-inf"), device=device)  # log probability of each hypothesis
+    total[:, 0] = 0.0  # all hypotheses start equal, so only one counts
     ended = torch.zeros(batch, beam, dtype=torch.bool, device=device)
     length = torch.zeros(batch, beam, device=device)
     while tokens.shape[1] < max_len and not ended.all():
         log_p = next_word.logits(tokens).log_softmax(dim=-1).view(batch, beam, -1)
         log_p[ended] = float("-inf")
-        log_p[..., special.pad][ended] = 0.0  # one that has ended goes on with padding, at no cost
+        log_p[..., special.pad][ended] = 0.0  # a finished hypothesis continues with padding at no cost
         candidates = total[..., None] + log_p  # (batch, beam, vocabulary)
         lengths = length + (~ended)
         ranks = candidates / length_factor(lengths, penalty)[..., None]
@@ -126,19 +125,19 @@ def beam_search(
         rows = (parent + beam * torch.arange(batch, device=device)[:, None]).flatten()
         tokens = torch.cat([tokens[rows], word.view(-1, 1)], dim=1)
         next_word.select(rows)
-    cut_off = ~ended & ended.any(dim=1, keepdim=True)  # by max_len: they win only where none has ended
+    cut_off = ~ended & ended.any(dim=1, keepdim=True)  # truncated hypotheses win only if none has finished
     winner = (total / length_factor(length, penalty)).masked_fill(cut_off, float("-inf")).argmax(dim=1)  # (batch)
     best_ids = tokens.view(batch, beam, -1)[torch.arange(batch, device=device), winner, 1:].tolist()
     return [ids[: ids.index(special.eos)] if special.eos in ids else ids for ids in best_ids]
 
 
 def encode_sources(sentences: list[str], tokenizer_src: Tokenizer, seq: int) -> Tensor:
-    """Return int64 [sentences, longest]: [SOS] source [EOS] [PAD] …; raise ValueError for one longer than `seq`."""
+    """Return int64 [sentences, longest]: [SOS] source [EOS] [PAD] …. Raises ValueError for more than `seq` tokens."""
     special = Special.of(tokenizer_src)
     rows = [[special.sos, *encoding.ids, special.eos] for encoding in tokenizer_src.encode_batch(sentences)]
     for sentence, row in zip(sentences, rows, strict=True):
         if len(row) == 2:
-            raise ValueError(f"sentence {sentence!r} has no words; expected at least one")
+            raise ValueError(f"sentence {sentence!r} is empty; expected at least one word")
         if len(row) > seq:
             raise ValueError(f"sentence {sentence[:40]!r}… has {len(row)} tokens; the model takes at most {seq}")
     return pad_rows(rows, special.pad)
@@ -151,7 +150,7 @@ def translate(
     """Return the translations, in the order of the sentences; beam 1 is greedy search."""
     device = next(model.parameters()).device
     pad, special = Special.of(tokenizer_src).pad, Special.of(tokenizer_tgt)
-    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # like lengths together
+    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # batches of similar length
     translations = [""] * len(sentences)
     for start in range(0, len(order), batch):
         numbers = order[start : start + batch]
@@ -171,7 +170,7 @@ def translate(
 
 
 class Trained(NamedTuple):
-    """A model, ready to translate, with all that belongs to it."""
+    """A trained model with its configuration and tokenizers."""
 
     model: Transformer
     config: Config
@@ -181,24 +180,26 @@ class Trained(NamedTuple):
 
 
 def find_run(volume: Volume, name: str | None) -> Path:
-    """Return the directory of a run with weights, without a name of the one trained last. Raises ValueError."""
+    """Return the directory of a trained run; None: the newest. Raises ValueError if there is none."""
     return run_files(Config, PREFIX, volume, name).directory
 
 
 def load_trained(directory: Path, device: str = "auto", epoch: int | None = None) -> Trained:
-    """Return a run's model after an epoch, else its newest.
+    """Load a run's model after an epoch; None: the newest.
 
-    Raises ValueError for weights or tokenizers that are not there, damaged, or do not fit.
+    Raises ValueError for missing, damaged or mismatched weights or tokenizers.
     """
     machine, files = choose_machine(device), WeightFiles(directory, PREFIX)
     checkpoint = files.load_latest(machine.device) if epoch is None else files.load_epoch(epoch, machine.device)
     if checkpoint is None:
-        raise ValueError(f"{directory} holds no weights")
+        raise ValueError(f"no weights in {directory}")
     path, state = checkpoint
     if "config" not in state:
-        raise ValueError(f"{path} does not say its configuration; `train` with the same settings takes it over first")
+        raise ValueError(
+            f"{path} has no configuration; first resume it with `./lab train transformer` and the same settings"
+        )
     config = Config.of(state["config"])
     source, target = (load_tokenizer(directory / f"tokenizer_{language}.json") for language in config.languages)
     model = get_model(config, source.get_vocab_size(), target.get_vocab_size()).to(machine.device)
-    load_into(model, path, state, config.stored(), "put back the tokenizers it was trained with")
+    load_into(model, path, state, config.stored(), "restore the tokenizers of its training")
     return Trained(model.eval(), config, source, target, path)

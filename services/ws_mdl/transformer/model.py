@@ -24,7 +24,7 @@ POSITIONS = ("sinusoidal", "learned", "rotary", "relative")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
-# --- words and places ---------------------------------------------------------------------------------------
+# --- words and positions -------------------------------------------------------------------------------------
 
 
 class InputEmbeddings(nn.Module):
@@ -53,10 +53,10 @@ def sinusoids(seq: int, d_model: int) -> Tensor:
 
 
 class PositionalEncoding(nn.Module):
-    """Adds to each vector where it stands in the sentence, since attention itself does not see any order.
+    """Adds each token's position to its vector, since attention itself is order-invariant.
 
-    kind: "sinusoidal" (the paper's table), "learned" (a table that is trained), or "rotary" and "relative", which add
-    nothing here: then `RotaryEncoding` turns queries and keys, or `RelativeBias` adds to their scores.
+    kind: "sinusoidal" (the paper's table), "learned" (a trained table), or "rotary" and "relative", which add nothing
+    here: `RotaryEncoding` rotates queries and keys instead, `RelativeBias` adds to their scores.
     """
 
     def __init__(self, d_model: int, seq: int, dropout: float, kind: str = "sinusoidal") -> None:
@@ -71,16 +71,16 @@ class PositionalEncoding(nn.Module):
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         end = offset + x.shape[1]
         if end > self.seq:
-            raise ValueError(f"a sentence of {end} tokens; the model was built for at most seq = {self.seq}")
+            raise ValueError(f"sentence of {end} tokens exceeds the model's seq = {self.seq}")
         if self.pe is not None:
             x = x + self.pe[:, offset:end]  # (batch, seq, d_model) + (1, seq, d_model)
         return self.dropout(x)
 
 
 class RotaryEncoding(nn.Module):
-    """Turns pairs of numbers by an angle that grows with the position (Su et al., 2021).
+    """Rotates pairs of dimensions by an angle proportional to the position (Su et al., 2021).
 
-    The product of a turned query and a turned key depends only on how far apart they stand.
+    The product of a rotated query and a rotated key depends on their distance only.
     """
 
     def __init__(self, d_k: int, seq: int) -> None:
@@ -97,26 +97,26 @@ class RotaryEncoding(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """Adds to each head's scores a learned number for how far before or behind the query a key stands (T5, 2020).
+    """Adds a learned bias per head and signed distance of query and key to the scores (T5, 2020).
 
-    Distances below `near` have a number each, longer ones share theirs with more and more others, and from about `far`
-    on all are alike: so a sentence may be longer than any that was learned from.
+    Distances below `near` have their own bias. Longer ones share logarithmic buckets, and all from about `far` on share
+    one, so sentences may be longer than in training.
     """
 
     def __init__(self, h: int, near: int = 8, far: int = 64, buckets: int = 16) -> None:
         super().__init__()
         self.near, self.far, self.buckets = near, far, buckets
-        self.table = nn.Parameter(torch.zeros(2 * buckets, h))  # before and at the query; behind it
+        self.table = nn.Parameter(torch.zeros(2 * buckets, h))  # keys up to the query; keys after it
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the table's row for each distance int64, key minus query: rows from `buckets` on for keys behind."""
+        """Return the table's row for each distance int64, key minus query; from `buckets` on for later keys."""
         size = distance.abs()
         beyond = (size.clamp(min=1) / self.near).log() / math.log(self.far / self.near)  # 0 at near, 1 at far
         shared = (self.near + beyond * (self.buckets - self.near)).long().clamp(max=self.buckets - 1)
         return torch.where(size < self.near, size, shared) + self.buckets * (distance > 0)
 
     def forward(self, queries: int, keys: int, offset: int = 0) -> Tensor:
-        """Return what is added to the scores of queries from place `offset` on, float [1, h, queries, keys]."""
+        """Return the bias on the scores of queries from position `offset` on, float [1, h, queries, keys]."""
         positions = torch.arange(max(keys, offset + queries), device=self.table.device)
         distance = positions[:keys] - positions[offset : offset + queries, None]  # (queries, keys)
         return self.table[self.bucket(distance)].permute(2, 0, 1).unsqueeze(0)
@@ -126,7 +126,7 @@ class RelativeBias(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """The first step of the lesson: one head, no mask. Each word asks all words, and takes what answers."""
+    """The first step of the lesson: one head, no mask. Each word attends to all words."""
 
     def __init__(self, d_model: int, d_k: int) -> None:
         super().__init__()
@@ -144,14 +144,14 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor,
     mask: Tensor | None = None, dropout: float = 0.0, need_weights: bool = False, bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Return softmax(query · keyᵀ / √d_k) · value, and the softmax's weights where they are asked for, else None.
+    """Return softmax(query · keyᵀ / √d_k) · value, and the softmax's weights if need_weights, else None.
 
     query [batch, h, queries, d_k]; key and value [batch, h, keys, d_k]; mask bool, broadcast to [batch, h, queries,
-    keys]: every query must see a key; bias float, likewise: added to the scores. Without the weights one fused kernel
-    does it all, and they are never in memory.
+    keys]: every query must see a key; bias float, of the same shape: added to the scores. Without need_weights a fused
+    kernel computes all of it and never stores the weights.
     """
     learns_in_bf16 = query.dtype == torch.bfloat16 and query.requires_grad
-    # On a CPU there is no fused kernel with dropout, and the one for gradients in bf16 takes five times as long.
+    # On a CPU there is no fused kernel with dropout, and its backward pass in bf16 takes five times as long.
     unfused = query.device.type == "cpu" and (dropout > 0 or learns_in_bf16)
     if not need_weights and not unfused:
         if bias is not None:
@@ -167,7 +167,7 @@ def attention(
 
 
 class KeyValueCache:
-    """The keys and values that an attention block has computed for earlier words of the translation.
+    """The keys and values of an attention block for earlier words of the translation.
 
     grows: true for self-attention, which adds a word at each step; false for cross-attention, whose keys and values
     come from the encoder and stay as they are.
@@ -186,22 +186,22 @@ class KeyValueCache:
         return not self.grows and self.key is not None
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all keys and values: those kept, then the new ones."""
+        """Append keys and values; return all of them."""
         if self.key is not None:
             key, value = torch.cat([self.key, key], dim=-2), torch.cat([self.value, value], dim=-2)
         self.key, self.value = key, value
         return key, value
 
     def select(self, rows: Tensor) -> None:
-        """Keep these sentences of the batch, in this order; a row may come more than once."""
+        """Keep these rows of the batch, in this order; a row may occur more than once."""
         if self.key is not None:
             self.key, self.value = self.key[rows], self.value[rows]
 
 
 class MultiHeadAttentionBlock(nn.Module):
-    """h attentions side by side, each with its own view of d_k numbers, joined by a linear layer.
+    """h attention heads of d_k dimensions each, joined by a linear layer.
 
-    With `need_weights` set, `attention_scores` [batch, h, queries, keys] keeps the last call's weights for pictures.
+    With `need_weights` set, `attention_scores` [batch, h, queries, keys] stores the last call's weights for plots.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class MultiHeadAttentionBlock(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Return [batch, queries, d_model]; k and v come before those in `cache` are added."""
+        """Return [batch, queries, d_model]; keys and values in `cache` precede those of k and v."""
         offset = len(cache) if cache is not None else 0
         query = self.split_heads(self.w_q(q))  # (batch, h, queries, d_k)
         if self.rotary:
@@ -248,11 +248,11 @@ class MultiHeadAttentionBlock(nn.Module):
         return x.unflatten(-1, (self.h, self.d_k)).transpose(1, 2)  # (batch, seq, d_model) -> (batch, h, seq, d_k)
 
 
-# --- what stands around attention ---------------------------------------------------------------------------
+# --- around attention ----------------------------------------------------------------------------------------
 
 
 class LayerNormalization(nn.Module):
-    """alpha · (x - mean) / √(variance + eps) + bias, mean and variance over each vector's own numbers."""
+    """alpha · (x - mean) / √(variance + eps) + bias, mean and variance over each vector."""
 
     def __init__(self, features: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ class LayerNormalization(nn.Module):
 
 
 class FeedForwardBlock(nn.Module):
-    """Two linear layers with a bend between them, for each position alone."""
+    """Two linear layers with a nonlinearity between them, applied to each position separately."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float, activation: str = "relu") -> None:
         super().__init__()
@@ -279,9 +279,9 @@ class FeedForwardBlock(nn.Module):
 
 
 class ResidualConnection(nn.Module):
-    """The way around a sublayer: x + sublayer(norm(x)) before it ("pre"), or norm(x + sublayer(x)) after it ("post").
+    """The connection around a sublayer: x + sublayer(norm(x)) ("pre"), or norm(x + sublayer(x)) ("post").
 
-    The paper normalizes after; the course, and most models since, before, which trains without a careful warm-up.
+    The paper normalizes after; the course and most later models before, which trains without a careful warm-up.
     """
 
     def __init__(self, features: int, dropout: float, norm: str = "pre") -> None:
@@ -297,7 +297,7 @@ class ResidualConnection(nn.Module):
 
 
 def final_norm(features: int, norm: str) -> nn.Module:
-    """Return what ends a stack: with "pre" nothing has normalized the last sum yet, with "post" the last block has."""
+    """Return the last layer of a stack: with "pre" a norm, with "post" nothing, since the last block normalizes."""
     return LayerNormalization(features) if norm == "pre" else nn.Identity()
 
 
@@ -305,7 +305,7 @@ def final_norm(features: int, norm: str) -> nn.Module:
 
 
 class EncoderBlock(nn.Module):
-    """Words of the source look at each other, then each is worked on alone."""
+    """Self-attention among source words, then feed-forward per word."""
 
     def __init__(
         self, features: int, self_attention_block: MultiHeadAttentionBlock, feed_forward_block: FeedForwardBlock,
@@ -339,7 +339,7 @@ LayerCache = tuple[KeyValueCache, KeyValueCache]  # of a decoder block's self-at
 
 
 class DecoderBlock(nn.Module):
-    """Words of the translation look at those before them, then at the source, then each is worked on alone."""
+    """Causal self-attention among target words, cross-attention to the source, then feed-forward per word."""
 
     def __init__(
         self, features: int, self_attention_block: MultiHeadAttentionBlock,
@@ -383,7 +383,7 @@ class Decoder(nn.Module):
 
 
 class ProjectionLayer(nn.Module):
-    """Each vector becomes a score for every word of the target vocabulary."""
+    """Projects each vector to a score for every word of the target vocabulary."""
 
     def __init__(self, d_model: int, vocab_size: int) -> None:
         super().__init__()
@@ -397,7 +397,7 @@ class ProjectionLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder, decoder, and the layers where words go in and come out."""
+    """Encoder, decoder, embeddings and projection."""
 
     def __init__(
         self, encoder: Encoder, decoder: Decoder, src_embed: InputEmbeddings, tgt_embed: InputEmbeddings,
@@ -413,7 +413,7 @@ class Transformer(nn.Module):
         self.projection_layer = projection_layer
 
     def encode(self, src: Tensor, src_mask: Tensor | None) -> Tensor:
-        """Return what the encoder makes of token ids [batch, seq]: float [batch, seq, d_model]."""
+        """Encode token ids [batch, seq] to float [batch, seq, d_model]."""
         return self.encoder(self.src_pos(self.src_embed(src)), src_mask)
 
     def decode(
@@ -422,7 +422,7 @@ class Transformer(nn.Module):
     ) -> Tensor:  # fmt: skip
         """Return float [batch, seq, d_model] for the target ids [batch, seq].
 
-        With `cache` (from `new_cache`), tgt holds only the words that no earlier call has seen.
+        With `cache` (from `new_cache`), tgt has only the tokens that are not in the cache.
         """
         offset = len(cache[0][0]) if cache else 0
         return self.decoder(self.tgt_pos(self.tgt_embed(tgt), offset), encoder_output, src_mask, tgt_mask, cache)
@@ -436,7 +436,7 @@ class Transformer(nn.Module):
         return self.project(self.decode(self.encode(src, src_mask), src_mask, tgt, tgt_mask))
 
     def new_cache(self) -> list[LayerCache]:
-        """Return an empty cache for `decode`: a pair for each decoder block."""
+        """Return an empty cache for `decode`: a pair per decoder block."""
         return [(KeyValueCache(grows=True), KeyValueCache(grows=False)) for _ in self.decoder.layers]
 
 
@@ -448,18 +448,16 @@ def build_transformer(
     """Return a Transformer with Xavier-uniform weights; the defaults are the paper's base model, normalized before.
 
     norm: "pre" or "post". activation: "relu" or "gelu". positions: "sinusoidal", "learned", "rotary" or "relative".
-    tied: the target's embedding and the projection share their weights. Raises ValueError for what does not fit.
+    tied: the target's embedding and the projection share their weights. Raises ValueError for invalid values.
     """
     choices = (("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS))
     for name, value, names in choices:
         if value not in names:
-            raise ValueError(f"{name} {value!r} is not known; choose {', '.join(names)}")
+            raise ValueError(f"unknown {name} {value!r}; choose {', '.join(names)}")
     if h < 1 or d_model % h != 0:
         raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads; choose h that divides d_model")
     if (d_model if positions != "rotary" else d_model // h) % 2 != 0:
-        raise ValueError(
-            f"positions come in pairs of sine and cosine; d_model {d_model} with h = {h} leaves an odd one"
-        )
+        raise ValueError(f"positions need an even width for sine and cosine; got d_model {d_model}, h = {h}")
     rotary = RotaryEncoding(d_model // h, max(src_seq, tgt_seq)) if positions == "rotary" else None
 
     def self_attention() -> MultiHeadAttentionBlock:
@@ -503,9 +501,9 @@ def get_model(config: Config, vocab_src_len: int, vocab_tgt_len: int) -> Transfo
 
 
 class TranslationLoss(nn.Module):
-    """Cross-entropy with label smoothing, summed over the real words of a batch; a module, to be compiled and shared.
+    """Cross-entropy with label smoothing, summed over a batch's real tokens; a module, for torch.compile and DDP.
 
-    Only their vectors are projected to the vocabulary: the widest layer does nothing for padding.
+    Only real tokens are projected to the vocabulary, the widest layer.
     """
 
     def __init__(self, model: Transformer, label_smoothing: float = 0.1) -> None:
@@ -529,7 +527,7 @@ class TranslationLoss(nn.Module):
 
 
 def describe(weights: dict[str, Tensor], config: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return what the weights' shapes tell about their model, and what only a configuration tells (h, activation)."""
+    """Return a model's dimensions from its weights, and from its configuration what shapes do not show."""
     positions = weights.get("src_pos.pe")
     return {
         "source vocabulary": weights["src_embed.embedding.weight"].shape[0],
@@ -546,16 +544,16 @@ def describe(weights: dict[str, Tensor], config: dict[str, Any] | None = None) -
 def load_into(model: Transformer, path: Path, state: dict[str, Any], config: dict[str, Any], advice: str) -> None:
     """Load the weights of a training's state, of this lab or of the course, into a model.
 
-    The course divides by the standard deviation over n - 1 numbers, PyTorch and the literature over n: so of a course's
-    file alpha takes the factor √((n - 1) / n). Raises ValueError naming both sides where they do not fit, and `advice`.
+    The course's layer norm uses the standard deviation over n - 1 numbers, PyTorch's over n, so alpha of course files
+    is multiplied by √((n - 1) / n). Raises ValueError with both dimensions and `advice` on a mismatch.
     """
     weights = state["model_state_dict"]
     try:
         stored = describe(weights, state.get("config"))
     except (KeyError, ValueError, IndexError) as error:
-        raise ValueError(f"{path} holds no weights of this Transformer (it lacks {error})") from error
+        raise ValueError(f"{path} is not a weights file of this Transformer (it lacks {error})") from error
     expected = describe(model.state_dict(), config)
-    # only a configuration knows some of it; that a side has no position table counts
+    # values that are only in a configuration may be missing, except the position table
     differ = [
         name
         for name in expected

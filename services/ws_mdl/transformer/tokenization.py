@@ -1,7 +1,7 @@
-"""Text into token ids and back: whole words as in the course, or pieces of words (BPE).
+"""Tokenization: whole words as in the course, or byte-pair encoding (BPE).
 
-Both keep a placeholder such as {name} in one piece, and know four special tokens: [UNK] for what was never seen, [PAD]
-for filling up, [SOS] and [EOS] for a sentence's start and end.
+Both keep placeholders such as {name} as one token, and have four special tokens: [UNK] for unknown words, [PAD] for
+padding, [SOS] and [EOS] for the start and end of a sentence.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ WORD = r"\{\w+\}|\w+|[^\w\s]+"  # a placeholder, a word, or a run of punctuation
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words, placeholders and punctuation of a text: what BLEU and WER count."""
+    """Split a text into words, placeholders and punctuation, as for BLEU and WER."""
     return re.findall(WORD, text)
 
 
 def train_tokenizer(sentences: Iterable[str], kind: str, min_frequency: int, vocab_size: int) -> Tokenizer:
-    """Return a tokenizer made from sentences. kind: "word" or "bpe", the latter with at most `vocab_size` tokens."""
+    """Train a tokenizer on sentences. kind: "word", or "bpe" with at most `vocab_size` tokens."""
     if kind == "word":
         tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
@@ -49,15 +49,15 @@ def train_tokenizer(sentences: Iterable[str], kind: str, min_frequency: int, voc
 def get_or_build_tokenizer(
     path: Path, sentences: Iterable[str], kind: str, min_frequency: int = 2, vocab_size: int = 8000
 ) -> Tokenizer:
-    """Return the tokenizer stored at `path`, built from the sentences and stored there the first time.
+    """Load the tokenizer at `path`; if there is none, train it on the sentences and save it.
 
-    Raises ValueError where the stored one is damaged or of another kind.
+    Raises ValueError if the stored one is damaged or of another kind.
     """
     if path.exists():
         tokenizer = load_tokenizer(path)
         stored = "bpe" if isinstance(tokenizer.model, models.BPE) else "word"
         if stored != kind:
-            raise ValueError(f"{path} is a {stored} tokenizer; this run asks for {kind}: give it another --name")
+            raise ValueError(f"{path} is a {stored} tokenizer, requested: {kind}; use another --name")
         return tokenizer
     tokenizer = train_tokenizer(sentences, kind, min_frequency, vocab_size)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -67,11 +67,11 @@ def get_or_build_tokenizer(
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Return a stored tokenizer. Raises ValueError for a file that holds none with the four special tokens."""
+    """Load a tokenizer. Raises ValueError if it is damaged or lacks a special token."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more exact
-        raise ValueError(f"{path} holds no tokenizer ({error}); remove it, and training builds it again") from error
+    except Exception as error:  # the library raises plain Exception
+        raise ValueError(f"{path} is not a tokenizer ({error}); remove it to train a new one") from error
     missing = [token for token in SPECIAL if tokenizer.token_to_id(token) is None]
     if missing:
         raise ValueError(f"the tokenizer {path} lacks {', '.join(missing)}; expected {', '.join(SPECIAL)}")
@@ -79,12 +79,12 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """Return 12 hex digits that change with the vocabulary or its order."""
+    """Return 12 hex digits that identify the vocabulary and its order."""
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:12]
 
 
 def detokenize(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    """Return the text of token ids, without special tokens but with ⁇ for [UNK], spaced as one would write it."""
+    """Decode token ids to text with natural spacing, without special tokens but with ⁇ for [UNK]."""
     silent = {tokenizer.token_to_id(token) for token in SPECIAL[1:]}
     tokens = [tokenizer.id_to_token(i) for i in ids if i not in silent]
     tokens = [UNKNOWN if token == "[UNK]" else token for token in tokens]

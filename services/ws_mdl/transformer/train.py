@@ -1,8 +1,8 @@
-"""Training a Transformer to translate.
+"""Train a Transformer to translate.
 
     python -m services.ws_mdl.transformer.train --size small --epochs 20
 
-Ctrl-C saves and stops; the same command goes on, and ends with the same bits as an uninterrupted run: the order of the
+Ctrl-C saves and stops. The same command resumes and ends with the same bits as an uninterrupted run: the order of
 batches depends on seed and epoch only, dropout on seed and step.
 """
 
@@ -55,13 +55,13 @@ __all__ = [
 ]  # fmt: skip
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
-MAX_POINTS = 2000  # of the curve: more than an image has columns of pixels
+MAX_POINTS = 2000  # of the curve, more than an image has pixel columns
 
 # --- data ---------------------------------------------------------------------------------------------------
 
 
 class Data(NamedTuple):
-    """What a run learns from, and the tokenizers that its words come from."""
+    """A run's data and tokenizers."""
 
     train_dataloader: DataLoader
     val_dataloader: DataLoader
@@ -70,7 +70,7 @@ class Data(NamedTuple):
 
 
 def get_ds(config: Config, directory: Path, machine: Machine, volume: Volume) -> Data:
-    """Return the corpus as batches, and its tokenizers, which are stored in the run's directory the first time."""
+    """Load the corpus as batches, and its tokenizers, which are trained and stored in the run's directory once."""
     corpus = corpora.load(config.corpus, config.pair, volume)
     train_pairs, val_pairs = split_pairs(corpus.pairs, config.val_fraction)
     tokenizers = [
@@ -83,11 +83,13 @@ def get_ds(config: Config, directory: Path, machine: Machine, volume: Volume) ->
     train_ds = PairDataset(train_pairs, *tokenizers, config.seq, config.too_long)
     val_ds = PairDataset(val_pairs, *tokenizers, config.seq, config.too_long)
     if machine.is_main:
-        print(f"corpus {corpus.name} {corpus.languages}: {len(train_ds):,} pairs to learn, {len(val_ds):,} to check")
+        print(
+            f"corpus {corpus.name} {corpus.languages}: {len(train_ds):,} training and {len(val_ds):,} validation pairs"
+        )
         print("first pair: {!r} → {!r}".format(*corpus.pairs[0]))
         for done, count, other in (
-            ("skipped", train_ds.skipped + val_ds.skipped, "--too-long cut shortens"),
-            ("cut", train_ds.cut + val_ds.cut, "--too-long skip leaves out"),
+            ("skipped", train_ds.skipped + val_ds.skipped, "--too-long cut truncates"),
+            ("cut", train_ds.cut + val_ds.cut, "--too-long skip omits"),
         ):
             if count:
                 print(f"{count:,} pairs have more than seq = {config.seq} tokens and are {done}; {other} them")
@@ -140,7 +142,7 @@ def run_validation(
     loss_fn: TranslationLoss, val_dataloader: DataLoader, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer,
     machine: Machine, seq: int, num_examples: int, beam: int = 1,
 ) -> Validation:  # fmt: skip
-    """Return how good `loss_fn.model` is; translates `num_examples` sentences, evenly spread over the data."""
+    """Validate `loss_fn.model`; translate `num_examples` sentences, evenly spread over the data."""
     was_training = loss_fn.training
     loss_fn.eval()
     total, count = torch.zeros((), device=machine.device), 0
@@ -159,7 +161,7 @@ def run_validation(
 
 
 def scores(samples: list[Sample]) -> tuple[float, float, float, float]:
-    """Return BLEU, CER, WER and the share of exact translations, all on words joined by single spaces."""
+    """Return BLEU, CER, WER and the share of exact matches, on words joined by single spaces."""
     if not samples:
         return 0.0, 1.0, 1.0, 0.0
     from torchmetrics.functional import text  # takes seconds to import
@@ -173,7 +175,7 @@ def scores(samples: list[Sample]) -> tuple[float, float, float, float]:
 
 
 def as_text(samples: list[Sample], count: int = 2) -> str:
-    """Return some samples as lines for a terminal."""
+    """Format samples for the terminal."""
     width = int(os.environ.get("COLUMNS", 100)) - 12
     rows = [row for sample in samples[:count] for row in vars(sample).items()]
     return "\n".join(f"{name.upper():>10}: {text[:width]}" for name, text in rows)
@@ -183,7 +185,7 @@ def as_text(samples: list[Sample], count: int = 2) -> str:
 
 
 def get_weights_file_path(directory: Path, epoch: int, batches: int = 0) -> Path:
-    """Return the name of the state after an epoch (tmodel_07.pt) or of `batches` into it (tmodel_08_000123.pt)."""
+    """Return the path of the weights after an epoch (tmodel_07.pt) or `batches` into it (tmodel_08_000123.pt)."""
     return WeightFiles(directory, PREFIX).path(epoch, batches)
 
 
@@ -193,14 +195,14 @@ def latest_weights_file_path(directory: Path) -> Path | None:
 
 
 def learning_rate(config: Config, step: int) -> float:
-    """Return the rate of a step, the first being 1: constant, or the paper's, which rises and falls (section 5.3)."""
+    """Return the learning rate of a step, counted from 1: constant, or the paper's schedule (section 5.3)."""
     if config.schedule == "constant":
         return config.lr
     return config.lr_factor * config.d_model**-0.5 * min(step**-0.5, step * config.warmup_steps**-1.5)
 
 
 class Trainer:
-    """A run: model, optimizer, and how far it has come.
+    """A run: model, optimizer and progress.
 
     epoch: the last one that is finished, -1 for none. batches: how many of the next one are done. loss_sum and words:
     of those batches. history: each finished epoch's metrics, with the seconds of training until then. points: of the
@@ -221,16 +223,16 @@ class Trainer:
         self.adam = {"betas": (0.9, config.beta2), "eps": 1e-9, "fused": machine.device.type in ("cpu", "cuda")}
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0, **self.adam)
         self.epoch, self.batches, self.global_step = -1, 0, 0
-        self.first_epoch = 0  # that this lab trained; those before it are a file's that was put here
+        self.first_epoch = 0  # trained by this lab; earlier ones are of an imported file
         self.loss_sum, self.token_count, self.seconds = torch.zeros((), device=machine.device), 0, 0.0
         self.history: list[dict[str, Any]] = []
         self.points: list[dict[str, float]] = []
         self.stopped = False
 
     def step(self, batches: list[Batch]) -> Tensor:
-        """Learn from some batches as if they were one; return the gradient's norm, a scalar on the device.
+        """Take one optimizer step on accumulated batches; return the gradient's norm, a scalar on the device.
 
-        Neither it nor `loss_sum` is read here: a GPU would have to finish its work first.
+        Neither it nor `loss_sum` is read here, which would synchronize with the GPU.
         """
         config, machine = self.config, self.machine
         self.wrapped.train()
@@ -256,13 +258,13 @@ class Trainer:
         return norm
 
     def add_point(self, loss: float, seconds: float) -> None:
-        """Keep a point of the training loss; of more than MAX_POINTS, every other one."""
+        """Record a point of the training loss; drop every other one beyond MAX_POINTS."""
         self.points.append({"step": self.global_step, "seconds": seconds, "loss": loss})
         if len(self.points) > MAX_POINTS:
             self.points = self.points[::2]
 
     def finish_epoch(self, validation: Validation | None) -> None:
-        """Count the epoch as done, and keep what it came to."""
+        """Count the epoch as done, and record its results."""
         self.epoch += 1
         if validation:
             train_loss = float(self.loss_sum) / max(1, self.token_count)
@@ -272,9 +274,9 @@ class Trainer:
         self.loss_sum.zero_()
 
     def save(self) -> Path:
-        """Write all that a run needs to go on with the same bits, and return the file.
+        """Save everything that bit-exact resume needs, and return the path.
 
-        It has the course's keys, and more; nothing of a random generator is among them.
+        The file has the course's keys and more, but no state of a random generator.
         """
         state = {
             "model_state_dict": self.model.state_dict(),
@@ -293,20 +295,20 @@ class Trainer:
         return path
 
     def fingerprints(self) -> dict[str, str]:
-        """Return what tells the two vocabularies from others."""
+        """Return the fingerprints of both vocabularies."""
         return {"source": fingerprint(self.data.tokenizer_src), "target": fingerprint(self.data.tokenizer_tgt)}
 
     def order(self) -> dict[str, int]:
-        """Return what the order of batches depends on; with another one, an epoch cannot go on in its middle."""
+        """Return what the order of batches depends on; only the same order can resume within an epoch."""
         config = self.config
         examples = len(self.data.train_dataloader.dataset)
         size = {"batch_size": config.batch_size} if config.batch_size else {"batch_tokens": config.batch_tokens}
         return {"sentences": examples, **size, "seed": config.seed, "world": self.machine.world}
 
     def resume(self) -> Path | None:
-        """Take over the state that the configuration's `preload` names; return its file, or None for a new start.
+        """Load the state selected by the configuration's `preload`; return its path, or None for a new run.
 
-        Raises ValueError, naming both sides, where it belongs to another model, corpus or vocabulary.
+        Raises ValueError if it belongs to another model, corpus or vocabulary.
         """
         checkpoint = WeightFiles(self.directory, PREFIX).load_chosen(self.config.preload, self.machine.device)
         if checkpoint is None:
@@ -321,13 +323,13 @@ class Trainer:
         vocabularies = state.get("tokenizers", self.fingerprints())
         if vocabularies != self.fingerprints():
             raise ValueError(
-                f"{path} has the vocabularies {vocabularies}, the tokenizers beside it are {self.fingerprints()}; "
-                "put back the tokenizer files it was trained with, or give another --name"
+                f"{path} has the vocabularies {vocabularies}, but its directory has {self.fingerprints()}; "
+                "restore the tokenizer files of its training, or use another --name"
             )
         self.machine.restore_threads(state.get("threads"))
-        load_into(self.model, path, state, current, "give the same size and settings, or another --name")
+        load_into(self.model, path, state, current, "use the same size and settings, or another --name")
         for group in state["optimizer_state_dict"]["param_groups"]:
-            group.update(self.adam)  # a file of the course, or of another device, has others
+            group.update(self.adam)  # files of the course or of another device have other values
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
         self.epoch, self.global_step = state["epoch"], state["global_step"]
         # the course's files have no configuration
@@ -338,7 +340,7 @@ class Trainer:
             self.batches, self.token_count = state.get("batches", 0), state.get("words", 0)
             self.loss_sum.fill_(state.get("loss_sum", 0.0))
         elif state["batches"] and self.machine.is_main:
-            print(f"epoch {self.epoch + 1} begins anew: {path.name} has {state['order']}, this run {self.order()}")
+            print(f"epoch {self.epoch + 1} restarts: {path.name} has {state['order']}, this run {self.order()}")
         return path
 
 
@@ -346,7 +348,7 @@ class Trainer:
 
 
 def train_model(config: Config, volume: Volume | None = None) -> Trainer:
-    """Return the run, trained to `config.epochs`, or saved where Ctrl-C or SIGTERM stopped it (`stopped` says so)."""
+    """Train to `config.epochs`, or until Ctrl-C or SIGTERM (`stopped`); save and return the run."""
     volume = volume or Volume()
     machine = choose_machine(config.device, config.precision)
     with machine.main_first():
@@ -360,11 +362,11 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
         print(f"{config.size} Transformer with {count / 1e6:.1f} million weights on {machine}")
         print(f"weights in {shown(directory)}, curves in {shown(curves_dir)}")
         if path:
-            print(f"going on from {path.name}: {trainer.epoch + 1} epochs and {trainer.batches} batches are done")
+            print(f"resuming from {path.name}: {trainer.epoch + 1} epochs and {trainer.batches} batches are done")
         if trainer.epoch + 1 >= config.epochs:
-            print(f"all {config.epochs} epochs are done; --epochs {config.epochs + 10} goes on")
+            print(f"all {config.epochs} epochs are done; --epochs {config.epochs + 10} continues")
         sys.stdout.flush()
-    per_epoch = len(data.train_dataloader.batch_sampler)  # others have about as many
+    per_epoch = len(data.train_dataloader.batch_sampler)  # other epochs have about as many
     done = (trainer.epoch + 1) * per_epoch + trainer.batches
     progress = Progress(config.epochs * per_epoch, done, LONG, shown=machine.is_main)
     with Curves(curves_dir, trainer.global_step) as curves, StopSignal() as stop, progress:
@@ -374,7 +376,7 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
 
 
 def train_epoch(trainer: Trainer, curves: Curves, stop: StopSignal, progress: Progress) -> None:
-    """Train one epoch, or what is left of it, and validate; save in any case."""
+    """Train the rest of an epoch, validate if it is complete, and save."""
     config, machine, loader = trainer.config, trainer.machine, trainer.data.train_dataloader
     loader.batch_sampler.set_position(trainer.epoch + 1, trainer.batches)
     batches, started = iter(loader), time.monotonic()
@@ -382,7 +384,7 @@ def train_epoch(trainer: Trainer, curves: Curves, stop: StopSignal, progress: Pr
     while not trainer.stopped and (group := list(islice(batches, config.accumulate))):
         norm = trainer.step(group)
         figures = progress.figures[1:]
-        if trainer.global_step == 1 or trainer.global_step % config.log_every == 0:  # only here results are read
+        if trainer.global_step == 1 or trainer.global_step % config.log_every == 0:  # read from the device
             now = float(trainer.loss_sum), trainer.token_count, time.monotonic()
             loss_sum, word_count, seconds = (new - old for new, old in zip(now, last, strict=True))
             last, loss, rate = now, loss_sum / max(1, word_count), learning_rate(config, trainer.global_step)
@@ -410,12 +412,12 @@ def train_epoch(trainer: Trainer, curves: Curves, stop: StopSignal, progress: Pr
     if machine.is_main:
         path = trainer.save()
         if trainer.stopped:
-            print(f"stopped after step {trainer.global_step}; saved {path}\nthe same command goes on from there")
+            print(f"stopped after step {trainer.global_step}; saved {path}\nthe same command resumes")
         sys.stdout.flush()
 
 
 def report_epoch(trainer: Trainer, validation: Validation, curves: Curves) -> None:
-    """Show metrics, sample translations, where the last layer looks, and the curve so far."""
+    """Log metrics, sample translations, the last layer's attention and the learning curve."""
     data, step, samples = trainer.data, trainer.global_step, validation.samples
     curves.scalars("validation", validation.metrics(), step)
     if samples:
@@ -434,7 +436,7 @@ def report_epoch(trainer: Trainer, validation: Validation, curves: Curves) -> No
 
 
 def main() -> None:
-    """Train as the flags say; exit with 130 when it was stopped."""
+    """Train; exit with 130 if the run was stopped."""
     stopped = train_model(tyro.cli(Config, description=__doc__)).stopped
     leave()
     sys.exit(INTERRUPTED if stopped else 0)

@@ -1,4 +1,4 @@
-"""Translating with a trained run.
+"""Translate with a trained run.
 
 python -m services.ws_mdl.transformer.translate "The door is open." --beam 4 --pictures
 """
@@ -17,7 +17,7 @@ from vla_common.volume import Volume, make_directory, shown
 
 
 def main(command: TranslateCommand) -> None:
-    """Print a line per sentence, of several epochs one each; print on stderr which weights translate."""
+    """Print a translation per sentence and epoch; print the weights file on stderr."""
     directory = find_run(Volume(), command.name)
     epochs = [int(part) for part in command.epoch.split(",")] if command.epoch else [None]
     for epoch in epochs:
@@ -34,8 +34,8 @@ def main(command: TranslateCommand) -> None:
 
 
 def draw(trained: Trained, source: str, target: str) -> None:
-    """Write an image for each kind of attention, all layers and heads, and a page to choose them; print where."""
-    from services.ws_mdl.transformer import viewers, visualize  # matplotlib, ipywidgets: not needed for words alone
+    """Save an image of each kind of attention for all layers and heads, and an interactive page; print the paths."""
+    from services.ws_mdl.transformer import viewers, visualize  # matplotlib and ipywidgets, for this only
     from vla_notebooks.page import page
 
     view = visualize.look(trained.model, source, target, trained.tokenizer_src, trained.tokenizer_tgt)

@@ -1,4 +1,4 @@
-"""Viewers for notebooks: who looks where, what the next word may be, and the tree that a beam search grows."""
+"""Viewers for notebooks: attention, candidates for the next token, and the tree of a beam search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vla_notebooks.viewer import viewer
 
 
 def attention(view: View) -> VBox:
-    """Return lines between words, with the kind of attention, the layer and the head to choose."""
+    """Return an attention viewer: lines between words, with sliders for kind, layer and head."""
     kinds, (layers, heads) = view.kinds(), view.maps.cross.shape[:2]
 
     def draw(kind: str, layer: int, head: int) -> str:
@@ -41,7 +41,7 @@ def attention(view: View) -> VBox:
 
 @torch.inference_mode()
 def candidates(run: Trained, sentence: str, count: int = 8) -> list[list[tuple[str, float]]]:
-    """Return the likeliest next words with their probabilities, at each step of greedy search, [EOS] the last one."""
+    """Return the most likely next tokens with probabilities at each step of greedy search, up to [EOS]."""
     source, special = _encoded(run, sentence), Special.of(run.tokenizer_tgt)
     mask = padding_mask(source, Special.of(run.tokenizer_src).pad)
     next_word = NextWord(run.model, source, mask, special, use_cache=False)
@@ -55,12 +55,12 @@ def candidates(run: Trained, sentence: str, count: int = 8) -> list[list[tuple[s
 
 
 def next_token(run: Trained, sentence: str) -> VBox:
-    """Return bars for the next word, with the step of the translation to choose."""
+    """Return a bar chart of the next token, with a slider for the step."""
     steps = candidates(run, sentence)
 
     def draw(step: int) -> str:
         before = " ".join(rows[0][0] for rows in steps[:step]) or "[SOS]"
-        return drawing.titled(f"{sentence} → {before} …", drawing.bars(steps[step], "the likeliest next words", 0))
+        return drawing.titled(f"{sentence} → {before} …", drawing.bars(steps[step], "most likely next tokens", 0))
 
     return viewer(draw, step=IntSlider(min=0, max=len(steps) - 1))
 
@@ -69,16 +69,16 @@ def next_token(run: Trained, sentence: str) -> VBox:
 
 
 class Node(NamedTuple):
-    """A word that was kept at a step: its place among the kept, its parent's place a step before, how likely it is."""
+    """A hypothesis of a beam search step. parent: its index in the step before."""
 
     parent: int
     word: str
-    total: float  # log probability of all words so far
-    ended: bool  # it stands behind a translation that had ended already
+    total: float  # log probability of all tokens so far
+    ended: bool  # the translation had ended before
 
 
 def beam_steps(run: Trained, sentence: str, beam: int) -> tuple[list[list[Node]], list[int]]:
-    """Return what a beam search kept at each step, and the places of the winner, step by step."""
+    """Return the hypotheses of each step, and the winner's index in each."""
     source, special = _encoded(run, sentence), Special.of(run.tokenizer_tgt)
     steps: list[list[Node]] = []
 
@@ -98,11 +98,11 @@ def beam_steps(run: Trained, sentence: str, beam: int) -> tuple[list[list[Node]]
         nodes = [nodes[rank] for nodes, rank in zip(steps, path, strict=True)]
         if [node.word for node in nodes if not node.ended and node.word != "[EOS]"] == expected:
             return steps, path
-    raise AssertionError("the winner is among those kept at the last step")
+    raise AssertionError("the winner must be among the last step's hypotheses")
 
 
 def tree(steps: list[list[Node]], winner: list[int]) -> str:
-    """Return the tree as a drawing: a row for each step, the winner's words bold."""
+    """Draw the tree: a row per step, the winner's tokens in bold."""
     across, down = 88, 40
     parts = []
     for row, nodes in enumerate(steps):
@@ -115,12 +115,12 @@ def tree(steps: list[list[Node]], winner: list[int]) -> str:
                 start, end = (parent_xy[0], parent_xy[1] + 10), (node_xy[0], node_xy[1] - 10)
                 parts.append(drawing.line(start, end, drawing.COLOURS[3 if wins else 7], 3 if wins else 1.5))
             parts.append(drawing.text(*node_xy, drawing.shortened(node.word, 10), "middle", bold=wins))
-    label = f"beam search: {len(steps)} steps, {len(steps[0])} kept at each"
+    label = f"beam search: {len(steps)} steps, beam {len(steps[0])}"
     return drawing.svg(across * len(steps[0]), down * (len(steps) + 1), parts, label)
 
 
 def beam_tree(run: Trained, sentence: str) -> VBox:
-    """Return the tree of a beam search, with the number of translations kept to choose."""
+    """Return a viewer of the beam search tree, with a slider for the beam width."""
     return viewer(lambda beam: tree(*beam_steps(run, sentence, beam)), beam=IntSlider(min=1, max=4, value=3))
 
 

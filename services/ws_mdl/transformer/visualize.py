@@ -1,6 +1,6 @@
-"""Looking in: where each head looks for each word, the table of positions, the masks, the learning curve.
+"""Plots: attention maps, positional encodings, masks, the learning curve.
 
-python -m services.ws_mdl.transformer.visualize   draws what needs no trained model
+python -m services.ws_mdl.transformer.visualize   plots that need no trained model
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from vla_common import endings
 
 
 class AttentionMaps(NamedTuple):
-    """Weights of every layer and head for one sentence, float [layers, heads, queries, keys], rows adding up to 1."""
+    """Attention weights of one sentence, float [layers, heads, queries, keys]; rows sum to 1."""
 
-    encoder: Tensor  # source words look at source words
-    decoder: Tensor  # target words look at the target words before them
-    cross: Tensor  # target words look at source words
+    encoder: Tensor  # source to source
+    decoder: Tensor  # target to earlier target
+    cross: Tensor  # target to source
 
 
 @contextmanager
 def record_attention(model: Transformer) -> Iterator[None]:
-    """Let each attention block keep its weights in `attention_scores`, for the calls inside."""
+    """Make attention blocks store their weights in `attention_scores` inside the block."""
     blocks = [module for module in model.modules() if isinstance(module, MultiHeadAttentionBlock)]
     try:
         for block in blocks:
@@ -45,7 +45,7 @@ def record_attention(model: Transformer) -> Iterator[None]:
 
 @torch.inference_mode()
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> AttentionMaps:
-    """Return where the model looks while it reads source ids [1, seq] and writes target ids [1, seq]."""
+    """Return the attention maps for source ids [1, seq] and target ids [1, seq]."""
     was_training = model.training
     model.eval()
     with record_attention(model):
@@ -59,14 +59,14 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> Attent
 
 
 class View(NamedTuple):
-    """A sentence with its translation, word by word, and where the model looks."""
+    """A sentence and its translation as tokens, and the attention maps."""
 
     maps: AttentionMaps
     source: list[str]
     target: list[str]
 
     def kinds(self) -> dict[str, tuple[Tensor, list[str], list[str]]]:
-        """Return each kind of attention: its weights, the words that look, and those that are looked at."""
+        """Return weights, queries and keys of each kind of attention."""
         return {
             "cross": (self.maps.cross, self.target, self.source),
             "encoder": (self.maps.encoder, self.source, self.source),
@@ -77,9 +77,9 @@ class View(NamedTuple):
 def look(
     model: Transformer, source: str, target: str, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer, limit: int = 40
 ) -> View:
-    """Return where the model looks while it reads `source` and writes `target`, for at most `limit` tokens of each.
+    """Compute the attention maps for `source` and `target`, with at most `limit` tokens each.
 
-    A row of the target's maps stands for the word that is written there, looking from the word before it.
+    Rows of the target's maps are labelled with the generated token; the query is the token before it.
     """
     device = next(model.parameters()).device
     src, tgt = tokenizer_src.encode(source), tokenizer_tgt.encode(target)
@@ -90,12 +90,12 @@ def look(
     return View(maps, ["[SOS]", *src.tokens[:limit], "[EOS]"], [*tgt.tokens[:limit], "[EOS]"])
 
 
-# --- pictures -----------------------------------------------------------------------------------------------
+# --- plots --------------------------------------------------------------------------------------------------
 
 
 def fonts() -> list[str]:
-    """Return font families that can write Korean, as far as there are any, then matplotlib's own."""
-    if spec := importlib.util.find_spec("koreanize_matplotlib"):  # its font file only: importing it changes settings
+    """Return matplotlib's font family, and a Korean one if it is installed."""
+    if spec := importlib.util.find_spec("koreanize_matplotlib"):  # not imported, because that changes settings
         path = Path(spec.submodule_search_locations[0]) / "fonts" / "NanumGothic.ttf"
         if "NanumGothic" not in {font.name for font in font_manager.fontManager.ttflist}:
             font_manager.fontManager.addfont(path)
@@ -104,7 +104,7 @@ def fonts() -> list[str]:
 
 
 def plot_attention(weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str) -> Figure:
-    """Return heat maps of weights [layers, heads, queries, keys]: a row per layer, a column per head."""
+    """Plot heat maps of weights [layers, heads, queries, keys]: a row per layer, a column per head."""
     layers, heads = weights.shape[:2]
     size = 0.28 * max(len(queries), len(keys), 4) + 0.4
     figure = Figure(figsize=(size * heads + 1, size * layers + 1), layout="constrained")
@@ -123,34 +123,34 @@ def plot_attention(weights: Tensor, queries: Sequence[str], keys: Sequence[str],
 
 
 def plot_positions(table: Tensor) -> Figure:
-    """Return a picture of a table of positions [seq, d_model], and how alike each two positions are."""
+    """Plot a positional encoding [seq, d_model] and the cosine similarity of positions."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     image = left.imshow(table.numpy(), cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
-    left.set(title="positional encoding", xlabel="number in the vector", ylabel="position")
+    left.set(title="positional encoding", xlabel="dimension", ylabel="position")
     figure.colorbar(image, ax=left)
     unit = torch.nn.functional.normalize(table, dim=-1)
     image = right.imshow((unit @ unit.T).numpy(), cmap="viridis")
-    right.set(title="cosine of two positions' vectors", xlabel="position", ylabel="position")
+    right.set(title="cosine similarity of positions", xlabel="position", ylabel="position")
     figure.colorbar(image, ax=right)
     return figure
 
 
 def plot_masks(source: Tensor, pad: int, target_len: int) -> Figure:
-    """Return a picture of the encoder's mask for ids [batch, seq], and of the decoder's."""
+    """Plot the encoder's mask for ids [batch, seq] and the decoder's mask."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.imshow(padding_mask(source, pad)[:, 0, 0].numpy(), cmap="gray", vmin=0, vmax=1, aspect="auto")
-    left.set(title="encoder_mask: no padding is looked at", xlabel="source word", ylabel="sentence of the batch")
+    left.set(title="encoder_mask: padding is masked", xlabel="source word", ylabel="sentence of the batch")
     right.imshow(causal_mask(target_len)[0].numpy(), cmap="gray", vmin=0, vmax=1)
-    right.set(title="decoder_mask: nobody looks ahead", xlabel="is looked at", ylabel="target word")
+    right.set(title="decoder_mask: causal", xlabel="key", ylabel="query")
     return figure
 
 
 def plot_curve(history: Sequence[dict[str, Any]], title: str, points: Sequence[dict[str, float]] = ()) -> Figure:
-    """Return a run's losses and BLEU by its minutes of training. history, points: see `train.Trainer`.
+    """Plot losses and BLEU over training time. history, points: see `train.Trainer`.
 
-    Without points, which older runs have not kept, the training loss is each epoch's mean.
+    Without points, which older runs lack, the training loss is the mean of each epoch.
     """
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
@@ -169,13 +169,13 @@ def plot_curve(history: Sequence[dict[str, Any]], title: str, points: Sequence[d
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a picture as PNG and returns where it lies."""
+    """Save a figure as PNG; return its path."""
     figure.savefig(path, dpi=110)
     return path
 
 
 def main() -> None:
-    """Draw the table of positions and the masks into the volume's folder of transformer runs."""
+    """Save plots of the positional encoding and the masks in the volume's directory of transformer runs."""
     from services.ws_mdl.transformer.config import Config
     from vla_common.volume import Volume, make_directory
 
