@@ -1,1 +1,1 @@
-"""The lab's pages: one folder each, in a site that gives them navigation, login, words and look (`site/`)."""
+"""The lab's pages, one directory each; `site/` has navigation, login, texts and styles."""

@@ -1,4 +1,4 @@
-"""The site as an application: every page's routes, the guard before them, probes beside them."""
+"""The application: all pages' routes, the guard, and health probes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from services.ui.simulator import routes as simulator
 from services.ui.site.guard import Guard
 from services.ui.site.problem import Problem
 from services.ui.site.site import Site
-from services.ui.volume.sets import Sets
+from services.ui.volume.datasets import Datasets
 from services.ui.volume.stores import Stores
 from vla_common.volume import Volume
 from vla_contract.server.public import PublicPath
 from vla_datasets.errors import DatasetError
 from vla_evaluation.store.records import StoreError
 
-PAGES = ("ask", "simulator", "runs", "data", "lab")  # folders here, in the order of the navigation
-SERVICES = {"simulator": "http://127.0.0.1:8006"}  # asked by the pages, where nothing else is said
+PAGES = ("ask", "simulator", "runs", "data", "lab")  # directories, in the order of the navigation
+SERVICES = {"simulator": "http://127.0.0.1:8006"}  # default addresses
 REDIRECTS = {"/ask": "/ask/", "/favicon.ico": "/static/site/icon.svg"}
 
 
@@ -36,21 +36,20 @@ def create_app(
     link: PolicyLink,
     password: str | None = None,
     services: Mapping[str, str] | None = None,
-    others: Mapping[str, PolicyLink] | None = None,
-    steward: str = "",
+    other_policies: Mapping[str, PolicyLink] | None = None,
+    control_directory: str = "",
     volume: Path | None = None,
     stores: Stores | None = None,
 ) -> FastAPI:
-    """Return the application: `/livez` and `/readyz` for all, the pages for those who know the password, if any.
+    """Return the application. `/livez` and `/readyz` are public, the pages require the password, if any.
 
-    services: addresses of the lab's services by name, as far as pages ask them. others: policies that can be asked
-    instead of `link`'s, and beside it. steward: the folder in which the machine answers the page Lab. volume: where
-    runs and data sets lie, by default $VLALAB_VOLUME; stores: those runs, if they were read before. `/readyz` answers
-    200 as soon as the pages are served, and says whether the policy answers: a page whose policy is away is in order,
-    and says so.
+    services: addresses of the lab's services by name. other_policies: besides `link`. control_directory: of the control
+    daemon, for the page Lab. volume: with runs and data sets, by default $VLALAB_VOLUME. stores: its runs, if already
+    read. `/readyz` answers 200 once the pages are served, and reports the policy's status: the pages are ready
+    without a policy, too.
     """
     root = volume or Volume().root
-    site = Site(PAGES, {**SERVICES, **(services or {})}, password, steward)
+    site = Site(PAGES, {**SERVICES, **(services or {})}, password, control_directory)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -62,12 +61,12 @@ def create_app(
         app.add_exception_handler(kind, site.answer_problem)
     _add_probes(app, link)
     for path, to in REDIRECTS.items():
-        app.add_route(path, _leads(to))
-    pages = (simulator.routes(site), lab.routes(site), ask.routes(site, Choice(link, others)))
-    readers = (runs.routes(site, stores or Stores(root)), data.routes(site, Sets(root)))
+        app.add_route(path, _redirect_to(to))
+    pages = (simulator.routes(site), lab.routes(site), ask.routes(site, Choice(link, other_policies)))
+    readers = (runs.routes(site, stores or Stores(root)), data.routes(site, Datasets(root)))
     for routes in (site.routes(), *pages, *readers):
         app.router.routes.extend(routes)
-    app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
+    app.add_middleware(Guard, login=site.login, login_response=site.login_response)
     app.add_middleware(PublicPath, service="ui")
     return app
 
@@ -80,11 +79,13 @@ def _add_probes(app: FastAPI, link: PolicyLink) -> None:
     @app.get("/readyz")
     async def readyz() -> dict[str, str]:
         status = await asyncio.to_thread(link.status)
-        said = f"{status.info.name} answers" if status.info else f"{status.trouble.title}: {status.trouble.detail}"
-        return {"status": "ready", "policy": said}
+        policy_status = (
+            f"{status.info.name} responds" if status.info else f"{status.trouble.title}: {status.trouble.detail}"
+        )
+        return {"status": "ready", "policy": policy_status}
 
 
-def _leads(to: str):
+def _redirect_to(to: str):
     def lead(request: Request) -> Response:
         return RedirectResponse(to, 307)
 

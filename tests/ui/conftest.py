@@ -52,7 +52,7 @@ def serve_page(stack, link_to):
 
     def make(policy_url, password=None, others=None, **settings):
         links = {name: link_to(url, **settings) for name, url in (others or {}).items()}
-        app = create_app(link_to(policy_url, **settings), password, others=links)
+        app = create_app(link_to(policy_url, **settings), password, other_policies=links)
         return f"{stack.enter_context(serving(app))}/ask"
 
     return make

@@ -115,7 +115,7 @@ def test_an_error_is_a_card_with_words(page_over, open_page, picture, tmp_path):
     shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('unnorm key')")
     said = shown.js("[...document.querySelectorAll('#numbers [role=alert] li')].map(item => item.innerText)")
     assert [line.split(";")[0] for line in said] == [
-        "The picture is missing", "The instruction is empty", "No unnorm key is chosen"
+        "The image is missing", "The instruction is empty", "No unnorm key is selected"
     ]  # fmt: skip
     assert "Traceback" not in shown.js("document.body.innerText")
 
@@ -145,8 +145,8 @@ def test_the_page_is_in_korean_for_who_reads_the_site_so(page_over, open_page):
     shown.until("!document.querySelector('#ask').disabled && document.querySelector('#ask').innerText == '물어보기'")
     assert shown.js("document.documentElement.lang") == "ko"
     shown.click("#ask")
-    shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('그림이 없습니다')")
-    assert f"카메라 {WRIST}의 그림이 없습니다" in shown.js("document.querySelector('#numbers').innerText")
+    shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('이미지가 없습니다')")
+    assert f"카메라 {WRIST}의 이미지가 없습니다" in shown.js("document.querySelector('#numbers').innerText")
     shown.click("#examples button[title='put the bowl on the plate']")
     shown.until("!!document.querySelector('#picture_2 img')?.naturalWidth")
     shown.click("#ask")
@@ -272,16 +272,14 @@ def test_what_cannot_be_taken_gets_words_and_the_page_goes_on(stack, serve_page,
         shown = open_page(serve_page(url))
         shown.until("!document.querySelector('#ask').disabled")
         shown.upload("#picture input[type=file]", tmp_path / "huge.png")
-        shown.until(
-            "document.querySelector('#picture-said').innerText.includes('200.0 MB; upload one of at most 20 MB')"
-        )
-        for name, words in {"bomb.png": "40 megapixels", "drawing.svg": "upload PNG", "cut.png": "be read"}.items():
+        shown.until("document.querySelector('#picture-said').innerText.includes('200.0 MB; upload at most 20 MB')")
+        for name, words in {"bomb.png": "40 megapixels", "drawing.svg": "upload PNG", "cut.png": "readable"}.items():
             shown.upload("#picture input[type=file]", tmp_path / name)
             shown.until(f"document.querySelector('#picture-said')?.innerText.includes({words!r})")
             shown.until("!!document.querySelector('#picture input[type=file]')")
         fill_and_ask(shown, picture, "go")
     shown.click("#ask")
-    shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('No policy answers')")
+    shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('No policy responds')")
     shown.until("!document.querySelector('#policy .good')")  # else what follows could be what was seen before
     stack.enter_context(killed(int(url.rpartition(":")[2])))
     shown.until("!!document.querySelector('#policy .good') && !document.querySelector('#ask').disabled")
@@ -297,7 +295,7 @@ def test_a_full_disk_is_said_and_passes(serve_policy, serve_page, open_page, sma
     shown = open_page(serve_page(serve_policy(SeeingPolicy(unnorm_keys=()))))
     shown.until("!document.querySelector('#ask').disabled")
     shown.upload("#picture input[type=file]", tmp_path / "large.png")
-    shown.until("document.querySelector('#picture-said').innerText.includes('has no room for the picture')")
+    shown.until("document.querySelector('#picture-said').innerText.includes('disk of this machine is full')")
     assert list(small_disk.rglob("*.png")) == [], "a part of it is left"
     monkeypatch.setattr(tempfile, "tempdir", None)
     assert len(fill_and_ask(shown, tmp_path / "large.png", "go")) == 7
@@ -346,7 +344,7 @@ def test_the_password_opens_the_page(serve_policy, serve_page, open_page):
 
 
 def test_pictures_of_the_examples_are_small_and_what_libero_shows():
-    from services.ui.ask import moments
+    from services.ui.ask import scenes
 
-    for path, instruction in moments.examples():
+    for path, instruction in scenes.examples():
         assert Image.open(path).size == (256, 256) and 5 < len(instruction) < 100

@@ -9,7 +9,7 @@ from policies import WRIST, FarPolicy, HandPolicy, SeeingPolicy
 from serving import nobody
 
 from services.ui.__main__ import Server
-from services.ui.ask import asking, moments, needs, routes
+from services.ui.ask import query, requirements, routes, scenes
 from services.ui.ask.link import Choice
 from vla_contract import Part
 from vla_contract.protocol.parts import HAND_STATE
@@ -26,16 +26,16 @@ def test_who_is_up_is_offered_and_who_needs_more_than_the_page_has_is_not(serve_
     urls["five"] = serve_policy(SeeingPolicy(cameras=tuple("abcde")))
     choice = Choice(link_to(nobody()), {name: link_to(url) for name, url in urls.items()})
     assert choice.up() == ["seeing"]
-    assert list(choice.chosen([])) == ["seeing"], "the page's own is away"
-    assert list(choice.chosen(["away", "http://elsewhere:1"])) == ["away"], "a name is looked up, and is no address"
-    assert routes.described(choice, [], {})["policies"] == ["seeing"]
-    assert routes.described(choice, ["away"], {})["policies"] == ["seeing", "away"]
+    assert list(choice.select([])) == ["seeing"], "the page's own is away"
+    assert list(choice.select(["away", "http://elsewhere:1"])) == ["away"], "a name is looked up, and is no address"
+    assert routes.describe_policies(choice, [], {})["policies"] == ["seeing"]
+    assert routes.describe_policies(choice, ["away"], {})["policies"] == ["seeing", "away"]
 
 
 def test_the_pages_own_is_offered_once(serve_policy, link_to):
     url = serve_policy(SeeingPolicy())
     choice = Choice(link_to(url), {"far": link_to(nobody()), "openvla": link_to(url)})
-    assert list(choice.links) == ["openvla", "far"] and list(choice.chosen([])) == ["openvla"]
+    assert list(choice.links) == ["openvla", "far"] and list(choice.select([])) == ["openvla"]
 
 
 def test_several_answer_side_by_side_each_with_a_key_of_its_own(serve_policy, serve_page, picture):
@@ -47,9 +47,9 @@ def test_several_answer_side_by_side_each_with_a_key_of_its_own(serve_policy, se
     both = act(url, picture, **asked, policies=list(others))
     shown = act(url, picture, {"Accept": "text/html"}, **asked, policies=list(others)).text
     assert [section.split("<")[0] for section in shown.split("<section><h2>")[1:]] == list(others)
-    assert shown.count("<h3>Latency") == 2 and shown.count("<b>No policy answers at") == 1
+    assert shown.count("<h3>Latency") == 2 and shown.count("<b>No policy responds at") == 1
     raw = both.json()
-    assert both.status_code == 200 and "No policy answers at" in raw["away"]["detail"]
+    assert both.status_code == 200 and "No policy responds at" in raw["away"]["detail"]
     assert (raw["far"]["unnorm_key"], len(raw["far"]["actions"])) == ("bridge_orig", 3)
     assert alone["policy"] == "seeing" and raw["seeing"]["actions"] == alone["actions"]
 
@@ -66,42 +66,44 @@ def test_what_few_need_is_asked_for_once_and_reaches_who_needs_it(serve_policy, 
     assert raw["hand"]["pictures"] == {"agentview": [64, 64, 3], WRIST: [64, 64, 3]}
     lacking = act(url, picture, **asked, state="fingers (m): 1").json()
     wrong = lacking["hand"]["detail"]
-    assert f"The picture of camera {WRIST} is missing" in wrong and "actions" in lacking["seeing"]
+    assert f"The image of camera {WRIST} is missing" in wrong and "actions" in lacking["seeing"]
     assert "no line 'position (m)'" in wrong and "has '1'; expected 2 numbers" in wrong
 
 
 def test_more_further_cameras_than_fields_are_said():
-    needed = needs.of(
+    needed = requirements.of(
         [SeeingPolicy(cameras=("a", "b", "c")).info(), SeeingPolicy(cameras=("a", "d", "e")).info(), None]
     )
     assert needed.first == ("a",) and needed.offered == ("b", "c", "d")
-    form = asking.Form("go", pictures=[io.BytesIO()] * 4, needed=needed)
-    with pytest.raises(asking.FormError, match=r"camera e is missing.*choose fewer policies"):
-        asking.observe(form, SeeingPolicy(cameras=("a", "d", "e"), unnorm_keys=()).info())
+    form = query.Form("go", pictures=[io.BytesIO()] * 4, needed=needed)
+    with pytest.raises(query.FormError, match=r"camera e is missing.*fewer policies"):
+        query.observe(form, SeeingPolicy(cameras=("a", "d", "e"), unnorm_keys=()).info())
 
 
 @pytest.mark.parametrize("text", ["", "arm (rad): 1 2\nnonsense"])
 def test_the_state_is_filled_in_and_what_was_typed_stays(text):
     arm = Part("arm", 2, "rad", "joints")
     for part in (*HAND_STATE, arm, Part("arm", 2, "rad", "of the other"), Part("lift", 1, "m", "up", 1, 2)):
-        filled = needs.filled_in([part], text)
-        assert needs.numbers(filled, [part], [part]).shape == (part.size,)
-    assert needs.filled_in([arm], text) == ("arm (rad): 1 2" if text else "arm (rad): 0 0")
-    both = needs.filled_in([arm, Part("arm", 2, "rad", "of the other")], text)
+        filled = requirements.format_state([part], text)
+        assert requirements.numbers(filled, [part], [part]).shape == (part.size,)
+    assert requirements.format_state([arm], text) == ("arm (rad): 1 2" if text else "arm (rad): 0 0")
+    both = requirements.format_state([arm, Part("arm", 2, "rad", "of the other")], text)
     assert both.splitlines() == ["arm (rad, joints): 0 0", "arm (rad, of the other): 0 0"]
 
 
 def test_every_example_knows_the_wrists_picture_and_a_state_of_its_own():
-    states = {instruction: needs.filled_in(HAND_STATE, "", instruction) for _, instruction in moments.examples()}
+    states = {
+        instruction: requirements.format_state(HAND_STATE, "", instruction) for _, instruction in scenes.examples()
+    }
     assert len(set(states.values())) == len(states)
     for instruction in states:
-        assert Image.open(moments.image_of(instruction, WRIST)).size == (256, 256)
-        assert moments.image_of(instruction, "agentview") is None and moments.suite_of(instruction)
+        assert Image.open(scenes.image_of(instruction, WRIST)).size == (256, 256)
+        assert scenes.image_of(instruction, "agentview") is None and scenes.suite_of(instruction)
 
 
 def test_pictures_of_another_protocol_are_not_cut():
-    assert asking.libero_size(HandPolicy(suites=("libero_goal",)).info()) == (64, 64)
-    assert asking.libero_size(HandPolicy(suites=("libero_goal",), profile="minivla").info()) is None
+    assert query.libero_size(HandPolicy(suites=("libero_goal",)).info()) == (64, 64)
+    assert query.libero_size(HandPolicy(suites=("libero_goal",), profile="minivla").info()) is None
 
 
 def test_an_address_that_is_none_is_refused_before_anything_starts():

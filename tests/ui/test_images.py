@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, TiffImagePlugin
 from serving import ENVIRONMENT
 
-from services.ui.ask import asking, images
-from services.ui.ask.needs import Needs
+from services.ui.ask import images, query
+from services.ui.ask.requirements import Requirements
 from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.image_budget import MAX_SCANS
 from vla_evaluation.pictures import transforms
@@ -83,9 +83,9 @@ def test_all_pictures_of_a_question_have_one_limit(tmp_path):
     second = saved(tmp_path, Image.new("1", (5_000, 3_000)), "BMP")
     info = PolicyInfo("two", (Part("x", 1, "m", "of the base"),), cameras=("front", "wrist"))
     with first.open("rb") as one, second.open("rb") as other:
-        form = asking.Form("go", pictures=(one, other), needed=Needs(("front",), ("wrist",)))
+        form = query.Form("go", pictures=(one, other), needed=Requirements(("front",), ("wrist",)))
         with pytest.raises(images.ImageError, match=str(3 * images.MAX_PIXELS)):
-            asking.observe(form, info)
+            query.observe(form, info)
     assert read(first).shape == (5_000, 6_000, 3) and read(second).shape == (3_000, 5_000, 3)
 
 

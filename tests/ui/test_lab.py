@@ -18,7 +18,7 @@ from policies import GatedLoader, SeeingPolicy
 from serving import ROOT, nobody, serving
 
 from services.ui.lab.routes import routes
-from services.ui.site import words
+from services.ui.site import texts
 from services.ui.site.guard import Guard
 from services.ui.site.problem import Problem
 from services.ui.site.site import Site
@@ -124,7 +124,7 @@ def lab_alone(directory: Path | str, token: str | None, tensorboard: str) -> Fas
     app = FastAPI()
     app.router.routes.extend([*site.routes(), *routes(site)])
     app.add_exception_handler(Problem, site.answer_problem)
-    app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
+    app.add_middleware(Guard, login=site.login, login_response=site.login_response)
     return app
 
 
@@ -213,7 +213,7 @@ def test_where_nobody_answers_the_page_says_so_and_shows_what_answers(site, tmp_
             pass
     client = site(directory)
     client.headers["Accept-Language"] = language
-    page, told = client.get("/lab/state").text, words.table(language)[f"lab.alone_{why}"]
+    page, told = client.get("/lab/state").text, texts.table(language)[f"lab.alone_{why}"]
     assert told.split("`")[0] in page.replace("&#39;", "'") and 'data-service="tensorboard" data-state="away"' in page
     assert "<button" not in page and client.get("/lab/doctor").text == ""
     refused = client.post("/lab/services/tensorboard/start")

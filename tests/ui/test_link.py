@@ -5,21 +5,21 @@ from fastapi import FastAPI
 from policies import GatedLoader, SeeingPolicy, SlowPolicy, broken_loader
 from serving import nobody, serving
 
-from services.ui.ask import asking, link
+from services.ui.ask import link, query
 from vla_contract.protocol.parts import HAND_STATE, OSC_POSE
 from vla_contract.protocol.problems import KINDS
 
 
 def ask(to, path, instruction="pick up the bowl", key="libero_goal", as_libero=False):
     with open(path, "rb") as file:
-        return asking.ask(to, asking.Form(instruction, key, as_libero, pictures=(file,)))
+        return query.ask(to, query.Form(instruction, key, as_libero, pictures=(file,)))
 
 
 def test_nobody_there(link_to):
     url = nobody()
     status = link_to(url).status()
     assert not status.usable and status.trouble.passing
-    assert status.trouble.title == f"No policy answers at {url}" and "refused" in status.trouble.detail
+    assert status.trouble.title == f"No policy responds at {url}" and "refused" in status.trouble.detail
     assert "./lab up" in status.trouble.todo and "tries" not in status.trouble.detail
     assert "Errno" not in status.trouble.detail and "Error" not in status.trouble.detail
 
@@ -46,7 +46,7 @@ def write_checkpoint(volume, name, model="openvla", weights=True):
 
 
 def test_a_policy_that_loads_is_waited_for(serve_policy, link_to, monkeypatch):
-    monkeypatch.setattr(link, "KEEP_S", 0.0)
+    monkeypatch.setattr(link, "STATUS_TTL_S", 0.0)
     loader = GatedLoader(SeeingPolicy())
     to = link_to(serve_policy(loader, wait=False))
     assert to.status().trouble.title == "The policy is still loading" and to.status().trouble.passing
@@ -78,7 +78,7 @@ def test_the_right_token(serve_policy, link_to):
 def test_what_is_no_policy(link_to):
     with serving(FastAPI()) as url:
         trouble = link_to(url).status().trouble
-    assert "no policy of this lab" in trouble.title and url in trouble.todo
+    assert "not a policy of this lab" in trouble.title and url in trouble.todo
 
 
 @pytest.mark.parametrize("needs", [{"state": HAND_STATE}, {"cameras": ("agentview", "wrist", "left", "right")}])
@@ -123,13 +123,13 @@ def test_a_stateful_policy_forgets_the_pages_session(serve_policy, link_to, pict
 
 def test_many_browsers_ask_the_policy_once(serve_policy, link_to, monkeypatch):
     to = link_to(serve_policy(SeeingPolicy()))
-    monkeypatch.setattr(link, "KEEP_S", 60.0)
+    monkeypatch.setattr(link, "STATUS_TTL_S", 60.0)
     assert to.status() is to.status()
 
 
 def test_every_kind_of_problem_that_a_question_can_meet_has_words():
     asked_wrongly = {"bad-request", "not-found", "method-not-allowed", "wrong-type", "internal", "slow-request"}
-    assert set(link._BY_KIND) == set(KINDS) - asked_wrongly
+    assert set(link._TROUBLE_BY_KIND) == set(KINDS) - asked_wrongly
 
 
 def test_an_address_that_is_none_is_refused_at_once():

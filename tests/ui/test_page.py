@@ -12,7 +12,7 @@ from PIL import Image
 from policies import KEYS, PickyPolicy, SeeingPolicy
 from serving import ENVIRONMENT, address_of, nobody, program
 
-from services.ui.ask import asking, moments, routes
+from services.ui.ask import query, routes, scenes
 from services.ui.ask.link import Choice, PolicyStatus, Trouble
 from services.ui.site.site import Site
 
@@ -54,8 +54,8 @@ def test_the_seven_numbers_are_the_policys(page_over, picture):
 
 def test_the_parts_of_the_latency_add_up_to_the_round_trip(page_over, picture):
     timings = ask(page_over(SeeingPolicy()), picture).json()["timings_ms"]
-    assert sum(asking.split(timings).values()) == pytest.approx(timings["round_trip"], abs=0.01)
-    assert "vision" not in asking.split(timings), "what the policy counts itself is part of the inference"
+    assert sum(query.split(timings).values()) == pytest.approx(timings["round_trip"], abs=0.01)
+    assert "vision" not in query.split(timings), "what the policy counts itself is part of the inference"
 
 
 def test_a_chunk_is_a_table_of_all_its_actions(page_over, picture):
@@ -74,9 +74,9 @@ def test_a_fixed_picture_size_is_met(as_libero, page_over, picture):
 
 def test_openvla_names_its_picture_size_among_the_details():
     info = SeeingPolicy(details={"image_size": "224"}).info()
-    assert asking.libero_size(info) == (224, 224) and asking.libero_is_usual(info, "libero_goal")
-    assert not asking.libero_is_usual(info, "bridge_orig")
-    assert asking.libero_size(SeeingPolicy(unnorm_keys=("bridge_orig",), image_hw=(9, 9)).info()) is None
+    assert query.libero_size(info) == (224, 224) and query.libero_is_usual(info, "libero_goal")
+    assert not query.libero_is_usual(info, "bridge_orig")
+    assert query.libero_size(SeeingPolicy(unnorm_keys=("bridge_orig",), image_hw=(9, 9)).info()) is None
 
 
 def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(page_over):
@@ -90,11 +90,11 @@ def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(page_over):
 @pytest.mark.parametrize(
     ("change", "words", "status"),
     [
-        ({"path": None}, "The picture is missing", 400),
+        ({"path": None}, "The image is missing", 400),
         ({"instruction": "  "}, "The instruction is empty", 400),
         ({"key": None}, "No unnorm key is chosen", 400),
         ({"key": "libero_gaol"}, "did you mean 'libero_goal'? Known: bridge_orig, libero_goal", 400),
-        ({"instruction": "break"}, "The policy failed at this request", 502),
+        ({"instruction": "break"}, "The policy failed on this request", 502),
     ],
 )
 def test_what_is_wrong_is_said_in_words(change, words, status, page_over, picture):
@@ -111,7 +111,7 @@ def test_what_is_no_picture_is_said_in_words(page_over, tmp_path):
     path.write_text("no picture at all")
     url = page_over(SeeingPolicy())
     for answer in (ask(url, path), httpx.post(f"{url}/picture", files={"picture": path.read_bytes()})):
-        assert answer.status_code == 400 and "This picture cannot be used" in answer.json()["detail"]
+        assert answer.status_code == 400 and "This image cannot be used" in answer.json()["detail"]
 
 
 def test_a_picture_is_looked_at_at_once(page_over, picture, tmp_path):
@@ -137,7 +137,7 @@ def test_what_is_not_a_question_is_refused_and_no_path_is_read(page_over, tmp_pa
     url = page_over(policy)
     for path in ("/etc/hostname", str(ROOT / "services/ui/app.py"), "file:///etc/hostname"):
         answer = httpx.post(f"{url}/act", data={"picture": path, "instruction": "x", "unnorm_key": "libero_goal"})
-        assert answer.status_code == 400 and "The picture is missing" in answer.json()["detail"]
+        assert answer.status_code == 400 and "The image is missing" in answer.json()["detail"]
     multipart = {"Content-Type": "multipart/form-data; boundary=x"}
     bodies = (
         b"[" * 60_000,
@@ -161,7 +161,7 @@ def test_a_client_of_gradio_is_told_what_to_send_instead(page_over):
 
 def test_nobody_there_is_said_in_words(page_over, place, picture):
     answer = ask(page_over(), picture)
-    assert answer.status_code == 503 and f"No policy answers at {place[2].url}" in answer.json()["detail"]
+    assert answer.status_code == 503 and f"No policy responds at {place[2].url}" in answer.json()["detail"]
 
 
 def test_the_policys_token_reaches_it(serve_policy, serve_page, picture):
@@ -188,14 +188,14 @@ def test_the_probes_need_no_password_and_tell_of_the_policy(serve_policy, serve_
 
 
 def test_the_page_follows_the_policy(serve_policy, link_to):
-    closed = routes.described(Choice(link_to(nobody())), [], {"key": "bridge_orig"})
+    closed = routes.describe_policies(Choice(link_to(nobody())), [], {"key": "bridge_orig"})
     assert not closed["policy"]["ready"] and closed["policy"]["keys"] == []
     choice = Choice(link_to(serve_policy(SeeingPolicy(suites=("libero_goal",), image_hw=(224, 224)))))
-    opened = routes.described(choice, [], {})
+    opened = routes.describe_policies(choice, [], {})
     assert opened["policy"]["ready"] and opened["policy"]["keys"] == list(KEYS) and opened["policy"]["libero"]
     assert opened["key"] == "libero_goal", "the suite it was made for chooses"
     assert opened["policy"]["libero_keys"] == ["libero_goal"]
-    chosen = routes.described(choice, [], {"key": "bridge_orig"})
+    chosen = routes.describe_policies(choice, [], {"key": "bridge_orig"})
     assert chosen["key"] == "bridge_orig", "what somebody chose stays chosen"
     assert chosen["policy"] == opened["policy"], "nothing new, nothing to do"
 
@@ -225,9 +225,9 @@ def test_what_a_policy_says_is_escaped():
 def test_every_example_is_served(page_over):
     url = page_over()
     shown = httpx.get(f"{url}/").text
-    for path, instruction in moments.examples():
+    for path, instruction in scenes.examples():
         assert f'title="{instruction}"' in shown
-        address = f"{url.removesuffix('/ask')}/static/ask/examples/{Path(path).relative_to(moments.DIRECTORY)}"
+        address = f"{url.removesuffix('/ask')}/static/ask/examples/{Path(path).relative_to(scenes.DIRECTORY)}"
         assert httpx.get(address).content == Path(path).read_bytes()
 
 

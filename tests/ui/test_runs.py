@@ -15,7 +15,7 @@ import pytest
 from policies import WaitingPolicy
 from serving import ENVIRONMENT, nobody, serving
 
-from services.ui.volume import standing
+from services.ui.volume import run_status
 from services.ui.volume.stores import Stores
 from tests import axe, browser
 from vla_evaluation.config import config_hash
@@ -264,12 +264,12 @@ def test_a_run_that_stays_as_it_is_is_read_once(volume, tmp_path):
 
 def test_the_time_left_leaves_the_simulators_start_out_and_counts_steps_under_way(tmp_path):
     with begun(tmp_path, "run") as store:
-        assert standing.pace(store, store.counts(), 20.0) == {"seconds": 1e-9, "steps_per_s": 0.0, "left_s": None}
+        assert run_status.pace(store, store.counts(), 20.0) == {"seconds": 1e-9, "steps_per_s": 0.0, "left_s": None}
         first = store.lease("worker-0", 1, 30.0, 60.0)
         store.finish(first, {"success": True, "steps": 100}, 40.0)
         second = store.lease("worker-0", 1, 40.0, 60.0)
         store.heartbeat(second, 45.0, 60.0, steps=50)
-        found = standing.pace(store, store.counts(), 45.0)
+        found = run_status.pace(store, store.counts(), 45.0)
         assert found == {"seconds": 45.0, "steps_per_s": 10.0, "left_s": 85.0}  # ten episodes of 100 steps, 150 done
 
 

@@ -167,7 +167,7 @@ def test_nothing_can_be_opened_before_it_does_something(parts):
 def test_a_policy_that_is_not_up_cannot_be_chosen_and_its_command_is_named(parts):
     *_, shown = parts
     option = "document.querySelector('[name=policy] option[value=random]')"
-    shown.until(f"{option}.disabled && {option}.textContent === 'random (not up: ./lab up random)'")
+    shown.until(f"{option}.disabled && {option}.textContent === 'random (not running: ./lab up random)'")
     assert not shown.js("document.querySelector('[name=policy] option[value=oracle]').disabled")
 
 

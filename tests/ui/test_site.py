@@ -14,12 +14,12 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 from services.ui.app import PAGES
-from services.ui.site import words
+from services.ui.site import texts
 from services.ui.site.login import Login
 from tests import axe, browser
 
 TOKEN = "open-sesame"
-UI = Path(words.__file__).resolve().parents[1]
+UI = Path(texts.__file__).resolve().parents[1]
 PERSON = {"Accept": "text/html,*/*"}
 in_a_browser = [
     pytest.mark.outside,
@@ -165,7 +165,7 @@ def test_only_what_lies_in_static_is_handed_out(url, path):
 
 
 def test_both_languages_have_the_same_words_and_places():
-    english, korean = words.table("en"), words.table("ko")
+    english, korean = texts.table("en"), texts.table("ko")
     assert set(english) == set(korean) and len(english) > 10
     for name, text in english.items():
         assert sorted(re.findall(r"\{\w+\}", text)) == sorted(re.findall(r"\{\w+\}", korean[name])), name
@@ -179,8 +179,8 @@ def test_every_word_that_a_template_or_a_script_uses_is_there():
     for path in UI.glob("*/static/*.js"):
         names = re.findall(r"""\bsay\("(\w+)\"""", path.read_text())
         pages = (path.parent.parent.name, "site")
-        used |= {next((f"{p}.{n}" for p in pages if f"{p}.{n}" in words.table("en")), f"{path}: {n}") for n in names}
-    assert used - set(words.table("en")) == set()
+        used |= {next((f"{p}.{n}" for p in pages if f"{p}.{n}" in texts.table("en")), f"{path}: {n}") for n in names}
+    assert used - set(texts.table("en")) == set()
 
 
 def test_what_services_say_is_said_in_korean_where_it_is_a_sentence_of_theirs():
@@ -188,17 +188,17 @@ def test_what_services_say_is_said_in_korean_where_it_is_a_sentence_of_theirs():
     directories = (root / "shared/evaluation/vla_evaluation/live", UI / "volume", UI / "data", UI / "site")
     written = "".join(path.read_text() for directory in directories for path in directory.glob("*.py"))
     plain = re.sub(r"\{[^{}]*\}", "{}", written)
-    for english, korean in words.said_table("ko").items():
+    for english, korean in texts.translations("ko").items():
         assert english in plain, f"no service says {english!r} any more"
         values = [str(place) for place in range(english.count("{}"))]
-        assert words.said("ko", english.format(*values)) == korean.format(*values) != english
-        assert words.said("en", english) == english
-    assert words.said("ko", "whatever else") == "whatever else"
+        assert texts.translate("ko", english.format(*values)) == korean.format(*values) != english
+        assert texts.translate("en", english) == english
+    assert texts.translate("ko", "whatever else") == "whatever else"
 
 
 def test_the_page_that_asks_still_says_what_is_put_into_korean():
     written = "".join(path.read_text() for path in (UI / "ask").iterdir() if path.suffix in (".py", ".j2")).lower()
-    for english, korean in words.said_table("ko", "ask").items():
+    for english, korean in texts.translations("ko", "ask").items():
         pieces = [piece.strip(" .;").lower() for piece in english.split("{}")]
         assert [piece for piece in pieces if piece not in written] == [], english
         assert set(re.findall(r"\{\d\}", korean)) <= {f"{{{place}}}" for place in range(english.count("{}"))}, english

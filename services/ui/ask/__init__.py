@@ -1,1 +1,1 @@
-"""Ask a policy: a picture and an instruction in, the numbers of its action out.."""
+"""Ask a policy: image and instruction in, the numbers of its action out."""

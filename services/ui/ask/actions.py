@@ -1,4 +1,4 @@
-"""What the numbers of an action mean: names, units and senses, by the parts that the policy names and the data set."""
+"""Names, units and meaning of an action's numbers, from the policy's action parts and data set."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, OSC_POSE
 
-ROUNDING = 1e-5  # of float32: what is beyond a range by less is at its end
+ROUNDING = 1e-5  # of float32: tolerance at the ends of a range
 SHORT = {"position delta": ("Δx", "Δy", "Δz"), "rotation delta": ("rotation x", "rotation y", "rotation z")}
 GRIPPERS = {GRIPPER_CLOSES.convention: (1.0, -1.0), GRIPPER_OPENS.convention: (0.0, 1.0)}  # (fully closed, fully open)
-METRES = tuple(  # the same two parts in m and rad: what a full step of OSC_POSE is, is its range
+METRES = tuple(  # the same two parts in m and rad; a full step of OSC_POSE is the range
     replace(part, unit=part.unit.split()[1], low=-float(part.unit.split()[0]), high=float(part.unit.split()[0]))
     for part in OSC_POSE
 )
@@ -20,10 +20,10 @@ METRES = tuple(  # the same two parts in m and rad: what a full step of OSC_POSE
 
 @dataclass(frozen=True)
 class Number:
-    """One number of an action, ready to be shown.
+    """One number of an action, ready for display.
 
-    share is where its bar ends: -1 to 1 of its range. A value that lies beyond that has a `limit`, the range it
-    leaves; `means` is then the whole of it all the same.
+    share: end of its bar, -1 to 1 of its range. limit: the range, if the value is outside it. means: the value in mm or
+    degrees, not clipped.
     """
 
     name: str
@@ -36,35 +36,35 @@ class Number:
 
 @dataclass(frozen=True)
 class Spec:
-    """What every number of an action is: (name, its part), in order; and what to say about them."""
+    """Name and part of every number of an action, in order, and a note about them."""
 
     numbers: tuple[tuple[str, Part], ...]
     note: str
 
 
 def spec(info: PolicyInfo, unnorm_key: str | None) -> Spec:
-    """Return what the numbers of `info`'s policy are with a key (None: its only one, or it needs none).
+    """Return the numbers of a policy's actions for an unnorm key (None: its only one, or none needed).
 
-    Statistics of another data set than LIBERO's un-normalise OpenVLA's actions to what that set recorded, which Open
-    X-Embodiment's convention has in metres and radians.
+    With a data set other than LIBERO's, OpenVLA's actions are in that data set's units: metres and radians in Open
+    X-Embodiment's convention.
     """
     key = unnorm_key or (info.unnorm_keys[0] if len(info.unnorm_keys) == 1 else None)
     if info.action != (*OSC_POSE, GRIPPER_OPENS) or key is None or key.startswith("libero"):
         return Spec(tuple(_named(info.action)), "; ".join(f"{part.name}: {part.convention}" for part in info.action))
-    note = f"As data set {key!r} recorded it: by Open X-Embodiment's convention m and rad per step, gripper 1 = open."
+    note = f"In the units of data set {key!r}: m and rad per step (Open X-Embodiment), gripper 1 = open."
     return Spec(tuple(_named((*METRES, GRIPPER_OPENS))), note)
 
 
 def numbers(action: Sequence[float], spec: Spec) -> list[Number]:
     """Return the numbers of one action with their names, units and meaning."""
     values = [float(value) for value in action]
-    # Where no range is known, numbers are drawn relative to the largest of those.
+    # Numbers without a range are drawn relative to the largest of them.
     free = [abs(v) for v, (_, part) in zip(values, spec.numbers, strict=True) if None in (part.low, part.high)]
     return [_number(name, v, part, max(1.0, *free, 0.0)) for v, (name, part) in zip(values, spec.numbers, strict=True)]
 
 
 def unit_of(part: Part) -> str:
-    """Return a part's unit as it is shown."""
+    """Return a part's unit for display."""
     if part.convention in GRIPPERS:
         return f"{GRIPPERS[part.convention][1]:+g} = open"
     factor, base = scale(part)
@@ -77,7 +77,7 @@ def _named(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
     for part in parts:
         names = SHORT.get(part.name, ())
         if len(names) != part.size:
-            names = [part.name] if part.size == 1 else [f"{part.name} {place}" for place in range(1, part.size + 1)]
+            names = [part.name] if part.size == 1 else [f"{part.name} {number}" for number in range(1, part.size + 1)]
         yield from ((name, part) for name in names)
 
 
@@ -109,7 +109,7 @@ def _meaning(value: float, part: Part) -> str:
 
 
 def scale(part: Part) -> tuple[float, str]:
-    """Return how many of which unit 1.0 is: (0.05, "m") for "0.05 m"."""
+    """Return factor and unit of 1.0: (0.05, "m") for "0.05 m"."""
     factor, _, base = part.unit.partition(" ")
     try:
         return float(factor), base or "1"

@@ -1,4 +1,4 @@
-"""How to get a policy, by what lies on the volume: the page's advice where none answers."""
+"""The page's advice if no policy responds: how to start one, given the checkpoints on the volume."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from vla_common.volume import Volume
 MODEL = "openvla"  # model_type in a checkpoint's config.json, and the service that serves it
 
 
-def start_one() -> str:
-    """Return the commands that bring a policy up here, each between backticks."""
-    there = checkpoints()
-    if not there:
-        return f"`./lab checkpoint {MODEL} --tiny` makes a small one to try, `./lab up {MODEL}` serves it; {FOUND}"
-    named = "" if len(there) == 1 else f" --checkpoint {shlex.quote(there[0])}"
-    return f"`./lab up {MODEL}{named}` serves the checkpoint {there[0]}, which lies on the volume; {FOUND}"
+def start_command() -> str:
+    """Return the commands that start a policy, each in backticks."""
+    names = checkpoints()
+    if not names:
+        return f"`./lab checkpoint {MODEL} --tiny` creates a small one, `./lab up {MODEL}` serves it; {AUTODETECT}"
+    flag = "" if len(names) == 1 else f" --checkpoint {shlex.quote(names[0])}"
+    return f"`./lab up {MODEL}{flag}` serves the checkpoint {names[0]}; {AUTODETECT}"
 
 
-FOUND = "this page finds it by itself."
+AUTODETECT = "this page detects it automatically."
 
 
 def checkpoints() -> list[str]:
-    """Return the names of the checkpoints on the volume that can be served, the newest first."""
+    """Return the names of the complete checkpoints on the volume, newest first."""
     try:
-        directories = [path.parent for path in Volume().root.glob("checkpoints/*/config.json") if _is_whole(path)]
+        directories = [path.parent for path in Volume().root.glob("checkpoints/*/config.json") if _is_complete(path)]
         return [directory.name for directory in sorted(directories, key=lambda directory: -directory.stat().st_mtime)]
-    except OSError:  # a volume that this user cannot read: then there are none to name
+    except OSError:  # an unreadable volume
         return []
 
 
-def _is_whole(config: Path) -> bool:
+def _is_complete(config: Path) -> bool:
     try:
         model = json.loads(config.read_text()).get("model_type")
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""From the file that somebody uploads to the picture that a policy takes."""
+"""Convert an uploaded file to a policy's input image."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from vla_evaluation.pictures import transforms
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 TILE_WIDTH, TILE_LENGTH = 322, 323  # of a TIFF
-NOT_DRAWN = ("TIFF",)  # by Chrome and Firefox, which show a broken picture instead
+BROWSER_UNSUPPORTED = ("TIFF",)  # Chrome and Firefox show a broken image
 MAX_FILE_BYTES = 20 * 2**20
-MAX_PIXELS = 40_000_000  # of one picture, and of all pictures of a question; decoded, they take 160 MB
-BAND = 256  # rows that are converted at once
-_DECODING = threading.Lock()  # so that many questions take the memory of one picture
+MAX_PIXELS = 40_000_000  # of one image, and of all images of a query; 160 MB decoded
+BAND = 256  # rows converted at once
+_DECODING = threading.Lock()  # one image in memory at a time
 LONGEST_SIDE = 1024  # pixels sent to a policy that takes any size: 3 MB, well under the 16 MB of a request
 
 
 class ImageError(ValueError):
-    """The uploaded file cannot be used; the text says why and what to upload instead."""
+    """The uploaded file cannot be used. The message says why and what to upload."""
 
 
 def budget(count: int = 1) -> ImageBudget:
-    """Return the limit on `count` images of one question together."""
+    """Return the total limit for `count` images of one query."""
     return ImageBudget(count, MAX_PIXELS * 3)
 
 
 def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
-    """Return the picture in an open file: uint8 [H, W, 3], RGB, upright as its EXIF says, transparency on white.
+    """Return the image in an open file: uint8 [H, W, 3], RGB, rotated by EXIF, transparency on white.
 
-    Raises ImageError where the file is no picture, is cut off, or has more than MAX_PIXELS or than `left` allows.
+    Raises ImageError if the file is not an image, is truncated, or exceeds MAX_PIXELS or the budget `left`.
     """
     try:
         _check_file(file)
         with _DECODING, warnings.catch_warnings(), Image.open(file, formats=FORMATS) as image:
-            warnings.simplefilter("ignore")  # Pillow warns of sizes that are refused here anyway
+            warnings.simplefilter("ignore")  # sizes are checked below
             _check_size(image.size)
             (left or budget()).spend(image.height, image.width)
             _check_decoder(image, file)
             ImageOps.exif_transpose(image, in_place=True)
             return _rgb(image)
     except Image.DecompressionBombError as error:
-        raise ImageError(f"the picture has far too many pixels; upload one of at most {_MEGAPIXELS}") from error
+        raise ImageError(f"the image has too many pixels; upload at most {_MEGAPIXELS}") from error
     except ImageError:
         raise
     except InvalidObservation as error:
         raise ImageError(str(error)) from error
-    except (OSError, SyntaxError, TypeError, ValueError) as error:  # Pillow's ways to say: broken
-        raise ImageError(f"the file cannot be read as a picture; upload {', '.join(FORMATS)}") from error
+    except (OSError, SyntaxError, TypeError, ValueError) as error:  # what Pillow raises for a broken file
+        raise ImageError(f"the file is not a readable image; upload {', '.join(FORMATS)}") from error
 
 
 def drawable(file: BinaryIO | None) -> Image.Image | None:
-    """Return the picture in a file as one that every browser draws, or None where the file is such a one.
+    """Return the image in a form that every browser displays, or None if the file already is.
 
     Raises ImageError as `read` does.
     """
@@ -66,14 +66,14 @@ def drawable(file: BinaryIO | None) -> Image.Image | None:
         return None
     pixels = read(file)
     with Image.open(file, formats=FORMATS) as image:
-        return Image.fromarray(pixels) if image.format in NOT_DRAWN else None
+        return Image.fromarray(pixels) if image.format in BROWSER_UNSUPPORTED else None
 
 
 def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | None = None) -> np.ndarray:
-    """Return the picture as a policy takes it.
+    """Return the image in the size that a policy expects.
 
-    With `image_hw`, exactly that (height, width): stretched with Lanczos3 as OpenVLA does, then the middle `crop_area`
-    of it cut out and stretched back, where one is given. Without, only made smaller where a side exceeds LONGEST_SIDE.
+    With `image_hw`, exactly that (height, width): resized with Lanczos3 as OpenVLA does; with `crop_area`, the centre
+    of that area is cropped and resized back. Without `image_hw`, reduced if a side exceeds LONGEST_SIDE.
     """
     if image_hw is None:
         return _resized(image, _within(image.shape[:2]))
@@ -88,17 +88,17 @@ def _check_file(file: BinaryIO) -> None:
     size_mb, limit_mb = file.seek(0, os.SEEK_END) / 2**20, MAX_FILE_BYTES // 2**20
     file.seek(0)
     if size_mb > limit_mb:
-        raise ImageError(f"the file has {size_mb:.1f} MB; upload one of at most {limit_mb} MB")
+        raise ImageError(f"the file has {size_mb:.1f} MB; upload at most {limit_mb} MB")
 
 
 def _check_size(size_wh: tuple[int, int]) -> None:
     width, height = size_wh
     if width * height > MAX_PIXELS:
-        raise ImageError(f"the picture is {width}×{height}; upload one of at most {_MEGAPIXELS}")
+        raise ImageError(f"the image is {width}×{height}; upload at most {_MEGAPIXELS}")
 
 
 def _check_decoder(image: Image.Image, file: BinaryIO) -> None:
-    """Raises for a file whose decoding takes more than its pixels: scans of a JPEG, tiles of a TIFF."""
+    """Raise for a file that needs more memory than its pixels: scans of a JPEG, tiles of a TIFF."""
     if image.format in ("JPEG", "MPO"):
         before = file.tell()
         file.seek(0)
@@ -110,7 +110,7 @@ def _check_decoder(image: Image.Image, file: BinaryIO) -> None:
 
 
 def _rgb(image: Image.Image) -> np.ndarray:
-    """Return uint8 [H, W, 3], converted in bands of rows: a whole copy for each step takes five times the memory."""
+    """Return uint8 [H, W, 3], converted in bands of rows: full copies take five times the memory."""
     pixels = np.empty((image.height, image.width, 3), np.uint8)
     for top in range(0, image.height, BAND):
         band = image.crop((0, top, image.width, min(top + BAND, image.height)))

@@ -1,6 +1,6 @@
-"""The motion that a chunk asks for, drawn: the gripper's path from above and from the side, its turning, the fingers.
+"""Draw the motion of a chunk: the gripper's path from two sides, its rotation, and its opening.
 
-Which numbers these are follows from the parts that the policy names; a robot without such parts has no drawing.
+The policy's action parts determine which numbers these are; a robot without such parts has no drawing.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 from services.ui.ask.actions import GRIPPERS, Spec, scale
 from vla_contract import ActionChunk, Part
 
-SIDE, ROOM = 200, 26  # pixels of a panel, and of its margin on each side
+SIDE, ROOM = 200, 26  # pixels of a panel, and of its margins
 AXES = ("x", "y", "z")
-COLOURS = ("#0d9488", "#c2570c", "#7c3aed")  # of x, y and z, on light and on dark
-OPEN, CLOSED = "none", "currentColor"  # how a place is filled
+COLOURS = ("#0d9488", "#c2570c", "#7c3aed")  # of x, y and z; for light and dark themes
+OPEN, CLOSED = "none", "currentColor"  # fill of a point
 
 
 @dataclass(frozen=True)
 class Motion:
-    """What a chunk does, from where the robot is: row 0 is now, row n what n actions have asked for.
+    """The motion of a chunk relative to the current pose: row 0 is now, row n after n actions.
 
-    path   float [T + 1, 3] in `length`, "mm" or the policy's own unit; None: no part is a position of three numbers
-    turn   float [T + 1, 3] in degrees about each axis, steps summed; None: no part is such steps
-    opened bool of every action; None: no part is a gripper whose sense is known
+    path   float [T + 1, 3] in `length`, "mm" or the policy's own unit; None: no position part of three numbers
+    turn   float [T + 1, 3] in degrees about each axis, steps summed; None: no rotation part
+    opened bool of every action; None: no gripper of known convention
     """
 
     path: np.ndarray | None
@@ -37,7 +37,7 @@ class Motion:
 
 
 def motion(answer: ActionChunk, spec: Spec) -> Motion:
-    """Return the motion of a chunk. Absolute positions begin at the first one; deltas are summed."""
+    """Return the motion of a chunk. Absolute positions are relative to the first; deltas are summed."""
     position, turning = (_columns(spec, word, 3) for word in ("position", "rotation"))
     fingers = next((n for n, (_, part) in enumerate(spec.numbers) if part.convention in GRIPPERS), None)
     actions = np.asarray(answer.actions, np.float64)
@@ -49,15 +49,15 @@ def motion(answer: ActionChunk, spec: Spec) -> Motion:
 
 
 def _columns(spec: Spec, word: str, size: int) -> tuple[slice, Part] | None:
-    """Return where the part of so many numbers lies whose name has that word."""
+    """Return slice and part of the first part of that size whose name contains the word."""
     parts = [part for _, part in spec.numbers]
-    place = next((n for n, part in enumerate(parts) if word in part.name and part.size == size), None)
-    return None if place is None else (slice(place, place + size), parts[place])
+    start = next((n for n, part in enumerate(parts) if word in part.name and part.size == size), None)
+    return None if start is None else (slice(start, start + size), parts[start])
 
 
-def _path(actions: np.ndarray, where: slice, part: Part) -> tuple[np.ndarray, str]:
+def _path(actions: np.ndarray, columns: slice, part: Part) -> tuple[np.ndarray, str]:
     factor, base = scale(part)
-    steps = actions[:, where] * factor * (1e3 if base == "m" else 1.0)
+    steps = actions[:, columns] * factor * (1e3 if base == "m" else 1.0)
     if "delta" in part.name:
         steps = np.concatenate((np.zeros((1, 3)), np.cumsum(steps, axis=0)))
     else:
@@ -70,38 +70,38 @@ def _opens(value: float, part: Part) -> bool:
     return abs(value - opened) <= abs(value - closed)
 
 
-# --- words and panels -----------------------------------------------------------------------------------------
+# --- sentence and panels -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A sentence about a motion, and panels of it: what is in the SVG of each, and its caption."""
+    """A sentence about a motion, and its panels: SVG content and caption of each."""
 
     sentence: str
     panels: list[tuple[str, str]]
 
 
-def drawn(found: Motion) -> Drawing | None:
-    """Return the motion drawn; None for a robot of which too little is known."""
+def draw(motion: Motion) -> Drawing | None:
+    """Return the drawing of a motion; None if it has neither path nor rotation."""
     panels = []
-    if found.path is not None:
-        panels += [_plan(found, 1, 0, "from above"), _plan(found, 1, 2, "from behind")]
-    if found.turn is not None:
-        panels.append(_curves(found.turn))
-    return Drawing(said_of(found), panels) if panels else None
+    if motion.path is not None:
+        panels += [_plan(motion, 1, 0, "from above"), _plan(motion, 1, 2, "from behind")]
+    if motion.turn is not None:
+        panels.append(_curves(motion.turn))
+    return Drawing(describe(motion), panels) if panels else None
 
 
-def said_of(found: Motion) -> str:
-    """Return the whole of a motion in a sentence."""
-    words = []
-    if found.path is not None:
-        words.append(f"moves {_along(found.path[-1], f' {found.length}')}")
-    if found.turn is not None:
-        words.append(f"turns about {_along(found.turn[-1], '°')}")
-    if found.opened is not None:
-        words.append(f"gripper {_fingers(found.opened)}")
-    count = len(found.path if found.path is not None else found.turn) - 1
-    return f"In {count} action{'s' * (count > 1)}: {'; '.join(words)}."
+def describe(motion: Motion) -> str:
+    """Return a sentence that sums up a motion."""
+    phrases = []
+    if motion.path is not None:
+        phrases.append(f"moves {_along(motion.path[-1], f' {motion.length}')}")
+    if motion.turn is not None:
+        phrases.append(f"turns about {_along(motion.turn[-1], '°')}")
+    if motion.opened is not None:
+        phrases.append(f"gripper {_fingers(motion.opened)}")
+    count = len(motion.path if motion.path is not None else motion.turn) - 1
+    return f"In {count} action{'s' * (count > 1)}: {'; '.join(phrases)}."
 
 
 def _along(values: np.ndarray, unit: str) -> str:
@@ -110,32 +110,32 @@ def _along(values: np.ndarray, unit: str) -> str:
 
 
 def _fingers(opened: Sequence[bool]) -> str:
-    words = ["open" if opened[0] else "closed"]
+    phrases = ["open" if opened[0] else "closed"]
     for step in range(1, len(opened)):
         if opened[step] != opened[step - 1]:
-            words.append(f"{'opens' if opened[step] else 'closes'} at action {step + 1}")
-    return ", ".join(words)
+            phrases.append(f"{'opens' if opened[step] else 'closes'} at action {step + 1}")
+    return ", ".join(phrases)
 
 
-def _plan(found: Motion, across: int, up: int, name: str) -> tuple[str, str]:
-    """Return the path in the plane of two axes. Across is y to the left, as one looks along x; up is x or z."""
-    points = np.stack((-found.path[:, across], found.path[:, up]), axis=1)
-    reach = np.abs(found.path).max() or 1.0  # both planes have one scale
-    places = SIDE / 2 + points * [1, -1] * (SIDE / 2 - ROOM) / reach
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    opened = found.opened or [True] * (len(places) - 1)
+def _plan(motion: Motion, across: int, up: int, name: str) -> tuple[str, str]:
+    """Return the path in the plane of two axes. Across is y to the left, looking along x; up is x or z."""
+    points = np.stack((-motion.path[:, across], motion.path[:, up]), axis=1)
+    reach = np.abs(motion.path).max() or 1.0  # both planes have one scale
+    pixels = SIDE / 2 + points * [1, -1] * (SIDE / 2 - ROOM) / reach
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
+    opened = motion.opened or [True] * (len(pixels) - 1)
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{OPEN if is_open else CLOSED}" stroke="currentColor"/>'
-        for (x, y), is_open in zip(places[1:], opened, strict=True)
+        for (x, y), is_open in zip(pixels[1:], opened, strict=True)
     )
     start = f'<rect x="{SIDE / 2 - 4}" y="{SIDE / 2 - 4}" width="8" height="8" fill="{COLOURS[0]}"/>'
     path = f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>'
-    names = _word(SIDE / 2, 12, f"+{AXES[up]}") + _word(12, SIDE / 2, f"+{AXES[across]}")
-    return _cross() + path + start + dots + names, f"{name}; the edge is {reach:.3g} {found.length} away"
+    names = _svg_text(SIDE / 2, 12, f"+{AXES[up]}") + _svg_text(12, SIDE / 2, f"+{AXES[across]}")
+    return _cross() + path + start + dots + names, f"{name}; scale: {reach:.3g} {motion.length} to the edge"
 
 
 def _curves(turn: np.ndarray) -> tuple[str, str]:
-    """Return the angles over the actions, one line for each axis."""
+    """Return the angles over the actions, one line per axis."""
     reach = np.abs(turn).max() or 1.0
     across = np.linspace(ROOM, SIDE - ROOM, len(turn))
     lines = ""
@@ -143,16 +143,16 @@ def _curves(turn: np.ndarray) -> tuple[str, str]:
         heights = SIDE / 2 - values * (SIDE / 2 - ROOM) / reach
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, heights, strict=True))
         lines += f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        lines += _word(SIDE - ROOM + 10, heights[-1], axis)
-    return _cross(False) + lines, f"turned, action by action; the edge is {math.ceil(reach)}°"
+        lines += _svg_text(SIDE - ROOM + 10, heights[-1], axis)
+    return _cross(False) + lines, f"rotation per action; scale: {math.ceil(reach)}° to the edge"
 
 
-def _cross(both: bool = True) -> str:
+def _cross(vertical: bool = True) -> str:
     middle, end = SIDE / 2, SIDE - ROOM
     lines = f'<line x1="{ROOM}" y1="{middle}" x2="{end}" y2="{middle}"/>'
-    lines += f'<line x1="{middle}" y1="{ROOM}" x2="{middle}" y2="{end}"/>' if both else ""
+    lines += f'<line x1="{middle}" y1="{ROOM}" x2="{middle}" y2="{end}"/>' if vertical else ""
     return f'<g stroke="currentColor" stroke-opacity="0.35">{lines}</g>'
 
 
-def _word(x: float, y: float, text: str) -> str:
+def _svg_text(x: float, y: float, text: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" dominant-baseline="central">{escape(text)}</text>'

@@ -1,4 +1,4 @@
-"""The page that asks policies, and the same question for programs: a form in, actions as JSON out."""
+"""The page Ask, and the same for programs: a form in, actions as JSON out."""
 
 from __future__ import annotations
 
@@ -15,63 +15,65 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from services.ui.ask import asking, images, moments, needs
-from services.ui.ask.asking import Answer
+from services.ui.ask import images, query, requirements, scenes
 from services.ui.ask.link import MAX_IMAGES, Choice, Trouble
+from services.ui.ask.query import Answer
 from services.ui.site.bodies import read_form
 from services.ui.site.problem import Problem
 from services.ui.site.site import Site, accepts_html, static
 
-PICTURES = ("picture", *(f"picture_{number}" for number in range(2, MAX_IMAGES + 1)))  # fields, first camera first
-AT_ONCE = 16  # questions in flight; the policy batches them
+IMAGE_FIELDS = ("picture", *(f"picture_{number}" for number in range(2, MAX_IMAGES + 1)))  # fields, first camera first
+MAX_CONCURRENT = 16  # queries in flight; the policy batches them
 MAX_BODY_BYTES = MAX_IMAGES * images.MAX_FILE_BYTES + 2**18
 MAX_TEXT = 4096  # characters of the instruction, and of the state
-GRADIO = "this page does not speak Gradio's protocol any more; send the form to POST /ask/act (docs/ui.md)"
+GRADIO = "Gradio's protocol is no longer supported; send the form to POST /ask/act (docs/ui.md)"
 
 
 def routes(site: Site, choice: Choice) -> list[BaseRoute]:
     """Return the page's routes."""
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     def page(request: Request) -> Response:
-        examples = [(_address(path), instruction) for path, instruction in moments.examples()]
+        examples = [(_address(path), instruction) for path, instruction in scenes.examples()]
         return site.render(
-            request, "ask/ask.html.j2", examples=examples, fields=PICTURES, max_text=MAX_TEXT,
+            request, "ask/ask.html.j2", examples=examples, fields=IMAGE_FIELDS, max_text=MAX_TEXT,
             max_bytes=images.MAX_FILE_BYTES,
         )  # fmt: skip
 
     def look(request: Request) -> Response:
-        query = request.query_params
-        shown = described(choice, query.getlist("policies"), query)
+        parameters = request.query_params
+        description = describe_policies(choice, parameters.getlist("policies"), parameters)
         for part in ("banner", "identity"):
-            shown["policy"][part] = site.fragment(request, f"ask/{part}.html.j2", **shown["policy"][part])
-        return JSONResponse(shown)
+            description["policy"][part] = site.fragment(request, f"ask/{part}.html.j2", **description["policy"][part])
+        return JSONResponse(description)
 
     async def image(request: Request) -> Response:
-        """Answer 204 for a picture that browsers draw, the same pixels as PNG for another, 400 for none."""
+        """Answer 204 for an image that browsers display, a PNG for another format, 400 for an unreadable file."""
         try:
             async with slots, read_form(request, images.MAX_FILE_BYTES + 2**18) as form:
-                drawn = await run_in_threadpool(images.drawable, *_images(form)[:1])
+                png_source = await run_in_threadpool(images.drawable, *_images(form)[:1])
         except images.ImageError as error:
-            return refuse(request, 400, asking.unusable(error))
+            return error_response(request, 400, query.unusable_image(error))
         except Problem as error:
-            return refuse(request, error.status, asking.unusable(error))
-        return Response(_png(drawn), media_type="image/png") if drawn else Response(status_code=204)
+            return error_response(request, error.status, query.unusable_image(error))
+        return Response(_png(png_source), media_type="image/png") if png_source else Response(status_code=204)
 
     async def act(request: Request) -> Response:
         try:
             async with slots, read_form(request, MAX_BODY_BYTES) as form:
                 answers = await run_in_threadpool(_ask, choice, form)
         except Problem as error:
-            return refuse(request, error.status, Trouble("Not asked yet", error.why, "Then ask again."))
+            return error_response(
+                request, error.status, Trouble("Nothing was sent", error.reason, "Correct this and ask again.")
+            )
         raw = {name: answer.to_dict() for name, answer in answers.items()}
         (first,) = raw.values() if len(raw) == 1 else (raw,)
         if accepts_html(request):
             return site.render(request, "ask/answer.html.j2", answers=answers, raw=first)
-        status = min(answer.status for answer in answers.values())  # 200 as soon as one of them has answered
+        status = min(answer.status for answer in answers.values())  # 200 if any of them has answered
         return JSONResponse(first, status, {"Retry-After": "3"} if status == 503 else None)
 
-    def refuse(request: Request, status: int, trouble: Trouble) -> Response:
+    def error_response(request: Request, status: int, trouble: Trouble) -> Response:
         if accepts_html(request):
             html = site.fragment(request, "ask/banner.html.j2", trouble=trouble)
             return HTMLResponse(html, status)
@@ -90,43 +92,43 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
     ]
 
 
-def described(choice: Choice, names: Sequence[str], form: Any) -> dict[str, Any]:
-    """Return what the page shows of the policies of those names, and what it fills in.
+def describe_policies(choice: Choice, names: Sequence[str], form: Any) -> dict[str, Any]:
+    """Return the page's description of the named policies and its form values.
 
-    form: "key" and "state" as they stand, and "example", the instruction of one that was just chosen.
+    form: current "key" and "state", and "example", the instruction of a newly selected example.
     """
-    links = choice.chosen(names)
+    links = choice.select(names)
     link = next(iter(links.values()))
-    status, needed = link.status(), needs.of(link.status().info for link in links.values())
+    status, required = link.status(), requirements.of(link.status().info for link in links.values())
     info, example = status.info, form.get("example", "")
     keys = list(info.unnorm_keys) if info else []
     key = form.get("key") or None
-    suite = moments.suite_of(example)
-    if suite and (info is None or asking.fitting_key(suite, keys)):
+    suite = scenes.suite_of(example)
+    if suite and (info is None or query.fitting_key(suite, keys)):
         key = suite
     up = {*choice.up(), *names}
     return {
         "policy": {
             "banner": {"status": status, "trouble": status.trouble, "url": link.url},
-            "identity": {"info": info, "details": asking.details(info) if info else {}},
+            "identity": {"info": info, "details": query.details(info) if info else {}},
             "ready": status.usable,
             "keys": keys if status.usable else [],
-            "libero": bool(status.usable and asking.libero_size(info)),
-            "libero_keys": [key for key in keys if asking.libero_is_usual(info, key)],
+            "libero": bool(status.usable and query.libero_size(info)),
+            "libero_keys": [key for key in keys if query.libero_is_usual(info, key)],
         },
         "policies": [name for name in choice.links if name in up],
         "needs": {
-            "pictures": [", ".join(needed.first) if needed.more else "", *needed.offered],
-            "state": needs.explained(needed.state),
+            "pictures": [", ".join(required.first) if required.more else "", *required.offered],
+            "state": requirements.describe_parts(required.state),
         },
-        "key": asking.chosen_key(key, keys, info.suites) if status.usable else key,
-        "state": needs.filled_in(needed.state, "" if example else form.get("state", ""), example),
-        "example": [_address(moments.image_of(example, camera)) for camera in needed.offered],
+        "key": query.select_key(key, keys, info.suites) if status.usable else key,
+        "state": requirements.format_state(required.state, "" if example else form.get("state", ""), example),
+        "example": [_address(scenes.image_of(example, camera)) for camera in required.offered],
     }
 
 
 def _address(path: str | None) -> str | None:
-    return static(f"ask/examples/{Path(path).relative_to(moments.DIRECTORY)}") if path else None
+    return static(f"ask/examples/{Path(path).relative_to(scenes.DIRECTORY)}") if path else None
 
 
 def _ask(choice: Choice, form: FormData) -> dict[str, Answer]:
@@ -134,16 +136,16 @@ def _ask(choice: Choice, form: FormData) -> dict[str, Answer]:
         value = form.get(name, "")
         return value[:MAX_TEXT] if isinstance(value, str) else ""
 
-    links = choice.chosen([name for name in form.getlist("policies") if isinstance(name, str)])
-    needed = needs.of(link.status().info for link in links.values())
+    links = choice.select([name for name in form.getlist("policies") if isinstance(name, str)])
+    needed = requirements.of(link.status().info for link in links.values())
     as_libero = text("as_libero").lower() in ("true", "on", "1")
-    filled = asking.Form(text("instruction"), text("unnorm_key"), as_libero, text("state"), _images(form), needed)
-    return asking.ask_all(links, filled)
+    filled = query.Form(text("instruction"), text("unnorm_key"), as_libero, text("state"), _images(form), needed)
+    return query.ask_all(links, filled)
 
 
 def _images(form: FormData) -> list[Any]:
     """Return an open file for each field of PICTURES; None for one that is empty."""
-    fields = (form.get(name) for name in PICTURES)
+    fields = (form.get(name) for name in IMAGE_FIELDS)
     return [field.file if isinstance(field, UploadFile) and field.size else None for field in fields]
 
 

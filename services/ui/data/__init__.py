@@ -1,1 +1,1 @@
-"""Data sets: the list, what is in one, an episode's films and curves, and episodes marked as bad."""
+"""Data sets: list, contents, an episode's videos and curves, and marks for bad episodes."""

@@ -1,1 +1,1 @@
-"""The lab: which services answer, what they say of themselves, and the machine beneath."""
+"""The page Lab: services, their details, and the machine."""

@@ -1,4 +1,4 @@
-"""The page Lab: who may see it looks; who has the token starts, stops and reads logs, by the control daemon."""
+"""The page Lab. Logged-in users start and stop services and read logs through the control daemon."""
 
 from __future__ import annotations
 
@@ -15,90 +15,91 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from services.ui.lab import steward
-from services.ui.lab.services import OPENED, ask_all, merge
-from services.ui.lab.steward import Alone
-from services.ui.site import words
+from services.ui.lab import control_daemon
+from services.ui.lab.control_daemon import DaemonUnavailable
+from services.ui.lab.services import BROWSER_SERVICES, ask_all, merge
+from services.ui.site import texts
 from services.ui.site.problem import Problem
 from services.ui.site.site import Site
 from vla_common.volume import Volume
 from vla_contract.server.public import page_url
 
-PAGE = "ui"  # it does not start or stop itself
-FIRST_S = 0.7  # what the first look waits for the daemon; the page looks again at once
+PAGE = "ui"  # cannot start or stop itself
+FIRST_STATUS_S = 0.7  # limit for the first status; the page refreshes at once
 WORST_FIRST = ("fail", "warn", "pass", "skip")
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    """Return the page's routes: all of it, the parts that are drawn again, and what the daemon does."""
+    """Return the routes of the page, its refreshed parts, and the daemon's actions."""
 
     async def draw(request: Request, template: str, wait_s: float | None = None, acts: bool = True) -> Response:
-        rows, (told, alone) = await asyncio.gather(ask_all(site.services), _told(site, wait_s))
-        # as the browser reaches this machine: a service's own address may be a container's name
+        rows, (status, unavailable) = await asyncio.gather(ask_all(site.services), _daemon_status(site, wait_s))
+        # the browser's name of this machine: a service's own address may be a container's name
         host = request.url.hostname or "127.0.0.1"
-        acts = acts and not alone and site.login.is_logged_in(request)
+        acts = acts and not unavailable and site.login.is_logged_in(request)
         return site.render(
-            request, template, services=merge(rows, told), shares=machine(), host=host, gigabyte=1e9, alone=alone,
-            acts=acts, now=time.time(), token=site.login.required, page_service=PAGE, known=told["status"],
-            error=told["error"], actions=told["actions"], page_url=page_url, opened=OPENED,
+            request, template, services=merge(rows, status), shares=machine(), host=host, gigabyte=1e9, acts=acts,
+            unavailable=unavailable, now=time.time(), token=site.login.required, page_service=PAGE,
+            lab_status=status["status"], error=status["error"], actions=status["actions"],
+            page_url=page_url, opened=BROWSER_SERVICES,
         )  # fmt: skip
 
     async def lab(request: Request) -> Response:
-        # The script that hears buttons comes after the page, and brings them: until then there is what to type.
-        return await draw(request, "lab/lab.html.j2", FIRST_S, acts=False)
+        # Buttons appear when the script has loaded; until then the page shows commands.
+        return await draw(request, "lab/lab.html.j2", FIRST_STATUS_S, acts=False)
 
     async def state(request: Request) -> Response:
         return await draw(request, "lab/state.html.j2")
 
     async def doctor(request: Request) -> Response:
         try:
-            found = await steward.ask(site.steward, "/doctor")
-        except (Alone, Problem):  # said by the page's other part
+            report = await control_daemon.ask(site.control_directory, "/doctor")
+        except (DaemonUnavailable, Problem):  # shown by the page's other part
             return Response()
-        checks = sorted((found["told"] or {}).get("checks", ()), key=lambda one: WORST_FIRST.index(one["verdict"]))
+        checks = sorted((report["told"] or {}).get("checks", ()), key=lambda check: WORST_FIRST.index(check["verdict"]))
         acts = site.login.is_logged_in(request)
-        return site.render(request, "lab/doctor.html.j2", checks=checks, acts=acts, **found)
+        return site.render(request, "lab/doctor.html.j2", checks=checks, acts=acts, **report)
 
-    async def ask(request: Request) -> Response:
-        """Pass a request on to the daemon, for those who have logged in."""
-        language = words.language_of(request)
+    async def forward(request: Request) -> Response:
+        """Forward a logged-in user's request to the daemon."""
+        language = texts.language_of(request)
         if not site.login.is_logged_in(request):
-            raise Problem(403, words.say(language, "lab.needs_token"))
+            raise Problem(403, texts.text(language, "lab.needs_token"))
         parts = (quote(part, safe="") for part in request.path_params.values())
         path = "/".join(("/services", *parts)) if request.path_params else "/doctor"
         try:
-            return JSONResponse(await steward.ask(site.steward, path, request.method))
-        except Alone as error:
-            raise Problem(502, words.say(language, f"lab.alone_{error.why}").replace("`", "")) from error
+            return JSONResponse(await control_daemon.ask(site.control_directory, path, request.method))
+        except DaemonUnavailable as error:
+            raise Problem(502, texts.text(language, f"lab.alone_{error.reason}").replace("`", "")) from error
 
     return [
         Route("/lab", lab),
         Route("/lab/state", state),
         Route("/lab/doctor", doctor),
-        Route("/lab/doctor", ask, methods=["POST"]),
-        Route("/lab/services/{name}/{what}", ask, methods=["GET", "POST"]),
+        Route("/lab/doctor", forward, methods=["POST"]),
+        Route("/lab/services/{name}/{what}", forward, methods=["GET", "POST"]),
     ]
 
 
-async def _told(site: Site, wait_s: float | None) -> tuple[dict[str, Any], str]:
-    """Return what the daemon tells, and why it tells nothing: "" where it does, "asked" where it takes longer."""
-    nothing = {"status": None, "error": "", "actions": []}
+async def _daemon_status(site: Site, wait_s: float | None) -> tuple[dict[str, Any], str]:
+    """Return the daemon's status, and why it is missing: "" if it is not, "asked" if it is not ready in time."""
+    empty = {"status": None, "error": "", "actions": []}
     try:
-        return {**nothing, **await asyncio.wait_for(steward.ask(site.steward, "/status"), wait_s)}, ""
+        return {**empty, **await asyncio.wait_for(control_daemon.ask(site.control_directory, "/status"), wait_s)}, ""
     except asyncio.TimeoutError:
-        return nothing, "asked"
-    except Alone as error:
-        return nothing, error.why
+        return empty, "asked"
+    except DaemonUnavailable as error:
+        return empty, error.reason
     except Problem as error:
-        return {**nothing, "error": error.why}, ""
+        return {**empty, "error": error.reason}, ""
 
 
 def machine() -> dict[str, tuple[float, float]]:
-    """Return how much is used of all there is: memory and the volume's disk in bytes, load in cores."""
+    """Return usage and total: memory and the volume's disk in bytes, load in cores."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     memory = {line[0]: int(line[1]) * 1024 for line in lines}
     shares = {"memory": (memory["MemTotal:"] - memory["MemAvailable:"], memory["MemTotal:"])}
-    with suppress(OSError):  # no volume to be seen
+    with suppress(OSError):  # no volume
         disk = shutil.disk_usage(Volume().root)
         shares["disk"] = (disk.total - disk.free, disk.total)
     return {**shares, "load": (os.getloadavg()[0], len(os.sched_getaffinity(0)))}

@@ -1,1 +1,1 @@
-"""The first page: what the lab has, and where it is."""
+"""The start page."""

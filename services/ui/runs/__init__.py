@@ -1,1 +1,1 @@
-"""Runs: the list, one as it goes and when it is done, two compared, all of them as a leaderboard."""
+"""Runs: list, live status and results, comparison, leaderboard."""

@@ -1,1 +1,1 @@
-"""The simulator's page: a browser talks to this site alone, which asks the service `simulator`."""
+"""The simulator's page. The browser talks only to this site, which forwards to the service `simulator`."""

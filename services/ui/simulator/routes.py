@@ -1,4 +1,4 @@
-"""The page of the simulator, and its way to the service: the token is added here, and nothing else gets through."""
+"""The simulator's page and its API. Only these routes are forwarded to the service, with the token."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from services.ui.site.problem import Problem
 from services.ui.site.site import Site
 from vla_contract.protocol.json_body import load_json
 
-SLOW_S = 60.0  # a demonstration is written while others are
+SLOW_S = 60.0  # saving a demonstration waits for others
 API = "/simulator/api"
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    """Return the page's routes. A session's id, which cannot be guessed, is the browser tab's own."""
+    """Return the page's routes. A session's random id is known only to its browser tab."""
     service = site.services["simulator"]
 
     async def page(request: Request) -> Response:
@@ -31,11 +31,11 @@ def routes(site: Site) -> list[BaseRoute]:
     async def open_session(request: Request) -> Response:
         return await _posted(request, "/v1/sessions")
 
-    async def tell(request: Request) -> Response:
+    async def post_command(request: Request) -> Response:
         return await _posted(request, _path(request))
 
-    async def passed(request: Request) -> Response:
-        return await service.passed(request, f"{_path(request)}?{request.url.query}")
+    async def proxy(request: Request) -> Response:
+        return await service.proxy(request, f"{_path(request)}?{request.url.query}")
 
     async def _posted(request: Request, path: str) -> Response:
         try:
@@ -48,11 +48,11 @@ def routes(site: Site) -> list[BaseRoute]:
         Route("/simulator", page),
         Route(f"{API}/policies", policies),
         Route(f"{API}/sessions", open_session, methods=["POST"]),
-        *(Route(f"{API}/sessions/{{id}}/{what}", passed) for what in ("frame", "film")),
-        *(Route(f"{API}/sessions/{{id}}/{what}", tell, methods=["POST"]) for what in ("do", "keep")),
+        *(Route(f"{API}/sessions/{{id}}/{command}", proxy) for command in ("frame", "film")),
+        *(Route(f"{API}/sessions/{{id}}/{command}", post_command, methods=["POST"]) for command in ("do", "keep")),
     ]
 
 
 def _path(request: Request) -> str:
-    """Return the service's path for a request about a session."""
+    """Return the service's path for a session's request."""
     return f"/v1/sessions/{quote(request.path_params['id'], safe='')}/{request.url.path.rpartition('/')[2]}"

@@ -1,1 +1,1 @@
-"""What all pages share: who gets in, the words of both languages, the look, and other services over HTTP."""
+"""Shared by all pages: login, texts in both languages, styles, and clients of other services."""

@@ -1,4 +1,4 @@
-"""The body of a request, read whole within bounds of size and time."""
+"""Read request bodies with limits on size and time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from services.ui.site.problem import Problem
 from vla_common import endings
 
 MAX_BYTES = 64 * 2**10
-WHOLE_S = 30.0  # for all of it to arrive
-UPLOAD_S = 120.0  # and of a form with files
+BODY_TIMEOUT_S = 30.0  # for the whole body
+UPLOAD_TIMEOUT_S = 120.0  # for a form with files
 MAX_FIELDS = 64
-NO_ROOM = "the machine of this page has no room for the picture: its disk is full; upload it again once there is some"
+NO_ROOM = "the image cannot be stored: the disk of this machine is full; free some space and upload it again"
 
 
 async def read(receive: Receive) -> bytes:
-    """Return the body. Raises Problem for one that is too large, too slow or cut off."""
+    """Return the body. Raises Problem if it is too large, too slow or incomplete."""
     try:
-        return await asyncio.wait_for(_collect(receive), WHOLE_S)
+        return await asyncio.wait_for(_collect(receive), BODY_TIMEOUT_S)
     except asyncio.TimeoutError:
-        raise Problem(408, f"the body did not arrive within {WHOLE_S:g} s") from None
+        raise Problem(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
 
 
 async def _collect(receive: Receive) -> bytes:
@@ -34,7 +34,7 @@ async def _collect(receive: Receive) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Problem(400, "the sender has gone")
+            raise Problem(400, "the client disconnected")
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > MAX_BYTES:
@@ -44,9 +44,9 @@ async def _collect(receive: Receive) -> bytes:
 
 @asynccontextmanager
 async def read_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]:
-    """Gives a form with its files; large ones lie on disk without a name, and all are gone afterwards.
+    """Yield a form with its files, which are deleted afterwards; large ones are unnamed files on disk.
 
-    Raises Problem for a body that is no form, too large, too slow or cut off, and where the disk is full.
+    Raises Problem if the body is not a form, too large, too slow or incomplete, or if the disk is full.
     """
     size = 0
 
@@ -60,11 +60,11 @@ async def read_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]
 
     parsing = Request(request.scope, receive).form(max_files=MAX_FIELDS, max_fields=MAX_FIELDS)
     try:
-        form = await asyncio.wait_for(parsing, UPLOAD_S)
+        form = await asyncio.wait_for(parsing, UPLOAD_TIMEOUT_S)
     except asyncio.TimeoutError:
-        raise Problem(408, f"the body did not arrive within {UPLOAD_S:g} s") from None
+        raise Problem(408, f"the body did not arrive within {UPLOAD_TIMEOUT_S:g} s") from None
     except ClientDisconnect:
-        raise Problem(400, "the sender has gone") from None
+        raise Problem(400, "the client disconnected") from None
     except HTTPException as error:
         raise Problem(error.status_code, error.detail) from None
     except OSError as error:

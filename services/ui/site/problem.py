@@ -1,26 +1,26 @@
-"""The ways in which a request is not answered as it was asked; each becomes a page or JSON with the reason."""
+"""Errors of requests; each becomes a page or JSON with the reason."""
 
 from __future__ import annotations
 
 
 class Problem(Exception):
-    """A request that is refused or fails: the HTTP status and why, in a sentence."""
+    """A rejected or failed request: HTTP status and reason."""
 
-    def __init__(self, status: int, why: str):
-        super().__init__(why)
-        self.status, self.why = status, why
-
-
-class Missing(Problem):
-    """What was asked for does not exist, or is nothing to hand out; the message says what does."""
-
-    def __init__(self, why: str):
-        super().__init__(404, why)
+    def __init__(self, status: int, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
 
 
-class Away(Problem):
-    """Another service does not answer (no status of its own: 502), or not with what was asked for."""
+class NotFound(Problem):
+    """The requested object does not exist or is not public."""
 
-    def __init__(self, name: str, why: str, status: int | None = None):
-        super().__init__(status or 502, why)
+    def __init__(self, reason: str):
+        super().__init__(404, reason)
+
+
+class ServiceUnavailable(Problem):
+    """Another service does not respond (status None: 502) or answers with an error."""
+
+    def __init__(self, name: str, reason: str, status: int | None = None):
+        super().__init__(status or 502, reason)
         self.name, self.answers = name, status is not None

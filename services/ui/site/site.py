@@ -1,4 +1,4 @@
-"""The site: pages by their folders, drawn with one frame, in the language of who asks."""
+"""The site: renders the pages in one layout, in the language of the request."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from services.ui.site import words
+from services.ui.site import texts
 from services.ui.site.bodies import read
-from services.ui.site.login import KEPT_S, Login
-from services.ui.site.problem import Away, Problem
+from services.ui.site.login import SESSION_S, Login
+from services.ui.site.problem import Problem, ServiceUnavailable
 from services.ui.site.upstream import Upstream
 from vla_contract.server.public import page_path
 
@@ -29,14 +29,15 @@ DIRECTORY = Path(__file__).resolve().parents[1]
 
 
 class Site:
-    """What a page is given: drawing, words, the login, services by name.
+    """Rendering, texts, login and services, for all pages.
 
-    pages: the folders of the pages, in the order of the navigation. steward: the directory in which the machine's
-    control daemon answers.
+    pages: directories of the pages, in the order of the navigation. control_directory: of the control daemon.
     """
 
-    def __init__(self, pages: tuple[str, ...], services: Mapping[str, str], token: str | None, steward: str = ""):
-        self.pages, self.login, self.steward = pages, Login(token), steward
+    def __init__(
+        self, pages: tuple[str, ...], services: Mapping[str, str], token: str | None, control_directory: str = ""
+    ):
+        self.pages, self.login, self.control_directory = pages, Login(token), control_directory
         self.services = {name: Upstream(name, url, token) for name, url in services.items()}
         self._templates = jinja2.Environment(
             loader=jinja2.FunctionLoader(_template),
@@ -48,32 +49,33 @@ class Site:
         self._templates.filters["lines_of_json"] = _lines_of_json
 
     def render(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
-        """Return a page: `values` in a template, "runs/list.html.j2" for example, whose folder is the page."""
+        """Return a rendered page. The template's directory, as in "runs/list.html.j2", is the page's name."""
         return HTMLResponse(self.fragment(request, template, **values), status, {"cache-control": "no-store"})
 
     def answer_problem(self, request: Request, error: Exception) -> Response:
-        """Return why a request was not answered: a page for a person, JSON for a program. 409: what is damaged."""
+        """Return the answer for an error: a page for browsers, JSON for programs. 409: damaged data."""
         problem = error if isinstance(error, Problem) else Problem(409, str(error))
         if accepts_html(request) and not request.url.path.startswith("/api/"):
-            away = problem.name if isinstance(problem, Away) and not problem.answers else ""
-            return self.render(request, "site/problem.html.j2", status=problem.status, why=problem.why, away=away)
-        return JSONResponse({"detail": problem.why}, problem.status)
+            away = problem.name if isinstance(problem, ServiceUnavailable) and not problem.answers else ""
+            return self.render(request, "site/problem.html.j2", status=problem.status, why=problem.reason, away=away)
+        return JSONResponse({"detail": problem.reason}, problem.status)
 
-    def ask_to_log_in(self, request: Request, then: str = "", wrong: bool = False) -> Response:
-        """Return the login for a person, a sentence for a program. then: the page asked for, else the request's."""
+    def login_response(self, request: Request, then: str = "", failed: bool = False) -> Response:
+        """Return the login page for browsers, JSON for programs. then: page after the login, default: the request's."""
         if not accepts_html(request) and request.url.path != "/":
-            detail = "that is not the lab's token" if wrong else "not logged in"
+            detail = "wrong token" if failed else "not logged in"
             return JSONResponse(
-                {"detail": f"{detail}; the password is the lab's token (VLALAB_TOKEN)"}, 400 if wrong else 401
+                {"detail": f"{detail}; the password is the lab's token (VLALAB_TOKEN)"}, 400 if failed else 401
             )
         if not then:
             then = f"{request.url.path}?{request.url.query}".rstrip("?") if request.method == "GET" else "/"
-        return self.render(request, "site/login.html.j2", status=400 if wrong else 401, wrong=wrong, then=then)
+        return self.render(request, "site/login.html.j2", status=400 if failed else 401, failed=failed, then=then)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the site's own routes: the overview, the login, and the files of every page's `static/`."""
+        """Return the routes of the start page, the login, and every page's `static/` files."""
         files = [
-            Mount(f"/static/{path.parent.name}", Kept(directory=path)) for path in sorted(DIRECTORY.glob("*/static"))
+            Mount(f"/static/{path.parent.name}", CachedFiles(directory=path))
+            for path in sorted(DIRECTORY.glob("*/static"))
         ]
         return [
             *files,
@@ -83,62 +85,62 @@ class Site:
         ]
 
     async def close(self) -> None:
-        """Closes the connections to other services."""
+        """Close the connections to other services."""
         for service in self.services.values():
             await service.close()
 
     def fragment(self, request: Request, template: str, **values: object) -> str:
-        """Return the HTML of a template, for a part of a page."""
-        language = words.language_of(request)
+        """Return the HTML of a rendered template."""
+        language = texts.language_of(request)
         page = template.split("/")[0]
-        shown = {
-            "t": functools.partial(words.say, language),
+        context = {
+            "t": functools.partial(texts.text, language),
             "language": language,
-            "languages": words.LANGUAGES,
+            "languages": texts.LANGUAGES,
             "other_language": lambda code: _with_language(request.url, code),
             "pages": self.pages,
             "page": page,
-            "texts": {**words.of_page(language, "site"), **words.of_page(language, page)},
+            "texts": {**texts.of_page(language, "site"), **texts.of_page(language, page)},
             "logged_in": self.login.is_logged_in(request),
             "code": _code,
-            "said": functools.partial(words.said, language, page=page),
-            "sentences": words.said_table(language),
-            "named": functools.partial(words.named, language),
+            "translate": functools.partial(texts.translate, language, page=page),
+            "sentences": texts.translations(language),
+            "label": functools.partial(texts.label, language),
             "clock": clock,
             "static": static,
         }
-        return self._templates.get_template(template).render({**shown, **values})
+        return self._templates.get_template(template).render({**context, **values})
 
 
 def accepts_html(request: Request) -> bool:
-    """Return whether a browser asks, for a page or a part of one; a program gets JSON."""
+    """Return whether the client accepts HTML, as browsers do."""
     return "text/html" in request.headers.get("accept", "")
 
 
 def _lines_of_json(value: Mapping[str, object]) -> str:
-    """Return JSON with a line for each entry."""
-    lines = [f"  {json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in value.items()]
+    """Return JSON with one line per entry."""
+    lines = [f"  {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in value.items()]
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _template(path: str) -> str:
-    """Return a template's source, with the links to the site's own paths (`href="/runs"`) below the public path."""
+    """Return a template's source, with the public path before the site's own links (`href="/runs"`)."""
     source = (DIRECTORY / path).read_text(encoding="utf-8")
     return re.sub(r'\b(href|src|action|poster)="/', rf'\1="{page_path("ui")}/', source)
 
 
-class Kept(StaticFiles):
-    """Files that a browser keeps without asking again, where the address tells which state of the file is meant."""
+class CachedFiles(StaticFiles):
+    """Static files, cached by browsers for a year if the URL has a digest."""
 
     def file_response(self, full_path, stat_result, scope, status_code=200) -> Response:
-        """Return the file's answer."""
+        """Return the response with its cache header."""
         answer = super().file_response(full_path, stat_result, scope, status_code)
         answer.headers["cache-control"] = "max-age=31536000, immutable" if scope["query_string"] else "no-cache"
         return answer
 
 
 def static(path: str) -> str:
-    """Return the address of a page's file, "site/site.css" for example, with a digest of its bytes."""
+    """Return the URL of a page's static file, for example "site/site.css", with a digest."""
     page, _, name = path.partition("/")
     return f"{page_path('ui')}/static/{path}?{_digest(DIRECTORY / page / 'static' / name)}"
 
@@ -149,7 +151,7 @@ def _digest(path: Path) -> str:
 
 
 def clock(seconds: float | None) -> str:
-    """Return a time as minutes and seconds, with hours where there are any; a dash for None."""
+    """Format a duration as M:SS or H:MM:SS; a dash for None."""
     if seconds is None:
         return "–"
     minutes, rest = divmod(round(seconds), 60)
@@ -163,7 +165,7 @@ def _with_language(url: URL, code: str) -> str:
 
 
 def _code(text: str) -> Markup:
-    """Return a text with what stands between backticks as code."""
+    """Return a text as HTML, with backticks as <code>."""
     parts = text.split("`")
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
@@ -172,10 +174,10 @@ async def _log_in(site: Site, request: Request) -> Response:
     form = dict(parse_qsl((await read(request.receive)).decode("utf-8", "replace")))
     session = site.login.begin(form.get("password", ""))
     if session is None:
-        return site.ask_to_log_in(request, form.get("then", "/"), wrong=True)
+        return site.login_response(request, form.get("then", "/"), failed=True)
     is_browser = accepts_html(request)
-    answer = RedirectResponse(_inside(form.get("then", "")), 303) if is_browser else JSONResponse({"success": True})
-    answer.set_cookie(site.login.cookie, session, max_age=int(KEPT_S), httponly=True, samesite="strict")
+    answer = RedirectResponse(_local_path(form.get("then", "")), 303) if is_browser else JSONResponse({"success": True})
+    answer.set_cookie(site.login.cookie, session, max_age=int(SESSION_S), httponly=True, samesite="strict")
     return answer
 
 
@@ -186,7 +188,7 @@ async def _log_out(site: Site, request: Request) -> Response:
     return answer
 
 
-def _inside(path: str) -> str:
-    """Return a path of this site as it is, and "/" for whatever would lead a browser elsewhere."""
+def _local_path(path: str) -> str:
+    """Return a path of this site unchanged, and "/" for anything that leads to another site."""
     plain = path.isascii() and path.isprintable() and path.startswith("/") and not set(path) & set("\\")
     return path if plain and not path.startswith("//") else "/"

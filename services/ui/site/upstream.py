@@ -1,4 +1,4 @@
-"""Another service of the lab, asked over HTTP: its JSON, its files in parts, its events as they come."""
+"""HTTP client of another service of the lab: JSON, and streamed files and events."""
 
 from __future__ import annotations
 
@@ -9,81 +9,83 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from services.ui.site.problem import Away
+from services.ui.site.problem import ServiceUnavailable
 
 TIMEOUT_S = 10.0
-PASSED = ("range", "if-range", "if-none-match", "if-modified-since", "accept")  # of the browser's request
-BACK = (
+REQUEST_HEADERS = ("range", "if-range", "if-none-match", "if-modified-since", "accept")  # forwarded from the browser
+RESPONSE_HEADERS = (
     "content-type", "content-length", "content-range", "accept-ranges", "etag", "last-modified", "cache-control",
     "content-security-policy", "content-disposition",
 )  # fmt: skip
 
 
 class Upstream:
-    """One service. The lab's token goes with every request."""
+    """A service. The lab's token is sent with every request."""
 
     def __init__(self, name: str, url: str, token: str | None = None):
         self.name, self.url = name, url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         limits = httpx.Limits(max_connections=256, max_keepalive_connections=32)
-        # Certificates take 20 ms to read: none are where nothing is encrypted.
+        # Loading certificates takes 20 ms: skip it without TLS.
         self._http = httpx.AsyncClient(
             base_url=self.url, headers=headers, timeout=TIMEOUT_S, limits=limits, trust_env=False,
             verify=self.url.startswith("https://"),
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def json(self, path: str, method: str = "GET", **settings: Any) -> Any:
-        """Return what a path answers. Raises Away, with the service's own words where it has some."""
+        """Return a path's JSON. Raises ServiceUnavailable, with the service's own message if it has one."""
         try:
             answer = await self._http.request(method, path, **settings)
         except httpx.HTTPError as error:
-            raise Away(self.name, f"{self.name} does not answer at {self.url}") from error
+            raise ServiceUnavailable(self.name, f"{self.name} does not respond at {self.url}") from error
         if answer.is_error:
-            raise Away(self.name, detail(answer), answer.status_code)
+            raise ServiceUnavailable(self.name, detail(answer), answer.status_code)
         try:
             return answer.json()
         except ValueError as error:
-            raise Away(self.name, f"what answers at {self.url} is no {self.name} of this lab", 502) from error
+            raise ServiceUnavailable(
+                self.name, f"the server at {self.url} is not the {self.name} of this lab", 502
+            ) from error
 
     async def status(self, path: str, timeout_s: float) -> tuple[int | None, str]:
-        """Return the status and the first words that a path answers; None and nothing where nobody does in time."""
+        """Return a path's HTTP status and error message; (None, "") if there is no response in time."""
         try:
             answer = await self._http.get(path, timeout=timeout_s)
         except httpx.HTTPError:
             return None, ""
         return answer.status_code, "" if answer.is_success else detail(answer)
 
-    async def passed(self, request: Request, path: str) -> Response:
-        """Return the service's answer to this request, streamed: parts of films, and events."""
-        asked = {name: value for name, value in request.headers.items() if name in PASSED}
+    async def proxy(self, request: Request, path: str) -> Response:
+        """Forward a request. Return the streamed answer: parts of videos, and events."""
+        request_headers = {name: value for name, value in request.headers.items() if name in REQUEST_HEADERS}
         timeout = httpx.Timeout(TIMEOUT_S, read=None)
         outgoing = self._http.build_request(
-            request.method, path, headers={**asked, "accept-encoding": "identity"}, timeout=timeout
+            request.method, path, headers={**request_headers, "accept-encoding": "identity"}, timeout=timeout
         )
         try:
             answer = await self._http.send(outgoing, stream=True)
         except httpx.HTTPError as error:
-            raise Away(self.name, f"{self.name} does not answer at {self.url}") from error
-        headers = {name: answer.headers[name] for name in BACK if name in answer.headers}
-        return StreamingResponse(_pieces(answer), answer.status_code, headers)
+            raise ServiceUnavailable(self.name, f"{self.name} does not respond at {self.url}") from error
+        headers = {name: answer.headers[name] for name in RESPONSE_HEADERS if name in answer.headers}
+        return StreamingResponse(_chunks(answer), answer.status_code, headers)
 
 
-async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
+async def _chunks(answer: httpx.Response) -> AsyncIterator[bytes]:
     try:
         async for piece in answer.aiter_raw():
             yield piece
     except httpx.HTTPError:
-        return  # cut off: the browser sees that the rest is missing
+        return  # incomplete: the browser notices
     finally:
         await answer.aclose()
 
 
 def detail(answer: httpx.Response) -> str:
-    """Return a service's own words about an error."""
+    """Return the message of an error response."""
     try:
         return str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):

@@ -1,1 +1,1 @@
-"""What lies on the volume, read as it is now: runs from their stores, data sets, reports and films as open files."""
+"""Read the volume: runs from their stores, data sets, and reports and videos as open files."""

@@ -1,6 +1,6 @@
-"""Which files belong to reports, and how they are opened: by descriptors, following no link below the volume's root.
+"""Open files of runs and reports by descriptor, without following links below the volume's root.
 
-Every container may write to the volume, and what it puts there must not make this server read a file elsewhere.
+Every container may write to the volume; its links must not make this server read other files.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 
 from starlette.responses import FileResponse
 
-from services.ui.site.problem import Missing
+from services.ui.site.problem import NotFound
 from vla_common import anchored
 from vla_evaluation.config import LATEST
 from vla_evaluation.runs.directories import STORE, by_beginning
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run: what the evaluator takes
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # valid name of a run
 REPORT, CURVE = "report.html", "curve.png"
 MEDIA = {".html": "text/html; charset=utf-8", ".mp4": "video/mp4", ".jpg": "image/jpeg", ".png": "image/png"}
 
 
 class OpenFile(FileResponse):
-    """An open file as an answer, whole or the ranges asked for; it closes the descriptor when it was sent."""
+    """Response with an open file or its requested ranges. Closes the descriptor afterwards."""
 
     def __init__(self, descriptor: int, name: str, headers: Mapping[str, str] | None = None):
         self.descriptor = descriptor
-        # it may be made again: a browser asks whether it has changed
+        # the file may be replaced: browsers have to revalidate
         headers = {"cache-control": "no-cache", **(headers or {})}
         kind = MEDIA[Path(name).suffix]
         super().__init__(f"/proc/self/fd/{descriptor}", 200, headers, kind, stat_result=os.fstat(descriptor))
@@ -41,71 +41,71 @@ class OpenFile(FileResponse):
 
 
 def open_file(root: Path, *names: str) -> int:
-    """Return a descriptor, for reading, of a plain file below `root`. Raises Missing for anything else."""
+    """Return a read descriptor of a regular file below `root`. Raises NotFound for anything else."""
     if not all(NAME.fullmatch(name) for name in names):
-        raise Missing(f"{'/'.join(names)!r} belongs to no report")
+        raise NotFound(f"{'/'.join(names)!r} is not a file of a run")
     return open_plain(root, *names)
 
 
 def open_plain(root: Path, *names: str) -> int:
-    """Return what `open_file` does, of a name with any letters; none may be "..". Raises Missing."""
-    shown = "/".join(names)
+    """Like `open_file`, but names may have any characters; none may be "..". Raises NotFound."""
+    path = "/".join(names)
     if ".." in names:
-        raise Missing(f"{shown!r} leads elsewhere")
+        raise NotFound(f"{path!r} is outside the directory")
     try:
         with anchored.directory(root, *names[:-1]) as around:
             descriptor = os.open(names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=around)
     except OSError as error:
-        raise Missing(f"{shown} cannot be read: {error.strerror or error}") from error
+        raise NotFound(f"{path} cannot be read: {error.strerror or error}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Missing(f"{shown} is no plain file")
+        raise NotFound(f"{path} is not a regular file")
     return descriptor
 
 
 def open_report(root: Path, run: str) -> int:
-    """Return a descriptor of a run's report. Raises Missing, with the way to one."""
+    """Return a descriptor of a run's report. Raises NotFound with the command that builds one."""
     try:
         return open_file(root, "runs", run, REPORT)
-    except Missing as error:
-        raise Missing(f"{error}; build the report: ./lab report {run}") from error
+    except NotFound as error:
+        raise NotFound(f"{error}; build the report: ./lab report {run}") from error
 
 
 def open_video(root: Path, run: str, name: str) -> int:
-    """Return a descriptor of a film of a run, or of its last frame."""
+    """Return a descriptor of a run's video, or of its last frame."""
     if Path(name).suffix not in (".mp4", ".jpg"):
-        raise Missing(f"{name!r} is no film; expected an .mp4 or a .jpg")
+        raise NotFound(f"{name!r} is not a video; expected .mp4 or .jpg")
     return open_file(root, "runs", run, "videos", name)
 
 
-def resolve(root: Path, asked: str) -> str:
-    """Return the name of the run that is meant: by name, by a beginning that is one's alone, or `latest`."""
-    began = {name: when for name, when in _began(root).items() if when is not None}
-    if asked == LATEST and began:
-        return max(began, key=lambda name: (began[name], name))
+def resolve(root: Path, prefix: str) -> str:
+    """Return the run's full name from its name, a unique prefix, or `latest`."""
+    created = {name: when for name, when in _created(root).items() if when is not None}
+    if prefix == LATEST and created:
+        return max(created, key=lambda name: (created[name], name))
     try:
-        return by_beginning(asked, sorted(began))
+        return by_beginning(prefix, sorted(created))
     except ValueError as error:
-        raise Missing(f"run {asked!r} {error}") from error
+        raise NotFound(f"run {prefix!r} {error}") from error
 
 
 def names_of_runs(root: Path) -> list[str]:
-    """Return the names of the folders that hold a run."""
-    return [name for name, when in _began(root).items() if when is not None]
+    """Return the names of the runs."""
+    return [name for name, when in _created(root).items() if when is not None]
 
 
 def curves(root: Path) -> list[str]:
-    """Return the trained Transformers that have a curve."""
+    """Return the names of trained Transformers with a training curve."""
     return [name for name in names(root, "checkpoints", "transformer") if exists(root, *curve(name))]
 
 
 def curve(name: str) -> tuple[str, ...]:
-    """Return where below the volume's root a trained Transformer's curve lies."""
+    """Return the path of a Transformer's training curve below the volume's root."""
     return "checkpoints", "transformer", name, CURVE
 
 
-def _began(root: Path) -> dict[str, float | None]:
-    """Return when each run was made; None for a folder that holds no run."""
+def _created(root: Path) -> dict[str, float | None]:
+    """Return each directory's creation time; None if it is not a run."""
     return {name: _made(root, name) for name in names(root, "runs")}
 
 
@@ -119,10 +119,12 @@ def _made(root: Path, name: str) -> float | None:
 
 
 def names(root: Path, *directories: str) -> list[str]:
-    """Return what lies in a folder below `root`, by name; nothing where there is none."""
+    """Return the sorted names in a directory below `root`; empty if it does not exist."""
     try:
         with anchored.directory(root, *directories) as around:
-            inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around)  # O_PATH lists nothing
+            inside = os.open(
+                ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around
+            )  # an O_PATH descriptor cannot be listed
     except OSError:
         return []
     try:
@@ -132,9 +134,9 @@ def names(root: Path, *directories: str) -> list[str]:
 
 
 def exists(root: Path, *names: str) -> bool:
-    """Return whether `open_file` would open it."""
+    """Return whether `open_file` can open the file."""
     try:
         os.close(open_file(root, *names))
-    except Missing:
+    except NotFound:
         return False
     return True

@@ -1,4 +1,4 @@
-"""A LeRobot data set of which a page reads numbers: a few bytes of parquet may stand for gigabytes of anything else."""
+"""A LeRobot data set limited to its numbers: a few bytes of parquet may decode to gigabytes of other data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from vla_datasets.tables import pq
 MAX_VALUES = 2_000_000  # of an episode's rows
 
 
-class NumbersOnly(LeRobotDataset):
-    """Leaves images and texts in rows unread, and keeps no episode in memory."""
+class NumericDataset(LeRobotDataset):
+    """Skips images and texts in rows, and caches no episode."""
 
     def columns(self, episode_index: int) -> dict[str, np.ndarray]:
         """Return an array [T, …] for each column of numbers. Raises DatasetError for more than MAX_VALUES."""
@@ -40,9 +40,9 @@ def _check_size(footer: pq.FileMetaData, path: object) -> None:
 def _number_columns(schema: pa.Schema) -> list[str]:
     """Return the names of columns that hold numbers, or lists of them."""
     numbers = {field.name for field in schema if _holds_numbers(field.type)}
-    others = [name for name in schema.names if name not in numbers]
+    other_columns = [name for name in schema.names if name not in numbers]
     # pyarrow takes a name for all columns below it: `a` would bring the column `a.b`, too
-    return [name for name in numbers if not any(other.startswith(f"{name}.") for other in others)]
+    return [name for name in numbers if not any(other.startswith(f"{name}.") for other in other_columns)]
 
 
 def _holds_numbers(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""How a run stands, from its store: one row for a list of runs, everything for a page about one."""
+"""A run's status from its store: a row for the list, and all data for its page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Finished
 from vla_evaluation.store.runstore import RunStore
 
-QUIET_S = 180.0  # an evaluator that has given no sign for so long is taken for killed
+HEARTBEAT_TIMEOUT_S = 180.0  # an evaluator without a heartbeat for so long counts as killed
 LAST_FAULTS = 50
 
 
 def row(name: str, store: RunStore) -> dict[str, Any]:
-    """Return what a list says of a run; rates and intervals run from 0 to 1, times are s since 1970."""
+    """Return a run's row for the list; rates and intervals in [0, 1], times in s since 1970."""
     identity, counts = store.meta("identity"), store.counts()
     planned, done, good = (sum(count[key] for count in counts.values()) for key in ("planned", "done", "successes"))
     policy = identity["policy"]
@@ -48,30 +48,30 @@ def figures(rate: Rate, planned: int) -> dict[str, Any]:
 
 
 def state(store: RunStore, complete: bool, now: float) -> str:
-    """Return "complete", "running", "not started", or how the last invocation ended: "stopped" where it was killed."""
+    """Return "complete", "running", "not started", or the last invocation's outcome ("stopped" if it was killed)."""
     invocations = store.invocations()
     if not invocations:
         return "not started"
     last = invocations[-1]
     if last["ended"] is None:
-        return "running" if now - _last_sign(store, last["started"]) < QUIET_S else "stopped"
+        return "running" if now - _last_heartbeat(store, last["started"]) < HEARTBEAT_TIMEOUT_S else "stopped"
     return "complete" if complete else last["outcome"] or "stopped"
 
 
-def _last_sign(store: RunStore, started: float) -> float:
-    """Return when an evaluator that has not ended was last heard of: a lease is renewed while it is at work."""
+def _last_heartbeat(store: RunStore, started: float) -> float:
+    """Return the time of the evaluator's last sign of activity, including lease renewals."""
     sql = """SELECT MAX(at) FROM (SELECT MAX(expires_at) AS at FROM episodes WHERE status = 'leased'
              UNION SELECT MAX(ended_at) FROM episodes UNION SELECT MAX(at) FROM workers)"""
     return max(started, store.scalar(sql) or 0.0)
 
 
-def standing(name: str, store: RunStore) -> dict[str, Any]:
-    """Return how a run stands at this moment: totals, tasks, workers, pace and faults."""
-    about, counts, faults = store.described(), store.counts(), store.faults()
+def status(name: str, store: RunStore) -> dict[str, Any]:
+    """Return a run's current totals, tasks, workers, pace and faults."""
+    description, counts, faults = store.described(), store.counts(), store.faults()
     tasks = [
         {
             "task": task,
-            "instruction": about["tasks"][task]["instruction"],
+            "instruction": description["tasks"][task]["instruction"],
             **figures(Rate(count["successes"], count["done"]), count["planned"]),
             **{key: count[key] for key in ("leased", "pending", "broken", "policy_errors", "steps")},
         }
@@ -89,20 +89,20 @@ def standing(name: str, store: RunStore) -> dict[str, Any]:
 
 
 def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -> dict[str, Any]:
-    """Return the last invocation's seconds, steps per second, and the seconds left at its pace (None: unknown).
+    """Return the last invocation's seconds, steps per second, and the remaining seconds (None: unknown).
 
-    Its pace leaves out the start of the simulators; steps of episodes under way count.
+    The pace excludes the start of the simulators and includes steps of running episodes.
     """
     invocations = store.invocations()
     if not invocations:
         return {"seconds": 0.0, "steps_per_s": 0.0, "left_s": None}
     last = invocations[-1]
-    until = last["ended"] or min(now, _last_sign(store, last["started"]))
+    until = last["ended"] or min(now, _last_heartbeat(store, last["started"]))
     seconds = max(until - last["started"], 1e-9)
-    mine = "FROM episodes WHERE session = ? AND status IN ('done', 'leased')"
-    walked = store.scalar(f"SELECT COALESCE(SUM(steps), 0) {mine}", last["id"])
-    first = store.scalar(f"SELECT MIN(leased_at) {mine}", last["id"]) or until
-    steps_per_s = walked / max(until - first, 1e-9)
+    leased_here = "FROM episodes WHERE session = ? AND status IN ('done', 'leased')"
+    steps_done = store.scalar(f"SELECT COALESCE(SUM(steps), 0) {leased_here}", last["id"])
+    first = store.scalar(f"SELECT MIN(leased_at) {leased_here}", last["id"]) or until
+    steps_per_s = steps_done / max(until - first, 1e-9)
     names = "planned", "done", "steps", "steps_of_done"
     planned, done, steps, steps_of_done = (sum(count[name] for count in counts.values()) for name in names)
     left_s = None
@@ -111,16 +111,16 @@ def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -
     return {"seconds": seconds, "steps_per_s": steps_per_s, "left_s": left_s}
 
 
-def episode(one: Finished) -> dict[str, Any]:
-    """Return a finished episode as JSON types; film and still are file names in the run's folder of videos."""
-    result = one.result
+def episode_to_dict(finished: Finished) -> dict[str, Any]:
+    """Return a finished episode as JSON types; film and still are file names in the run's videos directory."""
+    result = finished.result
     return {
-        "task": one.task,
-        "episode": one.episode,
-        "attempt": one.attempt,
-        "success": one.success,
-        "steps": one.steps,
-        "worker": one.worker,
+        "task": finished.task,
+        "episode": finished.episode,
+        "attempt": finished.attempt,
+        "success": finished.success,
+        "steps": finished.steps,
+        "worker": finished.worker,
         "seconds": result.get("timings_ms", {}).get("total", 0.0) / 1e3,
         "policy_error": result.get("policy_error"),
         "film": Path(result["video"]).name if result.get("video") else None,
@@ -129,22 +129,24 @@ def episode(one: Finished) -> dict[str, Any]:
 
 
 def report(store: RunStore) -> dict[str, Any]:
-    """Return what a finished run's page tells beside its standing: identity, episodes, where a step's time went."""
+    """Return a run's identity, invocations, episodes and the time per step of each stage."""
     identity, episodes = store.meta("identity"), store.finished()
-    steps = max(sum(one.steps for one in episodes), 1)
-    spent = {key: sum(one.result.get("timings_ms", {}).get(key, 0.0) for one in episodes) for key, _, _ in STAGES}
+    steps = max(sum(episode.steps for episode in episodes), 1)
+    spent = {
+        key: sum(episode.result.get("timings_ms", {}).get(key, 0.0) for episode in episodes) for key, _, _ in STAGES
+    }
     return {
         "identity": identity,
         "invocations": store.invocations(),
-        "episodes": [episode(one) for one in episodes],
-        "stages": [{"name": words, "ms_per_step": spent[key] / steps} for key, words, _ in STAGES if spent[key] > 0],
+        "episodes": [episode_to_dict(episode) for episode in episodes],
+        "stages": [{"name": label, "ms_per_step": spent[key] / steps} for key, label, _ in STAGES if spent[key] > 0],
     }
 
 
-def compared(result: Comparison, left: RunStore, right: RunStore) -> dict[str, Any]:
+def comparison_to_dict(result: Comparison, left: RunStore, right: RunStore) -> dict[str, Any]:
     """Return a comparison of two runs as JSON types, with every pair of episodes."""
     tasks = left.described()["tasks"]
-    a, b = ({(one.task, one.episode): one for one in store.finished()} for store in (left, right))
+    a, b = ({(episode.task, episode.episode): episode for episode in store.finished()} for store in (left, right))
     return {
         "a": figures(result.a, result.pairs),
         "b": figures(result.b, result.pairs),
@@ -167,7 +169,7 @@ def compared(result: Comparison, left: RunStore, right: RunStore) -> dict[str, A
             for task, (rate_a, rate_b) in result.tasks.items()
         ],
         "pairs": [
-            {"task": key[0], "episode": key[1], "a": episode(a[key]), "b": episode(b[key])}
+            {"task": key[0], "episode": key[1], "a": episode_to_dict(a[key]), "b": episode_to_dict(b[key])}
             for key in sorted(a.keys() & b.keys())
         ],
     }

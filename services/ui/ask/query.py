@@ -1,4 +1,4 @@
-"""One question to policies: what the form holds, checked and asked, and the answers with all that the page shows."""
+"""Check the form, query the policies, and prepare their answers for the page."""
 
 from __future__ import annotations
 
@@ -9,29 +9,35 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO
 
-from services.ui.ask import actions, images, motion, needs
+from services.ui.ask import actions, images, motion, requirements
 from services.ui.ask.link import PolicyLink, Trouble
-from services.ui.ask.needs import Needs
+from services.ui.ask.requirements import Requirements
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyError, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 
 log = logging.getLogger("services.ui")
-CROPPED = (None, "openvla")  # the protocols whose pictures are cut: others show all of them
-CROP_AREA = 0.9  # of LIBERO's protocol: the middle that OpenVLA's LIBERO checkpoints are shown
-STAGES = ("decode", "queue", "infer", "encode", "network")  # of the server in order; the rest is the way there and back
+CROPPED = (None, "openvla")  # protocols that crop images
+CROP_AREA = 0.9  # of LIBERO's protocol: the centre crop of OpenVLA's LIBERO checkpoints
+STAGES = (
+    "decode",
+    "queue",
+    "infer",
+    "encode",
+    "network",
+)  # of the server, in order; the rest is the round trip on the network
 
 
 class FormError(ValueError):
-    """The form is incomplete; the text says all that is missing, a sentence on each line."""
+    """The form is incomplete. The message has a line for each missing input."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a user filled in.
+    """The submitted form.
 
-    state     as `needs.filled_in` writes it
-    pictures  open files: what the policies' first camera saw, then one for each of `needed.more`; None: not uploaded
-    needed    what the page has fields for; of several policies, what they need together
+    state     in the format of `requirements.format_state`
+    pictures  open files: the first camera's image, then one for each of `needed.more`; None: not uploaded
+    needed    the combined requirements of the selected policies
     """
 
     instruction: str
@@ -39,17 +45,17 @@ class Form:
     as_libero: bool = False
     state: str = ""
     pictures: Sequence[BinaryIO | None] = (None,)
-    needed: Needs = field(default_factory=Needs)
+    needed: Requirements = field(default_factory=Requirements)
 
     def by_camera(self, info: PolicyInfo) -> dict[str, BinaryIO | None]:
-        """Return each camera's picture that a policy needs."""
+        """Return the image of each camera that a policy needs."""
         further = dict(zip(self.needed.more, self.pictures[1:], strict=False))
         return {name: further.get(name) if n else self.pictures[0] for n, name in enumerate(info.cameras)}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one policy answered to which observation; or only the trouble, with the HTTP status for it."""
+    """A policy's answer to an observation, or the trouble and its HTTP status."""
 
     trouble: Trouble | None = None
     status: int = 200
@@ -59,40 +65,40 @@ class Answer:
 
     @property
     def spec(self) -> actions.Spec:
-        """What the numbers of an action are."""
+        """Names and parts of an action's numbers."""
         return actions.spec(self.info, self.observation.unnorm_key)
 
     @property
     def numbers(self) -> list[actions.Number]:
-        """The first action."""
+        """The numbers of the first action."""
         return actions.numbers(self.chunk.actions[0], self.spec)
 
     @property
     def motion(self) -> motion.Drawing | None:
-        """What the chunk does, drawn."""
-        return motion.drawn(motion.motion(self.chunk, self.spec))
+        """The motion of the chunk as a drawing."""
+        return motion.draw(motion.motion(self.chunk, self.spec))
 
     @property
     def stages(self) -> dict[str, float]:
-        """The round trip in parts that add up to it [ms]."""
+        """The stages of the round trip, which add up to it [ms]."""
         return split(self.chunk.timings_ms)
 
     @property
     def inside(self) -> dict[str, float]:
-        """What the policy itself counts [ms]."""
+        """The policy's own timings [ms]."""
         return {name: ms for name, ms in self.chunk.timings_ms.items() if name not in (*STAGES, "round_trip")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the answer as JSON types."""
         if self.trouble:
             return self.trouble.to_dict()
-        seen = self.observation
+        observation = self.observation
         return {
             "policy": self.info.name,
-            "instruction": seen.instruction,
-            "unnorm_key": seen.unnorm_key,
-            "state": None if seen.state is None else [round(value, 6) for value in seen.state.tolist()],
-            "pictures": {name: list(image.shape) for name, image in seen.images.items()},
+            "instruction": observation.instruction,
+            "unnorm_key": observation.unnorm_key,
+            "state": None if observation.state is None else [round(value, 6) for value in observation.state.tolist()],
+            "pictures": {name: list(image.shape) for name, image in observation.images.items()},
             "action": [asdict(part) for part in self.info.action],
             "actions": [[round(value, 6) for value in action] for action in self.chunk.actions.tolist()],
             "timings_ms": {stage: round(ms, 3) for stage, ms in self.chunk.timings_ms.items()},
@@ -100,16 +106,16 @@ class Answer:
 
 
 def ask_all(links: Mapping[str, PolicyLink], form: Form) -> dict[str, Answer]:
-    """Return each policy's answer; several are asked at the same time, each with a key that it has."""
+    """Return each policy's answer. Several are queried in parallel, each with its own unnorm key."""
     if len(links) == 1:
         return {name: ask(link, form) for name, link in links.items()}
     with ThreadPoolExecutor(len(links)) as pool:
-        forms = [_with_own_key(form, link.status().info) for link in links.values()]
+        forms = [_with_policy_key(form, link.status().info) for link in links.values()]
         return dict(zip(links, pool.map(ask, links.values(), forms), strict=True))
 
 
 def ask(link: PolicyLink, form: Form) -> Answer:
-    """Return the policy's answer, or the trouble in words. Raises nothing, whatever the form or the policy do."""
+    """Return the policy's answer or the trouble. Raises nothing."""
     info, trouble = link.status().info, link.status().trouble
     if trouble is not None:
         return Answer(trouble, 503 if trouble.passing else 502)
@@ -121,43 +127,41 @@ def ask(link: PolicyLink, form: Form) -> Answer:
         trouble = link.explain(error)
         return Answer(trouble, 503 if trouble.passing else 502)
     except images.ImageError as error:
-        return Answer(unusable(error), 400)
+        return Answer(unusable_image(error), 400)
     except (FormError, InvalidObservation) as error:
-        return Answer(Trouble("Not asked yet", _sentence(error), "Then ask again."), 400)
+        return Answer(Trouble("Nothing was sent", _sentence(error), "Correct this and ask again."), 400)
 
 
-def unusable(error: Exception) -> Trouble:
-    """Return in words that a picture cannot be read."""
-    return Trouble(
-        "This picture cannot be used", _sentence(error), "The policy is not asked with it; choose another one."
-    )
+def unusable_image(error: Exception) -> Trouble:
+    """Return the trouble for an image that cannot be read."""
+    return Trouble("This image cannot be used", _sentence(error), "Select another image.")
 
 
 def observe(form: Form, info: PolicyInfo) -> Observation:
-    """Return what to send: step 0 of a session of its own.
+    """Return the observation to send: step 0 of a new session.
 
-    Raises FormError, ImageError or InvalidObservation where the form does not hold what the policy needs.
+    Raises FormError, ImageError or InvalidObservation if the form lacks what the policy needs.
     """
-    if wrong := _wrong(form, info):
-        raise FormError("\n".join(wrong))
+    if errors := _form_errors(form, info):
+        raise FormError("\n".join(errors))
     size = libero_size(info) if form.as_libero else None
-    fitted = (size, CROP_AREA) if size is not None else (info.image_hw, None)
+    size_and_crop = (size, CROP_AREA) if size is not None else (info.image_hw, None)
     files = form.by_camera(info)
     left = images.budget(len(files))
     return Observation(
-        images={camera: images.fit(images.read(file, left), *fitted) for camera, file in files.items()},
-        state=needs.numbers(form.state, info.state, form.needed.state),
+        images={camera: images.fit(images.read(file, left), *size_and_crop) for camera, file in files.items()},
+        state=requirements.numbers(form.state, info.state, form.needed.state),
         instruction=_instruction(form),
         session=f"page-{uuid.uuid4().hex}",
         step=0,
-        unnorm_key=_key(form) if info.unnorm_keys else None,  # one left over from another policy is not sent
+        unnorm_key=_key(form) if info.unnorm_keys else None,  # ignore the key of another policy
     )
 
 
 def libero_size(info: PolicyInfo) -> tuple[int, int] | None:
-    """Return the (height, width) to which LIBERO's evaluation would bring a picture for this policy; None: not its job.
+    """Return the (height, width) of images for this policy in LIBERO evaluations; None if it has none.
 
-    OpenVLA takes a picture of any size and names its model's among the details.
+    OpenVLA accepts images of any size and reports its model's size in the details.
     """
     if info.profile not in CROPPED or not any(name.startswith("libero") for name in (*info.unnorm_keys, *info.suites)):
         return None
@@ -166,18 +170,18 @@ def libero_size(info: PolicyInfo) -> tuple[int, int] | None:
 
 
 def libero_is_usual(info: PolicyInfo, unnorm_key: str | None) -> bool:
-    """Return whether a picture for that key (None: any of the policy's) is usually prepared as LIBERO's are."""
+    """Return whether images for that key (None: any of the policy's) are usually prepared as in LIBERO."""
     return libero_size(info) is not None and (unnorm_key is None or unnorm_key.startswith("libero"))
 
 
 def fitting_key(suite: str | None, keys: Sequence[str]) -> str | None:
-    """Return the one key of a suite: its name, or its name with an ending; None where there is none, or several."""
+    """Return the suite's key: its name, or the only key that starts with it; else None."""
     fitting = [key for key in keys if suite is not None and key.startswith(suite)]
     return suite if suite in fitting else fitting[0] if len(fitting) == 1 else None
 
 
-def chosen_key(key: str | None, keys: Sequence[str], suites: Sequence[str]) -> str | None:
-    """Return the key to select: the one that was, the only one, or the one of the checkpoint's suite; else None."""
+def select_key(key: str | None, keys: Sequence[str], suites: Sequence[str]) -> str | None:
+    """Return the key to preselect: the previous one, the only one, or that of the checkpoint's suite; else None."""
     previous = fitting_key(key, keys)  # a key, or an example's suite
     of_suites = [key for key in keys if any(key.startswith(suite) for suite in suites)]
     for choice in ([previous] if previous else [], keys, of_suites):
@@ -187,7 +191,7 @@ def chosen_key(key: str | None, keys: Sequence[str], suites: Sequence[str]) -> s
 
 
 def split(timings_ms: Mapping[str, float]) -> dict[str, float]:
-    """Return the round trip in parts [ms] that add up to it: the server's stages, and the network with this page."""
+    """Split the round trip [ms] into the server's stages and the network."""
     parts = {stage: float(timings_ms[stage]) for stage in STAGES if stage in timings_ms}
     if "round_trip" in timings_ms:
         parts["network"] = max(0.0, timings_ms["round_trip"] - sum(parts.values()))
@@ -195,52 +199,52 @@ def split(timings_ms: Mapping[str, float]) -> dict[str, float]:
 
 
 def details(info: PolicyInfo) -> dict[str, str]:
-    """Return the policy's identity in words; an empty text where there is nothing to tell."""
+    """Return the policy's identity as displayed; "" for unknown values."""
     size = f"{info.image_hw[1]}×{info.image_hw[0]}" if info.image_hw else "any size"
     checkpoint = info.checkpoint
     return {
         "policy": info.name,
-        "checkpoint": checkpoint.repo if checkpoint else "none: a policy without weights",
+        "checkpoint": checkpoint.repo if checkpoint else "none (no weights)",
         "revision": checkpoint.revision if checkpoint else "",
         "weights sha256": (checkpoint.sha256 or "unknown")[:16] if checkpoint else "",
         "quantization": info.quantization,
         "device": info.device,
         "attention": str(info.details.get("attention", "")),
-        "pictures": f"{', '.join(info.cameras)}; {size}" if info.cameras else "looks at none",
+        "images": f"{', '.join(info.cameras)}; {size}" if info.cameras else "none",
         "chunk": f"up to {info.horizon} actions" if info.horizon > 1 else "1 action",
         "made for": ", ".join(info.suites),
         "lock": (info.lock_hash or "")[:16],
     }
 
 
-def _with_own_key(form: Form, info: PolicyInfo | None) -> Form:
+def _with_policy_key(form: Form, info: PolicyInfo | None) -> Form:
     if info is None or not info.unnorm_keys:
         return form
-    return replace(form, unnorm_key=chosen_key(_key(form), info.unnorm_keys, info.suites))
+    return replace(form, unnorm_key=select_key(_key(form), info.unnorm_keys, info.suites))
 
 
-def _wrong(form: Form, info: PolicyInfo) -> list[str]:
-    """Return a sentence for each thing that the policy needs and the form does not hold."""
-    key, wrong = _key(form), []
-    lacking = [camera for camera, file in form.by_camera(info).items() if file is None]
-    if info.cameras and info.cameras[0] in lacking:
-        wrong.append("The picture is missing; upload one or take an example below.")
-    if further := [camera for camera in lacking if camera in info.cameras[1:]]:
-        missing = f"The picture of camera {', '.join(further)} is missing; upload what it would see."
-        if not set(further) <= set(form.needed.more[: needs.MORE_IMAGES]):
-            missing += f" The page has fields for {needs.MORE_IMAGES} further cameras: choose fewer policies at once."
-        wrong.append(missing)
+def _form_errors(form: Form, info: PolicyInfo) -> list[str]:
+    """Return a sentence for each missing or invalid input."""
+    key, errors = _key(form), []
+    absent = [camera for camera, file in form.by_camera(info).items() if file is None]
+    if info.cameras and info.cameras[0] in absent:
+        errors.append("The image is missing; upload one or select an example below.")
+    if further := [camera for camera in absent if camera in info.cameras[1:]]:
+        missing = f"The image of camera {', '.join(further)} is missing; upload one."
+        if not set(further) <= set(form.needed.more[: requirements.MORE_IMAGES]):
+            missing += f" The page supports {requirements.MORE_IMAGES} further cameras; select fewer policies."
+        errors.append(missing)
     if not _instruction(form):
-        wrong.append("The instruction is empty; type what the robot is to do.")
+        errors.append("The instruction is empty; enter a task for the robot.")
     if key is None and len(info.unnorm_keys) > 1:
-        wrong.append("No unnorm key is chosen; choose whose statistics turn the policy's output into an action.")
+        errors.append("No unnorm key is selected; select the data set whose statistics scale the output.")
     if key is not None and info.unnorm_keys and key not in info.unnorm_keys:
-        wrong.append(f"Unnorm key {key!r} is not one of this policy{did_you_mean(key, info.unnorm_keys)}.")
+        errors.append(f"This policy has no unnorm key {key!r}{did_you_mean(key, info.unnorm_keys)}.")
     try:
-        needs.numbers(form.state, info.state, form.needed.state)
-    except needs.StateError as error:
-        wrong.append(str(error))
-    return wrong
+        requirements.numbers(form.state, info.state, form.needed.state)
+    except requirements.StateError as error:
+        errors.append(str(error))
+    return errors
 
 
 def _instruction(form: Form) -> str:

@@ -1,4 +1,4 @@
-"""The examples: moments of LIBERO's scenes, each with its instruction, what other cameras saw and the robot's state."""
+"""The examples: LIBERO scenes, each with its instruction, images of other cameras and the robot's state."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ DIRECTORY = (
 
 
 def examples() -> list[list[str]]:
-    """Return the example pictures, each with the instruction that its file is named after."""
+    """Return the path and instruction of each example image."""
     return [[str(path), _named(path)] for path in sorted(DIRECTORY.glob("*/*.jpg"), key=_named)]
 
 
 def suite_of(instruction: str) -> str | None:
-    """Return the suite of the example with that instruction: the folder that it lies in."""
+    """Return the suite of the example with that instruction, or None."""
     return next((path.parent.name for path in DIRECTORY.glob("*/*.jpg") if _named(path) == instruction), None)
 
 
 def image_of(instruction: str, camera: str) -> str | None:
-    """Return what another camera saw at an example's moment, a path; None where there is no such picture."""
-    return next((str(path) for path in DIRECTORY.glob("*/*/*.jpg") if seen(path) == (camera, instruction)), None)
+    """Return the path of another camera's image of an example, or None."""
+    return next(
+        (str(path) for path in DIRECTORY.glob("*/*/*.jpg") if camera_and_instruction(path) == (camera, instruction)),
+        None,
+    )
 
 
-def seen(path: Path) -> tuple[str, str]:
-    """Return whose picture of which example a file is."""
+def camera_and_instruction(path: Path) -> tuple[str, str]:
+    """Return camera and instruction of an image file."""
     return path.parts[-3], _named(path)
 
 
 def state_of(part: Part, instruction: str = "") -> list[float]:
-    """Return a part's numbers at an example's moment, of the first example where there is none with that instruction.
+    """Return a part's numbers in the example with that instruction, else in the first example.
 
-    A part that LIBERO's robot does not have is at rest: 0, or the middle of its range.
+    A part that LIBERO's robot does not have is 0, or the middle of its range.
     """
-    known = _states()
+    states = _states()
     if part in HAND_STATE:
-        return known.get(instruction, next(iter(known.values())))[part.name]
+        return states.get(instruction, next(iter(states.values())))[part.name]
     rest = 0.0 if None in (part.low, part.high) or part.low <= 0 <= part.high else (part.low + part.high) / 2
     return [rest] * part.size
 

@@ -1,0 +1,240 @@
+"""The volume's data sets: contents, videos and curves, and marks for bad episodes.
+
+Files are opened by descriptor, without following links below the volume's root. HDF5 files may link to other files, so
+only names are read from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from services.ui.site.problem import NotFound
+from services.ui.volume import files
+from vla_common import anchored
+from vla_contract.protocol.errors import did_you_mean
+from vla_datasets.errors import DatasetError
+
+if TYPE_CHECKING:
+    from vla_datasets.lerobot import LeRobotDataset
+
+DIRECTORY, META, HDF5_SUFFIXES = "datasets", ("meta/info.json", "meta/episodes.jsonl"), (".hdf5", ".h5")
+MAX_BYTES_BY_SUFFIX = {".parquet": 2**28}  # of a file that is read at once
+OTHER_BYTES = 2**26
+OPEN = 16  # data sets kept open
+
+
+class Datasets:
+    """Reader of the data sets below a volume's root. Thread-safe."""
+
+    def __init__(self, root: Path):
+        self._root, self._lock = root, threading.Lock()
+        self._open: OrderedDict[str, tuple[tuple, LeRobotDataset]] = OrderedDict()
+        self._rows: dict[str, tuple[tuple, dict[str, Any]]] = {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per data set, sorted by name; an unreadable one has only its name and the reason."""
+        with self._lock:
+            rows = [self._row(name) for name in files.names(self._root, DIRECTORY)]
+            return [row for row in rows if row]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Return a data set's schema, tasks, episodes and last check. Raises NotFound."""
+        from vla_datasets import summary
+
+        with self._lock:
+            dataset = self._dataset(name)
+            bad, why = self._bad(dataset)
+            return {
+                **self._row(name), "schema": summary.schema(dataset), "tasks_told": summary.tasks(dataset),
+                "source": _source(dataset), "check": self._check(name), "marks_trouble": why,
+                "episodes_told": [
+                    {"episode": row.index, "task": "; ".join(row.tasks), "steps": row.length, "bad": row.index in bad}
+                    for row in dataset.episodes
+                ],
+            }  # fmt: skip
+
+    def episode(self, name: str, index: int) -> dict[str, Any]:
+        """Return an episode's instruction, the cameras with a video, and its curves as polylines."""
+        from vla_datasets.pages import page
+
+        with self._lock:
+            dataset = self._dataset(name)
+            episode = _find_episode(dataset, index)
+            dataset.columns(index)  # raises for damaged rows, which page.charts would skip
+            videos = [key for key in dataset.video_keys if dataset.features[key]["dtype"] == "video"]
+            return {
+                "episode": index, "task": "; ".join(episode.tasks), "steps": episode.length, "fps": dataset.fps,
+                "bad": index in self._bad(dataset)[0], "cameras": videos,
+                "in_rows": len(dataset.video_keys) - len(videos), "width": page.WIDTH, "height": page.HEIGHT,
+                "charts": [asdict(chart) for chart in page.charts(dataset, episode)],
+            }  # fmt: skip
+
+    def open_video(self, name: str, index: int, camera: str) -> int:
+        """Return a descriptor of an episode's video. Raises NotFound."""
+        with self._lock:
+            dataset = self._dataset(name)
+            if dataset.features.get(camera, {}).get("dtype") != "video":
+                raise NotFound(f"{name} has no videos of {camera!r}")
+            path = dataset.video_path(_find_episode(dataset, index).index, camera)
+        if path.suffix != ".mp4":
+            raise NotFound(f"{path.name} is not an .mp4")
+        return files.open_plain(self._root, *path.relative_to(self._root).parts)
+
+    def mark(self, name: str, bad: list[int], good: list[int]) -> dict[str, Any]:
+        """Mark or unmark episodes as bad. Return the marked ones."""
+        from vla_datasets import marks
+
+        with self._lock:
+            return {"bad": marks.mark(self._dataset(name), bad, good).bad}
+
+    def _row(self, name: str) -> dict[str, Any]:
+        mark = self._fingerprint(name)
+        if name not in self._rows or self._rows[name][0] != mark:
+            self._rows[name] = mark, self._read_row(name, mark)
+        return self._rows[name][1]
+
+    def _read_row(self, name: str, mark: tuple) -> dict[str, Any]:
+        """Return a row; empty if it is not a data set."""
+        entry = {"name": name, "bytes": _size(self._root, name)}
+        if any(mark[: len(META)]):
+            try:
+                dataset = self._dataset(name)
+                return {**entry, **_summary(dataset), "bad": len(self._bad(dataset)[0])}
+            except (DatasetError, NotFound) as error:
+                return {**entry, "why": self._relative_message(error)}
+        contents = _hdf5(self._root, name)
+        return {**entry, **contents} if contents else {}
+
+    def _dataset(self, name: str) -> LeRobotDataset:
+        """Return the data set, reopened if it has changed. Raises NotFound, and DatasetError for a damaged one."""
+        from services.ui.volume.numeric_dataset import NumericDataset
+
+        mark = self._fingerprint(name)
+        if not any(mark[: len(META)]):
+            names = [row["name"] for row in map(self._row, files.names(self._root, DIRECTORY)) if row]
+            if name in names:
+                raise DatasetError(f"{name} is LIBERO's HDF5; convert it to a LeRobot data set to show it")
+            raise NotFound(f"data set {name!r} not found{did_you_mean(name, names)}")
+        if name not in self._open or self._open[name][0] != mark[: len(META)]:
+            self._open[name] = mark[: len(META)], NumericDataset(self._root / DIRECTORY / name, self._opened)
+            if len(self._open) > OPEN:
+                self._open.popitem(last=False)
+        self._open.move_to_end(name)
+        return self._open[name][1]
+
+    def _opened(self, path: str, flags: int) -> int:
+        """Open a file of a data set; an opener for open(). Raises OSError."""
+        try:
+            descriptor = files.open_plain(self._root, *Path(path).relative_to(self._root).parts)
+        except NotFound as error:
+            raise OSError(str(error)) from error
+        if os.fstat(descriptor).st_size > (limit := MAX_BYTES_BY_SUFFIX.get(Path(path).suffix, OTHER_BYTES)):
+            os.close(descriptor)
+            raise OSError(f"the file has more than {limit >> 20} MB, too much for a page")
+        return descriptor
+
+    def _bad(self, dataset: LeRobotDataset) -> tuple[tuple[int, ...], str | None]:
+        """Return the marked episodes, and the error if the marks cannot be read."""
+        from vla_datasets import marks
+
+        try:
+            return marks.read(dataset).bad, None
+        except DatasetError as error:
+            return (), self._relative_message(error)
+
+    def _check(self, name: str) -> Mapping[str, Any] | None:
+        """Return the last check's result, and whether the data set has changed since; None if never checked."""
+        try:
+            with open(files.open_plain(self._root, "logs", DIRECTORY, f"{name}.check.json"), encoding="utf-8") as file:
+                result = json.loads(file.read(2**20))
+            lines = [str(line) for line in result["lines"]]
+            at, grave = float(result["at"]), int(result["grave"])
+        except (NotFound, ValueError, KeyError, TypeError):
+            return None
+        changed = max(time_ns for _, time_ns in filter(None, self._fingerprint(name)[: len(META)])) / 1e9
+        return {"lines": lines, "at": at, "grave": grave, "is_old": changed > at}
+
+    def _fingerprint(self, name: str) -> tuple:
+        """Return sizes and times of the data set's and the marks' files; None for a missing file."""
+        paths = [(DIRECTORY, name, *each.split("/")) for each in META]
+        marks = _status(self._root, DIRECTORY, f".{name}.marks.json")
+        around = _status(self._root, DIRECTORY, name, directory=True)
+        return (*(_status(self._root, *path) for path in paths), marks, around)
+
+    def _relative_message(self, error: Exception) -> str:
+        return str(error).replace(f"{self._root}/", "")
+
+
+def _summary(dataset: LeRobotDataset) -> dict[str, Any]:
+    from vla_datasets import summary
+
+    return {
+        "layout": summary.layout(dataset), "robot": str(dataset.info.get("robot_type") or ""), "fps": dataset.fps,
+        "episodes": len(dataset.episodes), "steps": len(dataset), "tasks": len(dataset.tasks),
+        "cameras": [key.removeprefix("observation.images.") for key in dataset.video_keys],
+    }  # fmt: skip
+
+
+def _source(dataset: LeRobotDataset) -> dict[str, str]:
+    """Return the origin that a data set of this lab records."""
+    names = ("recording", "run", "suite", "policy", "noise", "starts")
+    return {name: str(dataset.source[name]) for name in names if name in (dataset.source or {})}
+
+
+def _find_episode(dataset: LeRobotDataset, index: int):
+    entry = next((episode for episode in dataset.episodes if episode.index == index), None)
+    if entry is None:
+        raise NotFound(f"{dataset.name} has no episode {index}")
+    return entry
+
+
+def _hdf5(root: Path, name: str) -> dict[str, Any] | None:
+    """Return a row from the names inside LIBERO's HDF5 files; None if there are none."""
+    import h5py
+
+    paths = [(DIRECTORY, name)] if name.endswith(HDF5_SUFFIXES) else [
+        (DIRECTORY, name, each) for each in files.names(root, DIRECTORY, name) if each.endswith(HDF5_SUFFIXES)
+    ]  # fmt: skip
+    entry = {"layout": "LIBERO HDF5", "robot": "", "fps": None, "episodes": 0, "steps": None, "tasks": len(paths)}
+    try:
+        for path in paths:
+            with open(files.open_plain(root, *path), "rb") as plain, h5py.File(plain, "r") as file:
+                has_data = isinstance(file.get("data", getlink=True), h5py.HardLink)
+                entry["episodes"] += sum(each.startswith("demo_") for each in file["data"]) if has_data else 0
+    except (OSError, NotFound, RuntimeError, KeyError) as error:
+        entry["why"] = f"{'/'.join(path[1:])} cannot be read: {error}"
+    return {**entry, "cameras": [], "bad": 0} if paths else None
+
+
+def _size(root: Path, name: str) -> int:
+    """Return a data set's size in bytes, without links."""
+    try:
+        with anchored.directory(root, DIRECTORY, name) as entered:
+            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
+    except OSError:
+        return (_status(root, DIRECTORY, name) or (0,))[0]
+    try:
+        walk = os.fwalk(dir_fd=descriptor)
+        return sum(
+            os.stat(each, dir_fd=at, follow_symlinks=False).st_size for _, _, names, at in walk for each in names
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _status(root: Path, *names: str, directory: bool = False) -> tuple[int, int] | None:
+    try:
+        with anchored.directory(root, *names[:-1]) as around:
+            entry = os.stat(names[-1], dir_fd=around, follow_symlinks=False)
+    except OSError:
+        return None
+    is_kind = stat.S_ISDIR if directory else stat.S_ISREG
+    return (entry.st_size, entry.st_mtime_ns) if is_kind(entry.st_mode) else None
