@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from services.bridge.act import ActPolicy, check_address
-from services.bridge.connection import WrongServer
+from services.bridge.connection import IncompatibleServer
 from services.libero.benchmark import BENCHMARK
 from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, PolicyLost, PolicyRefused
 from vla_contract.protocol.act_json import loads, to_json
@@ -149,7 +149,7 @@ def test_the_crop_that_an_oft_server_does_itself_is_left_to_it():
     ],
 )
 def test_a_useless_answer_is_reported_at_the_start(server, answer, says):
-    with pytest.raises(WrongServer, match=says):
+    with pytest.raises(IncompatibleServer, match=says):
         connect(server(lambda request: answer))
 
 
