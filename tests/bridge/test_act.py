@@ -185,7 +185,7 @@ def test_a_client_of_the_contract_refuses_such_a_server_at_once_and_names_the_pr
         client.wait_ready(600)
 
 
-def test_a_client_of_the_contract_refuses_what_does_not_speak_http(tcp):
+def test_contract_client_rejects_a_server_without_http(tcp):
     url = tcp(b"SSH-2.0-OpenSSH_9.2\r\n").replace("ws", "http", 1)
     with PolicyClient(url) as client, pytest.raises(PolicyRefused, match="does not speak HTTP"):
         client.wait_ready(600)

@@ -99,14 +99,14 @@ SHAPES = "serve a model of this robot"
         ("Traceback (most recent call last):\n  …\nKeyError: 'observation/image'", "failed: KeyError: 'observation/im"),
     ],
 )
-def test_an_answer_of_no_use_is_told_at_the_start(foreign, answer, says):
+def test_invalid_first_answer_raises_at_the_start(foreign, answer, says):
     url = foreign(answering([answer]))
     with pytest.raises(IncompatibleServer, match=says) as raised:
         bridge(url)
     assert url in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_server_without_metadata_is_told(foreign):
+def test_server_without_metadata_raises_after_the_timeout(foreign):
     url = foreign(lambda connection: connection.recv())
     with pytest.raises(IncompatibleServer, match=r"sent no metadata within 0\.3 s.*another protocol"):
         bridge(url, hello_s=0.3)
@@ -120,7 +120,7 @@ def test_a_server_without_metadata_is_told(foreign):
         (msgpack.packb([1, 2]), "the message is a list"),
     ],
 )
-def test_a_server_of_another_protocol_is_told(foreign, first, says):
+def test_server_of_another_protocol_raises_with_its_answer(foreign, first, says):
     url = foreign(lambda connection: connection.send(first))
     with pytest.raises(IncompatibleServer, match=says):
         bridge(url)
@@ -137,7 +137,7 @@ def test_a_server_of_another_protocol_is_told(foreign, first, says):
         (b"", PolicyLost, "closed the connection"),
     ],
 )
-def test_what_is_no_websocket_is_told(tcp, words, kind, says):
+def test_server_without_websocket_raises_with_its_answer(tcp, words, kind, says):
     with pytest.raises(kind, match=says) as raised:
         bridge(tcp(words))
     assert "\n" not in str(raised.value)
@@ -153,7 +153,7 @@ class Still(Policy):
         return [ActionChunk(np.zeros((1, 7), np.float32)) for _ in observations]
 
 
-def test_a_service_of_the_lab_itself_is_told():
+def test_address_of_a_lab_service_suggests_its_http_address():
     with running(Still, wait=False) as service, pytest.raises(IncompatibleServer, match=r"own contract.*http://127\.0"):
         bridge(service.url.replace("http", "ws"))
 
@@ -167,7 +167,7 @@ def test_what_is_no_address_is_told(url):
         check_address(url)
 
 
-def test_a_server_that_is_not_there_yet_is_waited_for(foreign):
+def test_wait_for_a_server_that_is_not_running_yet(foreign):
     gone = "ws://127.0.0.1:9"
     said: list[str] = []
     with pytest.raises(PolicyLost, match=r"127\.0\.0\.1:9: Connection refused \(waited 1\.5 s\)"):
@@ -176,7 +176,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for(foreign):
     assert load(Server(foreign(answering([ZEROS]))), LIBERO, "openpi", 0.0, None).horizon == 10
 
 
-def test_an_observation_is_sent_again_on_a_new_connection(foreign):
+def test_observation_is_resent_after_a_reconnect(foreign):
     """openpi's servers keep nothing between observations, so nothing is lost with a connection."""
     asked: list[dict] = []
 
@@ -248,7 +248,7 @@ def test_another_server_at_the_same_address_is_no_answer(foreign):
     assert isinstance(error, PolicyLost) and "metadata" in str(error)
 
 
-def test_a_slow_answer_is_not_asked_for_twice(foreign):
+def test_slow_answer_is_not_requested_twice(foreign):
     asked: list[dict] = []
 
     def slow(connection):

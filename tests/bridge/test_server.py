@@ -116,7 +116,7 @@ def test_actions_are_in_the_convention_that_openpis_environments_execute():
         assert (unpack(client.recv(timeout=10))["actions"][:, 6] == -1.0).all()  # 1 says open, which is −1 there
 
 
-def test_a_picture_with_its_channels_first_is_taken_as_openpis_servers_take_it():
+def test_image_with_channels_first_is_transposed_as_by_openpi():
     policy = Wave()
     image = np.arange(224 * 224 * 3, dtype=np.uint32).astype(np.uint8).reshape(224, 224, 3)
     with door(policy) as url, connect(url) as client:
@@ -139,7 +139,7 @@ def test_a_picture_with_its_channels_first_is_taken_as_openpis_servers_take_it()
         ({"observation/image": "picture"}, "is a str; expected uint8"),
     ],
 )
-def test_a_bad_observation_is_told_and_the_next_one_answered(changed, says):
+def test_invalid_observation_gets_an_error_and_the_connection_continues(changed, says):
     with door(Wave()) as url, connect(url) as client:
         client.recv(timeout=10)
         client.send(pack(message(**changed)))
@@ -230,7 +230,7 @@ def test_the_health_check_is_answered():
         ({"action": (Part("joints", 7, "rad", "of the arm"),)}, "answers actions with joints"),
     ],
 )
-def test_a_policy_that_cannot_be_served_is_told(info, says):
+def test_unsupported_policy_raises_with_the_reason(info, says):
     given = {"name": "p", "action": (*OSC_POSE, GRIPPER_CLOSES), **info}
     with pytest.raises(ValueError, match=says):
         check_policy(PolicyInfo(**given), LIBERO)

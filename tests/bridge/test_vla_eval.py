@@ -59,7 +59,7 @@ def frame(payload: object, **changed) -> bytes:
 # --- messages ----------------------------------------------------------------------------------------------------
 
 
-def test_arrays_and_pictures_come_back_as_they_were():
+def test_arrays_and_images_survive_a_round_trip():
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     sent = {"a": pixels, "b": [np.arange(3.0)], "c": "stack · 積む", "d": np.float32(0.5)}
     found = unpack(pack(Message("observation", sent, 7)))
@@ -95,7 +95,7 @@ def without_bytes(value: object) -> str | None:
         (frame({"x": image_hwc(data="text")}), "of a str"),
     ],
 )
-def test_what_is_no_such_message_is_told_in_a_sentence(sent, says):
+def test_invalid_message_raises_a_one_line_error(sent, says):
     with pytest.raises(ProtocolError, match=says) as raised:
         unpack(sent)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
@@ -175,7 +175,7 @@ def test_the_policy_says_what_the_evaluator_compares(foreign):
     assert profile.name == "vla-eval" and PolicyInfo.from_dict(info.to_dict()) == info
 
 
-def test_a_rotation_is_at_most_half_a_turn_unless_asked_for_otherwise(foreign):
+def test_rotation_is_limited_to_half_a_turn_by_default(foreign):
     asked: list[Message] = []
     policy = bridge(foreign(answering(said={"observation_params": {"send_state": True}}, asked=asked)))
     axis = np.array([0.0, 0.6, 0.8])
@@ -204,7 +204,7 @@ def test_a_rotation_is_at_most_half_a_turn_unless_asked_for_otherwise(foreign):
     ],
     ids=without_bytes,
 )
-def test_an_answer_of_no_use_is_told_at_the_start(foreign, answer, says):
+def test_invalid_first_answer_raises_at_the_start(foreign, answer, says):
     url = foreign(answering([answer]))
     with pytest.raises(IncompatibleServer, match=says) as raised:
         bridge(url)
@@ -225,7 +225,7 @@ def test_an_answer_of_no_use_is_told_at_the_start(foreign, answer, says):
         ({"observation_spec": {"state": {"format": "joint_positions"}}}, "needs state as 'joint_positions'"),
     ],
 )
-def test_a_server_of_another_version_or_robot_is_told(foreign, said, says):
+def test_server_of_another_version_or_robot_raises_with_the_mismatch(foreign, said, says):
     url = foreign(answering(said=said))
     with pytest.raises(IncompatibleServer, match=says) as raised:
         bridge(url)
@@ -244,12 +244,12 @@ def test_a_server_of_another_version_or_robot_is_told(foreign, said, says):
     ],
     ids=without_bytes,
 )
-def test_a_server_of_another_protocol_is_told(foreign, first, says):
+def test_server_of_another_protocol_raises_with_its_answer(foreign, first, says):
     with pytest.raises(IncompatibleServer, match=says):
         bridge(foreign(lambda connection: (connection.send(first), connection.recv())))
 
 
-def test_a_server_without_a_hello_is_told(foreign):
+def test_server_without_a_hello_raises_after_the_timeout(foreign):
     with pytest.raises(IncompatibleServer, match=r"answered no hello within 0\.3 s.*another protocol"):
         bridge(foreign(lambda connection: [None for _ in connection]), hello_s=0.3)
 
@@ -351,7 +351,7 @@ def test_an_episode_is_answered_action_by_action_from_pictures_as_the_profile_ha
         ({"images": {"agentview": np.zeros((256, 256, 3))}}, "is float64 [256, 256, 3]; expected uint8"),
     ],
 )
-def test_a_bad_observation_is_told_and_the_next_one_answered(changed, says):
+def test_invalid_observation_gets_an_error_and_the_connection_continues(changed, says):
     with door(Wave()) as url, connect(f"{url}/vla-eval") as client:
         say(client, "observation", theirs(**changed), 1)
         answer = hear(client)
@@ -378,7 +378,7 @@ def test_what_is_no_message_is_told_and_ends_the_connection(sent, says):
             client.recv(timeout=10)
 
 
-def test_a_policy_that_only_one_of_them_can_feed_is_served_to_that_one():
+def test_policy_is_served_to_the_supported_protocol_only():
     with door(Wave(stateful=True)) as url:
         with pytest.raises(InvalidStatus, match="404"):
             connect(url)

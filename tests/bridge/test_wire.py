@@ -74,7 +74,7 @@ def test_what_cannot_travel_is_not_sent(value):
         (msgpack.packb({"a": [["x"] * 4000] * 51}), f"more than {codec.MAX_VALUES}"),
     ],
 )
-def test_what_is_no_such_message_is_told_in_a_sentence(frame, says):
+def test_invalid_message_raises_a_one_line_error(frame, says):
     with pytest.raises(ProtocolError, match=says) as raised:
         unpack(frame)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
@@ -96,6 +96,6 @@ def test_damaged_messages_are_refused_and_nothing_else_happens():
             assert type(unpack(bytes(damaged[: draw.randint(1, len(damaged))]))) is dict
 
 
-def test_a_foreign_text_becomes_one_printable_line():
+def test_foreign_error_is_reduced_to_one_printable_line():
     assert short("a\nb: \x1b[31mred\n\n") == "b:  [31mred"
     assert short("") == "(an empty text)" and len(short("x" * 9999)) == 300
