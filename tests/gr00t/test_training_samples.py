@@ -95,7 +95,7 @@ def test_without_an_annotation_check_and_training_take_the_task_index(broken, ba
     assert samples_of(broken, base).episodes[1].prompts == samples.episodes[1].prompts
     found = Findings(broken)
     needs.check(found, None)
-    assert [one.grave for one in found.all if "names no annotation" in one.words] == [False]
+    assert [one.grave for one in found.all if "no annotation" in one.words] == [False]
     assert not any(one.grave for one in found.all)
 
 
