@@ -1,1 +1,1 @@
-"""Other people's protocols: their policy servers behind our contract, and our policies for their clients."""
+"""Other projects' protocols: their policy servers behind our contract, and our policies for their clients."""

@@ -24,32 +24,32 @@ from vla_contract import ContractError, Policy, PolicyClient, serve
 from vla_contract.protocol.tokens import check_token
 from vla_contract.server.auth import token_for
 
-READY_S = 900.0  # for the policy of `openpi` to get ready
+READY_S = 900.0  # until the policy of `openpi` is ready
 
 
 @dataclass(frozen=True)
 class Bridge(Serving):
-    """A policy server that speaks openpi's or vla-eval's protocol or OpenVLA's /act, as a policy of the lab.
+    """Serve another project's policy server (openpi's, vla-eval's or OpenVLA's /act protocol) as a policy of the lab.
 
-    $VLALAB_TOKEN is what our clients must send, $VLALAB_BRIDGE_KEY what the server is sent.
+    Clients authenticate with $VLALAB_TOKEN; $VLALAB_BRIDGE_KEY is sent to the server.
     """
 
     port: int = 8007
     server: str = ""  # ws://host:port, act://host:port
-    name: str = ""  # what runs are called by; default: the protocol's name
+    name: str = ""  # policy name in runs; default: the protocol's name
     robot: Literal["libero"] = "libero"
-    unnorm_key: str = ""  # statistics that an OpenVLA server with several is asked for
-    wait_s: float = 600.0  # for the server to answer, at the start and when it comes back
-    answer_s: float = 120.0  # for one of its answers
+    unnorm_key: str = ""  # statistics to request from an OpenVLA server that has several
+    wait_s: float = 600.0  # until the server answers, at start and after it restarts
+    answer_s: float = 120.0  # timeout of one answer
 
     def __post_init__(self):
         super().__post_init__()
         if not self.server:
-            raise ValueError("no server to ask; set VLALAB_BRIDGE_SERVER to its address, such as ws://host:8000")
+            raise ValueError("no server address; set VLALAB_BRIDGE_SERVER, for example to ws://host:8000")
         (act.check_address if self.is_openvla else check_address)(self.server)
         for name in ("wait_s", "answer_s"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected seconds, 0 or more")
+                raise ValueError(f"{name} must be 0 or more seconds, got {getattr(self, name)}")
 
     @property
     def is_openvla(self) -> bool:
@@ -57,7 +57,7 @@ class Bridge(Serving):
         return self.server.startswith(("act:", "acts:"))
 
     def run(self) -> None:
-        """Serves it until it is told to stop."""
+        """Serve until SIGINT or SIGTERM."""
         from services.bridge.policy import wait_for
 
         token = os.environ.get("VLALAB_TOKEN") or None
@@ -65,7 +65,7 @@ class Bridge(Serving):
         serve(lambda: wait_for(self.connected, self.wait_s), host=self.host, port=self.port, token=token)
 
     def connected(self) -> Policy:
-        """Returns the policy of the server that is there, by the protocol that it answers."""
+        """Detect the server's protocol and return a policy for it."""
         from services.bridge import policy
         from services.bridge.vla_eval import connection, robots
         from services.bridge.vla_eval import policy as vla_eval
@@ -74,27 +74,27 @@ class Bridge(Serving):
         if self.is_openvla:
             return act.ActPolicy(self.server, key, self.answer_s, self.unnorm_key, self.name, lock_hash())
         if connection.answers_health(self.server, key):
-            theirs = connection.ModelServer(self.server, key, answer_s=self.answer_s)
+            model_server = connection.ModelServer(self.server, key, answer_s=self.answer_s)
             robot = robots.ROBOTS[self.robot]
-            return vla_eval.VlaEvalPolicy(theirs, robot, self.name or vla_eval.NAME, lock_hash())
+            return vla_eval.VlaEvalPolicy(model_server, robot, self.name or vla_eval.NAME, lock_hash())
         server = Server(self.server, key, answer_s=self.answer_s)
         return policy.BridgePolicy(server, server.connect(), ROBOTS[self.robot], self.name or policy.NAME, lock_hash())
 
 
 @dataclass(frozen=True)
 class Openpi(Serving):
-    """A policy of the lab for openpi's clients. $VLALAB_TOKEN is sent to the policy; clients send it as api_key."""
+    """Serve a policy of the lab to openpi's clients. Clients send $VLALAB_TOKEN as api_key; the policy gets it too."""
 
     port: int = 8008
     policy_url: str = ""  # http://host:port
     robot: Literal["libero"] = "libero"
 
     def run(self) -> None:
-        """Serves it until it is told to stop; the policy has to be ready first."""
+        """Wait until the policy is ready, then serve until SIGINT or SIGTERM."""
         from services.bridge import server
 
         if not self.policy_url:
-            raise ValueError("no policy to serve; set VLALAB_OPENPI_POLICY to its address, as http://127.0.0.1:8005")
+            raise ValueError("no policy address; set VLALAB_OPENPI_POLICY, for example to http://127.0.0.1:8005")
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("websockets").setLevel(logging.WARNING)
         token = token_for(self.host)
@@ -104,14 +104,14 @@ class Openpi(Serving):
                 info = client.info()
             except ContractError as error:
                 raise ValueError(str(error)) from error
-            asyncio.run(server.run(server.Door(client, info, ROBOTS[self.robot], token), self.host, self.port))
+            asyncio.run(server.run(server.BridgeServer(client, info, ROBOTS[self.robot], token), self.host, self.port))
 
 
 Program = Annotated[Bridge, tyro.conf.subcommand("policy")] | Annotated[Openpi, tyro.conf.subcommand("openpi")]
 
 
 def main() -> None:
-    """Serves what the command line names."""
+    """Parse the command line and serve."""
     tyro.cli(Program, prog="python -m services.bridge", config=(tyro.conf.OmitArgPrefixes,)).run()
 
 

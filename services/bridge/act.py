@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from services.bridge.connection import GATEWAYS, ServerFailed, TooSlow, WrongServer
+from services.bridge.connection import GATEWAYS, AnswerTimeout, IncompatibleServer, ServerFailed
 from services.bridge.policy import FIRST_S, MAX_HORIZON, BadActions
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.client.transport import Transport
@@ -32,7 +32,7 @@ SCHEMES = MappingProxyType({"act": "http", "acts": "https"})
 
 @dataclass(frozen=True)
 class RequestForm:
-    """What one kind of server takes: the field of each camera, and the evaluation protocol it belongs to."""
+    """The request of one kind of server: the field of each camera, and the evaluation protocol of its models."""
 
     name: str
     images: Mapping[str, str]
@@ -52,14 +52,14 @@ FORMS = (
 
 
 class ActPolicy(Policy):
-    """Asks the server at an act:// (HTTP) or acts:// (HTTPS) address, one observation at a time.
+    """Client of the server at an act:// (HTTP) or acts:// (HTTPS) address; sends one observation at a time.
 
-    The first inference, on black images, tells the request form and the number of actions per answer.
+    The first inference, on black images, determines the request form and the number of actions per answer.
 
     unnorm_key  statistics to request; empty: the server's only ones. OFT's servers have theirs from their own flags
     key         sent as `Authorization: Bearer …`, for a server behind a gateway
 
-    Raises WrongServer when the server answers neither form, PolicyLost when it cannot be reached.
+    Raises IncompatibleServer when the server answers neither form, PolicyLost when it cannot be reached.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class ActPolicy(Policy):
                 self.horizon = len(self._infer(self.example(), FIRST_S))
                 break
             except BadActions as error:
-                raise WrongServer(f"{url}: {error}") from error
+                raise IncompatibleServer(f"{url}: {error}") from error
             except ServerFailed as error:
                 failures.append(f"{error} to {self.form.name}'s request")
         else:
-            raise WrongServer(
+            raise IncompatibleServer(
                 f"{url} answered {' and '.join(failures)}; its log says why. A checkpoint with several statistics "
                 "needs --unnorm-key"
             )
         self._name = name or f"{self.form.name}-server"
 
     def info(self) -> PolicyInfo:
-        """Return what servers of this form need and answer; what model it is they do not say."""
+        """Return inputs and outputs of servers of this form; they do not state the model."""
         return PolicyInfo(
             name=self._name,
             action=ACTION,
@@ -108,7 +108,7 @@ class ActPolicy(Policy):
         return Observation(images, np.zeros(total(HAND_STATE), np.float32), "do something", "warm-up", 0)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
-        """Return a chunk, or what is wrong, for every observation."""
+        """Return a chunk or an error for every observation."""
         return [self._chunk(observation) for observation in observations]
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class ActPolicy(Policy):
             return ActionChunk(self._infer(observation, self.answer_s))
         except PolicyLost as error:
             return error
-        except WrongServer as error:
+        except IncompatibleServer as error:
             return PolicyLost(str(error))
         except ServerFailed as error:
             return Problem("policy-failed", f"{self.url} answered {error}; its log says why")
@@ -128,7 +128,7 @@ class ActPolicy(Policy):
             return Problem("invalid-action", f"{self.url}: {error}")
 
     def _infer(self, observation: Observation, within_s: float) -> np.ndarray:
-        """Return the actions, float32 [T, 7]. Raises BadActions, ServerFailed, WrongServer and PolicyLost."""
+        """Return the actions, float32 [T, 7]. Raises BadActions, ServerFailed, IncompatibleServer and PolicyLost."""
         request: dict[str, Any] = {key: to_json(observation.images[cam]) for key, cam in self.form.images.items()}
         request["instruction"] = observation.instruction
         if self.form.has_state:
@@ -138,17 +138,21 @@ class ActPolicy(Policy):
         try:
             answer = self._transport.request("POST", "/act", within_s, self._headers, json.dumps(request).encode())
         except TimeoutError as error:
-            raise TooSlow(f"{self.url} gave no answer within {within_s:g} s") from error
+            raise AnswerTimeout(f"{self.url} gave no answer within {within_s:g} s") from error
         except OSError as error:
             raise PolicyLost(f"{self.url}: {error.strerror or error}") from error
         except HTTPException as error:
-            raise WrongServer(f"{self.url} does not speak HTTP: {error}") from error
+            raise IncompatibleServer(f"{self.url} does not speak HTTP: {error}") from error
         if answer.status in GATEWAYS:
-            raise PolicyLost(f"{self.url} answered HTTP {answer.status}: the server behind it is not up")
+            raise PolicyLost(f"{self.url} answered HTTP {answer.status}: the server behind the proxy is not running")
         if answer.status in (401, 403):
-            raise WrongServer(f"{self.url} answered HTTP {answer.status}: set VLALAB_BRIDGE_KEY to the key it requires")
+            raise IncompatibleServer(
+                f"{self.url} answered HTTP {answer.status}; set VLALAB_BRIDGE_KEY to the key it requires"
+            )
         if answer.status in (404, 405):
-            raise WrongServer(f"{self.url} answered HTTP {answer.status} to POST /act; expected an OpenVLA server")
+            raise IncompatibleServer(
+                f"{self.url} answered HTTP {answer.status} to POST /act; it is not an OpenVLA server"
+            )
         if answer.status != 200:
             raise ServerFailed(f"HTTP {answer.status}")
         return self._actions(answer.body)

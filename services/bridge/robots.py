@@ -1,4 +1,4 @@
-"""Where openpi's messages of a robot keep what the contract has a place for.
+"""Layout of openpi's messages for each robot: keys of images, state and prompt.
 
 `LIBERO` is examples/libero/main.py of openpi@15a9616a, and src/openpi/policies/libero_policy.py at the server's end.
 """
@@ -21,12 +21,12 @@ PROMPT, ACTIONS = "prompt", "actions"
 
 @dataclass(frozen=True)
 class Robot:
-    """pictures: the wire's key → camera; state: the wire's key. `action` is what an environment of openpi's executes,
+    """images: wire key → camera; state: its wire key. `action` is what openpi's environment executes,
     `profile` the evaluation protocol that its servers' models were measured under.
     """
 
     name: str
-    pictures: Mapping[str, str]
+    images: Mapping[str, str]
     state: str
     state_parts: tuple[Part, ...]
     action: tuple[Part, ...]
@@ -34,35 +34,35 @@ class Robot:
     profile: str
 
     def message(self, observation: Observation) -> dict[str, Any]:
-        """Returns an observation as openpi's clients send it. The state is float64 [n], as the simulator gives it."""
-        images = {key: observation.images[camera] for key, camera in self.pictures.items()}
+        """Return an observation as openpi's clients send it. The state is float64 [n], as the simulator gives it."""
+        images = {key: observation.images[camera] for key, camera in self.images.items()}
         state = np.asarray(observation.state, np.float64)
         return {**images, self.state: state, PROMPT: observation.instruction}
 
     def observation(
         self, message: Mapping[str, Any], cameras: tuple[str, ...], has_state: bool, session: str, step: int
     ) -> Observation:
-        """Returns a client's message as an observation with those cameras, and the state where one is wanted.
+        """Return a client's message as an observation of `cameras`, with the state if `has_state`.
 
-        Raises InvalidObservation naming the key that is missing or is something else.
+        Raises InvalidObservation naming the key that is missing or invalid.
         """
-        keys = {camera: key for key, camera in self.pictures.items()}
-        images = {camera: picture(keys[camera], member(message, keys[camera])) for camera in cameras}
+        keys = {camera: key for key, camera in self.images.items()}
+        images = {camera: image_hwc(keys[camera], member(message, keys[camera])) for camera in cameras}
         state = state_of(message, self.state, self.state_parts) if has_state else None
         prompt = member(message, PROMPT)
         if type(prompt) is not str:
-            raise InvalidObservation(f"{PROMPT!r} is a {type(prompt).__name__}; expected a text")
+            raise InvalidObservation(f"{PROMPT!r} must be a string, got {type(prompt).__name__}")
         return Observation(images, state, prompt, session, step)
 
 
 def blank(robot: Any) -> Observation:
-    """Returns what a server is tried with: a robot's pictures in black, a state of zeros and a sentence."""
-    images = dict.fromkeys(robot.pictures.values(), np.zeros((*robot.image_hw, 3), np.uint8))
+    """Return a robot's test observation: black images, a state of zeros and an instruction."""
+    images = dict.fromkeys(robot.images.values(), np.zeros((*robot.image_hw, 3), np.uint8))
     return Observation(images, np.zeros(total(robot.state_parts), np.float32), "do something", "warm-up", 0)
 
 
 def state_of(message: Mapping[str, Any], key: str, parts: tuple[Part, ...]) -> np.ndarray:
-    """Returns the state that a message has under a key, float32 [n]. Raises InvalidObservation for another."""
+    """Return the state under a key, float32 [n]. Raises InvalidObservation for another type or size."""
     state, size = member(message, key), total(parts)
     if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.shape != (size,):
         raise InvalidObservation(f"{key!r} is {describe(state)}; expected {size} numbers: {in_words(parts)}")
@@ -70,14 +70,14 @@ def state_of(message: Mapping[str, Any], key: str, parts: tuple[Part, ...]) -> n
 
 
 def member(message: Mapping[str, Any], key: str) -> Any:
-    """Returns what a message has under a key. Raises InvalidObservation where it has nothing."""
+    """Return the value of a key. Raises InvalidObservation if the key is missing."""
     if key not in message:
         raise InvalidObservation(f"{key!r} is missing{did_you_mean(key, list(message)[:20])}")
     return message[key]
 
 
-def picture(key: str, image: Any) -> np.ndarray:
-    """Returns a picture as uint8 [H, W, 3]. openpi's servers take [3, H, W], too."""
+def image_hwc(key: str, image: Any) -> np.ndarray:
+    """Return an image as uint8 [H, W, 3]; [3, H, W] is transposed, as openpi's servers do."""
     if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[0] == 3 != image.shape[2]:
         image = np.ascontiguousarray(image.transpose(1, 2, 0))
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
@@ -86,13 +86,13 @@ def picture(key: str, image: Any) -> np.ndarray:
 
 
 def describe(value: Any) -> str:
-    """Returns what a value is, for errors: "float32 [10, 32]", "a str"."""
+    """Describe a value for errors: "float32 [10, 32]", "a str"."""
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
 LIBERO = Robot(
     name="libero",
-    pictures=MappingProxyType(
+    images=MappingProxyType(
         {"observation/image": "agentview", "observation/wrist_image": "robot0_eye_in_hand"},
     ),
     state="observation/state",

@@ -1,9 +1,9 @@
-"""A policy of this lab for other projects' clients: a websocket server that asks the policy over the contract.
+"""A policy of this lab for other projects' clients: a websocket server in front of the contract.
 
 At the path /vla-eval it speaks that project's protocol (`services.bridge.vla_eval.server`), everywhere else openpi's.
 
 A client gets metadata when it connects, and actions for every observation (openpi@15a9616a
-packages/openpi-client/src/openpi_client/websocket_client_policy.py); what is wrong with one it gets as a text, which
+packages/openpi-client/src/openpi_client/websocket_client_policy.py). An error is sent as a text frame, which
 that client raises. `GET /healthz` is openpi's probe, `/readyz` the lab's.
 """
 
@@ -28,7 +28,7 @@ from websockets.protocol import State
 from services.bridge.robots import ACTIONS, Robot
 from services.bridge.vla_eval import server as vla_eval
 from services.bridge.vla_eval.robots import ROBOTS as VLA_EVAL_ROBOTS
-from services.bridge.wire import MAX_BYTES, NotTheirs, pack, short, unpack
+from services.bridge.wire import MAX_BYTES, ProtocolError, pack, short, unpack
 from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
 from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import TokenCheck
@@ -39,49 +39,54 @@ log = logging.getLogger("vla_contract")
 MAX_CLIENTS = 64
 PROBES = ("/healthz", "/readyz", "/health")  # openpi's, the lab's, vla-eval's
 OPENPI = ""
-BAD_MESSAGE, FAILED = 1007, 1011  # codes of a websocket's end
+BAD_MESSAGE, FAILED = 1007, 1011  # websocket close codes
 
 
 def check_policy(info: PolicyInfo, robot: Robot) -> None:
-    """Raises ValueError for a policy that openpi's clients of this robot cannot feed, or whose actions do not fit."""
+    """Raise ValueError if openpi's clients of this robot lack an input of the policy, or its actions do not fit."""
     if info.needs_privileged or info.stateful:
-        lacks = "the simulator's state" if info.needs_privileged else "to be told where an episode begins"
-        raise ValueError(f"policy {info.name!r} needs {lacks}, which openpi's protocol has no place for; name another")
-    unknown = [camera for camera in info.cameras if camera not in robot.pictures.values()]
+        requirement = "the simulator's state" if info.needs_privileged else "the start of each episode"
+        raise ValueError(
+            f"policy {info.name!r} needs {requirement}, which openpi's protocol does not send; choose another"
+        )
+    unknown = [camera for camera in info.cameras if camera not in robot.images.values()]
     if unknown:
-        known = ", ".join(robot.pictures.values())
-        raise ValueError(f"policy {info.name!r} needs camera {unknown[0]!r}; openpi's {robot.name} sends {known}")
-    for what, theirs, ours in (("answers actions", info.action, robot.action), ("needs a state", info.state, ())):
-        pair = differing(theirs, ours or robot.state_parts) if theirs else None
+        available = ", ".join(robot.images.values())
+        raise ValueError(f"policy {info.name!r} needs camera {unknown[0]!r}; openpi's {robot.name} sends {available}")
+    for verb, policy_parts, robot_parts in (
+        ("answers actions", info.action, robot.action),
+        ("needs a state", info.state, ()),
+    ):
+        pair = differing(policy_parts, robot_parts or robot.state_parts) if policy_parts else None
         if pair:
             ends = [str(part) if part else "nothing" for part in pair]
-            raise ValueError(f"policy {info.name!r} {what} with {ends[0]} where openpi's {robot.name} has {ends[1]}")
+            raise ValueError(f"policy {info.name!r} {verb} with {ends[0]} where openpi's {robot.name} has {ends[1]}")
     if len(info.unnorm_keys) > 1:
         raise ValueError(
-            f"policy {info.name!r} has statistics of several data sets ({', '.join(info.unnorm_keys)}), and openpi's "
-            "protocol names none; serve it with one"
+            f"policy {info.name!r} has statistics of several data sets ({', '.join(info.unnorm_keys)}); openpi's "
+            "protocol cannot select one: serve the policy with one"
         )
 
 
 def metadata(info: PolicyInfo) -> dict[str, Any]:
-    """Returns what a client is told when it connects."""
-    told: dict[str, Any] = {"policy": info.name, "action_horizon": info.horizon, "action_dim": info.action_size}
+    """Return the metadata message that a client receives when it connects."""
+    fields: dict[str, Any] = {"policy": info.name, "action_horizon": info.horizon, "action_dim": info.action_size}
     if info.image_hw:
-        told["image_resolution"] = list(info.image_hw)
-    return {**told, "checkpoint": info.checkpoint.repo} if info.checkpoint else told
+        fields["image_resolution"] = list(info.image_hw)
+    return {**fields, "checkpoint": info.checkpoint.repo} if info.checkpoint else fields
 
 
-class Door:
-    """Answers other projects' clients of a robot from one policy. `info` is the policy's own.
+class BridgeServer:
+    """Serves one policy to other projects' clients of a robot. `info` is the policy's own.
 
-    Raises ValueError for a policy that none of them can feed; who cannot is turned away.
+    Raises ValueError if neither protocol can serve the policy; clients of the unsupported one are rejected.
     """
 
     def __init__(self, client: PolicyClient, info: PolicyInfo, robot: Robot, token: str | None = None):
-        self.their_robot = VLA_EVAL_ROBOTS[robot.name]
+        self.vla_eval_robot = VLA_EVAL_ROBOTS[robot.name]
         self.refusals = {
             OPENPI: _refusal(lambda: check_policy(info, robot)),
-            vla_eval.PATH: _refusal(lambda: vla_eval.check_policy(info, self.their_robot)),
+            vla_eval.PATH: _refusal(lambda: vla_eval.check_policy(info, self.vla_eval_robot)),
         }
         if all(self.refusals.values()):
             raise ValueError("; ".join(self.refusals.values()))
@@ -92,7 +97,7 @@ class Door:
         self._names = itertools.count()
 
     async def admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answers probes, and who may not come in; None lets a websocket begin."""
+        """Answer probes and reject invalid requests; None accepts the websocket."""
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in request.headers.raw_items()]
         if self._hosts is not None and (refusal := self._hosts.refusal(headers)):
             response = connection.respond(http.HTTPStatus.FORBIDDEN, refusal.json().decode())
@@ -102,10 +107,10 @@ class Door:
         if request.path in PROBES:
             return await self._ready(connection)
         if "Origin" in request.headers:
-            return connection.respond(http.HTTPStatus.FORBIDDEN, "pages of a browser may not ask this service\n")
+            return connection.respond(http.HTTPStatus.FORBIDDEN, "requests from browser pages are not allowed\n")
         if not self._token.allows(_bearer(request.headers.get("Authorization", ""))):
-            said = "set the client's api_key to the token that this service was started with (VLALAB_TOKEN)\n"
-            return connection.respond(http.HTTPStatus.UNAUTHORIZED, said)
+            hint = "set the client's api_key to the token that this service was started with (VLALAB_TOKEN)\n"
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, hint)
         if refusal := self.refusals[_protocol(request)]:
             return connection.respond(http.HTTPStatus.NOT_FOUND, f"{refusal}\n")
         if self._open >= MAX_CLIENTS:
@@ -113,13 +118,13 @@ class Door:
         return None
 
     async def attend(self, connection: ServerConnection) -> None:
-        """Answers one client until it goes."""
+        """Answer one client until it disconnects."""
         self._open += 1
         try:
-            await (self._observe if _protocol(connection.request) == OPENPI else self._play)(connection)
+            await (self._serve_openpi if _protocol(connection.request) == OPENPI else self._serve_vla_eval)(connection)
         except ConnectionClosed:
             return
-        except NotTheirs as error:
+        except ProtocolError as error:
             await self._end(connection, str(error), BAD_MESSAGE)
         except Exception:
             log.exception("answering a client failed")
@@ -127,10 +132,10 @@ class Door:
         finally:
             self._open -= 1
 
-    async def _play(self, connection: ServerConnection) -> None:
-        """Answers one of vla-eval's clients."""
+    async def _serve_vla_eval(self, connection: ServerConnection) -> None:
+        """Answer a client that speaks vla-eval's protocol."""
         episodes = vla_eval.Episodes(
-            self.client, self.info, self.their_robot, client_left=lambda: connection.state is not State.OPEN
+            self.client, self.info, self.vla_eval_robot, client_left=lambda: connection.state is not State.OPEN
         )
         try:
             async for frame in connection:
@@ -140,8 +145,8 @@ class Door:
         finally:
             await asyncio.to_thread(episodes.end)
 
-    async def _observe(self, connection: ServerConnection) -> None:
-        """Answers one of openpi's clients."""
+    async def _serve_openpi(self, connection: ServerConnection) -> None:
+        """Answer a client that speaks openpi's protocol."""
         session = f"openpi.{next(self._names)}.{uuid.uuid4().hex[:8]}"
         await connection.send(pack(metadata(self.info)))
         for step in itertools.count():
@@ -149,7 +154,7 @@ class Door:
             start = time.perf_counter()
             try:
                 answer = await asyncio.to_thread(self._chunk, frame, session, step)
-            except (ContractError, PolicyFault) as error:  # this observation's; the next may be another
+            except (ContractError, PolicyFault) as error:  # of this observation; the next may succeed
                 await connection.send(short(str(error), 1000))
                 continue
             answer["server_timing"] = {"infer_ms": (time.perf_counter() - start) * 1e3}
@@ -163,8 +168,8 @@ class Door:
         for camera, image in observation.images.items():
             if size is not None and image.shape[:2] != size:
                 raise InvalidObservation(
-                    f"the picture of {camera} is {image.shape[0]}x{image.shape[1]}; policy {self.info.name!r} takes "
-                    f"{size[0]}x{size[1]}: give openpi's client --args.resize-size {size[0]}"
+                    f"the image of {camera} is {image.shape[0]}x{image.shape[1]}; policy {self.info.name!r} takes "
+                    f"{size[0]}x{size[1]}: run openpi's client with --args.resize-size {size[0]}"
                 )
         chunk = self.client.act(observation)
         actions, fault = self._actions.read(chunk, len(chunk.actions))
@@ -173,10 +178,10 @@ class Door:
         timings = {"infer_ms": chunk.timings_ms.get("infer", 0.0)}
         return {ACTIONS: actions, "policy_timing": timings}
 
-    async def _end(self, connection: ServerConnection, words: str, code: int) -> None:
+    async def _end(self, connection: ServerConnection, message: str, code: int) -> None:
         with suppress(ConnectionClosed):
-            await connection.send(words)
-            await connection.close(code, words[:100].encode()[:120].decode(errors="ignore"))
+            await connection.send(message)
+            await connection.close(code, message[:100].encode()[:120].decode(errors="ignore"))
 
     async def _ready(self, connection: ServerConnection) -> Response:
         try:
@@ -187,7 +192,7 @@ class Door:
 
 
 def _protocol(request: Request) -> str:
-    """Returns which of the protocols a client speaks: OPENPI, or the path of another."""
+    """Return the client's protocol: OPENPI, or the path of vla-eval's."""
     return vla_eval.PATH if request.path == vla_eval.PATH else OPENPI
 
 
@@ -200,22 +205,22 @@ def _refusal(check: Callable[[], None]) -> str:
 
 
 def _bearer(authorization: str) -> bytes:
-    """Returns openpi's `Api-Key TOKEN` as the form that the token's check knows."""
+    """Return openpi's `Api-Key TOKEN` as `Bearer TOKEN`, which the token check expects."""
     scheme, _, token = authorization.partition(" ")
-    known = f"Bearer {token}" if scheme.lower() == "api-key" else authorization
-    return known.encode("latin-1", "replace")
+    header = f"Bearer {token}" if scheme.lower() == "api-key" else authorization
+    return header.encode("latin-1", "replace")
 
 
-def listen(door: Door, host: str, port: int) -> serve:
-    """Returns the server, to be entered with `async with`."""
+def listen(door: BridgeServer, host: str, port: int) -> serve:
+    """Return the server; use it with `async with`."""
     return serve(
         door.attend, host, port, process_request=door.admit, compression=None, max_size=MAX_BYTES, max_queue=2,
         server_header=None,
     )  # fmt: skip
 
 
-async def run(door: Door, host: str, port: int) -> None:
-    """Serves until SIGINT or SIGTERM. Raises OSError where the address cannot be had."""
+async def run(door: BridgeServer, host: str, port: int) -> None:
+    """Serve until SIGINT or SIGTERM. Raises OSError if the address is in use."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -226,6 +231,6 @@ async def run(door: Door, host: str, port: int) -> None:
 
 
 def address(server: Server) -> str:
-    """Returns the ws:// address of a server that listens."""
+    """Return the ws:// address of a listening server."""
     host, port = server.sockets[0].getsockname()[:2]
     return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"

@@ -2,7 +2,7 @@
 
 openpi@15a9616a packages/openpi-client/src/openpi_client/msgpack_numpy.py: {b"__ndarray__": True, b"data": …,
 b"dtype": …, b"shape": …}, and {b"__npgeneric__": True, b"data": …, b"dtype": …} for a numpy scalar. What arrives is
-held to the contract's bounds (`vla_contract.protocol.codec`) before anything large is made of it; nothing is unpickled.
+checked against the contract's limits (`vla_contract.protocol.codec`) before arrays are built; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ MAX_BYTES = codec.MAX_BYTES  # of one message
 _ARRAY, _SCALAR, _DATA, _DTYPE, _SHAPE = b"__ndarray__", b"__npgeneric__", b"data", b"dtype", b"shape"
 
 
-class NotTheirs(ValueError):
-    """A frame is no message of the protocol that is spoken, or holds what is not let in."""
+class ProtocolError(ValueError):
+    """A frame is not a valid message of the protocol, or exceeds its limits."""
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """Returns the message of a dict with texts as keys. Raises InvalidObservation for what cannot travel."""
+    """Return a dict with string keys as a message. Raises InvalidObservation for a value that cannot be sent."""
     return packed(message, lambda dtype, data, shape: {_ARRAY: True, _DATA: data, _DTYPE: dtype, _SHAPE: shape})
 
 
 def packed(message: dict[str, Any], array: Callable[[str, bytes, tuple[int, ...]], dict]) -> bytes:
-    """Returns `pack`'s message of a protocol in which an array is what `array` makes of dtype, bytes and shape."""
+    """Like `pack`, for a protocol whose arrays `array` builds from dtype, bytes and shape."""
 
     def encode(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -48,39 +48,39 @@ def packed(message: dict[str, Any], array: Callable[[str, bytes, tuple[int, ...]
         raise InvalidObservation(f"this value cannot be sent: {error}") from error
 
 
-def _theirs(items: dict) -> Any:
-    """Returns the array or number that a map of openpi's stands for; None where it is a map."""
+def _decode_openpi(items: dict) -> Any:
+    """Return the array or number that openpi encodes as a map; None for a plain map."""
     if _ARRAY in items:
         return array(items.get(_DATA), items.get(_DTYPE), items.get(_SHAPE))
     return _scalar(items) if _SCALAR in items else None
 
 
-def unpack(frame: bytes | str, special: Callable[[dict], Any] = _theirs) -> dict[str, Any]:
-    """Returns the dict of a frame; arrays in it are read-only views of their bytes. `special` returns what a map stands
-    for in the protocol, None for one that is a map.
+def unpack(frame: bytes | str, special: Callable[[dict], Any] = _decode_openpi) -> dict[str, Any]:
+    """Return the dict of a frame; arrays in it are read-only views of their bytes. `special` decodes a map that
+    stands for a value in the protocol, and returns None for a plain map.
 
-    Raises NotTheirs for a text frame, a pickle, and whatever else is no such message.
+    Raises ProtocolError for a text frame, a pickle, and any other invalid message.
     """
     if isinstance(frame, str):
-        raise NotTheirs(f"a text came where a message was expected: {short(frame)}")
+        raise ProtocolError(f"received a text frame instead of a message: {short(frame)}")
     if len(frame) > MAX_BYTES:
-        raise NotTheirs(f"the message has {len(frame)} bytes; expected at most {MAX_BYTES}")
+        raise ProtocolError(f"the message has {len(frame)} bytes; expected at most {MAX_BYTES}")
     count = _Count(special)
     try:
         value = msgpack.unpackb(frame, object_hook=count.dict, list_hook=count.list, **codec.LIMITS)
         check_depth(value)
-    except NotTheirs:
+    except ProtocolError:
         raise
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        kind = "a pickle, which is never opened" if _is_pickle(frame) else "no msgpack message"
-        raise NotTheirs(f"the frame is {kind} ({str(error) or type(error).__name__})") from error
+        kind = "a pickle, which is not accepted" if _is_pickle(frame) else "not a msgpack message"
+        raise ProtocolError(f"the frame is {kind} ({str(error) or type(error).__name__})") from error
     if type(value) is not dict:
-        raise NotTheirs(f"the message is a {type(value).__name__}; expected a map")
+        raise ProtocolError(f"the message is a {type(value).__name__}; expected a map")
     return value
 
 
 def short(text: str, limit: int = 300) -> str:
-    """Returns a foreign text as one printable line: its last one, where a traceback says what was wrong."""
+    """Return the last line of a foreign text, printable and cut to `limit`: the error of a traceback."""
     lines = [line.strip() for line in text[-65536:].splitlines() if line.strip()]
     line = "".join(sign if sign.isprintable() else " " for sign in (lines[-1] if lines else "(an empty text)"))
     return line if len(line) <= limit else line[: limit - 1] + "…"
@@ -108,38 +108,38 @@ class _Count:
             return value
         for key in items:
             if type(key) is not str:
-                raise NotTheirs(f"the message has the key {shorten(key, 60)}; expected texts as keys")
+                raise ProtocolError(f"the message has the key {shorten(key, 60)}; expected strings as keys")
         return items
 
     def _take(self, items: Sized) -> None:
         self.left -= 1
         self.values_left -= len(items)
         if self.left < 0:
-            raise NotTheirs(f"the message holds more than {codec.MAX_CONTAINERS} maps and lists")
+            raise ProtocolError(f"the message holds more than {codec.MAX_CONTAINERS} maps and lists")
         if self.values_left < 0:
-            raise NotTheirs(f"the message's maps and lists hold more than {codec.MAX_VALUES} values; send arrays")
+            raise ProtocolError(f"the message's maps and lists hold more than {codec.MAX_VALUES} values; send arrays")
 
 
 def array(data: object, dtype: object, shape: object) -> np.ndarray:
-    """Returns a read-only view of the bytes. Raises NotTheirs where the three do not fit, or are not let in."""
+    """Return a read-only view of the bytes. Raises ProtocolError for an invalid dtype, shape or size."""
     if type(data) is not bytes:
-        raise NotTheirs(f"an array's data is a {type(data).__name__}; expected bytes")
+        raise ProtocolError(f"an array's data is a {type(data).__name__}; expected bytes")
     try:
         return codec.view(data, _dtype(dtype), shape)
     except InvalidObservation as error:
-        raise NotTheirs(str(error)) from error
+        raise ProtocolError(str(error)) from error
 
 
 def _scalar(items: dict) -> bool | int | float:
     data = items.get(_DATA)
     _dtype(items.get(_DTYPE))
     if type(data) not in (bool, int, float):
-        raise NotTheirs(f"a numpy scalar's data is a {type(data).__name__}; expected a number")
+        raise ProtocolError(f"a numpy scalar's data is a {type(data).__name__}; expected a number")
     return data
 
 
 def _dtype(name: object) -> np.dtype:
-    found = DTYPES.get(name) if type(name) is str else None
-    if found is None:
-        raise NotTheirs(f"an array has dtype {shorten(name, 60)}; expected one of {', '.join(DTYPES)}")
-    return found
+    dtype = DTYPES.get(name) if type(name) is str else None
+    if dtype is None:
+        raise ProtocolError(f"an array has dtype {shorten(name, 60)}; expected one of {', '.join(DTYPES)}")
+    return dtype

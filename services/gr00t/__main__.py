@@ -9,7 +9,7 @@ from typing import Any
 from services.gr00t.checkpoint.directory import CheckpointDirectory, find
 from services.gr00t.service.act_json import HEALTH, SCHEMAS, decoder
 from services.gr00t.service.layout import Layout, layout
-from services.gr00t.service.settings import OTHERS, Settings
+from services.gr00t.service.settings import EXTERNAL_VARIABLES, Settings
 from vla_contract import Policy
 from vla_modelkit.service import Serving, main
 from vla_modelkit.threads import set_wait_policy
@@ -24,21 +24,21 @@ class ServiceSettings(Serving, Settings):
 
 
 def prepare(settings: Settings) -> tuple[Callable[[], Policy], dict[str, Any]]:
-    """Returns what loads the policy, and options of the server. Raises ValueError for what is missing."""
-    found = find(settings.checkpoint)
-    one = found.embodiment(settings.embodiment)
-    sizes = layout(one, found.metadata[one.tag])
-    options = {"decode_act": decoder(sizes), "act_schemas": SCHEMAS, "probes": HEALTH}
-    return lambda: load(settings, found, sizes), options
+    """Return the function that loads the policy, and options of the server. Raises ValueError for missing files."""
+    checkpoint = find(settings.checkpoint)
+    embodiment = checkpoint.embodiment(settings.embodiment)
+    robot_layout = layout(embodiment, checkpoint.metadata[embodiment.tag])
+    options = {"decode_act": decoder(robot_layout), "act_schemas": SCHEMAS, "probes": HEALTH}
+    return lambda: load(settings, checkpoint, robot_layout), options
 
 
-def load(settings: Settings, found: CheckpointDirectory, sizes: Layout) -> Policy:
-    """Returns the policy. torch is imported here: the server's /livez is up before."""
+def load(settings: Settings, checkpoint: CheckpointDirectory, robot_layout: Layout) -> Policy:
+    """Load the policy. torch is imported here, so /livez answers before it."""
     from services.gr00t.service.loading import load_policy
 
-    return load_policy(settings, found, sizes)
+    return load_policy(settings, checkpoint, robot_layout)
 
 
 if __name__ == "__main__":
     set_wait_policy()
-    main("gr00t", ServiceSettings, prepare, OTHERS)
+    main("gr00t", ServiceSettings, prepare, EXTERNAL_VARIABLES)

@@ -1,4 +1,4 @@
-"""`python -m services.gr00t.checkpoints --suite libero_goal`: gets a checkpoint onto the shared volume.
+"""`python -m services.gr00t.checkpoints --suite libero_goal`: downloads a checkpoint onto the shared volume.
 
 `--suite base` is NVIDIA's own; `--tiny` makes a small random one without any download.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.directory import PUBLISHED, suite_of
-from services.gr00t.checkpoint.embodiment import OWN, embodiment, shipped
+from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, embodiment, shipped
 from services.gr00t.options import CheckpointOptions
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError
@@ -25,7 +25,7 @@ FILES = ("*.json", "*.txt", "*.safetensors", "experiment_cfg/*", "LICENSE*", "RE
 class Get(GetCheckpoint, CheckpointOptions):
     """Get a GR00T N1.5 checkpoint (5.4 GB) onto the shared volume; --suite base is the model before fine-tuning."""
 
-    MODEL, PUBLISHED = "gr00t", {suite: (one.repo, one.revision) for suite, one in PUBLISHED.items()}
+    MODEL, PUBLISHED = "gr00t", {suite: (entry.repo, entry.revision) for suite, entry in PUBLISHED.items()}
     LICENCE = (
         "GR00T N1.5 is under NVIDIA's NSCL V1, a non-commercial licence, though its model card also calls it ready for "
         "commercial use; a fine-tuned checkpoint may have further terms"
@@ -40,32 +40,32 @@ class Get(GetCheckpoint, CheckpointOptions):
             trained = embodiment(PUBLISHED[self.published_suite].embodiment)
             if requested.tag == trained.tag and requested.name != trained.name:
                 raise ValueError(
-                    f"--embodiment {requested.name!r} scales numbers otherwise than {trained.name!r}, with which "
-                    f"{self.pinned()[0]} was trained; leave the flag out"
+                    f"--embodiment {requested.name!r} scales numbers differently from {trained.name!r}, with which "
+                    f"{self.pinned()[0]} was trained; remove the flag"
                 )
 
     @property
     def published_suite(self) -> str | None:
-        """The key in PUBLISHED of what is to be downloaded; None: another repository, or a random one."""
+        """The key in PUBLISHED of the requested checkpoint; None: another repository, or a random checkpoint."""
         return None if self.tiny else suite_of(self.pinned()[0])
 
-    def require_embodiment(self, where: str, names: Iterable[str]) -> None:
-        """Raises CheckpointError, before a download, where nothing states the embodiment of a repository."""
-        if not self.embodiment and not self.published_suite and OWN not in names:
+    def require_embodiment(self, source: str, names: Iterable[str]) -> None:
+        """Raise CheckpointError, before a download, if the embodiment of a repository is not stated."""
+        if not self.embodiment and not self.published_suite and EMBODIMENT_FILE not in names:
             raise CheckpointError(
-                f"{where} is not in the lab's table of published checkpoints and has no {OWN}, so nothing states how "
+                f"{source} is not a checkpoint of the lab's table and has no {EMBODIMENT_FILE}, so nothing states how "
                 f"its numbers are scaled; give --embodiment, one of {', '.join(shipped())}"
             )
 
 
 def get(settings: Get, directory: Path) -> None:
-    """Downloads the checkpoint into `folder`, or makes it there."""
+    """Download the checkpoint into `directory`, or create a random one there."""
     if settings.tiny:
         from services.gr00t.checkpoint import tiny  # imports torch, which a download does without
 
         name = settings.embodiment or "libero"
         more = {"embodiment": name, "eagle": tiny.TINY.eagle()}
-        make_random(directory, settings, lambda place: tiny.write(place, name, settings.seed), **more)
+        make_random(directory, settings, lambda path: tiny.write(path, name, settings.seed), **more)
         return
     suite, more = settings.published_suite, {}
     if settings.embodiment:

@@ -23,14 +23,14 @@ class CheckpointOptions(checkpoint_options.CheckpointOptions):
 
 @dataclass(frozen=True)
 class DataOptions(Options):
-    """Say what is in a data set for GR00T: schema, episodes, tasks, statistics, and a page with films and curves."""
+    """Show a data set for GR00T: schema, episodes, tasks, statistics, and a page with videos and curves."""
 
-    dataset: str | None = option(None, "a data set on the volume, or its folder", kind="dataset")
-    embodiment: str | None = option(None, "check that it fits this one: a name, or the path of its JSON file")
-    check: bool = option(False, "read it back whole, and name every fault, what the model needs included")
-    write_stats: bool = option(False, "write its statistics in meta/ anew; nothing else writes into a data set")
+    dataset: str | None = option(None, "a data set on the volume, or its directory", kind="dataset")
+    embodiment: str | None = option(None, "check that it matches this embodiment: a name, or the path of a JSON file")
+    check: bool = option(False, "read all of it and list every error, including the model's requirements")
+    write_stats: bool = option(False, "rewrite its statistics in meta/; nothing else writes into a data set")
     download: str | None = option(
-        None, "get a published one onto the volume first: its name, or OWNER/NAME[/FOLDER] on the hub"
+        None, "download a published one onto the volume first: its name, or OWNER/NAME[/FOLDER] on the hub"
     )
 
 
@@ -38,12 +38,12 @@ class DataOptions(Options):
 class ExportOptions(Options):
     """Write a checkpoint's seven ONNX modules, and compare each with torch in onnxruntime."""
 
-    checkpoint: str = option("", "a folder under checkpoints/ on the volume, or a path", group="internal")
+    checkpoint: str = option("", "a directory under checkpoints/ on the volume, or a path", group="internal")
     dtype: Literal["fp32", "fp16"] = option("fp32", "numbers of the modules; fp16 is what upstream writes")
     embodiment: str = option("", "whose cameras and encoders", default_help="the checkpoint's own")
     out: str = option(
         "",
-        "folder to write into",
-        default_help="the checkpoint's name with -onnx, beside it on the volume",
+        "output directory",
+        default_help="the checkpoint's name with -onnx, next to it on the volume",
         group="internal",
     )

@@ -25,13 +25,13 @@ class ServiceSettings(Serving, ModelSettings):
 
 
 def prepare(settings: ServiceSettings) -> tuple[Callable[[], Policy], dict[str, float]]:
-    """Returns what loads the policy, and options of the server. Raises CheckpointError where there is no checkpoint."""
+    """Return what loads the policy, and options of the server. Raises CheckpointError where there is no checkpoint."""
     checkpoint_directory(settings.checkpoint)
     return lambda: load(settings), {"max_wait_ms": settings.max_wait_ms}
 
 
 def load(settings: ModelSettings) -> Policy:
-    """Returns the policy. torch is imported here: the server's /livez is up before."""
+    """Return the policy. torch is imported here: the server's /livez is up before."""
     from services.openvla.service.loading import load_policy
 
     return load_policy(settings)

@@ -1,12 +1,12 @@
-"""`python -m services.openvla.checkpoints`: gets a published checkpoint onto the volume, or makes a tiny random one."""
+"""`python -m services.openvla.checkpoints`: download a published checkpoint, or create a tiny random one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from services.openvla.checkpoint.oft import refuse_other_files
-from services.openvla.checkpoint.published import PUBLISHED, WANTED, check_remote_code
+from services.openvla.checkpoint.oft import reject_oft_files
+from services.openvla.checkpoint.published import DOWNLOAD_PATTERNS, PUBLISHED, check_remote_code
 from services.openvla.checkpoint.suites import SUITES
 from vla_common.options import option
 from vla_contract.protocol.errors import did_you_mean
@@ -25,7 +25,7 @@ class CheckpointSettings(GetCheckpoint):
 
     size: str = option("tiny", "with --tiny: tiny, siglip (one real SigLIP tower) or mid (as many patches as 7B)")
     remote_code: Path | None = option(
-        None, "with --tiny: openvla's folder prismatic/extern/hf, copied into the checkpoint for engine hf"
+        None, "with --tiny: openvla's directory prismatic/extern/hf, copied into the checkpoint for engine hf"
     )
 
     def __post_init__(self):
@@ -37,15 +37,15 @@ class CheckpointSettings(GetCheckpoint):
 
 
 def get(settings: CheckpointSettings, directory: Path) -> None:
-    """Downloads the checkpoint into `folder`, or makes it there."""
+    """Download the checkpoint into `directory`, or create a random one there."""
     if settings.tiny:
-        make_random(directory, settings, lambda place: write_tiny(settings, place))
+        make_random(directory, settings, lambda path: write_tiny(settings, path))
     else:
-        fetch(*settings.pinned(), directory, WANTED, settings.force, refuse_other_files)
+        fetch(*settings.pinned(), directory, DOWNLOAD_PATTERNS, settings.force, reject_oft_files)
 
 
 def write_tiny(settings: CheckpointSettings, directory: Path) -> None:
-    """Writes a random checkpoint into `folder`."""
+    """Write a random checkpoint into `directory`."""
     from services.openvla.checkpoint import tiny  # imports torch, which a download does without
 
     spec = tiny.SPECS[settings.size]

@@ -1,4 +1,4 @@
-"""The options of `verify`, and the ways to run a checkpoint that it compares."""
+"""The options of `verify`, and the modes that it compares."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class VerifySettings(ModelSettings):
 
     modes: str = option(
         "auto",
-        f"{', '.join(MODES)}, or several to compare; all: those that run here",
+        f"{', '.join(MODES)}, or several to compare; all: those that this machine can run",
         kind="several",
         keywords=("all", *MODES),
     )
     count: int = option(20, "inferences to time", "[1, inf)")
-    image: Path | None = option(None, "a picture to show", default_help="a made-up one", kind="path")
-    instruction: str = option("put the bowl on the stove", "what to ask for")
+    image: Path | None = option(None, "input image", default_help="a made-up one", kind="path")
+    instruction: str = option("put the bowl on the stove", "instruction for the model")
     json: bool = option(False, "print one JSON object per mode instead of the table", group="internal")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.mode_list:
-            raise ValueError(f"--modes {self.modes!r} names no mode; expected some of {', '.join(MODES)}")
+            raise ValueError(f"--modes {self.modes!r} is empty; expected some of {', '.join(MODES)}")
         for mode in self.mode_list:
             if mode not in MODES:
                 raise ValueError(f"mode {mode!r} not found{did_you_mean(mode, MODES)}")
@@ -48,4 +48,4 @@ class VerifySettings(ModelSettings):
     @property
     def mode_list(self) -> list[str]:
         """The modes to run, in order."""
-        return list(MODES) if self.modes == "all" else [one.strip() for one in self.modes.split(",") if one.strip()]
+        return list(MODES) if self.modes == "all" else [mode.strip() for mode in self.modes.split(",") if mode.strip()]

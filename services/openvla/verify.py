@@ -1,6 +1,6 @@
-"""`python -m services.openvla.verify`: loads a checkpoint, asks it for actions and says what that costs.
+"""`python -m services.openvla.verify`: load a checkpoint, run inferences, and report latency, memory and actions.
 
-Modes are ways to run the same checkpoint. `auto` is what the service would do here; several modes are loaded one after
+Modes are ways to run the same checkpoint. `auto` is the service's default; several modes are loaded one after
 the other, each in a process of its own, and compared with the first.
 """
 
@@ -26,7 +26,7 @@ from vla_modelkit.threads import set_wait_policy
 
 
 def measure(settings: VerifySettings) -> dict[str, Any]:
-    """Returns what one mode does: load and inference times, memory, actions float [n, 7]."""
+    """Measure a mode: load and inference times, memory, actions float [n, 7]."""
     import time
 
     from services.openvla.service.loading import load_policy
@@ -41,10 +41,10 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
     load_s, info = time.perf_counter() - start, policy.info()
     image = _image(settings.image)
     timings, actions = [], []
-    for step in range(settings.count + 1):  # the first one warms what is shaped by this very picture
-        shown = np.roll(image, step, axis=1)
+    for step in range(settings.count + 1):  # the first one warms what is shaped by this very image
+        rolled = np.roll(image, step, axis=1)
         key = info.unnorm_keys[0]
-        observation = Observation({"agentview": shown}, None, settings.instruction, "verify", step, None, key)
+        observation = Observation({"agentview": rolled}, None, settings.instruction, "verify", step, None, key)
         start = time.perf_counter()
         chunk = policy.act([observation])[0]
         if isinstance(chunk, Exception):
@@ -64,7 +64,7 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
 
 
 def _image(path: Path | None) -> np.ndarray:
-    """Returns uint8 [H, W, 3]: the file, or a ramp with a red square on it."""
+    """Return uint8 [H, W, 3]: the file, or a colour ramp with a red square."""
     if path is not None:
         from PIL import Image, UnidentifiedImageError
 
@@ -78,42 +78,46 @@ def _image(path: Path | None) -> np.ndarray:
     return image
 
 
-def report(name: str, found: Mapping[str, Any], first: Mapping[str, Any] | None) -> None:
-    """Prints one mode's block."""
-    details, split = found["details"], found["split_ms"]
-    print(f"\n{name}: {found['checkpoint']}")
-    print(f"  device      {found['device']}, {found['quantization']}, attention {details['attention']}"
+def report(name: str, result: Mapping[str, Any], first: Mapping[str, Any] | None) -> None:
+    """Print one mode's block."""
+    details, split = result["details"], result["split_ms"]
+    print(f"\n{name}: {result['checkpoint']}")
+    print(f"  device      {result['device']}, {result['quantization']}, attention {details['attention']}"
           f" ({details['attention_reason']})")  # fmt: skip
-    asked = found["asked"]
-    print(f"  asked       {asked['instruction']!r}, picture {asked['picture']}, statistics {asked['unnorm_key']}")
-    print(f"  load        {found['load_s']:.1f} s")
+    request = result["asked"]
+    print(f"  asked       {request['instruction']!r}, picture {request['picture']}, statistics {request['unnorm_key']}")
+    print(f"  load        {result['load_s']:.1f} s")
     stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in split.items() if stage != "total")
-    print(f"  inference   median {found['median_ms']:.1f} ms, p95 {found['p95_ms']:.1f} ms ({stages})")
-    print(f"  memory      {found['peak_gb']:.2f} GB at most, weights {details['weights_mb']} MB")
-    print(f"  action      {np.round(found['actions'][0], 4).tolist()}")
+    print(f"  inference   median {result['median_ms']:.1f} ms, p95 {result['p95_ms']:.1f} ms ({stages})")
+    print(f"  memory      {result['peak_gb']:.2f} GB at most, weights {details['weights_mb']} MB")
+    print(f"  action      {np.round(result['actions'][0], 4).tolist()}")
     if first is not None:
-        ours, theirs = np.array(found["actions"]), np.array(first["actions"])
-        ratio = first["median_ms"] / found["median_ms"]
-        print(f"  compared    {(ours == theirs).mean():.0%} of all numbers equal, largest difference "
-              f"{np.abs(ours - theirs).max():.3f}, {ratio:.2f} × as fast")  # fmt: skip
-    for note in notes(found, first):
+        actions, reference = np.array(result["actions"]), np.array(first["actions"])
+        ratio = first["median_ms"] / result["median_ms"]
+        print(f"  compared    {(actions == reference).mean():.0%} of all numbers equal, largest difference "
+              f"{np.abs(actions - reference).max():.3f}, {ratio:.2f} × as fast")  # fmt: skip
+    for note in notes(result, first):
         print(f"  note        {note}")
 
 
-def notes(found: Mapping[str, Any], first: Mapping[str, Any] | None) -> list[str]:
-    """Returns what somebody who reads the block should know."""
-    said = []
-    if found["quantization"] == "int8":
-        said.append(INT8)
-    if found["quantization"] in ("nf4", "fp4", "int8") and found["device"] == "cpu":
-        said.append("quantised weights on a CPU are for trying: it is slow, and no smaller precision is faster there")
-    if first is not None and found["checkpoint"].startswith("random-") and found["actions"] != first["actions"]:
-        said.append("the weights are random, so logits lie close together: about half of the numbers equal is normal")
-    return said
+def notes(result: Mapping[str, Any], first: Mapping[str, Any] | None) -> list[str]:
+    """Return notes on a mode's block."""
+    messages = []
+    if result["quantization"] == "int8":
+        messages.append(INT8)
+    if result["quantization"] in ("nf4", "fp4", "int8") and result["device"] == "cpu":
+        messages.append(
+            "quantised weights on a CPU are for trying: it is slow, and no smaller precision is faster there"
+        )
+    if first is not None and result["checkpoint"].startswith("random-") and result["actions"] != first["actions"]:
+        messages.append(
+            "the weights are random, so logits lie close together: about half of the numbers equal is normal"
+        )
+    return messages
 
 
 def measure_apart(settings: VerifySettings, mode: str) -> dict[str, Any]:
-    """Returns what `measure` finds in a process of its own: memory is counted from zero and freed for the next."""
+    """Run `measure` in a separate process: memory is counted from zero and freed for the next mode."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**_plain_flags(settings), **MODES[mode]}.items()]
     command = [sys.executable, "-m", "services.openvla.verify", "--json", *flags]
     command.append("--drafts" if settings.drafts else "--no-drafts")
@@ -130,7 +134,7 @@ def _plain_flags(settings: VerifySettings) -> dict[str, str]:
 
 
 def run(settings: VerifySettings) -> int:
-    """Measures every mode; returns the exit code. With several modes one that cannot run here is said and left out."""
+    """Measure every mode and return the exit code. A mode that cannot run is reported and skipped."""
     directory = checkpoint_directory(settings.checkpoint)
     settings = replace(settings, checkpoint=str(directory))
     if settings.json:
@@ -139,18 +143,18 @@ def run(settings: VerifySettings) -> int:
     first, failed = None, 0
     for mode in settings.mode_list:
         try:
-            found = measure_apart(settings, mode)
+            result = measure_apart(settings, mode)
         except ValueError as error:
             print(f"\n{error}")
             failed += 1
             continue
-        report(mode, found, first)
-        first = first or found
+        report(mode, result, first)
+        first = first or result
     return 0 if first is not None and (not failed or settings.modes == "all") else 1
 
 
 def main() -> None:
-    """Ends with 0 where every mode asked for gave finite actions."""
+    """Verify the checkpoint; exit with 0 if every requested mode ran."""
     set_wait_policy()
     default = from_environment(VerifySettings, PREFIX)
     raise SystemExit(run(tyro.cli(VerifySettings, prog="python -m services.openvla.verify", default=default)))

@@ -1,4 +1,4 @@
-"""Viewers for notebooks: the seven tokens of an action, their bins, and what they mean to the robot."""
+"""Viewers for notebooks: the seven tokens of an action, their bins, and their values in robot units."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("Δx", "Δy", "Δz", "Δroll", "Δpitch", "Δyaw", "gripper")
 
 
 def table(tokens: Sequence[int], codec: ActionCodec, stats: Mapping[str, Any]) -> str:
-    """Returns a drawing: for each of the seven tokens its place among the bins, from -1 to 1, and what it means."""
+    """Draw each of the seven tokens at its bin, from -1 to 1, with its action value; return SVG."""
     values = codec.values(np.array(tokens))
     action = unnormalise(values, stats)
     width, left, step, wide = 360, 62, 44, 280
@@ -32,7 +32,7 @@ def table(tokens: Sequence[int], codec: ActionCodec, stats: Mapping[str, Any]) -
 
 
 def bins(tokens: Sequence[int], codec: ActionCodec, stats: Mapping[str, Any]) -> VBox:
-    """Returns that drawing, with one of the tokens to change: a token higher is a bin lower."""
+    """Return that drawing with controls that change a token: a higher token is a lower bin."""
 
     def draw(which: int, bin: int) -> str:
         changed = list(tokens)

@@ -12,10 +12,10 @@ from openpi_client import image_tools
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
 policy = WebsocketClientPolicy(sys.argv[1], int(sys.argv[2]), api_key=sys.argv[3])
-picture = image_tools.resize_with_pad(np.full((256, 256, 3), 9, np.uint8), 224, 224)
+image_hwc = image_tools.resize_with_pad(np.full((256, 256, 3), 9, np.uint8), 224, 224)
 observation = {
-    "observation/image": picture,
-    "observation/wrist_image": picture,
+    "observation/image": image_hwc,
+    "observation/wrist_image": image_hwc,
     "observation/state": np.linspace(0.0, 1.0, 8),
     "prompt": "put the bowl away",
 }
@@ -25,7 +25,7 @@ for shape in ((256, 256, 3), (240, 320, 3), (331, 97, 3), (224, 224, 3), (64, 64
     resized.append(hashlib.sha256(image_tools.resize_with_pad(image, 224, 224).tobytes()).hexdigest())
 answer = policy.infer(observation)
 try:
-    policy.infer({"observation/image": picture})
+    policy.infer({"observation/image": image_hwc})
 except RuntimeError as error:
     refused = str(error)
 again = policy.infer(observation)["actions"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from services.bridge.act import ActPolicy, check_address
-from services.bridge.connection import WrongServer
+from services.bridge.connection import IncompatibleServer
 from services.libero.benchmark import BENCHMARK
 from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, PolicyLost, PolicyRefused
 from vla_contract.protocol.act_json import loads, to_json
@@ -149,7 +149,7 @@ def test_the_crop_that_an_oft_server_does_itself_is_left_to_it():
     ],
 )
 def test_a_useless_answer_is_reported_at_the_start(server, answer, says):
-    with pytest.raises(WrongServer, match=says):
+    with pytest.raises(IncompatibleServer, match=says):
         connect(server(lambda request: answer))
 
 
@@ -185,7 +185,7 @@ def test_a_client_of_the_contract_refuses_such_a_server_at_once_and_names_the_pr
         client.wait_ready(600)
 
 
-def test_a_client_of_the_contract_refuses_what_does_not_speak_http(tcp):
+def test_contract_client_rejects_a_server_without_http(tcp):
     url = tcp(b"SSH-2.0-OpenSSH_9.2\r\n").replace("ws", "http", 1)
     with PolicyClient(url) as client, pytest.raises(PolicyRefused, match="does not speak HTTP"):
         client.wait_ready(600)

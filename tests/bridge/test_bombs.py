@@ -93,7 +93,7 @@ def bombs() -> dict[str, bytes]:
         ("lists of short texts", "values"),
     ],
 )
-def test_a_bomb_is_refused_within_the_bound(name, says, service):
+def test_decompression_bomb_is_rejected_within_the_memory_limit(name, says, service):
     url, pid = service
     frame = bombs()[name]
     assert len(frame) < 10e6

@@ -60,14 +60,14 @@ class Zeros:
     def __init__(self, python: Path, log: Path, *options: str, script: str = "openpi_server.py"):
         command = [python, HERE / script, "--log", log, *options]
         self.log, self.process = log, subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        self.port = int(wait_for(lambda: re.match(r"(\d+)\n", self.said()), f"the port of {script}")[1])
+        self.port = int(wait_for(lambda: re.match(r"(\d+)\n", self.hello()), f"the port of {script}")[1])
 
-    def said(self) -> str:
+    def hello(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
     @property
     def observations(self) -> list[dict]:
-        return [json.loads(line) for line in self.said().splitlines()[1:]]
+        return [json.loads(line) for line in self.hello().splitlines()[1:]]
 
     def __enter__(self):
         return self

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from websockets.sync.server import serve
 
-from services.bridge.connection import Server, WrongServer, check_address
+from services.bridge.connection import IncompatibleServer, Server, check_address
 from services.bridge.policy import BridgePolicy, load
 from services.bridge.robots import LIBERO
 from services.bridge.wire import pack, unpack
@@ -48,7 +48,7 @@ def bridge(url: str, **settings) -> BridgePolicy:
 
 def observation(step: int = 0, **changed) -> Observation:
     draw = np.random.default_rng(step)
-    images = {name: draw.integers(0, 256, (224, 224, 3), np.uint8) for name in LIBERO.pictures.values()}
+    images = {name: draw.integers(0, 256, (224, 224, 3), np.uint8) for name in LIBERO.images.values()}
     given = {"images": images, "state": draw.normal(size=8).astype(np.float32), "instruction": "put the bowl away"}
     return Observation(**{**given, "session": "run.0.0.1.x", "step": step, **changed})
 
@@ -94,50 +94,50 @@ SHAPES = "serve a model of this robot"
         ({"actions": np.full((2, 7), 1e300)}, "inf"),
         ({"action": np.zeros((2, 7))}, "no 'actions'; did you mean 'action'"),
         ({}, "no 'actions'"),
-        (pickle.dumps(ZEROS), "a pickle, which is never opened"),
-        (b"\xc1", "no msgpack message"),
+        (pickle.dumps(ZEROS), "a pickle"),
+        (b"\xc1", "msgpack message"),
         ("Traceback (most recent call last):\n  …\nKeyError: 'observation/image'", "failed: KeyError: 'observation/im"),
     ],
 )
-def test_an_answer_of_no_use_is_told_at_the_start(foreign, answer, says):
+def test_invalid_first_answer_raises_at_the_start(foreign, answer, says):
     url = foreign(answering([answer]))
-    with pytest.raises(WrongServer, match=says) as raised:
+    with pytest.raises(IncompatibleServer, match=says) as raised:
         bridge(url)
     assert url in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_server_without_metadata_is_told(foreign):
+def test_server_without_metadata_raises_after_the_timeout(foreign):
     url = foreign(lambda connection: connection.recv())
-    with pytest.raises(WrongServer, match=r"sent no metadata within 0\.3 s.*another protocol"):
+    with pytest.raises(IncompatibleServer, match=r"sent no metadata within 0\.3 s.*another protocol"):
         bridge(url, hello_s=0.3)
 
 
 @pytest.mark.parametrize(
     ("first", "says"),
     [
-        ("hello", "sends its metadata first: a text came"),
-        (pickle.dumps({}), "a pickle, which is never opened"),
+        ("hello", "sends its metadata first: .*text frame"),
+        (pickle.dumps({}), "a pickle"),
         (msgpack.packb([1, 2]), "the message is a list"),
     ],
 )
-def test_a_server_of_another_protocol_is_told(foreign, first, says):
+def test_server_of_another_protocol_raises_with_its_answer(foreign, first, says):
     url = foreign(lambda connection: connection.send(first))
-    with pytest.raises(WrongServer, match=says):
+    with pytest.raises(IncompatibleServer, match=says):
         bridge(url)
 
 
 @pytest.mark.parametrize(
     ("words", "kind", "says"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", WrongServer, "answered HTTP 200, no websocket"),
-        (b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", WrongServer, "answered HTTP 404, no websocket"),
-        (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", WrongServer, "set VLALAB_BRIDGE_KEY"),
-        (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", PolicyLost, "the server behind it is not up"),
-        (b"220 mail.example ESMTP\r\n", WrongServer, "speaks no websocket"),
-        (b"", PolicyLost, "closed the connection without a word"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", IncompatibleServer, "HTTP 200.*websocket"),
+        (b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", IncompatibleServer, "HTTP 404.*websocket"),
+        (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", IncompatibleServer, "set VLALAB_BRIDGE_KEY"),
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", PolicyLost, "HTTP 503"),
+        (b"220 mail.example ESMTP\r\n", IncompatibleServer, "websocket"),
+        (b"", PolicyLost, "closed the connection"),
     ],
 )
-def test_what_is_no_websocket_is_told(tcp, words, kind, says):
+def test_server_without_websocket_raises_with_its_answer(tcp, words, kind, says):
     with pytest.raises(kind, match=says) as raised:
         bridge(tcp(words))
     assert "\n" not in str(raised.value)
@@ -153,8 +153,8 @@ class Still(Policy):
         return [ActionChunk(np.zeros((1, 7), np.float32)) for _ in observations]
 
 
-def test_a_service_of_the_lab_itself_is_told():
-    with running(Still, wait=False) as service, pytest.raises(WrongServer, match=r"own contract.*http://127\.0"):
+def test_address_of_a_lab_service_suggests_its_http_address():
+    with running(Still, wait=False) as service, pytest.raises(IncompatibleServer, match=r"own contract.*http://127\.0"):
         bridge(service.url.replace("http", "ws"))
 
 
@@ -163,20 +163,20 @@ NO_ADDRESS = ["", "host:1", "http://h:1", "ws://", "ws://h:0", "ws://h:99999", "
 
 @pytest.mark.parametrize("url", NO_ADDRESS)
 def test_what_is_no_address_is_told(url):
-    with pytest.raises(ValueError, match="expected something like ws://host:8000"):
+    with pytest.raises(ValueError, match="expected for example ws://host:8000"):
         check_address(url)
 
 
-def test_a_server_that_is_not_there_yet_is_waited_for(foreign):
+def test_wait_for_a_server_that_is_not_running_yet(foreign):
     gone = "ws://127.0.0.1:9"
     said: list[str] = []
     with pytest.raises(PolicyLost, match=r"127\.0\.0\.1:9: Connection refused \(waited 1\.5 s\)"):
         load(Server(gone), LIBERO, "openpi", 1.5, None, said.append)
-    assert said == ["waiting up to 1.5 s: nobody answers at ws://127.0.0.1:9: Connection refused"]
+    assert said == ["waiting up to 1.5 s: no answer from ws://127.0.0.1:9: Connection refused"]
     assert load(Server(foreign(answering([ZEROS]))), LIBERO, "openpi", 0.0, None).horizon == 10
 
 
-def test_an_observation_is_sent_again_on_a_new_connection(foreign):
+def test_observation_is_resent_after_a_reconnect(foreign):
     """openpi's servers keep nothing between observations, so nothing is lost with a connection."""
     asked: list[dict] = []
 
@@ -200,7 +200,7 @@ def test_what_goes_wrong_later_fails_its_request_and_says_so(foreign):
         running(lambda: bridge(foreign(answering(answers)))) as service,
         PolicyClient(service.url, retries=0) as client,
     ):
-        for says in ("nan", "failed: RuntimeError: out of memory", "horizon 10", "no msgpack message"):
+        for says in ("nan", "failed: RuntimeError: out of memory", "horizon 10", "msgpack message"):
             with pytest.raises(PolicyUnavailable, match=says) as raised:
                 client.act(observation())
             assert raised.value.status == 500
@@ -227,7 +227,7 @@ def test_a_server_that_stays_away_ends_the_service():
             PolicyClient(service.url, retries=0) as client,
         ):
             thread.join(10)
-            with pytest.raises(PolicyUnavailable, match="nobody answers at ws") as raised:
+            with pytest.raises(PolicyUnavailable, match="answer.* ws") as raised:
                 client.act(observation())
             assert raised.value.status == 503
             assert ended.wait(10)
@@ -245,10 +245,10 @@ def test_another_server_at_the_same_address_is_no_answer(foreign):
 
     policy = bridge(foreign(changing))
     (error,) = policy.act([observation()])
-    assert isinstance(error, PolicyLost) and "its metadata are others" in str(error)
+    assert isinstance(error, PolicyLost) and "metadata" in str(error)
 
 
-def test_a_slow_answer_is_not_asked_for_twice(foreign):
+def test_slow_answer_is_not_requested_twice(foreign):
     asked: list[dict] = []
 
     def slow(connection):
@@ -288,7 +288,7 @@ def test_tls_is_spoken_with_who_is_trusted(stack, tmp_path, monkeypatch):
     stack.callback(thread.join, 10)
     stack.callback(server.shutdown)
     url = f"wss://127.0.0.1:{server.socket.getsockname()[1]}"
-    with pytest.raises(WrongServer, match="is not reached by TLS"):
+    with pytest.raises(IncompatibleServer, match="TLS"):
         bridge(url)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
     policy = bridge(url)

@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 
 from services.bridge import server
 from services.bridge.robots import LIBERO
-from services.bridge.server import Door, address, check_policy, listen
+from services.bridge.server import BridgeServer, address, check_policy, listen
 from services.bridge.wire import pack, unpack
 from tests.running import running
 from vla_common import healthcheck
@@ -57,7 +57,7 @@ def message(**changed) -> dict:
 
 
 @contextlib.contextmanager
-def serving(door: Door):
+def serving(door: BridgeServer):
     """Serves openpi's clients in a thread; yields the address."""
     loop, up, said = asyncio.new_event_loop(), threading.Event(), []
     stop = asyncio.Event()
@@ -85,7 +85,7 @@ def door(policy: Policy, token: str | None = None):
     with (
         running(policy, token=token) as service,
         PolicyClient(service.url, token, retries=0) as client,
-        serving(Door(client, client.info(), LIBERO, token)) as url,
+        serving(BridgeServer(client, client.info(), LIBERO, token)) as url,
     ):
         yield url
 
@@ -116,7 +116,7 @@ def test_actions_are_in_the_convention_that_openpis_environments_execute():
         assert (unpack(client.recv(timeout=10))["actions"][:, 6] == -1.0).all()  # 1 says open, which is −1 there
 
 
-def test_a_picture_with_its_channels_first_is_taken_as_openpis_servers_take_it():
+def test_image_with_channels_first_is_transposed_as_by_openpi():
     policy = Wave()
     image = np.arange(224 * 224 * 3, dtype=np.uint32).astype(np.uint8).reshape(224, 224, 3)
     with door(policy) as url, connect(url) as client:
@@ -131,7 +131,7 @@ def test_a_picture_with_its_channels_first_is_taken_as_openpis_servers_take_it()
     [
         ({"observation/image": None}, "'observation/image' is missing"),
         ({"prompt": None}, "'prompt' is missing"),
-        ({"prompt": 3}, "'prompt' is a int; expected a text"),
+        ({"prompt": 3}, "'prompt' must be a string, got int"),
         ({"observation/state": np.zeros(7)}, "'observation/state' is float64 [7]; expected 8 numbers"),
         ({"observation/state": np.full(8, np.nan)}, "state"),
         ({"observation/image": np.zeros((128, 128, 3), np.uint8)}, "is 128x128; policy 'wave' takes 224x224"),
@@ -139,7 +139,7 @@ def test_a_picture_with_its_channels_first_is_taken_as_openpis_servers_take_it()
         ({"observation/image": "picture"}, "is a str; expected uint8"),
     ],
 )
-def test_a_bad_observation_is_told_and_the_next_one_answered(changed, says):
+def test_invalid_observation_gets_an_error_and_the_connection_continues(changed, says):
     with door(Wave()) as url, connect(url) as client:
         client.recv(timeout=10)
         client.send(pack(message(**changed)))
@@ -205,7 +205,10 @@ def test_the_probes_tell_of_the_policy():
         assert ask(url, "/healthz") == ask(url, "/readyz") == b"OK\n"
         with pytest.raises(urllib.error.HTTPError):
             ask(url, "/")
-    with PolicyClient("http://127.0.0.1:9", retries=0) as nobody, serving(Door(nobody, Wave().info(), LIBERO)) as url:
+    with (
+        PolicyClient("http://127.0.0.1:9", retries=0) as nobody,
+        serving(BridgeServer(nobody, Wave().info(), LIBERO)) as url,
+    ):
         with pytest.raises(urllib.error.HTTPError) as raised:
             ask(url, "/readyz")
         assert raised.value.code == 503 and b"is not ready" in raised.value.read()
@@ -220,14 +223,14 @@ def test_the_health_check_is_answered():
     ("info", "says"),
     [
         ({"needs_privileged": True}, "needs the simulator's state"),
-        ({"stateful": True}, "where an episode begins"),
+        ({"stateful": True}, "start of each episode"),
         ({"cameras": ("birdview",)}, "needs camera 'birdview'; openpi's libero sends agentview, robot0_eye_in_hand"),
         ({"state": (Part("joints", 7, "rad", "of the arm"),)}, "needs a state with joints"),
         ({"unnorm_keys": ("a", "b")}, "statistics of several data sets"),
         ({"action": (Part("joints", 7, "rad", "of the arm"),)}, "answers actions with joints"),
     ],
 )
-def test_a_policy_that_cannot_be_served_is_told(info, says):
+def test_unsupported_policy_raises_with_the_reason(info, says):
     given = {"name": "p", "action": (*OSC_POSE, GRIPPER_CLOSES), **info}
     with pytest.raises(ValueError, match=says):
         check_policy(PolicyInfo(**given), LIBERO)

@@ -15,7 +15,7 @@ from services.gr00t.service.policy import Gr00tPolicy
 from tests.gr00t.harness import info_of, layout_of
 from vla_contract import serve
 
-WORDS = "die"
+LEXICON = "die"
 LINGER_S = 6.0  # so that a busy machine finds the time to look
 ERRORS = {
     "assert": RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronous"),
@@ -34,7 +34,7 @@ class Network:
         self.model = SimpleNamespace(config=SimpleNamespace(head=HEAD, vision={"image_size": 28}))
 
     def infer(self, rows, noise):
-        hit = any(WORDS in row.ids for row in rows)
+        hit = any(LEXICON in row.ids for row in rows)
         self.lost = self.lost or (hit and self.kind != "full")
         if hit or self.lost:
             raise ERRORS[self.kind]

@@ -108,9 +108,9 @@ def array(values):
 BAD = {
     "OpenVLA's form": (lambda b: {"image": b["video.image"], "instruction": "x"}, "OpenVLA's form"),
     "no JSON": (lambda b: b"{", "no valid JSON"),
-    "a list": (lambda b: [1], "the body holds list"),
+    "a list": (lambda b: [1], "the body has list"),
     "a misspelt field": (lambda b: {**spoilt(b), "confg": {}}, "did you mean 'config'"),
-    "a setting": (lambda b: {**spoilt(b), "config": {"denoising_steps": 2}}, "takes none"),
+    "a setting": (lambda b: {**spoilt(b), "config": {"denoising_steps": 2}}, "not supported"),
     "a missing camera": (lambda b: spoilt(b, **{"video.wrist_image": None}), "no 'video.wrist_image'"),
     "another robot's camera": (lambda b: spoilt(b, **{"video.ego_view": b["video.image"]}), "video.ego_view"),
     "a missing state": (lambda b: spoilt(b, **{"state.yaw": None}), "no 'state.yaw'"),
@@ -124,12 +124,15 @@ BAD = {
         "one time step",
     ),
     "a batch of two": (lambda b: spoilt(b, **{"state.yaw": array(np.zeros((2, 1, 1)))}), "one observation per request"),
-    "a batch in part": (lambda b: spoilt(b, **{"state.yaw": array(np.zeros((1, 1, 1)))}), "to all or to none"),
-    "two instructions": (lambda b: spoilt(b, **{"annotation.human.action.task_description": ["a", "b"]}), "one text"),
+    "a batch in part": (lambda b: spoilt(b, **{"state.yaw": array(np.zeros((1, 1, 1)))}), "all arrays"),
+    "two instructions": (
+        lambda b: spoilt(b, **{"annotation.human.action.task_description": ["a", "b"]}),
+        "expected a string",
+    ),
     "an empty instruction": (lambda b: spoilt(b, **{"annotation.human.action.task_description": ""}), "instruction"),
-    "float pixels": (lambda b: spoilt(b, **{"video.image": [[[[0.5, 0.5, 1.0]]]]}), "whole numbers from 0 to 255"),
-    "pixels above 255": (lambda b: spoilt(b, **{"video.image": [[[[0, 256, 1]]]]}), "whole numbers from 0 to 255"),
-    "a ragged list": (lambda b: spoilt(b, **{"state.yaw": [[0.0], [1.0, 2.0]]}), "no array of numbers"),
+    "float pixels": (lambda b: spoilt(b, **{"video.image": [[[[0.5, 0.5, 1.0]]]]}), "integers in [0, 255]"),
+    "pixels above 255": (lambda b: spoilt(b, **{"video.image": [[[[0, 256, 1]]]]}), "integers in [0, 255]"),
+    "a ragged list": (lambda b: spoilt(b, **{"state.yaw": [[0.0], [1.0, 2.0]]}), "invalid list in state.yaw"),
     "a number for a picture": (lambda b: spoilt(b, **{"video.image": 3}), "expected an array"),
 }
 

@@ -23,12 +23,12 @@ LANGUAGE = {
 
 
 @pytest.mark.parametrize("wanted", ["auto", "sdpa"])
-def test_on_a_cpu_it_is_sdpa_and_the_reason_is_said(wanted):
+def test_cpu_uses_sdpa_and_reports_the_reason(wanted):
     chosen = choose(wanted, "cpu")
     assert chosen.kind == "sdpa" and chosen.reason
 
 
-def test_flash_that_cannot_be_had_is_refused_with_a_way_out():
+def test_unavailable_flash_attention_suggests_the_setting():
     with pytest.raises(ValueError, match="device is cpu.*VLALAB_GR00T_ATTENTION"):
         choose("flash", "cpu")
 

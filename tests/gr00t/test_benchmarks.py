@@ -23,7 +23,7 @@ def test_gr00t_answers_in_two_dtypes_of_ours_and_in_upstreams_code(tiny_checkpoi
     assert len({policy.info().details["dtype"] for policy in ours.values()}) == 2
 
 
-def test_gr00t_decodes_films_again_only_where_none_is_kept(tiny_checkpoints, tmp_path, monkeypatch):
+def test_gr00t_decodes_videos_again_only_without_a_cache(tiny_checkpoints, tmp_path, monkeypatch):
     for name, value in {"EPISODES": 1, "LENGTH": 4, "BATCH": 2}.items():
         monkeypatch.setattr(gr00t_loading, name, value)
     found = find(str(tiny_checkpoints("libero").directory))

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from services.gr00t.checkpoint.directory import EARLIER, METADATA, PUBLISHED, find, published
-from services.gr00t.checkpoint.embodiment import OWN, embodiment, shipped, write
+from services.gr00t.checkpoint.directory import METADATA, OLD_RECORD, PUBLISHED, find, published
+from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, embodiment, shipped, write
 from services.gr00t.checkpoint.tiny import metadata
 from services.gr00t.checkpoints import Get
 from services.gr00t.service.layout import layout
@@ -39,7 +39,7 @@ def test_no_checkpoint_says_how_to_get_one(volume, name):
         assert words in str(caught.value)
 
 
-def test_a_misspelt_name_is_answered_with_the_nearest(volume, directory):
+def test_misspelt_name_suggests_the_closest_name(volume, directory):
     with pytest.raises(CheckpointError, match="did you mean 'mine'"):
         find("mime", volume)
 
@@ -69,7 +69,7 @@ def test_the_embodiment_is_the_named_else_the_checkpoints_own_else_the_recorded(
     found = find("mine", volume)
     assert found.embodiment().name == "libero_mean_std" and found.suites == ("libero_goal",)
     assert found.embodiment("libero").name == "libero"
-    write(directory / OWN, embodiment("so100"))
+    write(directory / EMBODIMENT_FILE, embodiment("so100"))
     assert find("mine", volume).embodiment().name == "so100", "a file of its own goes before the record"
 
 
@@ -152,7 +152,7 @@ def test_an_adapter_alone_is_named(volume, directory, config):
 
 
 def test_a_manifest_under_its_earlier_name_is_read(volume, directory):
-    (directory / EARLIER).write_text(json.dumps({"repo": "a/b", "revision": "c", "embodiment": "libero_mean_std"}))
+    (directory / OLD_RECORD).write_text(json.dumps({"repo": "a/b", "revision": "c", "embodiment": "libero_mean_std"}))
     found = find("mine", volume)
     assert found.embodiment().name == "libero_mean_std"
     described = identity(found.directory, found.record)
@@ -214,6 +214,6 @@ def test_a_name_that_leaves_the_volume_is_refused(name):
         Get(tiny=True, name=name)
 
 
-def test_an_unknown_suite_is_answered_with_the_nearest():
+def test_unknown_suite_suggests_the_closest_name():
     with pytest.raises(ValueError, match="did you mean 'libero_goal'"):
         published("libero_gaol")

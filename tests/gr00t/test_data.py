@@ -69,11 +69,11 @@ def test_averaged_quantiles_are_found_before_training(copy, tmp_path):
 
 CASES = [
     (lambda at: (at / metadata.MODALITY).unlink(), "meta/modality.json: is missing; GR00T's loader needs it"),
-    (lambda at: change(at, metadata.MODALITY, lambda m: m.pop("annotation")), "names no annotation"),
-    (lambda at: change(at, metadata.MODALITY, lambda m: m["annotation"].clear()), "names no annotation"),
+    (lambda at: change(at, metadata.MODALITY, lambda m: m.pop("annotation")), "no annotation"),
+    (lambda at: change(at, metadata.MODALITY, lambda m: m["annotation"].clear()), "no annotation"),
     (lambda at: change(at, metadata.INFO, lambda i: i["features"]["observation.images.image"].pop("info")),
      "feature observation.images.image: GR00T's loader needs"),
-    (lambda at: change(at, metadata.MODALITY, lambda m: m["state"].pop("yaw")), "modality.json: fits none of"),
+    (lambda at: change(at, metadata.MODALITY, lambda m: m["state"].pop("yaw")), "modality.json: matches none of"),
 ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_names_on_the_hub():
     assert published(NAME) == (SIMULATED, NAME, NAME)
     assert published("some/set") == ("some/set", "", "set")
     assert published("some/sets/a/b") == ("some/sets", "a/b", "b")
-    with pytest.raises(ValueError, match="is no name on the hub"):
+    with pytest.raises(ValueError, match="--download .*gr1_arms_only"):
         published("some/../..")
 
 
@@ -182,7 +182,7 @@ def test_a_published_set_is_downloaded_whole_and_said(remote, whole, tmp_path):
     names = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
     assert sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file()) == names
     assert all((directory / name).read_bytes() == (whole / name).read_bytes() for name in names)
-    assert "embodiments that it fits: libero, libero_mean_std" in said and "page: " in said
+    assert "embodiments: libero, libero_mean_std" in said and "page: " in said
     assert [path.name for path in directory.parent.iterdir()] == [NAME]
 
 

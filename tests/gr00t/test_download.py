@@ -13,7 +13,7 @@ import pytest
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.directory import METADATA, find, published
-from services.gr00t.checkpoint.embodiment import OWN, embodiment, write
+from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, embodiment, write
 from services.gr00t.checkpoint.tiny import metadata
 from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
 from tests import forked
@@ -102,15 +102,15 @@ def test_a_repository_that_states_no_embodiment_is_refused_before_its_weights(re
     assert done.returncode == 1 and not remote.asked
     for words in (REPO, "--embodiment", "libero, libero_mean_std", "embodiment.json"):
         assert words in done.stderr
-    write(remote.directory / OWN, embodiment("libero_mean_std"))
+    write(remote.directory / EMBODIMENT_FILE, embodiment("libero_mean_std"))
     assert run().returncode == 0, "its own file states it"
-    assert find("gr00t-small", Volume(tmp_path / "volume")).embodiment_from() == OWN
+    assert find("gr00t-small", Volume(tmp_path / "volume")).embodiment_from() == EMBODIMENT_FILE
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A checkout of Isaac-GR00T, as far as its tokenizer goes, whose files' hashes are known."""
-    place = tmp_path / "checkout" / tokenizer.PLACE
+    place = tmp_path / "checkout" / tokenizer.UPSTREAM_DIRECTORY
     place.mkdir(parents=True)
     write_tokenizer(place)
     monkeypatch.delenv(tokenizer.SOURCE_VARIABLE, raising=False)
@@ -124,7 +124,7 @@ def test_a_tokenizer_that_is_missing_is_fetched_and_checked(package, tmp_path):
     with pytest.raises(CheckpointError, match="has no vocab.json.*run .*checkpoint gr00t"):
         tokenizer.load(directory)
     with serving(place) as url:
-        with pytest.raises(CheckpointError, match="vocab.json of the tokenizer has sha256 .*nothing was kept"):
+        with pytest.raises(CheckpointError, match="vocab.json of the tokenizer has sha256 .*expected"):
             tokenizer.complete(directory, url, {**hashes, "vocab.json": "0" * 64})
         assert not (directory / "vocab.json").exists() and not list(directory.glob(".*"))
         tokenizer.complete(directory, url, hashes)

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from tests.gr00t.dying_service import ERRORS, WORDS, run
+from tests.gr00t.dying_service import ERRORS, LEXICON, run
 from tests.gr00t.harness import layout_of, observe
 from vla_contract import PolicyClient, PolicyUnavailable
 from vla_contract.server.engine import FAILURES
@@ -61,7 +61,7 @@ def readiness(client):
 def test_a_lost_device_makes_the_service_unready_and_ends_it(serve, kind):
     process, client, log = serve(kind)
     with pytest.raises(PolicyUnavailable):
-        client.act(observation(WORDS))
+        client.act(observation(LEXICON))
     until, status = time.monotonic() + MOST_S, 200
     while status == 200 and time.monotonic() < until:
         status, body = readiness(client)
@@ -75,10 +75,10 @@ def test_a_full_gpu_fails_its_requests_and_no_others(serve):
     process, client, _ = serve("full")
     for index in range(2 * FAILURES):
         with pytest.raises(PolicyUnavailable):
-            client.act(observation(WORDS, f"s{index}"))
+            client.act(observation(LEXICON, f"s{index}"))
         assert client.act(observation("open the drawer")).actions.shape == (2, 7)
     for index in range(2 * FAILURES):  # and where all that come in a row are too large
         with pytest.raises(PolicyUnavailable):
-            client.act(observation(WORDS, f"t{index}"))
+            client.act(observation(LEXICON, f"t{index}"))
     assert client.act(observation("open the drawer")).actions.shape == (2, 7)
     assert readiness(client)[0] == 200 and process.is_alive()

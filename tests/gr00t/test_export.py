@@ -71,7 +71,7 @@ def test_together_they_are_the_engines_action(sessions, tiny_policies):
         ids = torch.tensor([row.ids for row in rows])
         seen = eagle.mlp1(torch.from_numpy(run("eagle2/vit_fp32", (images - 127.5) / 127.5, patches)))
         embedded = eagle.language_model["model"].embed_tokens(ids)
-        embedded = embedded.index_copy(1, engine._places, seen.view(2, -1, embedded.shape[-1])).numpy()
+        embedded = embedded.index_copy(1, engine._image_positions, seen.view(2, -1, embedded.shape[-1])).numpy()
         future = head.future_tokens.weight.expand(2, -1, -1).numpy()
         places = head.position_embedding.weight[:16].numpy()
     features = run("action_head/vlln_vl_self_attention", run("eagle2/llm_fp32", embedded, np.ones(ids.shape, np.int64)))
@@ -92,7 +92,7 @@ def test_without_tensorrt_it_is_said_and_the_commands_are_left(
     written, tiny_checkpoints, capsys, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(tensorrt, "PLACE", tmp_path / "trtexec")
+    monkeypatch.setattr(tensorrt, "TRTEXEC_PATH", tmp_path / "trtexec")
     assert tensorrt.trtexec() is None
     script = (written / "build_engines.sh").read_text()
     assert script.count("trtexec ") == 7 and "vl_embs:1x568x" in script and "pixel_values:2x3x224x224" in script
@@ -110,7 +110,7 @@ def test_with_tensorrt_each_engine_is_built_and_a_failure_is_told(tiny_checkpoin
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert tensorrt.trtexec() == str(program)
-    with pytest.raises(RuntimeError, match="ended with 3 for action_head/DiT_fp32.*no such kernel"):
+    with pytest.raises(RuntimeError, match="exit code 3 for action_head/DiT_fp32.*no such kernel"):
         tensorrt.build(str(program), written, exported, views)
     asked = (written / "asked").read_text().splitlines()
     assert len(asked) == 6 and "--onnx=eagle2/vit_fp32.onnx" in asked[0] and "attention_mask:8x600" in asked[1]

@@ -96,7 +96,7 @@ def test_liberos_state_and_cameras_are_the_evaluators():
 @pytest.mark.parametrize("state", [None, np.zeros(7, np.float32), np.zeros(9, np.float32)])
 def test_a_state_of_another_size_is_refused_naming_both(state):
     sizes = layout_of("libero")
-    with pytest.raises(InvalidObservation, match=r"takes 8: x, y, z, roll, pitch, yaw, gripper \[2\]"):
+    with pytest.raises(InvalidObservation, match=r"expects 8: x, y, z, roll, pitch, yaw, gripper \[2\]"):
         sizes.encode_state(observe(sizes, state=state))
 
 
@@ -126,7 +126,7 @@ def test_cameras_of_two_sizes_are_refused():
         layout(one, mixed)
 
 
-def test_an_unknown_embodiment_is_answered_with_the_nearest():
+def test_unknown_embodiment_suggests_the_closest_name():
     with pytest.raises(ValueError, match="did you mean 'libero'.*JSON file"):
         embodiment("libbero")
 
@@ -146,13 +146,13 @@ BROKEN = {
     ),
     "one picture twice": (lambda v: {**v, "cameras": {"a": "front", "b": "front"}}, "twice"),
     "a part without a unit": (lambda v: {**v, "action_parts": [{"name": "arm", "size": 5}]}, "unit"),
-    "a list of names": (lambda v: {**v, "state": ["arm"]}, "describes no embodiment"),
+    "a list of names": (lambda v: {**v, "state": ["arm"]}, "embodiment"),
     "no steps": (lambda v: {**v, "denoising_steps": 0}, "1 or more"),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_wrong_with_a_robots_file_is_said(case, tmp_path):
+def test_invalid_embodiment_file_raises_with_the_field(case, tmp_path):
     spoil, words = BROKEN[case]
     file = tmp_path / "robot.json"
     file.write_text(json.dumps(spoil(json.loads((SHIPPED / "so100.json").read_text()))))

@@ -57,7 +57,7 @@ def test_prompt_pixels_and_state_are_upstreams(policy, reference, index):
 @pytest.mark.parametrize("index", CASES)
 def test_features_are_upstreams(policy, reference, index):
     made, engine = policy.prepare(observation(policy.layout, index)), policy.engine
-    places = torch.as_tensor(policy.prompts.places)
+    places = torch.as_tensor(policy.prompts.image_positions)
     with torch.inference_mode():
         ours = engine.model.features(torch.from_numpy(made.pictures)[None], torch.tensor([made.ids]), places)
     np.testing.assert_allclose(ours[0].numpy()[cases.FEATURES], reference[f"features_{index}"], rtol=0, atol=FEATURES)
@@ -107,7 +107,7 @@ def published_tokenizer(tmp_path):
     import os
 
     checkout = Path(os.environ.get(tokenizer.SOURCE_VARIABLE) or "nowhere")  # an image without the source names it too
-    if not (checkout / tokenizer.PLACE).is_dir():
+    if not (checkout / tokenizer.UPSTREAM_DIRECTORY).is_dir():
         pytest.skip(
             f"the published tokenizer is not here: set {tokenizer.SOURCE_VARIABLE} to a checkout of Isaac-GR00T"
         )

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.directory import METADATA, find
-from services.gr00t.checkpoint.embodiment import OWN, Embodiment, Transform, embodiment, write
+from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, Embodiment, Transform, embodiment, write
 from services.gr00t.model.engine import Engine
 from services.gr00t.service.act_json import decoder
 from services.gr00t.service.layout import layout
@@ -48,7 +48,7 @@ def copy_of(found, directory, change):
 
 
 @every
-def test_actions_depend_on_pictures_state_instruction_and_step(tiny_policies, name):
+def test_actions_depend_on_images_state_instruction_and_step(tiny_policies, name):
     served = tiny_policies(name)
     one = observe(served.layout, seed=1)
     others = [
@@ -112,7 +112,7 @@ def test_an_instruction_with_a_placeholder_is_refused(tiny_policies, mark):
     answers = served.act(
         [observe(served.layout, instruction=text) for text in (f"pick up {mark} the cup", "is 3 < 4 and 5 > 2? | <go>")]
     )
-    assert "stands for something else" in str(answers[0]) and answers[1].actions.shape == (16, 7)
+    assert "special token" in str(answers[0]) and answers[1].actions.shape == (16, 7)
 
 
 def test_cross_attentions_keys_are_made_once_a_request(tiny_policies, monkeypatch):
@@ -240,7 +240,7 @@ def test_a_robot_of_ones_own_is_a_file_beside_the_weights(tiny_checkpoints, tmp_
         held["modalities"][kind]["arm"]["shape"] = [6]
         for values in held["statistics"][kind]["arm"].values():
             values *= 6
-    write(found.directory / OWN, own)
+    write(found.directory / EMBODIMENT_FILE, own)
     (found.directory / METADATA).write_text(json.dumps({"new_embodiment": held}))
     found = find(str(found.directory))
     assert found.embodiment() == own
@@ -324,7 +324,7 @@ def test_bad_input_is_a_422_in_words_on_both_routes(tiny_policies):
     marked = [replace(good, instruction=f"pick up {mark} the cup") for mark in ("<image-1>", "<IMG_CONTEXT>")]
     small = {**good.images, "robot0_eye_in_hand": np.zeros((8, 8, 3), np.uint8)}
     bad = [
-        *((one, "stands for something else") for one in marked),
+        *((one, "special token") for one in marked),
         (replace(good, images={"agentview": good.images["agentview"]}), "robot0_eye_in_hand"),
         (replace(good, images=small), "96x96"),
         (replace(good, state=np.zeros(3, np.float32)), "3 numbers; .* needs 8"),
@@ -337,7 +337,7 @@ def test_bad_input_is_a_422_in_words_on_both_routes(tiny_policies):
             assert caught.value.status == 422
         for one in marked:
             status, _, problem = post(service.url, {"observation": body_of(one, served.layout)})
-            assert status == 422 and "stands for something else" in problem["detail"]
+            assert status == 422 and "special token" in problem["detail"]
 
 
 def wait_for_address(log, process, timeout_s=60.0):

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from services.gr00t.service.settings import OTHERS, Settings
+from services.gr00t.service.settings import EXTERNAL_VARIABLES, Settings
 from tests.gr00t.conftest import ROOT, SHARED
 from vla_modelkit.settings import from_environment
 
 
 def read(variables):
-    return from_environment(Settings, "VLALAB_GR00T_", variables, OTHERS)
+    return from_environment(Settings, "VLALAB_GR00T_", variables, EXTERNAL_VARIABLES)
 
 
 WITHOUT_UPSTREAM = """
@@ -66,8 +66,8 @@ def test_settings_come_from_variables_and_an_empty_one_is_unset():
         ({"VLALAB_GR00T_CHECKPIONT": "x"}, "did you mean 'VLALAB_GR00T_CHECKPOINT'"),
         ({"VLALAB_GR00T_ATTENTION": "flashy"}, "did you mean 'flash'"),
         ({"VLALAB_GR00T_MAX_BATCH": "many"}, "whole number"),
-        ({"VLALAB_GR00T_MAX_BATCH": "0"}, "1 to 64"),
-        ({"VLALAB_GR00T_DENOISING_STEPS": "-1"}, "1 to 1000"),
+        ({"VLALAB_GR00T_MAX_BATCH": "0"}, "1, 64"),
+        ({"VLALAB_GR00T_DENOISING_STEPS": "-1"}, "1, 1000"),
         ({"VLALAB_GR00T_PROMPT": "plane"}, "did you mean 'plain'"),
     ],
 )
@@ -83,7 +83,7 @@ def test_getting_a_checkpoint_needs_exactly_one_wish(arguments):
     assert done.returncode != 0 and "--tiny" in done.stderr, done.stderr
 
 
-def test_a_hub_that_cannot_be_reached_is_said(tmp_path):
+def test_unreachable_hub_is_reported(tmp_path):
     done = start("-m", "services.gr00t.checkpoints", "--suite", "base", VLALAB_VOLUME=str(tmp_path), HF_HUB_OFFLINE="1")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "nvidia/GR00T-N1.5-3B" in done.stderr and "cannot be downloaded" in done.stderr

@@ -32,7 +32,7 @@ def giga(count):
 def test_the_arithmetic_gives_the_published_sizes(whole):
     full, frozen = network.counts(whole, Finetune("d"))
     around, rest = network.counts(whole, Finetune("d", tune_diffusion_model=False))
-    one, kept = network.counts(shapes(network.one_robot(N1_5)), Finetune("d"))
+    one, kept = network.counts(shapes(network.single_robot(N1_5)), Finetune("d"))
     assert giga(memory.weight_bytes(full, frozen + LM_HEAD)) == 20.4
     assert giga(memory.weight_bytes(around, frozen + LM_HEAD, rest - frozen)) == 13.8
     assert giga(memory.weight_bytes(one, kept, full - one)) == 16.1
@@ -49,7 +49,7 @@ def test_activations_are_those_that_a_backward_pass_keeps():
     config = MID.model()
     head, seen = config.head, {}
     dropout = {"dit": replace(head.dit, dropout=0.2), "mixer": replace(head.mixer, dropout=0.2)}
-    model = Gr00t(network.one_robot(replace(config, head=replace(head, **dropout))))
+    model = Gr00t(network.single_robot(replace(config, head=replace(head, **dropout))))
     network.set_training(model, Finetune("d"))
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
@@ -75,16 +75,16 @@ def test_activations_are_those_that_a_backward_pass_keeps():
 
 def test_what_cannot_fit_is_refused_with_what_would(published):
     with pytest.raises(MemoryError) as refused:
-        published.refuse(Finetune("d"), 24e9, "cuda:0")
+        published.require(Finetune("d"), 24e9, "cuda:0")
     said = str(refused.value)
-    assert "24.0 GB are free on cuda:0" in said and "On a card of 24 GB: --batch-size" in said
+    assert "cuda:0 has 24.0 GB free" in said and "On a card of 24 GB: --batch-size" in said
     assert "--no-tune-diffusion-model --batch-size 32" in said and "--lora-rank 16 --batch-size" in said
     assert "--force" in said
-    published.refuse(Finetune("d"), 80e9, "cuda:0")
-    published.refuse(Finetune("d", force=True), 24e9, "cuda:0")
-    published.refuse(Finetune("d", batch_size=8), 24e9, "cuda:0")  # the DiT tuned at batch 8
-    with pytest.raises(MemoryError, match="nothing of it"):
-        published.refuse(Finetune("d", lora_rank=16), 2e9, "cuda:0")
+    published.require(Finetune("d"), 80e9, "cuda:0")
+    published.require(Finetune("d", force=True), 24e9, "cuda:0")
+    published.require(Finetune("d", batch_size=8), 24e9, "cuda:0")  # the DiT tuned at batch 8
+    with pytest.raises(MemoryError, match="there: none"):
+        published.require(Finetune("d", lora_rank=16), 2e9, "cuda:0")
 
 
 def test_in_float32_it_takes_more_for_what_is_frozen(published):

@@ -81,4 +81,4 @@ def our_loss(config, found, prompts, batch, training):
         network.set_training(model, settings)
     torch.manual_seed(3)
     with torch.no_grad():
-        return float(network.FlowLoss(model, torch.as_tensor(prompts.places), 3)(*batch.to(CPU)))
+        return float(network.FlowLoss(model, torch.as_tensor(prompts.image_positions), 3)(*batch.to(CPU)))

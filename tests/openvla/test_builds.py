@@ -33,7 +33,7 @@ def machine(capability: tuple[int, int], architectures: list[str]) -> SimpleName
     return SimpleNamespace(cuda=cuda, __version__="2.2.0+cu121")
 
 
-def test_a_gpu_newer_than_the_build_is_refused_in_words():
+def test_gpu_newer_than_the_build_raises_with_its_capability():
     with pytest.raises(
         ValueError, match=r"torch 2.2.0\+cu121 has no code for this NVIDIA GeForce RTX 5090.*12\.0.*sm_90"
     ):

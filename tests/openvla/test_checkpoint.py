@@ -140,7 +140,7 @@ def test_missing_unexpected_and_misshapen_tensors_are_named(directory):
         ({"use_fused_vision_backbone": False}, "openvla-v01"),
         ({"image_resize_strategy": "letterbox"}, "letterbox"),
         ({"timm_model_ids": None}, "timm_model_ids"),
-        ({"image_sizes": [64, 224]}, "one picture of one size"),
+        ({"image_sizes": [64, 224]}, "image_sizes"),
         ({"timm_model_ids": ["vit_nothing", "vit_tiny_patch16_224"]}, "cannot build 'vit_nothing'"),
         ({"text_config": {"model_type": "mistral"}}, "mistral"),
     ],
@@ -151,7 +151,7 @@ def test_a_config_of_another_model_is_refused(directory, changes, text):
         load(directory)
 
 
-def test_an_empty_folder_and_broken_json_are_told(tmp_path):
+def test_empty_directory_and_invalid_json_raise(tmp_path):
     with pytest.raises(CheckpointError, match="config.json is missing"):
         load_config(tmp_path)
     (tmp_path / "config.json").write_text("{")

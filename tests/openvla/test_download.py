@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from services.openvla.checkpoint.config import load_config
-from services.openvla.checkpoint.published import BASE, REPOSITORIES, WANTED
+from services.openvla.checkpoint.published import BASE, DOWNLOAD_PATTERNS, REPOSITORIES
 from services.openvla.checkpoint.suites import SUITES, suites_of
 from services.openvla.checkpoints import CheckpointSettings
 from tests.openvla.hub import COMMIT, hub
@@ -99,7 +99,7 @@ def test_bytes_that_are_not_what_the_hub_promised_are_removed(remote, run, tmp_p
     assert not (directory_of(tmp_path) / "checkpoint.json").exists()
 
 
-def test_no_hub_no_repository_no_revision_and_no_space_are_said(remote, run, nobody):
+def test_missing_hub_repository_revision_and_space_are_reported(remote, run, nobody):
     for flags, url, text in (
         (("--suite", "libero_goal"), nobody, "cannot be reached"),
         (("--repo", "no/such"), remote.url, "no repository 'no/such'"),
@@ -127,7 +127,7 @@ def test_too_little_space_is_said_before_anything_is_downloaded(remote, run, mon
     monkeypatch.setattr(download, "SPARE", 2**62)
     monkeypatch.setattr(download, "listing", lambda *asked: (COMMIT, [download.RemoteFile("x", 1, None)]))
     with pytest.raises(OSError, match="needed for"):
-        download.fetch(REPO, "main", remote.directory.parent / "target", WANTED)
+        download.fetch(REPO, "main", remote.directory.parent / "target", DOWNLOAD_PATTERNS)
     assert not (remote.directory.parent / "target").exists()
 
 
@@ -162,7 +162,7 @@ def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_asked_for(run, tm
         (("--suite", "libero_goall"), "did you mean 'libero_goal'"),
         (("--tiny", "--size", "full"), "--size 'full' not found"),
         (("--tiny", "--name", "../x"), "not a folder name"),
-        (("--tiny", "--remote-code", "."), "lacks configuration_prismatic.py"),
+        (("--tiny", "--remote-code", "."), "configuration_prismatic.py"),
     ],
 )
 def test_wrong_flags_are_said(run, flags, text):

@@ -57,7 +57,7 @@ def test_one_that_was_interrupted_or_damaged_or_is_half_there_is_made_again_and_
     assert (kept[0] / weights.name).stat().st_size == 1000 and not (kept[1] / RECORD).exists()
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_that_looks_finished(tmp_path):
+def test_full_disk_is_reported_and_leaves_no_partial_result(tmp_path):
     if not shutil.which("unshare") or make(tmp_path, [*IN_A_SMALL_DISK[:-2], "exit 7", "sh"]).returncode != 7:
         pytest.skip("a small disk of its own needs user namespaces, which are not allowed here")
     done = make(tmp_path, IN_A_SMALL_DISK)
@@ -69,6 +69,6 @@ def test_a_full_disk_is_told_and_leaves_nothing_that_looks_finished(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_volume_of_somebody_elses_is_told():
+def test_volume_of_another_user_is_reported():
     done = make(Path("/usr/share"))
     assert done.returncode == 1 and "Traceback" not in done.stderr and "VLALAB_VOLUME" in done.stderr

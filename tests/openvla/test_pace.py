@@ -36,10 +36,10 @@ def test_bytes_of_unfinished_files_count_and_reserved_ones_do_not(tmp_path):
 PROGRAM = """
 import sys
 from pathlib import Path
-from services.openvla.checkpoint.published import WANTED
+from services.openvla.checkpoint.published import DOWNLOAD_PATTERNS
 from vla_modelkit import download, pace
 pace.MEASURED_S, pace.LONG_S = 0.1, float(sys.argv[2])
-download.fetch("someone/openvla-small", "main", Path(sys.argv[1]), WANTED)
+download.fetch("someone/openvla-small", "main", Path(sys.argv[1]), DOWNLOAD_PATTERNS)
 """
 
 

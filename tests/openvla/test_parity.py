@@ -45,7 +45,7 @@ def test_prompts_are_tokenised_as_upstream_does(inputs, reference):
         assert not stored[len(ids) :].any()
 
 
-def test_pictures_are_resized_and_normalised_as_upstream_does(inputs, reference, size, engines):
+def test_images_are_resized_and_normalised_as_upstream_does(inputs, reference, size, engines):
     vision = engines(size).model.vision
     for index, stored in zip((2, 7), reference["pixels"], strict=True):  # of the right size, and resized
         scaled = torch.from_numpy(inputs[0][index]).permute(2, 0, 1) / 255

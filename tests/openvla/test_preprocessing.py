@@ -69,7 +69,7 @@ def test_filters_are_read_by_pillows_number_and_by_name(number, directory):
         ({NORMALIZE: [{"std": [0.5, 0.0, 0.5]}] * 2}, "other than 0"),
         ({NORMALIZE: [{"mean": [0.5, None, 0.5]}] * 2}, "three numbers"),
         ({"means": None}, "means"),
-        ({"input_sizes": [[3, 224, 224]] * 2, "tvf_resize_params": ..., "tvf_crop_params": ...}, "one size"),
+        ({"input_sizes": [[3, 224, 224]] * 2, "tvf_resize_params": ..., "tvf_crop_params": ...}, "size"),
     ],
 )
 def test_another_way_to_see_is_refused(changes, text, directory):
@@ -143,13 +143,13 @@ def test_tokenizer_model_alone_reads_special_tokens_as_upstream_does(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["action_head", "proprio_projector", "noisy_action_projector", "vision_backbone"])
-def test_openvla_oft_is_told_by_its_files(part, directory):
+def test_openvla_oft_is_detected_by_its_files(part, directory):
     (directory / f"{part}--150000_checkpoint.pt").touch()
-    with pytest.raises(CheckpointError, match=f"OpenVLA-OFT .it holds {part}--150000"):
+    with pytest.raises(CheckpointError, match=f"OpenVLA-OFT .*{part}--150000"):
         load_config(directory)
 
 
-def test_openvla_oft_is_told_by_its_statistics(directory):
+def test_openvla_oft_is_detected_by_its_statistics(directory):
     """Its `.pt` files may not have come along; and OpenVLA's own statistics have a state of nothing but zeros."""
     zeros = {name: [0.0] * 7 for name in ("mean", "std", "max", "min", "q01", "q99")}
     (directory / STATISTICS).write_text(json.dumps({"libero_goal": {"action": GOOD, "proprio": zeros}}))

@@ -92,7 +92,7 @@ def test_what_a_checkpoint_does_not_state_is_said(checkpoints, tmp_path, caplog,
     assert details["statistics_from"] == "dataset_statistics.json"
     assumed = details["assumed"].split("; ") if "assumed" in details else []
     assert len(assumed) == len(expected) and all(part in text for part, text in zip(expected, assumed, strict=True))
-    assert ("it is assumed" in caplog.text) == bool(expected)
+    assert ("assumed" in caplog.text) == bool(expected)
 
 
 def test_answers_do_not_depend_on_drafts_batch_or_company(checkpoints, policy):
@@ -106,7 +106,7 @@ def test_answers_do_not_depend_on_drafts_batch_or_company(checkpoints, policy):
     assert len(np.unique(one_by_one, axis=0)) == 6  # three pictures, two instructions
 
 
-def test_many_clients_at_once_get_what_one_would(service, policy):
+def test_concurrent_clients_get_the_same_answers_as_one(service, policy):
     seen = [observation(i % 5, f"client {i}") for i in range(20)]
     expected = [actions(policy, [one])[0] for one in seen]
     with PolicyClient(service.url) as client, ThreadPoolExecutor(8) as pool:
@@ -290,7 +290,7 @@ def test_verify_reports_and_compares(checkpoints):
         assert text in done.stdout
     assert "? MB" not in done.stdout
     none = subprocess.run([*command, "--modes", ","], capture_output=True, text=True)
-    assert none.returncode != 0 and "names no mode; expected some of" in none.stderr + none.stdout
+    assert none.returncode != 0 and "expected some of" in none.stderr + none.stdout
     flash = subprocess.run([*command, "--device", "cpu", "--modes", "bf16-flash"], capture_output=True, text=True)
     assert flash.returncode == 1
     assert "flash-attn needs a GPU" in flash.stdout

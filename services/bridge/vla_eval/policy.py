@@ -5,84 +5,96 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from services.bridge.connection import ServerFailed, TooSlow, WrongServer
-from services.bridge.policy import FIRST_S, as_text, beginning
+from services.bridge.connection import AnswerTimeout, IncompatibleServer, ServerFailed
+from services.bridge.policy import FIRST_S, metadata_text, truncate_metadata
 from services.bridge.robots import blank
 from services.bridge.vla_eval.connection import ModelServer, answers_health
-from services.bridge.vla_eval.robots import ABSOLUTE, TOLD, WHOLE_TURN, WRIST, Robot, misfit, unstated
-from services.bridge.wire import NotTheirs
+from services.bridge.vla_eval.robots import (
+    ABSOLUTE_ACTION,
+    FULL_ROTATION,
+    SEND_STATE,
+    SEND_WRIST_IMAGE,
+    Robot,
+    assumed_formats,
+    find_mismatch,
+)
+from services.bridge.wire import ProtocolError
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.protocol.errors import UnknownSession
 from vla_contract.protocol.problems import Problem
 
 log = logging.getLogger("vla_contract")
 NAME = "vla-eval"
-MAX_BATCH = 64  # their servers make batches of what several connections ask
+MAX_BATCH = 64  # vla-eval's servers batch the observations of several connections
 
 
 class VlaEvalPolicy(Policy):
-    """Asks a server through a connection for each session: there it keeps an episode's chunks, and what else it has.
+    """Client with one connection per session: the server keeps an episode's chunks and state per connection.
 
-    Raises WrongServer where the server is none for this robot or its answer to a black picture is of no use,
-    PolicyLost where there is none.
+    Raises IncompatibleServer if the server does not fit this robot or its answer to a black image is not usable,
+    PolicyLost if it does not answer.
     """
 
     def __init__(self, server: ModelServer, robot: Robot, name: str = NAME, lock_hash: str | None = None):
         self.server, self.robot, self._name, self._lock_hash = server, robot, name, lock_hash
-        self.said = server.connect()
-        asks = self.said.get("observation_params")
-        self.asks: dict[str, Any] = asks if isinstance(asks, dict) else {}
+        self.hello = server.connect()
+        params = self.hello.get("observation_params")
+        self.params: dict[str, Any] = params if isinstance(params, dict) else {}
         self._sessions: dict[str, ModelServer] = {}
-        if wrong := misfit(self.said):
+        if mismatch := find_mismatch(self.hello):
             self.close()
-            raise WrongServer(f"{server.url} {wrong}: serve a model of this robot")
-        others = self.asks.keys() - {WRIST, TOLD, WHOLE_TURN, ABSOLUTE}
-        if others:
-            log.warning("the server asks vla-eval's benchmark for %s; give eval what of it counts", sorted(others))
+            raise IncompatibleServer(f"{server.url} {mismatch}: serve a model of this robot")
+        unsupported = self.params.keys() - {SEND_WRIST_IMAGE, SEND_STATE, FULL_ROTATION, ABSOLUTE_ACTION}
+        if unsupported:
+            log.warning(
+                "the server sets %s for vla-eval's benchmark; set the same options of eval", sorted(unsupported)
+            )
         try:
             server.start({"name": "warm-up"})
-            server.send(robot.message(self.example(), self.asks))
+            server.send(robot.message(self.example(), self.params))
             robot.actions(server.action(FIRST_S))
             server.end()
         except ServerFailed as error:
-            raise WrongServer(str(error)) from error
-        except (NotTheirs, ValueError) as error:
-            raise WrongServer(f"{server.url}: {error}") from error
+            raise IncompatibleServer(str(error)) from error
+        except (ProtocolError, ValueError) as error:
+            raise IncompatibleServer(f"{server.url}: {error}") from error
         finally:
             server.close()
 
     def info(self) -> PolicyInfo:
-        """Returns what the server asks for and answers, and of its hello the beginning."""
-        images = self.robot.pictures.items()
+        """Return the server's inputs and outputs, with the start of its hello."""
+        wire_images = self.robot.images.items()
         return PolicyInfo(
             name=self._name,
             action=self.robot.action,
-            state=self.robot.state_parts if self.asks.get(TOLD) else (),
+            state=self.robot.state_parts if self.params.get(SEND_STATE) else (),
             device="another server",
-            cameras=tuple(camera for key, camera in images if self.robot.shown(key, self.asks)),
+            cameras=tuple(camera for key, camera in wire_images if self.robot.sends_image(key, self.params)),
             image_hw=self.robot.image_hw,
             max_batch=MAX_BATCH,
             stateful=True,
             profile=self.robot.profile,
             lock_hash=self._lock_hash,
-            details={"protocol": NAME, "metadata": beginning(self.said), **self._assumed()},
+            details={"protocol": NAME, "metadata": truncate_metadata(self.hello), **self._assumed()},
         )
 
     def _assumed(self) -> dict[str, str]:
-        formats = unstated(self.said)
+        formats = assumed_formats(self.hello)
         return {"assumed": f"{formats}: the server does not state it"} if formats else {}
 
     def example(self) -> Observation:
-        """Returns black pictures, a state of zeros and a sentence."""
+        """Return black images, a state of zeros and an instruction."""
         return blank(self.robot)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
-        """Returns a chunk of one action, or what is wrong, for every observation; all are sent before one is read."""
-        asked = [self._ask(observation) for observation in observations]
-        return [one if isinstance(one, Exception) else self._read(one) for one in asked]
+        """Return a chunk of one action, or an error, for every observation; all are sent before the first is read."""
+        connections = [self._ask(observation) for observation in observations]
+        return [
+            connection if isinstance(connection, Exception) else self._read(connection) for connection in connections
+        ]
 
     def reset(self, session: str) -> None:
-        """Ends a session's episode."""
+        """End a session's episode."""
         connection = self._sessions.pop(session, None)
         if connection is not None and connection.is_open:
             try:
@@ -92,7 +104,7 @@ class VlaEvalPolicy(Policy):
             connection.close()
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         for connection in (self.server, *self._sessions.values()):
             connection.close()
         self._sessions.clear()
@@ -104,32 +116,34 @@ class VlaEvalPolicy(Policy):
                 self._sessions[observation.session] = self._begin(observation.instruction)
             connection = self._sessions.get(observation.session)
             if connection is None or not connection.is_open:
-                return UnknownSession(f"the episode's connection to {self.server.url} is gone: start the episode again")
-            connection.send(self.robot.message(observation, self.asks))
+                return UnknownSession(
+                    f"the episode's connection to {self.server.url} is closed: start the episode again"
+                )
+            connection.send(self.robot.message(observation, self.params))
             return connection
-        except WrongServer as error:
+        except IncompatibleServer as error:
             return PolicyLost(str(error))
         except PolicyLost as error:
             return self._lost(error)
 
     def _begin(self, instruction: str) -> ModelServer:
-        """Returns a connection on which an episode has begun. Raises PolicyLost, or WrongServer for another server."""
+        """Connect and start an episode. Raises PolicyLost, or IncompatibleServer for another server."""
         connection = ModelServer(self.server.url, self.server.key, self.server.hello_s, self.server.answer_s)
-        said = connection.connect()
-        if as_text(said) != as_text(self.said):
+        hello = connection.connect()
+        if metadata_text(hello) != metadata_text(self.hello):
             connection.close()
-            raise WrongServer(f"another server came back at {self.server.url}: its hello is another")
+            raise IncompatibleServer(f"another server runs at {self.server.url}: its hello changed")
         connection.start({"name": instruction})
         return connection
 
     def _lost(self, error: PolicyLost) -> Exception:
-        """Returns what an episode's lost connection means: the episode is lost, or the server with all of them."""
-        if isinstance(error, TooSlow):
+        """Return the error of a lost connection: of this episode alone, or of the server."""
+        if isinstance(error, AnswerTimeout):
             return error
         try:
             answers_health(self.server.url, self.server.key)
-        except PolicyLost as gone:
-            return gone
+        except PolicyLost as unreachable:
+            return unreachable
         return UnknownSession(f"{error}: start the episode again")
 
     def _read(self, connection: ModelServer) -> ActionChunk | Exception:
@@ -139,5 +153,5 @@ class VlaEvalPolicy(Policy):
             return self._lost(error)
         except ServerFailed as error:
             return Problem("policy-failed", str(error))
-        except ValueError as error:  # no message, or no action
+        except ValueError as error:  # an invalid message or action
             return Problem("invalid-action", f"{self.server.url}: {error}")

@@ -1,8 +1,8 @@
-"""A policy of this lab for vla-eval's evaluator: what is said on a connection to PATH of `services.bridge.server`.
+"""A policy of this lab for vla-eval's evaluator: the protocol of connections to PATH of `services.bridge.server`.
 
 vla-eval 0.8.0 vla_eval/connection.py and runners/sync_runner.py: a hello is answered with a hello, an observation with
-one action, which is of the policy's last chunk while that lasts. Its pictures are prepared as the policy's profile
-has it, so that a policy sees what it sees in an evaluation here.
+one action, taken from the policy's last chunk until it is used up. Images are prepared as the policy's profile
+requires, so a policy sees the same images as in an evaluation of the lab.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 
 from services.bridge.vla_eval import messages
 from services.bridge.vla_eval.messages import ACTION, END, ERROR, HELLO, OBSERVATION, START, Message
-from services.bridge.vla_eval.robots import ACTIONS, TOLD, WHOLE_TURN, WRIST, Robot
-from services.bridge.wire import NotTheirs, short
+from services.bridge.vla_eval.robots import ACTIONS, FULL_ROTATION, SEND_STATE, SEND_WRIST_IMAGE, Robot
+from services.bridge.wire import ProtocolError, short
 from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
 from vla_evaluation import benchmark
 from vla_evaluation.actions import Actions, PolicyFault, differing
@@ -30,20 +30,21 @@ PATH = "/vla-eval"
 
 
 def check_policy(info: PolicyInfo, robot: Robot) -> None:
-    """Raises ValueError for a policy that vla-eval's benchmark cannot feed, or whose actions do not fit."""
+    """Raise ValueError if vla-eval's benchmark lacks an input of the policy, or its actions do not fit."""
     if info.needs_privileged:
-        raise ValueError(
-            f"policy {info.name!r} needs the simulator's state, which vla-eval's protocol has no place for"
-        )
-    unknown = [camera for camera in info.cameras if camera not in robot.pictures.values()]
+        raise ValueError(f"policy {info.name!r} needs the simulator's state, which vla-eval's protocol does not send")
+    unknown = [camera for camera in info.cameras if camera not in robot.images.values()]
     if unknown:
-        known = ", ".join(robot.pictures.values())
-        raise ValueError(f"policy {info.name!r} needs camera {unknown[0]!r}; vla-eval's {robot.name} sends {known}")
-    for what, theirs, ours in (("answers actions", info.action, robot.action), ("needs a state", info.state, ())):
-        pair = differing(theirs, ours or robot.state_parts) if theirs else None
+        available = ", ".join(robot.images.values())
+        raise ValueError(f"policy {info.name!r} needs camera {unknown[0]!r}; vla-eval's {robot.name} sends {available}")
+    for verb, policy_parts, robot_parts in (
+        ("answers actions", info.action, robot.action),
+        ("needs a state", info.state, ()),
+    ):
+        pair = differing(policy_parts, robot_parts or robot.state_parts) if policy_parts else None
         if pair:
             ends = [str(part) if part else "nothing" for part in pair]
-            raise ValueError(f"policy {info.name!r} {what} with {ends[0]} where vla-eval's {robot.name} has {ends[1]}")
+            raise ValueError(f"policy {info.name!r} {verb} with {ends[0]} where vla-eval's {robot.name} has {ends[1]}")
 
 
 class Episodes:
@@ -56,7 +57,7 @@ class Episodes:
         self._begin({})
 
     def answer(self, frame: bytes | str) -> bytes | None:
-        """Returns the answer to a frame, None where there is none. Raises NotTheirs for a frame that is no message."""
+        """Return the answer to a frame, if there is one. Raises ProtocolError for an invalid frame."""
         message = messages.unpack(frame, self.client_left)
         if message.type == HELLO:
             messages.check_version(message.payload)
@@ -72,7 +73,7 @@ class Episodes:
         return None
 
     def end(self) -> None:
-        """Ends the episode, if one has begun."""
+        """End the current episode, if there is one."""
         self._chunk.clear()
         if self.info.stateful and self._step:
             self._step = 0
@@ -84,11 +85,14 @@ class Episodes:
         self._suite = str(task.get("suite", ""))
 
     def _hello(self) -> dict[str, Any]:
-        cameras = {camera: key for key, camera in self.robot.pictures.items()}
-        asks = {WRIST: "wrist" in [cameras[camera] for camera in self.info.cameras], TOLD: bool(self.info.state)}
+        cameras = {camera: key for key, camera in self.robot.images.items()}
+        flags = {
+            SEND_WRIST_IMAGE: "wrist" in [cameras[camera] for camera in self.info.cameras],
+            SEND_STATE: bool(self.info.state),
+        }
         formats = {"position": (3, "delta_xyz"), "rotation": (3, "axis_angle"), "gripper": (1, "binary_close_positive")}
         spec = {name: {"name": name, "dims": size, "format": form} for name, (size, form) in formats.items()}
-        params = {**asks, WHOLE_TURN: True, "env_seed": self.profile.env_seed}
+        params = {**flags, FULL_ROTATION: True, "env_seed": self.profile.env_seed}
         return messages.hello(
             model_server=self.info.name,
             capabilities={},
@@ -103,19 +107,19 @@ class Episodes:
                 self._chunk.extend(self._ask(payload))
             self._step += 1
             return ACTION, {ACTIONS: self._chunk.popleft()}
-        except (ContractError, PolicyFault) as error:  # this observation's; the next may be another
+        except (ContractError, PolicyFault) as error:  # of this observation; the next may succeed
             return ERROR, {"error": short(str(error), 1000)}
 
     def _ask(self, payload: dict[str, Any]) -> np.ndarray:
         info = self.info
-        told = self.robot.observation(
+        observation = self.robot.observation(
             payload, info.cameras, info.needs_state, self._session, min(self._step, 2**31 - 1)
         )
         if self.client_left():
-            raise NotTheirs("the client has left")
-        turned = replace(self.profile.protocol(), rotate_180=False)  # their benchmark has done that
-        shown = {camera: images.prepare(image, turned) for camera, image in told.images.items()}
-        chunk = self.client.act(replace(told, images=shown, unnorm_key=self._key()))
+            raise ProtocolError("the client has disconnected")
+        protocol = replace(self.profile.protocol(), rotate_180=False)  # vla-eval's benchmark has rotated them
+        shown = {camera: images.prepare(image, protocol) for camera, image in observation.images.items()}
+        chunk = self.client.act(replace(observation, images=shown, unnorm_key=self._key()))
         count = self.profile.execute or len(chunk.actions)
         actions, fault = self._actions.read(chunk, count)
         if fault is not None:
@@ -123,19 +127,19 @@ class Episodes:
         return actions
 
     def _key(self) -> str | None:
-        """Returns the statistics to ask the policy for: those of the suite that the client has named."""
-        keys, wanted = self.info.unnorm_keys, [key.format(suite=self._suite) for key in self.profile.unnorm_keys]
+        """Return the statistics to request from the policy: those of the client's suite."""
+        keys, preferred = self.info.unnorm_keys, [key.format(suite=self._suite) for key in self.profile.unnorm_keys]
         if not keys:
             return None
-        found = [key for key in wanted if key in keys] or list(keys[:1] if len(keys) == 1 else ())
-        if not found:
+        matching = [key for key in preferred if key in keys] or list(keys[:1] if len(keys) == 1 else ())
+        if not matching:
             raise InvalidObservation(
                 f"policy {self.info.name!r} has no statistics for suite {self._suite!r}: {', '.join(keys)}"
             )
-        return found[0]
+        return matching[0]
 
 
 def profile_of(info: PolicyInfo, robot: Robot) -> Profile:
-    """Returns the profile whose pictures a policy is shown, and as much of whose chunks is executed."""
-    known = benchmark.load(robot.benchmark)
-    return known.profiles[choose_profile(info, known, None)]
+    """Return the profile that sets image preparation and the executed actions per chunk."""
+    definition = benchmark.load(robot.benchmark)
+    return definition.profiles[choose_profile(info, definition, None)]

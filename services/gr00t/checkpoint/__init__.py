@@ -1,1 +1,1 @@
-"""What a checkpoint folder holds: configuration, weights, tokenizer, robots; reading, getting and making one."""
+"""Checkpoints: configuration, weights, tokenizer and embodiments; published and tiny ones."""

@@ -1,8 +1,8 @@
-"""What config.json says of the network, and what it leaves to upstream's package.
+"""Network sizes: those of config.json, and the constants of upstream's package.
 
-The file holds the sizes of the action head. Those of the Eagle backbone stand in upstream's package alone
-(gr00t/model/backbone/eagle2_hg_model/config.json at 4af2b622): they are constants here, and a small checkpoint's own
-ones are in our record. What this engine does not do is refused by name.
+The file has the sizes of the action head. Those of the Eagle backbone are only in upstream's package
+(gr00t/model/backbone/eagle2_hg_model/config.json at 4af2b622): they are constants here; a small checkpoint's own
+are in our record. Unsupported settings raise an error that names them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from vla_modelkit.checkpoint import CheckpointError, read_json, read_record
 
 MODEL_TYPE = "gr00t_n1_5"
-ADAPTER = "adapter_config.json"  # what LoRA leaves, without a config.json beside it
+ADAPTER = "adapter_config.json"  # LoRA's file; a lone adapter has no config.json
 IMAGE_SIDE = 224  # pixels of the square that the vision tower sees
 VISION = {  # of transformers.SiglipVisionConfig
     "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
@@ -56,7 +56,7 @@ class HeadConfig:
     robots           how many robots have encoders and a decoder of their own
     state_dim, action_dim, horizon    padded state, padded action, actions in a chunk
     future_tokens    learnt tokens between state and actions
-    time_buckets     how finely the flow's time is told to the network
+    time_buckets     number of discrete values of the flow's time
     steps            Euler steps that config.json names
     """
 
@@ -78,7 +78,7 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The whole network: keyword arguments of transformers' SigLIP and Qwen3 configurations, and the head."""
+    """The network: keyword arguments of transformers' SigLIP and Qwen3 configurations, and the head."""
 
     vision: Mapping[str, Any]
     text: Mapping[str, Any]
@@ -86,7 +86,7 @@ class ModelConfig:
 
     @property
     def patches(self) -> int:
-        """Tokens that stand for one picture in the prompt."""
+        """Tokens per image in the prompt."""
         return (self.vision["image_size"] // self.vision["patch_size"]) ** 2
 
 
@@ -98,42 +98,42 @@ N1_5 = ModelConfig(  # as published
 
 
 def load_config(directory: Path) -> ModelConfig:
-    """Returns the network that a folder's config.json describes.
+    """Read the network of a checkpoint directory's config.json.
 
-    Raises CheckpointError for another model, and for what this engine does not do.
+    Raises CheckpointError for another model, and for settings that this engine does not support.
     """
     raw = read_json(directory / "config.json")
-    refuse_others(directory, raw)
+    check_model_type(directory, raw)
     try:
         return parse(raw, read_record(directory).get("eagle", {}))
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{directory / 'config.json'} lacks {error}; download the checkpoint again") from error
+        raise CheckpointError(f"{directory / 'config.json'} has no {error}; download the checkpoint again") from error
 
 
-def refuse_others(directory: Path, raw: Mapping[str, Any]) -> None:
-    """Raises CheckpointError, saying what the folder holds, unless it is GR00T N1.5."""
+def check_model_type(directory: Path, raw: Mapping[str, Any]) -> None:
+    """Raise CheckpointError, naming the model type, unless the directory is a GR00T N1.5 checkpoint."""
     if raw.get("model_type") != MODEL_TYPE:
         adapter = (directory / ADAPTER).is_file()
-        what = "an adapter alone, to be merged into its base model" if adapter else "another model"
+        kind = "an adapter alone, to be merged into its base model" if adapter else "another model"
         raise CheckpointError(
-            f"{directory} holds a model of type {raw.get('model_type')!r}, {what}; expected {MODEL_TYPE!r} (GR00T N1, "
+            f"{directory} holds a model of type {raw.get('model_type')!r}, {kind}; expected {MODEL_TYPE!r} (GR00T N1, "
             "N1.6 and N1.7 have other networks): get one with `./lab checkpoint gr00t --suite libero_goal`"
         )
 
 
 def parse(raw: Mapping[str, Any], eagle: Mapping[str, Any]) -> ModelConfig:
-    """Returns the network of a config.json, with the backbone's sizes where they are not the published ones."""
+    """Parse config.json. eagle: sizes of the backbone that differ from the published ones."""
     backbone, head = raw["backbone_cfg"], raw["action_head_cfg"]
     dit, mixer = head["diffusion_model_cfg"], head["vl_self_attention_cfg"]
     text = {**TEXT, **eagle.get("text_config", {}), "num_hidden_layers": backbone["select_layer"]}
-    known = {  # what the network below is made for: where -> (name, value)
+    supported = {  # section -> (its settings, the only supported values)
         "backbone_cfg": (backbone, {"project_to_dim": None, "reproject_vision": False}),
         "action_head_cfg": (head, {"use_vlln": True, "add_pos_embed": True}),
         "diffusion_model_cfg": (dit, {"norm_type": "ada_norm", "interleave_self_attention": True}),
         "vl_self_attention_cfg": (mixer, {}),
     }
-    for where, (given, expected) in known.items():
-        _require(where, given, {**expected, "positional_embeddings": None})
+    for section, (values, expected) in supported.items():
+        _require(section, values, {**expected, "positional_embeddings": None})
     return ModelConfig(
         vision={**VISION, **eagle.get("vision_config", {})},
         text=text,
@@ -156,15 +156,15 @@ def parse(raw: Mapping[str, Any], eagle: Mapping[str, Any]) -> ModelConfig:
     )
 
 
-def _blocks(given: Mapping[str, Any]) -> Blocks:
-    dropout = float(given.get("dropout", 0.0))
-    return Blocks(given["num_layers"], given["num_attention_heads"], given["attention_head_dim"], dropout)
+def _blocks(values: Mapping[str, Any]) -> Blocks:
+    dropout = float(values.get("dropout", 0.0))
+    return Blocks(values["num_layers"], values["num_attention_heads"], values["attention_head_dim"], dropout)
 
 
-def _require(where: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _require(section: str, values: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for name, value in expected.items():
-        if given.get(name, value) != value:
+        if values.get(name, value) != value:
             raise CheckpointError(
-                f"config.json asks for {where}.{name} = {given[name]!r}; this engine is made for {value!r}, as "
+                f"config.json asks for {section}.{name} = {values[name]!r}; this engine is made for {value!r}, as "
                 "published N1.5 checkpoints have it"
             )

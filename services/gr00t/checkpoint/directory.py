@@ -1,4 +1,4 @@
-"""A GR00T N1.5 checkpoint: where it lies, what it says about itself, and how to get one."""
+"""A GR00T N1.5 checkpoint: its directory, metadata, record and embodiment, and how to download one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from services.gr00t.checkpoint.config import ADAPTER, refuse_others
-from services.gr00t.checkpoint.embodiment import OWN, Embodiment, embodiment, read, usable
+from services.gr00t.checkpoint.config import ADAPTER, check_model_type
+from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, Embodiment, embodiment, read, usable
 from vla_common.volume import Volume
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import RECORD, CheckpointError, find_directory, read_json, read_record
 from vla_modelkit.getting import RANDOM
 
-EARLIER = "vla-lab.json"  # the manifest of folders from before it was called as every model's
+OLD_RECORD = "vla-lab.json"  # the record's file name in old checkpoints
 METADATA = "experiment_cfg/metadata.json"
 
 
@@ -38,33 +38,33 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
         "libero_10": Published(_LIBERO.format("long"), "aa49078d5cc9ce72917bc4312f1ef12771f277de", "libero"),
     }
 )
-HOW_TO_GET = (
+DOWNLOAD_HINT = (
     "get one with `./lab checkpoint gr00t --suite libero_goal` (fine-tuned on LIBERO) or `--suite base` "
-    f"({PUBLISHED['base'].repo} at {PUBLISHED['base'].revision}), or put its folder into checkpoints/ on the volume; "
-    "then set VLALAB_GR00T_CHECKPOINT to the folder's name"
+    f"({PUBLISHED['base'].repo} at {PUBLISHED['base'].revision}), or copy its directory to checkpoints/ on the volume; "
+    "then set VLALAB_GR00T_CHECKPOINT to the directory's name"
 )
 
 
 @dataclass(frozen=True)
 class CheckpointDirectory:
-    """A checkpoint folder, its metadata by embodiment tag, and our record of where it comes from."""
+    """A checkpoint directory, its metadata by embodiment tag, and our record of where it comes from."""
 
     directory: Path
     metadata: Mapping[str, Any]
     record: Mapping[str, Any]
 
     def embodiment(self, name: str = "") -> Embodiment:
-        """Returns the embodiment to serve: the named one, else the one that the checkpoint states.
+        """Return the embodiment to serve: the named one, else the one that the checkpoint states.
 
-        Raises CheckpointError where nothing states one, and where the checkpoint has no statistics for it.
+        Raises CheckpointError if none is stated, or if the checkpoint has no statistics for it.
         """
         selected = embodiment(name) if name else self.stated()
         if selected is None:
             choices = ", ".join(usable(self.metadata)) or "a JSON file: none of the lab's fits"
             raise CheckpointError(
                 f"checkpoint {self.directory.name} (statistics for {', '.join(self.metadata) or 'nothing'}) does not "
-                "state the embodiment that it was trained with, and so not how its numbers are scaled; "
-                f"{self._how_to_serve('NAME')}, NAME being the right one of {choices}; or put its {OWN} into "
+                "state its training embodiment, which defines how its numbers are scaled; "
+                f"{self._serve_hint('NAME')}, NAME being the right one of {choices}; or put its {EMBODIMENT_FILE} into "
                 f"{self.directory}"
             )
         if selected.tag not in self.metadata:
@@ -77,13 +77,13 @@ class CheckpointDirectory:
         return selected
 
     def stated(self) -> Embodiment | None:
-        """Returns the embodiment that the checkpoint was trained with, None where nothing states it.
+        """Return the embodiment that the checkpoint was trained with, None if it is not stated.
 
         It is that of its own embodiment.json, else the recorded one, else that of a published repository. Raises
         CheckpointError for a record in which an earlier version wrote "libero" without knowing it.
         """
-        if (self.directory / OWN).is_file():
-            return read(self.directory / OWN)
+        if (self.directory / EMBODIMENT_FILE).is_file():
+            return read(self.directory / EMBODIMENT_FILE)
         recorded, repo = self.record.get("embodiment"), self.record.get("repo", "")
         published = PUBLISHED[self.published_suite].embodiment if self.published_suite else None
         if not recorded or recorded == published:
@@ -92,19 +92,19 @@ class CheckpointDirectory:
             raise CheckpointError(
                 f"{self.directory / RECORD} states embodiment {recorded!r}; {repo} was trained with {published!r}, of "
                 f"the same sizes and another scale. Correct it: `./lab checkpoint gr00t --suite {self.published_suite} "
-                f"--name {self.directory.name}`, or {self._how_to_serve(published)}"
+                f"--name {self.directory.name}`, or {self._serve_hint(published)}"
             )
         if recorded == "libero" and repo and not repo.startswith(RANDOM) and "embodiment_from" not in self.record:
             raise CheckpointError(
                 f"{self.directory / RECORD} states embodiment 'libero', which an earlier version wrote for every "
                 f"repository, also where {repo} was trained with another. State the right one: `./lab checkpoint gr00t "
                 f"--repo {repo} --name {self.directory.name} --embodiment NAME`, NAME being the right one of "
-                f"{', '.join(usable(self.metadata))}, or {self._how_to_serve('NAME')}"
+                f"{', '.join(usable(self.metadata))}, or {self._serve_hint('NAME')}"
             )
         return embodiment(recorded)
 
     def embodiment_from(self, name: str = "") -> str:
-        """Returns what `embodiment(name)` goes by, for `/v1/info`."""
+        """Return the source of `embodiment(name)`, for `/v1/info`."""
         if name:
             selected = embodiment(name)
             try:
@@ -113,31 +113,33 @@ class CheckpointDirectory:
                 stated = selected
             contradicts = stated.tag == selected.tag and stated != selected
             return "VLALAB_GR00T_EMBODIMENT" + (f", against {stated.name!r} of the checkpoint" if contradicts else "")
-        if (self.directory / OWN).is_file():
-            return OWN
+        if (self.directory / EMBODIMENT_FILE).is_file():
+            return EMBODIMENT_FILE
         if self.record.get("embodiment"):
             return f"{RECORD}: {self.record.get('embodiment_from', 'recorded')}"
         return f"published table: {PUBLISHED[self.published_suite].repo}"
 
-    def _how_to_serve(self, name: str) -> str:
+    def _serve_hint(self, name: str) -> str:
         command = f"VLALAB_GR00T_EMBODIMENT={name} ./lab up gr00t --checkpoint {self.directory.name}"
         return f"serve it with `{command}` (export has --embodiment {name})"
 
     @property
     def assumed(self) -> str:
-        """What no file states of how it was trained; empty where the lab or its table of published ones knows it."""
+        """Training details that no file states and that are assumed; empty for published and own checkpoints."""
         if self.published_suite or self.record.get("finetuned") or self.record.get("repo", "").startswith(RANDOM):
             return ""
         return "centre crop of 0.95 and resizing to 224 pixels, as in all of upstream's data configurations"
 
     @property
     def published_suite(self) -> str | None:
-        """The key in PUBLISHED of its recorded repository; without any record, of the one that its folder is named as.
-        None: it is none of them.
+        """The key in PUBLISHED of its recorded repository; without a record, of the repository named like its
+        directory. None: not a published checkpoint.
         """
         if self.record:
             return suite_of(self.record.get("repo", ""))
-        return next((suite for suite, one in PUBLISHED.items() if one.repo.split("/")[1] == self.directory.name), None)
+        return next(
+            (suite for suite, entry in PUBLISHED.items() if entry.repo.split("/")[1] == self.directory.name), None
+        )
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -152,24 +154,24 @@ class CheckpointDirectory:
 
 
 def find(name: str, volume: Volume | None = None) -> CheckpointDirectory:
-    """Returns the checkpoint called `name`: a folder under checkpoints/ on the volume, or a path.
+    """Find a checkpoint by name: a directory under checkpoints/ on the volume, or a path.
 
-    Raises CheckpointError where there is none, or where it is not a GR00T N1.5 checkpoint.
+    Raises CheckpointError if it does not exist or is not a GR00T N1.5 checkpoint.
     """
-    directory = find_directory(name, "VLALAB_GR00T_CHECKPOINT", HOW_TO_GET, volume)
+    directory = find_directory(name, "VLALAB_GR00T_CHECKPOINT", DOWNLOAD_HINT, volume)
     lone_adapter = (directory / ADAPTER).is_file() and not (directory / "config.json").is_file()
-    refuse_others(directory, {} if lone_adapter else read_json(directory / "config.json"))
-    earlier = read_json(directory / EARLIER) if (directory / EARLIER).is_file() else {}
+    check_model_type(directory, {} if lone_adapter else read_json(directory / "config.json"))
+    earlier = read_json(directory / OLD_RECORD) if (directory / OLD_RECORD).is_file() else {}
     return CheckpointDirectory(directory, read_json(directory / METADATA), read_record(directory) or earlier)
 
 
 def published(suite: str) -> Published:
-    """Returns the published checkpoint for a suite, or the base model. Raises ValueError for an unknown name."""
+    """Return the published checkpoint for a suite, or the base model. Raises ValueError for an unknown name."""
     if suite not in PUBLISHED:
         raise ValueError(f"no published checkpoint for {suite!r}{did_you_mean(suite, PUBLISHED)}")
     return PUBLISHED[suite]
 
 
 def suite_of(repo: str) -> str | None:
-    """Returns the key in PUBLISHED of a repository, None where it is none of them."""
-    return next((suite for suite, one in PUBLISHED.items() if one.repo == repo), None)
+    """Return the key in PUBLISHED of a repository, or None."""
+    return next((suite for suite, entry in PUBLISHED.items() if entry.repo == repo), None)

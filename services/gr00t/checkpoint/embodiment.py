@@ -1,6 +1,6 @@
-"""Embodiments as data: how a robot's cameras, state and action are named, normalised, and given to the network.
+"""Embodiments as data: names, normalisation and network input of a robot's cameras, state and action.
 
-One JSON file each. Those of published checkpoints lie in embodiments/, with the source of every name; a fine-tuned
+One JSON file each. Those of published checkpoints are in embodiments/, with the source of every name; a fine-tuned
 checkpoint brings its own, embodiment.json, and any other file can be named by its path. A file looks like this:
 
     {"source": "…", "tag": "new_embodiment",
@@ -30,7 +30,7 @@ from vla_contract.protocol.parts import Part
 from vla_modelkit.checkpoint import CheckpointError, read_json
 
 PARTS = ("state_parts", "action_parts")
-OWN = "embodiment.json"  # in a checkpoint's folder
+EMBODIMENT_FILE = "embodiment.json"  # in a checkpoint's directory
 SHIPPED = Path(__file__).with_name("embodiments")
 # Upstream's embodiment tags and whose encoders and decoder they mean (gr00t/data/embodiment_tags.py at 4af2b622).
 PROJECTORS: Mapping[str, int] = MappingProxyType(
@@ -43,7 +43,7 @@ ROTATIONS = ("axis_angle", "quaternion", "rotation_6d", *EULER)  # quaternion: w
 
 @dataclass(frozen=True)
 class Transform:
-    """What is done to a part of the state, and undone to a part of the action.
+    """The transform of a part of the state, or the inverse transform of a part of the action.
 
     normalization  one of NORMALIZATIONS; sin_cos is for states only and doubles their size
     rotation       the representation the network was trained with, one of ROTATIONS; empty: as in the data
@@ -63,17 +63,17 @@ class Transform:
 
 @dataclass(frozen=True)
 class Embodiment:
-    """One robot as a checkpoint knows it.
+    """A robot as a checkpoint was trained for it.
 
     tag        upstream's embodiment tag: whose statistics, encoders and decoder of the checkpoint are used
-    cameras    the contract's camera name -> the training data's, in the order the model sees them; pictures are to be
+    cameras    the contract's camera name -> the training data's, in the order the model sees them; images are to be
                sent as the training data had them (LIBERO: 256 × 256, both turned by 180°, not cropped)
     language   upstream's key of the instruction
     state, action    the training data's names, in the contract's order, and how they are transformed
     denoising_steps  Euler steps of the action's flow, as upstream serves this embodiment
     state_parts, action_parts    what the numbers are; empty: known is only that they are as the training data has them
-    profile    the evaluation protocol that its checkpoints are made for; None: none is known
-    source     where all this is written
+    profile    the evaluation protocol of its checkpoints; None: unknown
+    source     where these facts are documented
     """
 
     name: str
@@ -94,45 +94,45 @@ class Embodiment:
         if not self.cameras or not self.action:
             raise ValueError("cameras and action must not be empty")
         if len(set(self.cameras.values())) != len(self.cameras):
-            raise ValueError(f"cameras name one picture twice: {', '.join(self.cameras.values())}")
-        if odd := [name for name, one in self.action.items() if one.normalization == "sin_cos"]:
+            raise ValueError(f"cameras name the same image twice: {', '.join(self.cameras.values())}")
+        if odd := [name for name, transform in self.action.items() if transform.normalization == "sin_cos"]:
             raise ValueError(f"action {odd[0]!r} has normalization 'sin_cos', which cannot be undone; it is for states")
         if type(self.denoising_steps) is not int or self.denoising_steps < 1:
-            raise ValueError(f"denoising_steps is {self.denoising_steps!r}; expected a whole number, 1 or more")
+            raise ValueError(f"denoising_steps must be an integer of 1 or more, got {self.denoising_steps!r}")
 
     @property
     def projector(self) -> int:
-        """Whose encoders and decoder of the network's 32."""
+        """Index of its encoders and decoder among the network's 32."""
         return PROJECTORS[self.tag]
 
 
 def read(path: Path) -> Embodiment:
-    """Returns the embodiment that a JSON file describes, called as the file is unless it says so itself.
+    """Read an embodiment from a JSON file; its default name is the file's.
 
-    Raises CheckpointError naming the file and what is wrong with it.
+    Raises CheckpointError naming the file and the error.
     """
-    given = read_json(path)
-    known = [one.name for one in fields(Embodiment)]
-    for name in given:
-        if name not in known:
-            raise CheckpointError(f"{path} has the unknown field {name!r}{did_you_mean(name, known)}")
+    data = read_json(path)
+    names = [attribute.name for attribute in fields(Embodiment)]
+    for name in data:
+        if name not in names:
+            raise CheckpointError(f"{path} has the unknown field {name!r}{did_you_mean(name, names)}")
     try:
-        made = {kind: _transforms(given[kind]) for kind in ("state", "action")}
-        made |= {kind: tuple(Part(**part) for part in given.get(kind, ())) for kind in PARTS}
-        return Embodiment(**{"name": path.stem, **given, **made})
+        parsed = {kind: _transforms(data[kind]) for kind in ("state", "action")}
+        parsed |= {kind: tuple(Part(**part) for part in data.get(kind, ())) for kind in PARTS}
+        return Embodiment(**{"name": path.stem, **data, **parsed})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path} describes no embodiment: {error}") from error
+        raise CheckpointError(f"{path} is not a valid embodiment: {error}") from error
 
 
 def shipped() -> tuple[str, ...]:
-    """Returns the names of the embodiments that come with the lab."""
+    """Return the names of the lab's embodiments."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
 
 
 def embodiment(name: str) -> Embodiment:
-    """Returns a shipped embodiment, or that of a JSON file's path.
+    """Return a shipped embodiment, or that of a JSON file's path.
 
-    Raises ValueError, with the nearest name, when there is none.
+    Raises ValueError, with the closest name, if it does not exist.
     """
     if name in shipped():
         return read(SHIPPED / f"{name}.json")
@@ -141,16 +141,16 @@ def embodiment(name: str) -> Embodiment:
     raise ValueError(f"embodiment {name!r} not found{did_you_mean(name, shipped())}; or give the path of a JSON file")
 
 
-def write(path: Path, one: Embodiment) -> None:
-    """Writes an embodiment as `read` takes it."""
-    value: dict[str, Any] = {item.name: getattr(one, item.name) for item in fields(one)}
-    value |= {kind: {name: vars(part) for name, part in getattr(one, kind).items()} for kind in ("state", "action")}
-    value |= {kind: [vars(part) for part in getattr(one, kind)] for kind in PARTS}
-    path.write_text(json.dumps(value | {"cameras": dict(one.cameras)}, indent=1) + "\n", encoding="utf-8")
+def write(path: Path, robot: Embodiment) -> None:
+    """Write an embodiment in the format of `read`."""
+    value: dict[str, Any] = {item.name: getattr(robot, item.name) for item in fields(robot)}
+    value |= {kind: {name: vars(part) for name, part in getattr(robot, kind).items()} for kind in ("state", "action")}
+    value |= {kind: [vars(part) for part in getattr(robot, kind)] for kind in PARTS}
+    path.write_text(json.dumps(value | {"cameras": dict(robot.cameras)}, indent=1) + "\n", encoding="utf-8")
 
 
 def usable(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns the shipped embodiments whose tag, cameras, state and action a checkpoint's metadata.json has."""
+    """Return the shipped embodiments whose tag, cameras, state and action a checkpoint's metadata.json has."""
     return [name for name in shipped() if _fits(embodiment(name), metadata)]
 
 
@@ -160,5 +160,5 @@ def _fits(robot: Embodiment, metadata: Mapping[str, Any]) -> bool:
     return all(set(names) <= set(modalities.get(kind, ())) for kind, names in needed.items())
 
 
-def _transforms(given: Mapping[str, Any]) -> dict[str, Transform]:
-    return {name: Transform(**part) for name, part in given.items()}
+def _transforms(parts: Mapping[str, Any]) -> dict[str, Transform]:
+    return {name: Transform(**part) for name, part in parts.items()}

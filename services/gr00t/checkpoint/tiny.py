@@ -1,7 +1,7 @@
 """A small random checkpoint in the published format, for tests and demonstrations: 10 million weights.
 
-Picture size, patches, action horizon and every transform are the real ones. Weights come from numpy's RandomState,
-whose numbers never change between versions. Only the Eagle backbone's sizes have no place in the format: they are in
+Image size, patches, action horizon and every transform are the real ones. Weights come from numpy's RandomState,
+whose numbers never change between versions. The format has no field for the Eagle backbone's sizes: they are in
 our record. Embeddings, queries and keys are scaled up: otherwise attention is flat, and every prompt leads to the same
 action.
 """
@@ -24,7 +24,7 @@ from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
 from vla_modelkit.checkpoint import SINGLE
 from vla_modelkit.getting import record_random
 
-LOUD = ("embed_tokens", "q_proj", "k_proj", "to_q", "to_k")  # names of what is scaled up
+SCALED_UP = ("embed_tokens", "q_proj", "k_proj", "to_q", "to_k")  # names of what is scaled up
 HORIZON = 16  # actions in a chunk: N1.5 was trained so
 ROTATIONS = {"eef_rotation": "euler_angles_rpy", "eef_rotation_delta": "euler_angles_rpy"}
 SIZES = {  # of made-up robots; others have one number
@@ -54,7 +54,7 @@ class TinySpec:
     gain: float = 4.0
 
     def eagle(self) -> dict[str, Any]:
-        """Returns what our record holds of the backbone."""
+        """Return what our record holds of the backbone."""
         return {
             "text_config": {
                 "hidden_size": self.text, "intermediate_size": 2 * self.text, "num_attention_heads": 4,
@@ -68,7 +68,7 @@ class TinySpec:
         }  # fmt: skip
 
     def config(self) -> dict[str, Any]:
-        """Returns config.json."""
+        """Return config.json."""
         blocks = {
             "dropout": self.dropout,
             "final_dropout": True,
@@ -100,7 +100,7 @@ class TinySpec:
         }  # fmt: skip
 
     def model(self) -> ModelConfig:
-        """Returns the network, without a folder."""
+        """Return the network, without a directory."""
         return parse(self.config(), self.eagle())
 
 
@@ -111,7 +111,7 @@ SPECS = {"tiny": TINY, "mid": MID}
 
 
 def make(directory: Path, name: str = "libero", seed: int = 0, side: int = 256, spec: TinySpec = TINY) -> Path:
-    """Returns `folder` with a random checkpoint of embodiment `name` and its manifest; see `write`."""
+    """Return `directory` with a random checkpoint of embodiment `name` and its manifest; see `write`."""
     directory.mkdir(parents=True, exist_ok=True)
     write(directory, name, seed, side, spec)
     record_random(directory, "tiny", seed, embodiment=name, eagle=spec.eagle())
@@ -119,32 +119,32 @@ def make(directory: Path, name: str = "libero", seed: int = 0, side: int = 256, 
 
 
 def write(directory: Path, name: str, seed: int = 0, side: int = 256, spec: TinySpec = TINY) -> None:
-    """Writes a random checkpoint of embodiment `name` for pictures of `side`² into `folder`."""
-    one = embodiment(name)
+    """Write a random checkpoint of embodiment `name` for images of `side`² into `directory`."""
+    robot = embodiment(name)
     (directory / "config.json").write_text(json.dumps(spec.config(), indent=2) + "\n")
     (directory / METADATA).parent.mkdir(exist_ok=True)
-    (directory / METADATA).write_text(json.dumps({one.tag: metadata(one, side)}, indent=1))
+    (directory / METADATA).write_text(json.dumps({robot.tag: metadata(robot, side)}, indent=1))
     write_tokenizer(directory)
     save_file(tensors(spec.model(), seed, spec.gain), str(directory / SINGLE), metadata={"format": "pt"})
     (directory / SINGLE).chmod(0o644)  # as other files: a container may run as another user
 
 
 def tensors(config: ModelConfig, seed: int, gain: float = TINY.gain) -> dict[str, torch.Tensor]:
-    """Returns name -> bf16 tensor of a whole random model."""
+    """Return name -> bf16 tensor of a whole random model."""
     from services.gr00t.model.loading import shapes
 
-    draw = np.random.RandomState(seed)
-    return {name: _random(name, shape, draw, gain) for name, shape in shapes(config).items()}
+    rng = np.random.RandomState(seed)
+    return {name: _random(name, shape, rng, gain) for name, shape in shapes(config).items()}
 
 
-def metadata(one: Embodiment, side: int) -> dict[str, Any]:
-    """Returns statistics of made-up data: states within ±1, arm actions within ±0.1, the gripper within 0.4 to 0.6.
+def metadata(robot: Embodiment, side: int) -> dict[str, Any]:
+    """Return statistics of made-up data: states within ±1, arm actions within ±0.1, the gripper within 0.4 to 0.6.
 
     Such narrow ranges keep a random model's actions inside what an evaluator executes.
     """
-    fingers = 2 if "x" in one.state else 1  # LIBERO's state has both joints of its gripper
-    state = {key: fingers if key == "gripper" else SIZES.get(key, 1) for key in one.state}
-    action = {key: SIZES.get(key, 1) for key in one.action}
+    fingers = 2 if "x" in robot.state else 1  # LIBERO's state has both joints of its gripper
+    state = {key: fingers if key == "gripper" else SIZES.get(key, 1) for key in robot.state}
+    action = {key: SIZES.get(key, 1) for key in robot.action}
     ranges = {key: (0.4, 0.6) if key.startswith("gripper") else (-0.1, 0.1) for key in action}
     return {
         "statistics": {
@@ -152,16 +152,16 @@ def metadata(one: Embodiment, side: int) -> dict[str, Any]:
             "action": {key: _statistics(size, *ranges[key]) for key, size in action.items()},
         },
         "modalities": {
-            "video": {key: {"resolution": [side, side], "channels": 3, "fps": 20} for key in one.cameras.values()},
+            "video": {key: {"resolution": [side, side], "channels": 3, "fps": 20} for key in robot.cameras.values()},
             "state": {key: _modality(key, size, True) for key, size in state.items()},
             "action": {key: _modality(key, size, False) for key, size in action.items()},
         },
-        "embodiment_tag": one.tag,
+        "embodiment_tag": robot.tag,
     }
 
 
-def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState, gain: float) -> torch.Tensor:
-    noise = torch.from_numpy(draw.standard_normal(shape).astype(np.float32))
+def _random(name: str, shape: tuple[int, ...], rng: np.random.RandomState, gain: float) -> torch.Tensor:
+    noise = torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
     per_robot = name.endswith((".W", ".b"))
     fan_in = shape[-2] if per_robot and len(shape) == 3 else int(np.prod(shape[1:])) if len(shape) > 1 else 1
     if ("norm" in name or "vlln" in name) and name.endswith("weight") and len(shape) == 1:
@@ -172,7 +172,7 @@ def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState, gain
         value = 0.1 * noise
     else:
         value = noise * fan_in**-0.5
-    return (value * (gain if any(part in name for part in LOUD) else 1.0)).to(torch.bfloat16)
+    return (value * (gain if any(part in name for part in SCALED_UP) else 1.0)).to(torch.bfloat16)
 
 
 def _statistics(size: int, low: float, high: float) -> dict[str, list[float]]:

@@ -44,11 +44,11 @@ bottom push front turn wine bottle rack cream cheese pick up and place it in bas
 cookie box wooden table center soup sauce butter milk tomato both moka pots mug white yellow microwave close left right
 book caddy back compartment cup pan
 """
-WORDS = tuple(dict.fromkeys(_TEXT.split()))
+LEXICON = tuple(dict.fromkeys(_TEXT.split()))
 
 
 def write_tokenizer(directory: Path) -> None:
-    """Writes vocab.json, merges.txt, added_tokens.json, tokenizer_config.json and special_tokens_map.json."""
+    """Write vocab.json, merges.txt, added_tokens.json, tokenizer_config.json and special_tokens_map.json."""
     merges = _merges()
     ids = {mark: VOCABULARY + index for index, mark in enumerate(MARKS)}
     special = [mark for mark in MARKS if mark not in _PLAIN]
@@ -70,9 +70,9 @@ def write_tokenizer(directory: Path) -> None:
 
 
 def _merges() -> list[tuple[str, str]]:
-    """Returns pairs that build every known word, with and without a space before it, from the left."""
+    """Return pairs that build every known word, with and without a space before it, from the left."""
     merges: dict[tuple[str, str], None] = {}
-    for word in (*WORDS, *(SPACE + word for word in WORDS)):
+    for word in (*LEXICON, *(SPACE + word for word in LEXICON)):
         for end in range(1, len(word)):
             merges[(word[:end], word[end])] = None
     return list(merges)

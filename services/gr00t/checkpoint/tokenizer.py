@@ -18,8 +18,11 @@ from types import MappingProxyType
 from vla_modelkit.checkpoint import CheckpointError
 
 SOURCE_VARIABLE = "VLALAB_GR00T_SOURCE"
-PLACE = "gr00t/model/backbone/eagle2_hg_model"  # in Isaac-GR00T
-URL = "https://raw.githubusercontent.com/NVIDIA/Isaac-GR00T/4af2b622892f7dcb5aae5a3fb70bcb02dc217b96/" + PLACE
+UPSTREAM_DIRECTORY = "gr00t/model/backbone/eagle2_hg_model"  # in Isaac-GR00T
+URL = (
+    "https://raw.githubusercontent.com/NVIDIA/Isaac-GR00T/4af2b622892f7dcb5aae5a3fb70bcb02dc217b96/"
+    + UPSTREAM_DIRECTORY
+)
 FILES: Mapping[str, str] = MappingProxyType(
     {
         "vocab.json": "70f7cdb5ae22072d590b59fd726c9799e678a77701d32e87cd7b7106ed2a8ce8",
@@ -33,7 +36,7 @@ TIMEOUT_S = 60.0
 
 
 def load(directory: Path) -> Callable[[str], list[int]]:
-    """Returns the function from text to token ids. Raises CheckpointError where a file is missing or broken."""
+    """Return the function from text to token ids. Raises CheckpointError if a file is missing or broken."""
     missing = [
         name for name in ("vocab.json", "merges.txt", "tokenizer_config.json") if not (directory / name).is_file()
     ]
@@ -41,7 +44,7 @@ def load(directory: Path) -> Callable[[str], list[int]]:
         raise CheckpointError(
             f"{directory} has no {', '.join(missing)}: published GR00T checkpoints come without a tokenizer; run "
             "`./lab checkpoint gr00t` for it again, which fetches what is missing, or copy "
-            f"{', '.join(FILES)} from {PLACE} of Isaac-GR00T into it"
+            f"{', '.join(FILES)} from {UPSTREAM_DIRECTORY} of Isaac-GR00T into it"
         )
     from transformers import Qwen2TokenizerFast
 
@@ -55,23 +58,23 @@ def load(directory: Path) -> Callable[[str], list[int]]:
 
 
 def complete(directory: Path, url: str = URL, files: Mapping[str, str] = FILES) -> None:
-    """Puts the tokenizer's files into `folder` where it has none: from a checkout of Isaac-GR00T, else from `url`.
+    """Add the tokenizer's files to `directory` if it has none: from a checkout of Isaac-GR00T, else from `url`.
 
-    files: name -> sha256. Raises CheckpointError where they cannot be had, or are not the pinned ones.
+    files: name -> sha256. Raises CheckpointError if a download fails or a hash differs.
     """
     if all((directory / name).is_file() for name in ("vocab.json", "merges.txt", "tokenizer_config.json")):
         return
-    source = Path(os.environ.get(SOURCE_VARIABLE, "")) / PLACE
+    source = Path(os.environ.get(SOURCE_VARIABLE, "")) / UPSTREAM_DIRECTORY
     for name, sha256 in files.items():
         draft = directory / f".{name}.draft"
         if os.environ.get(SOURCE_VARIABLE) and (source / name).is_file():
             shutil.copyfile(source / name, draft)
         else:
             _download(f"{url}/{name}", draft)
-        found = hashlib.sha256(draft.read_bytes()).hexdigest()
-        if found != sha256:
+        digest = hashlib.sha256(draft.read_bytes()).hexdigest()
+        if digest != sha256:
             draft.unlink()
-            raise CheckpointError(f"{name} of the tokenizer has sha256 {found}; expected {sha256}: nothing was kept")
+            raise CheckpointError(f"{name} of the tokenizer has sha256 {digest}; expected {sha256}; it was not saved")
         draft.rename(directory / name)
 
 
@@ -82,6 +85,6 @@ def _download(url: str, target: Path) -> None:
     except (urllib.error.URLError, OSError) as error:
         target.unlink(missing_ok=True)
         raise CheckpointError(
-            f"the tokenizer cannot be downloaded from {url}: {error}; the weights are there: run the command again, or "
-            f"set {SOURCE_VARIABLE} to a checkout of Isaac-GR00T, whose files are taken instead"
+            f"the tokenizer cannot be downloaded from {url}: {error}; run the command again (weights are complete), or "
+            f"set {SOURCE_VARIABLE} to a checkout of Isaac-GR00T to use its files"
         ) from error

@@ -1,1 +1,1 @@
-"""Data sets as GR00T needs them: said, checked, downloaded."""
+"""Show, check and download data sets for GR00T."""

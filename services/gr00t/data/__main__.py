@@ -1,4 +1,4 @@
-"""`python -m services.gr00t.data --dataset NAME`: what is in a data set, and whether GR00T can learn from it."""
+"""`python -m services.gr00t.data --dataset NAME`: the contents of a data set, and whether GR00T can train on it."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.opening import find, open_dataset
 from vla_modelkit.data_download import fetch_data
 
-SIMULATED = "nvidia/PhysicalAI-Robotics-GR00T-X-Embodiment-Sim"  # NVIDIA's: a folder per robot and task
+SIMULATED = "nvidia/PhysicalAI-Robotics-GR00T-X-Embodiment-Sim"  # NVIDIA's: a directory per robot and task
 
 
 def published(name: str) -> tuple[str, str, str]:
-    """Returns (repository, folder in it, what the data set is called here). Raises ValueError for what is no name."""
+    """Return (repository, directory in it, local name of the data set). Raises ValueError for an invalid name."""
     parts = name.strip("/").split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise ValueError(f"--download {name!r} is no name on the hub; expected for example gr1_arms_only.CanSort")
+        raise ValueError(f"invalid name in --download {name!r}; expected for example gr1_arms_only.CanSort")
     if len(parts) == 1:
         return SIMULATED, name, name
     return "/".join(parts[:2]), "/".join(parts[2:]), parts[-1]
 
 
 def main() -> int:
-    """Does what the flags say; returns the exit code."""
+    """Download, check or describe a data set; return the exit code."""
     settings = tyro.cli(DataOptions, prog="data gr00t")
     if bool(settings.dataset) == bool(settings.download):
-        raise ValueError("name a data set with --dataset, or one to get with --download")
+        raise ValueError("give either --dataset NAME or --download NAME")
     if settings.embodiment:
         embodiment(settings.embodiment)
     directory = get(settings.download) if settings.download else find(settings.dataset)
-    wanted = settings.embodiment
+    robot = settings.embodiment
     if settings.check or settings.write_stats:
         return program.read(
-            directory, settings.check, False, settings.write_stats, lambda found: needs.check(found, wanted)
+            directory, settings.check, False, settings.write_stats, lambda findings: needs.check(findings, robot)
         )
     dataset = open_dataset(directory)
     program.read(directory)
     if isinstance(dataset, LeRobotDataset) and dataset.modality:
-        print(f"embodiments that it fits: {', '.join(needs.fitting(dataset)) or 'none of those here'}")
+        print(f"matching embodiments: {', '.join(needs.fitting(dataset)) or 'none of the lab'}")
     return program.read(directory, show=True)
 
 
 def get(name: str) -> Path:
-    """Downloads a data set onto the volume; returns its folder."""
-    repo, below, called = published(name)
-    directory = fetch_data(repo, below, Volume().datasets / called)
+    """Download a data set onto the volume and return its directory."""
+    repo, subdirectory, local_name = published(name)
+    directory = fetch_data(repo, subdirectory, Volume().datasets / local_name)
     print(f"data set: {shown(directory)}")
     return directory
 

@@ -1,4 +1,4 @@
-"""What GR00T N1.5 needs of a data set beside what every reader does, and which embodiments it fits."""
+"""Requirements of GR00T N1.5 on a data set, beyond those of every reader, and its matching embodiments."""
 
 from __future__ import annotations
 
@@ -11,60 +11,58 @@ from vla_datasets.checks import Findings
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 
-WIDTHS = {"state": 64, "action": 32}  # the network's numbers, at most
+WIDTHS = {"state": 64, "action": 32}  # the network's limits
 ANNOTATION = "annotation."
-WRITE = "GR00T's loader needs it: it names the parts of state and action, the videos and the instruction"
+MODALITY_REQUIRED = "GR00T's loader needs it: it names the parts of state and action, the videos and the instruction"
 
 
-def check(found: Findings, wanted: str | None) -> None:
-    """Adds what GR00T lacks in a data set; `wanted` is an embodiment that it must fit."""
-    if hdf5.files(found.directory):
-        found.add(".", "LIBERO's HDF5 files; GR00T needs LeRobot's layout: ./lab dataset NAME --format lerobot")
+def check(findings: Findings, robot: str | None) -> None:
+    """Add findings about missing fields; robot: name of an embodiment that the data set must fit."""
+    if hdf5.files(findings.directory):
+        findings.add(".", "LIBERO's HDF5 files; GR00T needs LeRobot's layout: ./lab dataset NAME --format lerobot")
         return
     try:
-        dataset = LeRobotDataset(found.directory)
+        dataset = LeRobotDataset(findings.directory)
     except DatasetError:
-        return  # told already
+        return  # reported already
     if dataset.modality is None:
-        found.add(metadata.MODALITY, f"is missing; {WRITE}")
+        findings.add(metadata.MODALITY, f"is missing; {MODALITY_REQUIRED}")
         return
     if not dataset.modality.get("annotation"):
-        text = (
-            "names no annotation; `./lab finetune` takes the instruction from task_index, upstream's loader needs one"
-        )
-        found.note(metadata.MODALITY, text)
+        text = "has no annotation; `./lab finetune` takes the instruction from task_index, upstream's loader needs one"
+        findings.note(metadata.MODALITY, text)
     for name, part in (dataset.modality.get("video") or {}).items():
-        _video(found, dataset, name, (part or {}).get("original_key") or name)
-    for text in misfits(dataset, embodiment(wanted)) if wanted else ():
-        found.add(metadata.MODALITY, f"embodiment {wanted}: {text}")
-    if not wanted and not fitting(dataset):
-        text = f"fits none of the embodiments here ({', '.join(shipped())})"
-        found.note(metadata.MODALITY, f"{text}; a new robot's is a JSON file, see docs/gr00t.md")
+        _video(findings, dataset, name, (part or {}).get("original_key") or name)
+    for text in misfits(dataset, embodiment(robot)) if robot else ():
+        findings.add(metadata.MODALITY, f"embodiment {robot}: {text}")
+    if not robot and not fitting(dataset):
+        text = f"matches none of the lab's embodiments ({', '.join(shipped())})"
+        findings.note(metadata.MODALITY, f"{text}; a new robot's is a JSON file, see docs/gr00t.md")
 
 
-def _video(found: Findings, dataset: LeRobotDataset, name: str, key: str) -> None:
+def _video(findings: Findings, dataset: LeRobotDataset, name: str, key: str) -> None:
     feature = dataset.features.get(key, {})
     old = "channel" in (feature.get("names") or ()) and "video.fps" in feature.get("video_info", {})
     new = {"video.channels", "video.fps"} <= feature.get("info", {}).keys()
     if feature and not (old or new):
         text = f"feature {key}: GR00T's loader needs names with 'channel' and video_info, or info, with video.fps"
-        found.add(metadata.INFO, text)
+        findings.add(metadata.INFO, text)
 
 
 def misfits(dataset: LeRobotDataset, robot: Embodiment) -> Iterator[str]:
-    """Yields what keeps a data set from being this robot's, in words."""
+    """Yield the differences between a data set and a robot, as messages."""
     modality: dict[str, Any] = dataset.modality or {}
-    wanted = {"video": robot.cameras.values(), "state": robot.state, "action": robot.action}
-    for kind, names in wanted.items():
-        there = modality.get(kind) or {}
-        missing = [name for name in names if name not in there]
+    needed = {"video": robot.cameras.values(), "state": robot.state, "action": robot.action}
+    for kind, names in needed.items():
+        available = modality.get(kind) or {}
+        missing = [name for name in names if name not in available]
         if missing:
-            yield f"{kind} {', '.join(missing)} missing; modality.json has {', '.join(there) or 'none'}"
+            yield f"{kind} {', '.join(missing)} missing; modality.json has {', '.join(available) or 'none'}"
         elif kind in WIDTHS:
-            yield from _too_wide(kind, [(names[name].normalization, there[name]) for name in names])
-    language, there = robot.language.removeprefix(ANNOTATION), modality.get("annotation") or {}
-    if there and language not in there:
-        yield f"annotation {language} missing; modality.json has {', '.join(there)}"
+            yield from _too_wide(kind, [(names[name].normalization, available[name]) for name in names])
+    language, available = robot.language.removeprefix(ANNOTATION), modality.get("annotation") or {}
+    if available and language not in available:
+        yield f"annotation {language} missing; modality.json has {', '.join(available)}"
 
 
 def _too_wide(kind: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:
@@ -78,5 +76,5 @@ def _too_wide(kind: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterator[st
 
 
 def fitting(dataset: LeRobotDataset) -> list[str]:
-    """Returns the shipped embodiments that a data set fits."""
+    """Return the shipped embodiments that match a data set."""
     return [name for name in shipped() if not any(misfits(dataset, embodiment(name)))]

@@ -1,1 +1,1 @@
-"""The network as seven ONNX modules with upstream's names and shapes, compared with torch; TensorRT where it is."""
+"""Export the network as seven ONNX modules with upstream's names and shapes, and build TensorRT engines of them."""

@@ -27,30 +27,32 @@ from vla_modelkit.weights import Safetensors
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exports and compares; returns 1 where a module differs from torch by more than its numbers explain."""
-    asked = tyro.cli(ExportOptions, prog="python -m services.gr00t.export", args=list(arguments))
-    found = find(asked.checkpoint)
-    config, dtype = load_config(found.directory), DTYPES[asked.dtype]
-    directory = Path(asked.out).expanduser() if asked.out else Volume().checkpoints / f"{found.directory.name}-onnx"
+    """Export the modules and compare them with torch. Raises ValueError if one differs more than its dtype explains."""
+    options = tyro.cli(ExportOptions, prog="python -m services.gr00t.export", args=list(arguments))
+    checkpoint = find(options.checkpoint)
+    config, dtype = load_config(checkpoint.directory), DTYPES[options.dtype]
+    directory = (
+        Path(options.out).expanduser() if options.out else Volume().checkpoints / f"{checkpoint.directory.name}-onnx"
+    )
     directory.mkdir(parents=True, exist_ok=True)
     require_space(directory, 2 * weight_bytes(config, dtype))
-    exported, views = cut(found, config, dtype, asked.embodiment)
+    exported, views = cut(checkpoint, config, dtype, options.embodiment)
     rows = []
-    for one in exported:
-        path = measuring.export(one, directory)
-        rows.append(measuring.measure(one, path))
-        print(f"{one.file}.onnx: {_megabytes(path):.1f} MB, apart by {rows[-1].apart:.1e}", flush=True)
+    for part in exported:
+        path = measuring.export(part, directory)
+        rows.append(measuring.measure(part, path))
+        print(f"{part.file}.onnx: {_megabytes(path):.1f} MB, apart by {rows[-1].apart:.1e}", flush=True)
     show(rows)
     script = tensorrt.write_script(directory, exported, views)
     print(f"files: {shown(directory)}")
-    if wrong := [row for row in rows if not row.apart <= LIMITS[dtype]]:
-        advice = "try --dtype fp32" if asked.dtype == "fp16" else "its files are not to be used"
+    if failed := [row for row in rows if not row.apart <= LIMITS[dtype]]:
+        advice = "try --dtype fp32" if options.dtype == "fp16" else "do not use its files"
         raise ValueError(
-            f"{wrong[0].file} differs from torch by {wrong[0].apart:.2g} of its largest number; expected at most "
-            f"{LIMITS[dtype]:g} in {asked.dtype}: {advice}"
+            f"{failed[0].file} differs from torch by {failed[0].apart:.2g} of its largest number; expected at most "
+            f"{LIMITS[dtype]:g} in {options.dtype}: {advice}"
         )
     if (program := tensorrt.trtexec()) is None:
-        print(f"TensorRT is not installed here (no trtexec), so no engines were built; where it is: {shown(script)}")
+        print(f"TensorRT is not installed here (no trtexec); on a machine that has it run {shown(script)}")
         return 0
     tensorrt.build(program, directory, exported, views)
     print(f"TensorRT engines: {shown(directory / 'engines')}")
@@ -58,18 +60,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def cut(
-    found: CheckpointDirectory, config: ModelConfig, dtype: torch.dtype, embodiment: str = ""
+    checkpoint: CheckpointDirectory, config: ModelConfig, dtype: torch.dtype, embodiment: str = ""
 ) -> tuple[tuple[Exported, ...], int]:
-    """Returns a checkpoint's modules on the CPU, and how many pictures its robot has."""
-    one = found.embodiment(embodiment)
-    views = len(one.cameras)
-    text = len(Prompts(tokenizer.load(found.directory), views, config.patches).ids(INSTRUCTION))
-    model = load_model(config, Safetensors(found.directory), torch.device("cpu"), dtype, "eager")
-    return modules(model, views, text, dtype, one.projector), views
+    """Return a checkpoint's modules on the CPU, and the number of its robot's images."""
+    robot = checkpoint.embodiment(embodiment)
+    views = len(robot.cameras)
+    text = len(Prompts(tokenizer.load(checkpoint.directory), views, config.patches).ids(INSTRUCTION))
+    model = load_model(config, Safetensors(checkpoint.directory), torch.device("cpu"), dtype, "eager")
+    return modules(model, views, text, dtype, robot.projector), views
 
 
 def show(rows: Sequence[Measured]) -> None:
-    """Prints a line for each module."""
+    """Print a line for each module."""
     table = Table(
         "module", "torch, ms", "onnxruntime, ms", "largest difference", "cosine", title="one observation, CPU"
     )

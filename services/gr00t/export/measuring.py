@@ -1,4 +1,4 @@
-"""ONNX files written, run in onnxruntime beside torch, and compared."""
+"""Write ONNX files, run them in onnxruntime, and compare output and time with torch."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ class Measured:
     onnx_ms: float
 
 
-def export(one: Exported, directory: Path) -> Path:
-    """Writes a module's file and returns its path; a large one's weights lie beside it."""
-    path = directory / f"{one.file}.onnx"
+def export(part: Exported, directory: Path) -> Path:
+    """Write a module's ONNX file and return its path; large weights are in a second file next to it."""
+    path = directory / f"{part.file}.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the tracer, about shapes that the comparison covers
         torch.onnx.export(
-            one.module, tuple(one.inputs.values()), str(path), dynamo=False, opset_version=OPSET,
-            do_constant_folding=True, input_names=list(one.inputs), output_names=[one.output], dynamic_axes=one.axes,
+            part.module, tuple(part.inputs.values()), str(path), dynamo=False, opset_version=OPSET,
+            do_constant_folding=True, input_names=list(part.inputs), output_names=[part.output], dynamic_axes=part.axes,
         )  # fmt: skip
     return path
 
 
-def measure(one: Exported, path: Path, rounds: int = ROUNDS) -> Measured:
-    """Returns how a file that was written compares with its module."""
+def measure(part: Exported, path: Path, rounds: int = ROUNDS) -> Measured:
+    """Compare an ONNX file with its torch module."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    given = {name: value.numpy() for name, value in one.inputs.items()}
+    inputs = {name: value.numpy() for name, value in part.inputs.items()}
     with torch.inference_mode():
-        ours = one.module(*one.inputs.values()).float().numpy()
-        torch_ms = _median_ms(lambda: one.module(*one.inputs.values()), rounds)
-    theirs = session.run([one.output], given)[0].astype(np.float32)
-    onnx_ms = _median_ms(lambda: session.run([one.output], given), rounds)
-    return Measured(one.file, *compared(ours, theirs), torch_ms, onnx_ms)
+        torch_output = part.module(*part.inputs.values()).float().numpy()
+        torch_ms = _median_ms(lambda: part.module(*part.inputs.values()), rounds)
+    onnx_output = session.run([part.output], inputs)[0].astype(np.float32)
+    onnx_ms = _median_ms(lambda: session.run([part.output], inputs), rounds)
+    return Measured(part.file, *compared(torch_output, onnx_output), torch_ms, onnx_ms)
 
 
-def compared(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Returns the largest difference, relative to the largest number of `ours`, and the cosine between the two."""
-    apart = float(np.abs(ours - theirs).max() / max(float(np.abs(ours).max()), 1e-12))
-    return apart, float((ours * theirs).sum() / (np.linalg.norm(ours) * np.linalg.norm(theirs) + 1e-12))
+def compared(expected: np.ndarray, actual: np.ndarray) -> tuple[float, float]:
+    """Return the largest difference, relative to the largest number of `expected`, and the cosine of the two."""
+    apart = float(np.abs(expected - actual).max() / max(float(np.abs(expected).max()), 1e-12))
+    return apart, float((expected * actual).sum() / (np.linalg.norm(expected) * np.linalg.norm(actual) + 1e-12))
 
 
 def _median_ms(work: Callable[[], object], rounds: int) -> float:

@@ -1,6 +1,6 @@
-"""The network cut into seven modules, with the names and shapes that upstream's deployment scripts give them.
+"""The network split into seven modules, with the names and shapes of upstream's deployment scripts.
 
-What stands between them stays in torch: token embeddings, the linear layer behind the vision tower, position and
+The operations between them stay in torch: token embeddings, the linear layer after the vision tower, position and
 future tokens, the Euler steps. Source: Isaac-GR00T at 4af2b622, deployment_scripts/export_onnx.py.
 """
 
@@ -75,7 +75,7 @@ class ActionDecoder(Head):
 
 @dataclass(frozen=True)
 class Exported:
-    """One module: its file without a suffix, inputs by name as it takes them, and which of their axes may vary.
+    """A module to export: its file without suffix, example inputs in order, and the axes of variable size.
 
     axes: input or output -> axis -> its name in the file.
     """
@@ -88,37 +88,37 @@ class Exported:
 
 
 def modules(model: Gr00t, views: int, text: int, dtype: torch.dtype, robot: int = 0) -> tuple[Exported, ...]:
-    """Returns the seven with made-up inputs for one observation of `views` pictures and `text` prompt tokens."""
+    """Return the seven modules with random inputs for one observation of `views` images and `text` prompt tokens."""
     config, head = model.config, model.config.head
-    side, draw = config.vision["image_size"], torch.Generator().manual_seed(0)
+    side, generator = config.vision["image_size"], torch.Generator().manual_seed(0)
     tokens = 1 + head.future_tokens + head.horizon
     features = head.features
 
     def noise(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=draw).to(dtype)
+        return torch.randn(shape, generator=generator).to(dtype)
 
-    own, when = torch.tensor([robot]), torch.tensor([head.time_buckets // 2])
-    places = torch.arange(config.patches).expand(views, -1)
-    batch, both = {0: "batch_size"}, {0: "batch_size", 1: "sequence_length"}
-    named = f"_{NAMES[dtype]}"
-    made = (
-        (f"eagle2/vit{named}", Vit, {"pixel_values": noise(views, 3, side, side), "position_ids": places},
+    robot_id, timestep = torch.tensor([robot]), torch.tensor([head.time_buckets // 2])
+    position_ids = torch.arange(config.patches).expand(views, -1)
+    batch, sequence = {0: "batch_size"}, {0: "batch_size", 1: "sequence_length"}
+    suffix = f"_{NAMES[dtype]}"
+    specs = (
+        (f"eagle2/vit{suffix}", Vit, {"pixel_values": noise(views, 3, side, side), "position_ids": position_ids},
          "vit_embeds", {}),
-        (f"eagle2/llm{named}", Llm, {"inputs_embeds": noise(1, text, features),
+        (f"eagle2/llm{suffix}", Llm, {"inputs_embeds": noise(1, text, features),
          "attention_mask": torch.ones(1, text, dtype=torch.int64)}, "embeddings",
-         {"inputs_embeds": both, "attention_mask": both, "embeddings": both}),
+         {"inputs_embeds": sequence, "attention_mask": sequence, "embeddings": sequence}),
         ("action_head/vlln_vl_self_attention", VllnVlSelfAttention, {"backbone_features": noise(1, text, features)},
-         "output", {"backbone_features": both, "output": both}),
-        ("action_head/state_encoder", StateEncoder, {"state": noise(1, 1, head.state_dim), "embodiment_id": own},
+         "output", {"backbone_features": sequence, "output": sequence}),
+        ("action_head/state_encoder", StateEncoder, {"state": noise(1, 1, head.state_dim), "embodiment_id": robot_id},
          "output", {}),
         ("action_head/action_encoder", ActionEncoder, {"actions": noise(1, head.horizon, head.action_dim),
-         "timesteps_tensor": when, "embodiment_id": own}, "output", {}),
-        (f"action_head/DiT{named}", DiT, {"sa_embs": noise(1, tokens, head.width),
-         "vl_embs": noise(1, text, features), "timesteps_tensor": when}, "output", {"vl_embs": both}),
+         "timesteps_tensor": timestep, "embodiment_id": robot_id}, "output", {}),
+        (f"action_head/DiT{suffix}", DiT, {"sa_embs": noise(1, tokens, head.width),
+         "vl_embs": noise(1, text, features), "timesteps_tensor": timestep}, "output", {"vl_embs": sequence}),
         ("action_head/action_decoder", ActionDecoder, {"model_output": noise(1, tokens, head.dit_out),
-         "embodiment_id": own}, "output", {}),
+         "embodiment_id": robot_id}, "output", {}),
     )  # fmt: skip
     return tuple(
-        Exported(file, kind(model).eval(), given, out, {name: axes.get(name, batch) for name in (*given, out)})
-        for file, kind, given, out, axes in made
+        Exported(file, kind(model).eval(), inputs, out, {name: axes.get(name, batch) for name in (*inputs, out)})
+        for file, kind, inputs, out, axes in specs
     )

@@ -1,1 +1,1 @@
-"""The network, under the published checkpoint's keys: pictures and prompt to features, features to actions."""
+"""The network, under the published checkpoint's keys: images and prompt to features, features to actions."""

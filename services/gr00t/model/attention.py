@@ -1,4 +1,4 @@
-"""Which attention the backbone runs: flash-attn where it can, else torch's SDPA. The head's is SDPA always."""
+"""Choose the backbone's attention: flash-attn if available, else torch's SDPA. The head always uses SDPA."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ KINDS = ("auto", "sdpa", "flash")
 
 @dataclass(frozen=True)
 class Attention:
-    """`kind` is "flash" or "sdpa" (torch's own kernels); `reason` says why not flash, in words, or is empty."""
+    """`kind` is "flash" or "sdpa" (torch's own kernels); `reason` says why flash is not used, or is empty."""
 
     kind: str
     reason: str = ""
 
     @property
     def implementation(self) -> str:
-        """What transformers calls it."""
+        """Its name in transformers."""
         return {"flash": "flash_attention_2"}.get(self.kind, self.kind)
 
 
-def choose(wanted: str, device: str, dtype: torch.dtype | None = None) -> Attention:
-    """Returns the attention for a device ("cpu", "cuda", "cuda:1"). Raises ValueError where `wanted` cannot be had."""
-    if wanted not in KINDS:
-        raise ValueError(f"attention {wanted!r} is unknown; expected one of {', '.join(KINDS)}")
-    if wanted == "sdpa":
-        return Attention("sdpa", "asked for")
+def choose(requested: str, device: str, dtype: torch.dtype | None = None) -> Attention:
+    """Return the attention for a device ("cpu", "cuda", "cuda:1"). Raises ValueError if "flash" is not available."""
+    if requested not in KINDS:
+        raise ValueError(f"attention {requested!r} not found; expected one of {', '.join(KINDS)}")
+    if requested == "sdpa":
+        return Attention("sdpa", "requested")
     obstacle = flash_obstacle(device, dtype)
     if obstacle is None:
         return Attention("flash")
-    if wanted == "flash":
+    if requested == "flash":
         raise ValueError(
-            f"attention 'flash' cannot be had: {obstacle}; leave VLALAB_GR00T_ATTENTION at auto, or build the image "
+            f"attention 'flash' is not available: {obstacle}; leave VLALAB_GR00T_ATTENTION at auto, or build the image "
             "with FLASH_ATTN=prebuilt and run it on a GPU"
         )
     return Attention("sdpa", obstacle)

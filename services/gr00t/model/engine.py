@@ -1,4 +1,4 @@
-"""Batches of observations to action chunks: one pass over pictures, prompt, and the flow's Euler steps."""
+"""Batches of observations to action chunks: one pass over images, prompt, and the flow's Euler steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TEXT_TOKENS = 64  # of an instruction for which passes are captured; LIBERO's lo
 
 @dataclass(frozen=True)
 class Prepared:
-    """One observation as the network takes it.
+    """Network inputs of one observation.
 
-    pictures uint8 [V, S, S, 3]; ids of the prompt; state float32 [n], n at most the network's.
+    images uint8 [V, S, S, 3]; ids of the prompt; state float32 [n], n at most the network's.
     """
 
     pictures: np.ndarray
@@ -32,8 +32,8 @@ class Prepared:
 class Engine:
     """Runs one network for one robot. Not thread-safe: one thread loads and uses it.
 
-    robot         whose encoders and decoder
-    places        where in every prompt the pictures' tokens lie
+    robot         index of its encoders and decoder
+    image_positions  indices of the image tokens in every prompt
     steps         Euler steps
     fixed_shapes  pads batch and prompt to a few sizes, each captured as a CUDA graph in `warm_up`; on a CPU a batch is
                   padded to its longest prompt
@@ -43,25 +43,25 @@ class Engine:
         self,
         model: Gr00t,
         robot: int,
-        places: np.ndarray,
+        image_positions: np.ndarray,
         steps: int,
         max_batch: int = 16,
         fixed_shapes: bool | None = None,
     ):
         if not 1 <= max_batch <= BATCHES[-1]:
-            raise ValueError(f"max_batch is {max_batch}; expected 1 to {BATCHES[-1]}")
+            raise ValueError(f"max_batch must be in [1, {BATCHES[-1]}], got {max_batch}")
         self.model, self.robot, self.max_batch = model, robot, max_batch
         self.device = model.action_head.vlln.weight.device
         self.fixed_shapes = self.device.type == "cuda" if fixed_shapes is None else fixed_shapes
         self.runner = CudaGraphs() if self.fixed_shapes and self.device.type == "cuda" else Eager()
         self._eager, self._captured = Eager(), set()
-        self._places = torch.as_tensor(places, device=self.device)
+        self._image_positions = torch.as_tensor(image_positions, device=self.device)
         with torch.inference_mode():
             self._moments = model.action_head.moments(steps)
 
     @torch.inference_mode()
     def infer(self, rows: Sequence[Prepared], noise: Tensor) -> np.ndarray:
-        """Returns normalised actions float32 [B, H, A]. noise: float32 [B, H, A]; 1 <= B <= max_batch."""
+        """Return normalised actions, float32 [B, H, A]. noise: float32 [B, H, A]; 1 <= B <= max_batch."""
         if not 1 <= len(rows) <= self.max_batch:
             raise ValueError(f"{len(rows)} observations; expected 1 to {self.max_batch}")
         count, text = self._shape(rows)
@@ -72,13 +72,13 @@ class Engine:
             state[index, : len(row.state)] = row.state
         noise = torch.cat((noise, noise[:1].expand(count - len(rows), -1, -1)))
         inputs = [images, ids, *([] if lengths is None else [lengths]), state, noise]
-        tensors = [torch.as_tensor(one).to(self.device, non_blocking=True) for one in inputs]
+        tensors = [torch.as_tensor(array).to(self.device, non_blocking=True) for array in inputs]
         return self._run(count, text, lengths is not None, tensors)[: len(rows)].cpu().numpy()
 
     def warm_up(self, prompt: Sequence[int]) -> None:
-        """Runs, and on a GPU captures, every shape that usual requests have. prompt: ids of a short one."""
+        """Run, and on a GPU capture, every shape of usual requests. prompt: ids of a short one."""
         side, head = self.model.config.vision["image_size"], self.model.config.head
-        views = len(self._places) // self.model.config.patches
+        views = len(self._image_positions) // self.model.config.patches
         longest = len(prompt) + TEXT_TOKENS
         sizes = [size for size in BATCHES if size < self.max_batch] + [self.max_batch]
         for count in sizes if self.fixed_shapes else [1]:
@@ -89,7 +89,7 @@ class Engine:
                 self.infer([row] * count, torch.zeros(count, head.horizon, head.action_dim))
 
     def _shape(self, rows: Sequence[Prepared]) -> tuple[int, int]:
-        """Returns to how many rows and to how many tokens a batch is padded."""
+        """Return the padded size of a batch: rows, tokens."""
         longest = max(len(row.ids) for row in rows)
         if not self.fixed_shapes:
             return len(rows), longest
@@ -97,7 +97,7 @@ class Engine:
         return min(count, self.max_batch), -(-longest // PROMPT_STEP) * PROMPT_STEP
 
     def _prompts(self, rows: Sequence[Prepared], count: int, text: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Returns ids [count, text], and their lengths where shapes are fixed or a row is padded."""
+        """Return ids [count, text], and their lengths if shapes are fixed or a row is padded."""
         lengths = np.array([len(row.ids) for row in rows])
         ids = np.zeros((len(rows), text), np.int64)
         for index, row in enumerate(rows):
@@ -108,12 +108,12 @@ class Engine:
     def _run(self, count: int, text: int, masked: bool, tensors: list[Tensor]) -> Tensor:
         def step(images: Tensor, ids: Tensor, *more: Tensor) -> tuple[Tensor]:
             lengths, (state, noise) = (more[0], more[1:]) if masked else (None, more)
-            return (self.model(images, ids, lengths, self._places, state, noise, self.robot, self._moments),)
+            return (self.model(images, ids, lengths, self._image_positions, state, noise, self.robot, self._moments),)
 
         runner = self.runner if (count, text) in self._captured else self._eager
         return runner.run((count, text), step, *tensors)[0]
 
 
 def _padded(rows: np.ndarray, count: int) -> np.ndarray:
-    """Returns `count` rows: those given, then the first one again."""
+    """Return `count` rows: `rows`, padded with copies of the first."""
     return np.concatenate((rows, np.repeat(rows[:1], count - len(rows), axis=0)))

@@ -1,7 +1,7 @@
-"""The whole network: pictures and a prompt through the Eagle backbone to features, those through the head to actions.
+"""The network: images and a prompt through the Eagle backbone to features, features through the head to actions.
 
-    pictures uint8 [B, V, S, S, 3] -> SigLIP -> a linear layer -> 256 tokens each
-    prompt ids [B, T], pictures' tokens in their places -> the first 12 layers of Qwen3 -> features [B, T, C]
+    images uint8 [B, V, S, S, 3] -> SigLIP -> a linear layer -> 256 tokens each
+    prompt ids [B, T], image tokens inserted -> the first 12 layers of Qwen3 -> features [B, T, C]
 
 SigLIP and Qwen3 are transformers' own classes. Attribute names are the published checkpoint's keys.
 """
@@ -17,7 +17,7 @@ from services.gr00t.checkpoint.config import ModelConfig
 from services.gr00t.model.head import ActionHead, Moment
 
 HALF = 127.5  # (pixel / 255 - 0.5) / 0.5 = (pixel - 127.5) / 127.5
-# Keys that published checkpoints hold and that no feature depends on: the language model's head, SigLIP's pooling.
+# Keys of published checkpoints that features do not depend on: the language model's head, SigLIP's pooling.
 UNUSED = ("backbone.eagle_model.language_model.lm_head.", "backbone.eagle_model.vision_model.vision_model.head.")
 
 
@@ -35,15 +35,15 @@ class Eagle(nn.Module):
         text = AutoModel.from_config(Qwen3Config(**config.text), attn_implementation=attention)
         self.language_model = nn.ModuleDict({"model": text})
 
-    def forward(self, images: Tensor, ids: Tensor, places: Tensor) -> Tensor:
-        """Returns features [B, T, C]. places: int [V * patches], where in every prompt the pictures' tokens lie."""
+    def forward(self, images: Tensor, ids: Tensor, image_positions: Tensor) -> Tensor:
+        """Return features [B, T, C]. image_positions: int [V * patches], indices of image tokens in every prompt."""
         language = self.language_model["model"]
         embedded = language.embed_tokens(ids)
         seen = self.mlp1(self.see(images.flatten(0, 1))).view(len(ids), -1, embedded.shape[-1])
-        return language(inputs_embeds=embedded.index_copy(1, places, seen), use_cache=False).last_hidden_state
+        return language(inputs_embeds=embedded.index_copy(1, image_positions, seen), use_cache=False).last_hidden_state
 
     def see(self, images: Tensor) -> Tensor:
-        """Returns SigLIP's features [N, patches, D] of pictures uint8 [N, S, S, 3].
+        """Return SigLIP's features [N, patches, D] of images uint8 [N, S, S, 3].
 
         Its first layer is a convolution whose stride is its size: a linear layer over each patch's pixels, which a CPU
         does a hundred times as fast in bfloat16. In float32 the bits of the convolution are kept.
@@ -68,28 +68,28 @@ class Gr00t(nn.Module):
         self.backbone = nn.ModuleDict({"eagle_model": Eagle(config, attention)})
         self.action_head = ActionHead(config.head)
 
-    def features(self, images: Tensor, ids: Tensor, places: Tensor) -> Tensor:
-        """Returns the backbone's features [B, T, C]; see `Eagle.forward`."""
-        return self.backbone["eagle_model"](images, ids, places)
+    def features(self, images: Tensor, ids: Tensor, image_positions: Tensor) -> Tensor:
+        """Return the backbone's features [B, T, C]; see `Eagle.forward`."""
+        return self.backbone["eagle_model"](images, ids, image_positions)
 
     def forward(
         self,
         images: Tensor,
         ids: Tensor,
         lengths: Tensor | None,
-        places: Tensor,
+        image_positions: Tensor,
         state: Tensor,
         noise: Tensor,
         robot: int,
         moments: list[Moment],
     ) -> Tensor:
-        """Returns normalised actions float32 [B, H, A].
+        """Return normalised actions float32 [B, H, A].
 
         lengths: int [B], how much of each row of `ids` is prompt; what follows is padding, which causal attention
-        never looks at and which is hidden from the head's. None: no row is padded.
+        does not attend to and which is masked in the head's. None: no row is padded.
         """
         visible = None
         if lengths is not None:
             visible = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])[:, None, None]
-        seen = self.action_head.mix(self.features(images, ids, places), visible)
+        seen = self.action_head.mix(self.features(images, ids, image_positions), visible)
         return self.action_head.act(seen, state.to(seen.dtype), noise, robot, moments, visible)

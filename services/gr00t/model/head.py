@@ -80,8 +80,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, context: KeysValues | None = None, visible: Tensor | None = None) -> Tensor:
         keys, values = self.keys_values(x) if context is None else context
-        found = F.scaled_dot_product_attention(self._split(self.to_q(x)), keys, values, attn_mask=visible)
-        out = self.to_out[0](found.transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(self._split(self.to_q(x)), keys, values, attn_mask=visible)
+        out = self.to_out[0](attended.transpose(1, 2).flatten(2))
         # twice, as upstream: in its attention, and in the block behind it
         return F.dropout(F.dropout(out, self.dropout), self.dropout) if self.training else out
 
@@ -181,7 +181,7 @@ class Dit(nn.Module):
 
 @dataclass(frozen=True)
 class Moment:
-    """What a time of the flow means to the network, whatever is observed.
+    """Network inputs that depend on the flow's time alone, not on the observation.
 
     wave [width] for the action encoder; modulations [2 * width] of each block; out [2 * width] of the last norm. In
     training each sample has a time of its own: [B, 1, …].
@@ -209,21 +209,21 @@ class ActionHead(nn.Module):
         self.vl_self_attention = nn.ModuleDict({"transformer_blocks": nn.ModuleList(mixers)})
 
     def mix(self, features: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Returns what the DiT attends to, [B, S, C]. visible: bool [B, 1, 1, S], False where a prompt is padding."""
+        """Return the features that the DiT attends to, [B, S, C]. visible: bool [B, 1, 1, S], False for padding."""
         x = self.vlln(features)
         for block in self.vl_self_attention["transformer_blocks"]:
             x = block(x, visible)
         return x
 
     def moment(self, times: Tensor) -> Moment:  # int [...], in buckets
-        """Returns what times mean to the network; the same for every observation."""
+        """Return the time-dependent inputs; they are the same for every observation."""
         encoded, half = self.model.timestep_encoder(times), self.config.width // 2
         wave = torch.cat(waves(times, half, half), dim=-1).to(encoded.dtype)
         by_block = [block.norm1.modulation(encoded) for block in self.model.transformer_blocks]
         return Moment(wave, by_block, self.model.proj_out_1(F.silu(encoded)))
 
     def moments(self, steps: int) -> list[Moment]:
-        """Returns what each of `steps` Euler steps needs to know of its time."""
+        """Return the time-dependent inputs of each of `steps` Euler steps."""
         buckets = self.config.time_buckets
         times = torch.tensor([int(step / steps * buckets) for step in range(steps)], device=self.vlln.weight.device)
         every = self.moment(times)
@@ -241,7 +241,7 @@ class ActionHead(nn.Module):
         contexts: list[KeysValues | None],
         visible: Tensor | None = None,
     ) -> Tensor:
-        """Returns the flow's velocity [B, H, A] at noisy actions [B, H, A]; contexts: of `contexts`."""
+        """Return the flow's velocity [B, H, A] at noisy actions [B, H, A]; contexts: of `contexts`."""
         tokens = self.action_encoder(actions, moment.wave, robot)
         tokens = tokens + self.position_embedding.weight[: tokens.shape[1]]
         future = self.future_tokens.weight.expand(len(tokens), -1, -1)
@@ -249,7 +249,7 @@ class ActionHead(nn.Module):
         return self.action_decoder(out[:, -tokens.shape[1] :], robot)
 
     def contexts(self, seen: Tensor) -> list[KeysValues | None]:
-        """Returns keys and values [B, heads, S, head_dim] of the features for each block that looks at them."""
+        """Return keys and values [B, heads, S, head_dim] of the features for each cross-attention block."""
         return [block.attn1.keys_values(seen) if block.crosses else None for block in self.model.transformer_blocks]
 
     def act(
@@ -261,7 +261,7 @@ class ActionHead(nn.Module):
         moments: list[Moment],
         visible: Tensor | None = None,
     ) -> Tensor:
-        """Returns the normalised actions, float32 [B, H, A].
+        """Return the normalised actions, float32 [B, H, A].
 
         seen [B, S, C] of `mix`; state [B, state_dim]; noise float32 [B, H, A]; robot: whose encoders; moments: one per
         Euler step. Keys and values of the features are made once: the steps do not change them. The flow is
@@ -275,17 +275,17 @@ class ActionHead(nn.Module):
 
 
 def modulated(x: Tensor, scale: Tensor, shift: Tensor, eps: float = _EPS) -> Tensor:
-    """Returns the layer norm of x with a scale and a shift from outside."""
+    """Return the layer norm of x with a given scale and shift."""
     return plain_norm(x, eps) * (1 + scale) + shift
 
 
 def plain_norm(x: Tensor, eps: float = _EPS) -> Tensor:
-    """Returns the layer norm of x without weights. int: an exported module's norm has one size."""
+    """Return the layer norm of x without weights. int: an exported module's norm has one size."""
     return F.layer_norm(x, (int(x.shape[-1]),), eps=eps)
 
 
 def waves(times: Tensor, count: int, base: int) -> tuple[Tensor, Tensor]:
-    """Returns sines and cosines float32 [..., count] of the times at frequencies from 1 to 1 / 10000."""
+    """Return sines and cosines float32 [..., count] of the times at frequencies from 1 to 1 / 10000."""
     frequencies = torch.exp(torch.arange(count, device=times.device) * (-math.log(10000.0) / base))
     angles = times[..., None].float() * frequencies
     return angles.sin(), angles.cos()

@@ -1,4 +1,4 @@
-"""Weights into the network: by name, checked before anything is read."""
+"""Load weights into the network by name; names and shapes are checked before anything is read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vla_modelkit.weights import Source, check_names
 
 
 def shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
-    """Returns name -> shape of every tensor of the network."""
+    """Return name -> shape of every tensor of the network."""
     return {name: tuple(parameter.shape) for name, parameter in _empty(config, "sdpa").named_parameters()}
 
 
 def load_model(config: ModelConfig, source: Source, device: torch.device, dtype: torch.dtype, attention: str) -> Gr00t:
-    """Returns the network with a checkpoint's weights. attention: as transformers calls it.
+    """Return the network with a checkpoint's weights. attention: its name in transformers.
 
-    Raises CheckpointError where names or shapes are not those that config.json asks for.
+    Raises CheckpointError if names or shapes differ from those of config.json.
     """
     model = _empty(config, attention)
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -30,7 +30,7 @@ def load_model(config: ModelConfig, source: Source, device: torch.device, dtype:
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Returns how many bytes the weights take."""
+    """Return the size of the weights in bytes."""
     return sum(torch.Size(shape).numel() for shape in shapes(config).values()) * dtype.itemsize
 
 

@@ -1,1 +1,1 @@
-"""From an observation to what the network takes, and from its output to the robot's numbers."""
+"""Convert observations to network inputs, and network outputs to the robot's units."""

@@ -1,4 +1,4 @@
-"""State and action between the robot's units and the network's, by a checkpoint's statistics.
+"""Convert state and action between the robot's units and the network's, with a checkpoint's statistics.
 
 min_max: [min, max] -> [-1, 1], and 0 where they are equal; mean_std; q99: [q01, q99] -> [-1, 1], clipped;
 binary: x > 0.5; sin_cos: sines, then cosines. A rotation is converted before it is normalised.
@@ -22,11 +22,11 @@ NEEDS = {"min_max": ("min", "max"), "mean_std": ("mean", "std"), "q99": ("q01", 
 
 @dataclass(frozen=True)
 class Channel:
-    """One named part of a state or an action, and the way to the network's numbers and back.
+    """A named part of a state or an action, and its conversion to the network's numbers and back.
 
     size      numbers in the robot's units
-    rotation  (in the data, in the network), where they differ
-    low, high float64 [n], of the normalization, where it has them
+    rotation  (in the data, in the network), if they differ
+    low, high float64 [n], of the normalization, if it has them
     """
 
     name: str
@@ -43,7 +43,7 @@ class Channel:
         return 2 * size if self.normalization == "sin_cos" else size
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Returns the network's numbers [..., width] for the robot's [..., size], in their dtype."""
+        """Return the network's numbers [..., width] for the robot's [..., size], in their dtype."""
         if self.rotation:
             values = rotations.convert(values, *self.rotation)
         if self.normalization == "none":
@@ -55,7 +55,7 @@ class Channel:
         return self._normalise(values, self.low.astype(values.dtype), self.high.astype(values.dtype))
 
     def decode(self, values: np.ndarray) -> np.ndarray:
-        """Returns the robot's numbers for the network's, in their dtype."""
+        """Return the robot's numbers for the network's, in their dtype."""
         if self.normalization == "binary":
             values = (values > 0.5).astype(values.dtype)
         elif self.normalization != "none":
@@ -75,56 +75,56 @@ class Channel:
 
 
 def channels(kind: str, parts: Mapping[str, Transform], metadata: Mapping[str, Any]) -> tuple[Channel, ...]:
-    """Returns the channels of a state or an action with the sizes and statistics of a checkpoint.
+    """Return the channels of a state or an action with the sizes and statistics of a checkpoint.
 
-    kind: "state" or "action". metadata: the embodiment's part of metadata.json. Raises CheckpointError where it lacks a
-    name or a statistic, or where a transform does not fit what it says.
+    kind: "state" or "action". metadata: the embodiment's part of metadata.json. Raises CheckpointError for a missing
+    name or statistic, or a transform that does not fit.
     """
     return tuple(_channel(kind, name, part, metadata) for name, part in parts.items())
 
 
 def _channel(kind: str, name: str, part: Transform, metadata: Mapping[str, Any]) -> Channel:
     entry = modality(metadata, kind, name)
-    size, held = int(entry["shape"][0]), entry.get("rotation_type")
-    rotation = _rotation(kind, name, part, held)
+    size, stored_rotation = int(entry["shape"][0]), entry.get("rotation_type")
+    rotation = _rotation(kind, name, part, stored_rotation)
     if part.normalization not in NEEDS:
         return Channel(name, size, part.normalization, rotation)
     if rotation:
         low, high = _range(kind, name, part, entry)
     else:
         if not entry.get("continuous", True):
-            raise CheckpointError(f"{kind} {name!r} is not continuous; its normalization has to be 'binary'")
+            raise CheckpointError(f"{kind} {name!r} is not continuous; its normalization must be 'binary'")
         low, high = _statistics(kind, name, part.normalization, size, metadata)
     return Channel(name, size, part.normalization, rotation, low, high)
 
 
 def modality(metadata: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
-    """Returns what metadata.json says of one camera, state or action. Raises CheckpointError where it lacks it."""
-    known = metadata.get("modalities", {}).get(kind, {})
-    if name not in known:
+    """Return the entry of a camera, state or action in metadata.json. Raises CheckpointError if it is missing."""
+    entries = metadata.get("modalities", {}).get(kind, {})
+    if name not in entries:
         raise CheckpointError(
-            f"the checkpoint's metadata has no {kind} {name!r} (it has {', '.join(known) or 'none'}); "
+            f"the checkpoint's metadata has no {kind} {name!r} (it has {', '.join(entries) or 'none'}); "
             "choose the embodiment that it was trained with: VLALAB_GR00T_EMBODIMENT"
         )
-    return known[name]
+    return entries[name]
 
 
-def _rotation(kind: str, name: str, part: Transform, held: str | None) -> tuple[str, str] | None:
-    if not part.rotation or part.rotation == held:
+def _rotation(kind: str, name: str, part: Transform, source: str | None) -> tuple[str, str] | None:
+    if not part.rotation or part.rotation == source:
         return None
-    if held not in ROTATIONS:
+    if source not in ROTATIONS:
         raise CheckpointError(
-            f"{kind} {name!r} is to become {part.rotation!r}, and the checkpoint's metadata says of it rotation_type "
-            f"{held!r}; expected one of {', '.join(ROTATIONS)}"
+            f"{kind} {name!r} cannot be converted to {part.rotation!r}: the checkpoint's metadata has rotation_type "
+            f"{source!r}; expected one of {', '.join(ROTATIONS)}"
         )
-    return held, part.rotation
+    return source, part.rotation
 
 
 def _range(kind: str, name: str, part: Transform, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bounds that a rotation has by its representation."""
+    """Return the bounds of a rotation's representation."""
     if not entry.get("absolute", True) or part.normalization != "min_max":
         raise CheckpointError(
-            f"{kind} {name!r} is a rotation that is converted; only absolute ones can be normalised, by 'min_max'"
+            f"{kind} {name!r} is a converted rotation; only absolute ones can be normalised, by 'min_max'"
         )
     reach = 1.0 if part.rotation in ("rotation_6d", "quaternion") else np.pi
     high = np.full(rotations.size(part.rotation), reach)
@@ -134,14 +134,14 @@ def _range(kind: str, name: str, part: Transform, entry: Mapping[str, Any]) -> t
 def _statistics(
     kind: str, name: str, mode: str, size: int, metadata: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray]:
-    held = metadata.get("statistics", {}).get(kind, {}).get(name, {})
-    found = []
+    stored = metadata.get("statistics", {}).get(kind, {}).get(name, {})
+    bounds = []
     for needed in NEEDS[mode]:
-        values = np.asarray(held.get(needed, ()), np.float64)
+        values = np.asarray(stored.get(needed, ()), np.float64)
         if values.shape != (size,) or not np.isfinite(values).all():
             raise CheckpointError(
                 f"the checkpoint's statistics have no usable {needed!r} of {kind} {name!r} (expected {size} finite "
                 f"numbers), which {mode!r} needs: fine-tune again, or choose another embodiment"
             )
-        found.append(values)
-    return found[0], found[1]
+        bounds.append(values)
+    return bounds[0], bounds[1]

@@ -1,4 +1,4 @@
-"""An instruction as the prompt that the network was trained to read, and that as token ids."""
+"""Build the network's prompt for an instruction, and its token ids."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from vla_contract import InvalidObservation
 
-CONTEXT = "<IMG_CONTEXT>"  # the token in whose places the pictures' patches go
-# `<image-9>` and `<video-1>` are where Eagle's processor puts pictures in; the others are its tokenizer's own marks.
+CONTEXT = "<IMG_CONTEXT>"  # placeholder token of an image patch
+# `<image-9>` and `<video-1>` are placeholders of Eagle's processor; the others are its tokenizer's special tokens.
 PLACEHOLDER = re.compile(
     r"<(image|video)-?\d*>|</?(img|box|quad|ref|interval)>|<IMG_CONTEXT>|<\|[^|]*\|>", re.IGNORECASE
 )
@@ -20,9 +20,9 @@ _AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 class Prompts:
-    """Makes token ids [T] of instructions for one robot's pictures.
+    """Converts instructions to token ids [T] for one robot's images.
 
-    encode: text -> ids. views: pictures per observation, of `patches` tokens each. style: "plain", or "upstream": as
+    encode: text -> ids. views: images per observation, of `patches` tokens each. style: "plain", or "upstream": as
     upstream's own clients have it, who send the instruction in a list: `['pick up the cup']`, brackets included.
     """
 
@@ -32,30 +32,29 @@ class Prompts:
         self._before = _BEFORE + "".join(seen)
         self._ids = lru_cache(maxsize=1024)(self._make)
         ids, (context,) = np.array(self._make("go")), encode(CONTEXT)
-        self.places = np.flatnonzero(ids == context)  # of the pictures' tokens: the same in every prompt
-        if len(self.places) != views * patches:
+        self.image_positions = np.flatnonzero(ids == context)  # of the images' tokens: the same in every prompt
+        if len(self.image_positions) != views * patches:
             raise ValueError(
-                f"a prompt of {views} pictures has {len(self.places)} places for patches; expected {views * patches}"
+                f"a prompt of {views} images has {len(self.image_positions)} patch tokens; expected {views * patches}"
             )
 
     def ids(self, instruction: str) -> tuple[int, ...]:
-        """Returns the token ids. Raises InvalidObservation for text that stands for something else in a prompt."""
-        refuse_placeholders(instruction)
+        """Return the token ids. Raises InvalidObservation for text with placeholders or special tokens."""
+        check_placeholders(instruction)
         return self._ids(instruction)
 
     def text(self, instruction: str) -> str:
-        """Returns the whole prompt in words."""
-        shown = str(np.array([instruction])) if self._style == "upstream" else instruction
-        return self._before + shown + _AFTER
+        """Return the prompt as text."""
+        quoted = str(np.array([instruction])) if self._style == "upstream" else instruction
+        return self._before + quoted + _AFTER
 
     def _make(self, instruction: str) -> tuple[int, ...]:
         return tuple(self._encode(self.text(instruction)))
 
 
-def refuse_placeholders(instruction: str) -> None:
-    """Raises InvalidObservation for text that upstream's processor takes for a picture, or its tokenizer for a mark."""
-    if found := PLACEHOLDER.search(instruction):
+def check_placeholders(instruction: str) -> None:
+    """Raise InvalidObservation for text that upstream's processor or tokenizer reads as a special token."""
+    if match := PLACEHOLDER.search(instruction):
         raise InvalidObservation(
-            f"the instruction holds {found.group()!r}, which stands for something else in the model's prompt; say it "
-            "in other words"
+            f"the instruction contains {match.group()!r}, which is a special token of the model's prompt; rephrase it"
         )

@@ -1,4 +1,4 @@
-"""Rotations from one representation to another, as upstream's training data writes them.
+"""Convert rotations between the representations of upstream's training data.
 
 axis_angle [3] in radians; quaternion [4] as w, x, y, z; rotation_6d: the first two rows of the matrix; euler_angles_rpy
 and its like: r, p, y mean turns about x, y, z, each about the axes that the turns before it have moved.
@@ -14,13 +14,13 @@ _AXES = str.maketrans("rpy", "XYZ")  # capitals: scipy turns about the moved axe
 
 
 def convert(values: np.ndarray, source: str, target: str) -> np.ndarray:
-    """Returns rotations [..., n] of representation `source` in that of `target`, in the dtype of `values`."""
+    """Return rotations [..., n] of representation `source` in that of `target`, in the dtype of `values`."""
     flat = _read(values.reshape(-1, values.shape[-1]).astype(np.float64), source)
     return _write(flat, target).reshape(*values.shape[:-1], -1).astype(values.dtype)
 
 
 def size(kind: str) -> int:
-    """Returns how many numbers a representation has."""
+    """Return the number of values of a representation."""
     return SIZES.get(kind, 3)
 
 
@@ -49,7 +49,7 @@ def _order(kind: str) -> str:
 
 
 def _orthonormal(values: np.ndarray) -> np.ndarray:
-    """Returns the matrices [n, 3, 3] whose first two rows are nearest, by Gram and Schmidt, to `values` [n, 6]."""
+    """Return the matrices [n, 3, 3] whose first two rows are nearest, by Gram and Schmidt, to `values` [n, 6]."""
     first = values[:, :3] / np.linalg.norm(values[:, :3], axis=-1, keepdims=True)
     second = values[:, 3:] - (first * values[:, 3:]).sum(-1, keepdims=True) * first
     second /= np.linalg.norm(second, axis=-1, keepdims=True)

@@ -1,9 +1,9 @@
 """`POST /act` as GR00T's HTTP clients speak it: JSON with arrays in json_numpy's form.
 
 Request  {"observation": {"video.<camera>": A, "state.<name>": A, "annotation.…": text or [text]}[, "config": {}]}, with
-one time step: video uint8 [1, H, W, 3], state [1, n]; a further leading 1, a batch of one, is taken too and given back.
-Answer   {"action.<name>": A}, float32 [T, n]. A request in {"encoded": "<the request as JSON>"} is answered plainly, as
-upstream does; upstream's HTTP 500 for whatever is wrong with a request is a 422 here that says what.
+one time step: video uint8 [1, H, W, 3], state [1, n]; a leading batch axis of 1 is accepted and returned.
+Answer   {"action.<name>": A}, float32 [T, n]. A request in {"encoded": "<the request as JSON>"} gets a plain answer, as
+upstream does; for an invalid request upstream's HTTP 500 is a 422 here that names the error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SCHEMAS = (  # of a request and its answer, for /openapi.json
 
 
 def decoder(layout: Layout) -> DecodeAct:
-    """Returns the function that reads a body of `/act` for this layout, as `create_app` takes it."""
+    """Return the function that reads a body of `/act` for this layout, as `create_app` takes it."""
 
     def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation, Callable[[ActionChunk], bytes]]:
         observation, batched = decode(body, layout, session)
@@ -48,28 +48,31 @@ def decoder(layout: Layout) -> DecodeAct:
 
 
 def decode(body: bytes, layout: Layout, session: str) -> tuple[Observation, bool]:
-    """Returns the observation of a body, and whether it came as a batch of one. Raises InvalidObservation."""
+    """Return the observation of a body, and whether it is a batch of one. Raises InvalidObservation."""
     values = _values(loads(body))
-    one = layout.embodiment
-    known = [
-        *(f"video.{name}" for name in one.cameras.values()),
+    embodiment = layout.embodiment
+    keys = [
+        *(f"video.{name}" for name in embodiment.cameras.values()),
         *(f"state.{part.name}" for part in layout.state),
-        one.language,
+        embodiment.language,
     ]
     for key in values:
-        if key not in known:
-            raise InvalidObservation(f"unknown key {str(key)[:80]!r} in the observation{did_you_mean(key, known)}")
-    for key in known:
+        if key not in keys:
+            raise InvalidObservation(f"unknown key {str(key)[:80]!r} in the observation{did_you_mean(key, keys)}")
+    for key in keys:
         if key not in values:
             raise InvalidObservation(
-                f"the observation has no {key!r}; embodiment {one.name!r} takes {', '.join(known)}"
+                f"the observation has no {key!r}; embodiment {embodiment.name!r} takes {', '.join(keys)}"
             )
-    videos = {ours: _array(values, f"video.{theirs}", 4) for ours, theirs in one.cameras.items()}
+    videos = {
+        contract_name: _array(values, f"video.{video_name}", 4)
+        for contract_name, video_name in embodiment.cameras.items()
+    }
     parts = [_state(values, f"state.{part.name}", part.size) for part in layout.state]
     observation = Observation(
         images={camera: np.ascontiguousarray(video[0]) for camera, (video, _) in videos.items()},
         state=np.concatenate([part for part, _ in parts]),
-        instruction=_text(values[one.language], one.language),
+        instruction=_text(values[embodiment.language], embodiment.language),
         session=session,
         step=0,
     )
@@ -77,7 +80,7 @@ def decode(body: bytes, layout: Layout, session: str) -> tuple[Observation, bool
 
 
 def encode(chunk: ActionChunk, layout: Layout, batched: bool) -> bytes:
-    """Returns the chunk as upstream answers it: named arrays [T, n], [1, T, n] for a batch of one."""
+    """Return the chunk in upstream's format: named arrays [T, n], or [1, T, n] for a batch of one."""
     actions = chunk.actions[None] if batched else chunk.actions
     return json.dumps({name: to_json(part) for name, part in layout.named_actions(actions).items()}).encode()
 
@@ -86,35 +89,35 @@ def _values(payload: Any) -> Mapping[str, Any]:
     if isinstance(payload, dict) and set(payload) == {"encoded"} and isinstance(payload["encoded"], str):
         payload = loads(payload["encoded"])
     if not isinstance(payload, dict) or not isinstance(payload.get("observation"), dict):
-        found = shorten(sorted(payload)) if isinstance(payload, dict) else type(payload).__name__
+        received = shorten(sorted(payload)) if isinstance(payload, dict) else type(payload).__name__
         raise InvalidObservation(
-            f"the body holds {found}; expected {{'observation': {{'video.…', 'state.…', 'annotation.…'}}}}, as GR00T's "
-            "HTTP clients send it; OpenVLA's form has one picture and no state, which this policy cannot work from"
+            f"the body has {received}; expected {{'observation': {{'video.…', 'state.…', 'annotation.…'}}}}, as GR00T's"
+            " HTTP clients send it; OpenVLA's format has one image and no state, which is not enough for this policy"
         )
     for name in payload:
         if name not in ("observation", "config"):
             raise InvalidObservation(f"unknown field {name[:80]!r}{did_you_mean(name, ('observation', 'config'))}")
     if payload.get("config"):
         raise InvalidObservation(
-            f"config is {shorten(payload['config'])}; this service takes none: its settings are in GET /v1/info"
+            f"config {shorten(payload['config'])} is not supported; the service's settings are in GET /v1/info"
         )
     return payload["observation"]
 
 
 def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, bool]:
-    """Returns the value with one time step [1, …] of `ndim` dimensions, and whether it lay in a batch of one."""
+    """Return the value of one time step [1, …] with `ndim` dimensions, and whether it was a batch of one."""
     value = values[key]
     if isinstance(value, list):  # a client without json_numpy sends lists of numbers
         try:
             value = _pixels(value, key) if key.startswith("video.") else np.asarray(value, np.float64)
         except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidObservation(f"{key} is a list that is no array of numbers: {error}") from error
+            raise InvalidObservation(f"invalid list in {key}: {error}") from error
     if not isinstance(value, np.ndarray):
         raise InvalidObservation(f"{key} is a {type(value).__name__}; expected an array of {ndim} dimensions")
     batched = value.ndim == ndim + 1
     if batched and len(value) != 1:
         raise InvalidObservation(
-            f"{key} holds a batch of {len(value)}; send one observation per request, the service makes batches itself"
+            f"{key} is a batch of {len(value)}; send one observation per request, the service batches requests itself"
         )
     value = value[0] if batched else value
     if value.ndim != ndim or len(value) != 1:
@@ -123,11 +126,11 @@ def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, 
 
 
 def _pixels(value: list, key: str) -> np.ndarray:
-    """Returns whole numbers from 0 to 255 as uint8. Pixels of 0.0 to 1.0 would become a black picture."""
-    given = np.asarray(value)
-    if given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() > 255)):
-        raise InvalidObservation(f"{key} is a list of {given.dtype}; expected whole numbers from 0 to 255")
-    return given.astype(np.uint8)
+    """Return integers in [0, 255] as uint8; others raise, since pixels of 0.0 to 1.0 would become a black image."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() > 255)):
+        raise InvalidObservation(f"{key} is a list of {array.dtype}; expected integers in [0, 255]")
+    return array.astype(np.uint8)
 
 
 def _state(values: Mapping[str, Any], key: str, size: int) -> tuple[np.ndarray, bool]:
@@ -141,11 +144,11 @@ def _text(value: Any, key: str) -> str:
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str):
-        raise InvalidObservation(f"{key} is a {type(value).__name__}; expected one text, or a list of one")
+        raise InvalidObservation(f"{key} is a {type(value).__name__}; expected a string, or a list of one")
     return value
 
 
 def _all_or_none(batched: list[bool]) -> bool:
     if any(batched) and not all(batched):
-        raise InvalidObservation("some arrays have a batch dimension and some have none; give it to all or to none")
+        raise InvalidObservation("only some arrays have a batch dimension; send all arrays with it, or none")
     return batched[0]

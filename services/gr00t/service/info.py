@@ -1,4 +1,4 @@
-"""What the service says about itself, whichever engine answers, and the observation it is warmed with."""
+"""The service's `PolicyInfo`, and the observation of its warm-up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTRUCTION = "pick up the cup"  # of the canary
 
 
 def policy_info(
-    found: CheckpointDirectory,
+    checkpoint: CheckpointDirectory,
     layout: Layout,
     settings: Settings,
     attention: Attention,
@@ -30,27 +30,27 @@ def policy_info(
     horizon: int,
     details: Mapping[str, str],
 ) -> PolicyInfo:
-    """Returns the info of a policy. numbers: "fp32", "bf16" or "fp16"; horizon: actions in a chunk."""
-    one = layout.embodiment
+    """Return the info of a policy. numbers: "fp32", "bf16" or "fp16"; horizon: actions in a chunk."""
+    embodiment = layout.embodiment
     reason = {"attention_reason": attention.reason} if attention.reason else {}
     return PolicyInfo(
         name="gr00t-n1.5",
         action=layout.action_parts,
         state=layout.state_parts,
-        checkpoint=identity(found.directory, found.record),
+        checkpoint=identity(checkpoint.directory, checkpoint.record),
         quantization=numbers,
         device=device_name(device),
-        cameras=tuple(one.cameras),
+        cameras=tuple(embodiment.cameras),
         image_hw=layout.image_hw,
         horizon=horizon,
-        profile=one.profile,
-        suites=found.suites,
+        profile=embodiment.profile,
+        suites=checkpoint.suites,
         max_batch=settings.max_batch,
         lock_hash=lock_hash(),
         details={
             **layout.details(),
-            "embodiment_from": found.embodiment_from(settings.embodiment),
-            **({"assumed": found.assumed} if found.assumed else {}),
+            "embodiment_from": checkpoint.embodiment_from(settings.embodiment),
+            **({"assumed": checkpoint.assumed} if checkpoint.assumed else {}),
             "engine": "vla-lab",
             "attention": attention.kind,
             **reason,
@@ -64,12 +64,12 @@ def policy_info(
 
 
 def steps_of(layout: Layout, settings: Settings) -> int:
-    """Returns the Euler steps to take."""
+    """Return the Euler steps to take."""
     return settings.denoising_steps or layout.embodiment.denoising_steps
 
 
 def example(layout: Layout, level: int = 0) -> Observation:
-    """Returns an observation of pictures with one grey level (0 to 255), for the first inference."""
+    """Return an observation of grey images (level 0 to 255), for the first inference."""
     image = np.full((*layout.image_hw, 3), level, np.uint8)
     state = np.zeros(layout.state_size, np.float32)
     return Observation(dict.fromkeys(layout.embodiment.cameras, image), state, INSTRUCTION, "warm-up", 0)

@@ -1,4 +1,4 @@
-"""Between the contract's values and a robot's named parts: one embodiment with the sizes of one checkpoint."""
+"""Map the contract's vectors to a robot's named parts: an embodiment with the sizes of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from vla_modelkit.checkpoint import CheckpointError
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and sizes of everything that goes in and comes out.
+    """Names and sizes of all inputs and outputs.
 
     state, action   the parts, in the contract's order
-    image_hw        the picture size that the checkpoint was trained with: (height, width) in pixels
+    image_hw        the image size that the checkpoint was trained with: (height, width) in pixels
     """
 
     embodiment: Embodiment
@@ -31,91 +31,92 @@ class Layout:
     def __post_init__(self):
         described = {"a state": (self.state, self.embodiment.state_parts)}
         described |= {"an action": (self.action, self.embodiment.action_parts)}
-        for what, (given, parts) in described.items():
-            size = sum(channel.size for channel in given)
+        for vector, (vector_parts, parts) in described.items():
+            size = sum(channel.size for channel in vector_parts)
             if parts and total(parts) != size:
                 raise ValueError(
-                    f"embodiment {self.embodiment.name!r} has {what} of {size} numbers in this checkpoint "
-                    f"({spelled(given)}); expected {total(parts)}: choose the embodiment that it was trained with"
+                    f"embodiment {self.embodiment.name!r} has {vector} of {size} numbers in this checkpoint "
+                    f"({format_channels(vector_parts)}); expected {total(parts)}: choose its training embodiment"
                 )
 
     @property
     def action_parts(self) -> tuple[Part, ...]:
-        """What the numbers of an action are."""
+        """Meaning of an action's numbers."""
         return self.embodiment.action_parts or self._parts(self.action)
 
     @property
     def state_parts(self) -> tuple[Part, ...]:
-        """What the numbers of the state are."""
+        """Meaning of the state's numbers."""
         return self.embodiment.state_parts or self._parts(self.state)
 
     def _parts(self, channels: Sequence[Channel]) -> tuple[Part, ...]:
-        """Returns parts of which only names and sizes are known: the rest is the training data's."""
+        """Return parts with names and sizes only, if unit and convention are not stated."""
         data = f"{self.embodiment.name}'s data"
         return tuple(Part(channel.name, channel.size, "as recorded", data) for channel in channels)
 
     @property
     def state_size(self) -> int:
-        """How many numbers the contract's state vector holds."""
+        """Length of the contract's state vector."""
         return sum(part.size for part in self.state)
 
     @property
     def action_size(self) -> int:
-        """How many numbers an action holds."""
+        """Length of an action vector."""
         return sum(part.size for part in self.action)
 
     def named_state(self, observation: Observation) -> dict[str, np.ndarray]:
-        """Returns the state by name, float32 [n] each. Raises InvalidObservation for a state of another size."""
+        """Return the state by name, float32 [n] each. Raises InvalidObservation for a state of another size."""
         if observation.state is None or len(observation.state) != self.state_size:
             sent = "none" if observation.state is None else f"{len(observation.state)} numbers"
             raise InvalidObservation(
-                f"state has {sent}; embodiment {self.embodiment.name!r} takes {self.state_size}: {spelled(self.state)}"
+                f"state has {sent}; embodiment {self.embodiment.name!r} expects {self.state_size}: "
+                f"{format_channels(self.state)}"
             )
         return split(observation.state, self.state)
 
     def encode_state(self, observation: Observation) -> np.ndarray:
-        """Returns the state as the network takes it, float32 [n]; it is computed in float64, as upstream does."""
+        """Return the network's state, float32 [n]; computed in float64, as upstream does."""
         parts = self.named_state(observation)
         encoded = [part.encode(parts[part.name].astype(np.float64)) for part in self.state]
         return np.concatenate(encoded, dtype=np.float32) if encoded else np.zeros(0, np.float32)
 
     def decode_actions(self, normalised: np.ndarray) -> np.ndarray:
-        """Returns actions float32 [..., n] in the robot's units for the network's [..., 32]."""
+        """Convert the network's actions [..., 32] to the robot's units, float32 [..., n]."""
         ends = np.cumsum([part.width for part in self.action])
-        parts = np.split(normalised, ends, axis=-1)[:-1]  # behind the last end is padding
-        return np.concatenate([one.decode(part) for one, part in zip(self.action, parts, strict=True)], axis=-1)
+        parts = np.split(normalised, ends, axis=-1)[:-1]  # the rest is padding
+        return np.concatenate([channel.decode(part) for channel, part in zip(self.action, parts, strict=True)], axis=-1)
 
     def named_actions(self, actions: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns actions [..., n] as upstream answers them: action.* [..., m]."""
+        """Return actions [..., n] in upstream's format: action.* [..., m]."""
         return {f"action.{name}": part for name, part in split(actions, self.action).items()}
 
     def details(self) -> dict[str, str]:
-        """Returns what `/v1/info` tells of it in words."""
+        """Return its entries of `/v1/info`."""
         return {
             "embodiment": self.embodiment.name,
             "embodiment_tag": self.embodiment.tag,
-            "state": spelled(self.state),
-            "action": spelled(self.action),
+            "state": format_channels(self.state),
+            "action": format_channels(self.action),
             "state_normalization": _normalizations(self.state),
             "action_normalization": _normalizations(self.action),
-            "cameras": ", ".join(f"{ours} = video.{theirs}" for ours, theirs in self.embodiment.cameras.items()),
+            "cameras": ", ".join(f"{camera} = video.{video}" for camera, video in self.embodiment.cameras.items()),
         }
 
 
-def layout(one: Embodiment, metadata: Mapping[str, Any]) -> Layout:
-    """Returns the layout of an embodiment with the sizes in its part of a checkpoint's metadata.json.
+def layout(embodiment: Embodiment, metadata: Mapping[str, Any]) -> Layout:
+    """Return the layout of an embodiment with the sizes in its part of a checkpoint's metadata.json.
 
-    Raises ValueError where the checkpoint lacks a camera, a state, an action or a statistic that the embodiment names,
-    or where the cameras differ in size: the network was trained with one.
+    Raises ValueError if the checkpoint has no camera, state, action or statistic that the embodiment names,
+    or if the cameras differ in size: the network was trained with one.
     """
-    sizes = {tuple(modality(metadata, "video", name)["resolution"]) for name in one.cameras.values()}
+    sizes = {tuple(modality(metadata, "video", name)["resolution"]) for name in embodiment.cameras.values()}
     if len(sizes) != 1:
         raise CheckpointError(
-            f"embodiment {one.name!r} has cameras of {len(sizes)} sizes, {sorted(sizes)}; expected one"
+            f"embodiment {embodiment.name!r} has cameras of {len(sizes)} sizes, {sorted(sizes)}; expected one"
         )
     width, height = sizes.pop()
-    state, action = (channels(kind, getattr(one, kind), metadata) for kind in ("state", "action"))
-    return Layout(one, state, action, (height, width))
+    state, action = (channels(kind, getattr(embodiment, kind), metadata) for kind in ("state", "action"))
+    return Layout(embodiment, state, action, (height, width))
 
 
 def _normalizations(parts: Sequence[Channel]) -> str:
@@ -123,11 +124,11 @@ def _normalizations(parts: Sequence[Channel]) -> str:
 
 
 def split(values: np.ndarray, parts: Sequence[Channel]) -> dict[str, np.ndarray]:
-    """Returns the last axis cut into the named parts."""
+    """Split the last axis into the named parts."""
     ends = np.cumsum([part.size for part in parts])
     return dict(zip((part.name for part in parts), np.split(values, ends[:-1], axis=-1), strict=True))
 
 
-def spelled(parts: Sequence[Channel]) -> str:
-    """Returns names and sizes in words: "x, y, gripper [2]"."""
+def format_channels(parts: Sequence[Channel]) -> str:
+    """Format names and sizes: "x, y, gripper [2]"."""
     return ", ".join(part.name if part.size == 1 else f"{part.name} [{part.size}]" for part in parts)

@@ -1,4 +1,4 @@
-"""The engine as a policy of the contract: batches that change nothing, noise that can be repeated."""
+"""The engine as a policy of the contract. Batching does not change actions; noise follows from the seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from services.gr00t.model.engine import Engine, Prepared
-from services.gr00t.processing import pictures
+from services.gr00t.processing import images
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.info import example
 from services.gr00t.service.layout import Layout
@@ -26,18 +26,18 @@ class Gr00tPolicy(Policy):
         self._info, self._config = info, engine.model.config
 
     def info(self) -> PolicyInfo:
-        """Returns what it needs and answers."""
+        """Return the policy's inputs, outputs and versions."""
         return self._info
 
     def example(self, level: int = 0) -> Observation:
-        """Returns an observation of pictures with one grey level (0 to 255), for the first inference."""
+        """Return an observation of grey images (level 0 to 255), for the first inference."""
         return example(self.layout, level)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
-        """Returns a chunk for every observation, or the InvalidObservation it deserves."""
+        """Return a chunk, or an InvalidObservation, for every observation."""
         start = time.perf_counter()
         prepared = [self._prepared(observation) for observation in observations]
-        good = [index for index, one in enumerate(prepared) if isinstance(one, Prepared)]
+        good = [index for index, row in enumerate(prepared) if isinstance(row, Prepared)]
         if not good:
             return prepared
         middle = time.perf_counter()
@@ -51,9 +51,9 @@ class Gr00tPolicy(Policy):
         return prepared
 
     def prepare(self, observation: Observation) -> Prepared:
-        """Returns the observation as the network takes it. Raises InvalidObservation."""
+        """Return the network's inputs of an observation. Raises InvalidObservation."""
         side = self._config.vision["image_size"]
-        seen = [pictures.prepare(observation.images[camera], side) for camera in self.layout.embodiment.cameras]
+        seen = [images.prepare(observation.images[camera], side) for camera in self.layout.embodiment.cameras]
         state = self.layout.encode_state(observation)
         return Prepared(np.stack(seen), self.prompts.ids(observation.instruction), state)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-OTHERS = ("PORT", "MEMORY", "GPU", "SOURCE")  # variables of the same prefix that are read elsewhere
+EXTERNAL_VARIABLES = ("PORT", "MEMORY", "GPU", "SOURCE")  # of the same prefix, read by other programs
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Which checkpoint, and how it is run. Every flag's default is the variable VLALAB_GR00T_<FLAG>."""
+    """The checkpoint and its runtime settings. Every flag's default is the variable VLALAB_GR00T_<FLAG>."""
 
     checkpoint: str = ""
-    """A folder under checkpoints/ on the volume, or a path."""
+    """A directory under checkpoints/ on the volume, or a path."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -27,14 +27,14 @@ class Settings:
     prompt: Literal["plain", "upstream"] = "plain"
     """upstream: the instruction in brackets and quotes, as upstream's own clients have it put there."""
     max_batch: int = 16
-    """Most observations in one pass."""
+    """Maximum observations per pass."""
     seed: int = 0
-    """Of the noise that actions start from."""
+    """Seed of the noise that actions start from."""
 
     def __post_init__(self):
         if not 1 <= self.max_batch <= 64:
-            raise ValueError(f"max_batch is {self.max_batch}; expected 1 to 64")
+            raise ValueError(f"max_batch must be in [1, 64], got {self.max_batch}")
         if not 0 <= self.denoising_steps <= 1000:
             raise ValueError(
-                f"denoising_steps is {self.denoising_steps}; expected 1 to 1000, or 0 for the embodiment's"
+                f"denoising_steps must be in [1, 1000], or 0 for the embodiment's, got {self.denoising_steps}"
             )

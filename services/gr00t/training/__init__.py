@@ -1,1 +1,1 @@
-"""Fine-tuning on a data set of demonstrations; what comes out is a checkpoint that serves at once."""
+"""Fine-tuning on a data set of demonstrations; the result is a checkpoint that is ready to serve."""

@@ -1,6 +1,6 @@
 """`python -m services.gr00t.training --dataset NAME`: fine-tunes GR00T N1.5 on a data set of demonstrations.
 
-Ctrl-C saves and stops; the same command goes on and ends with the same bits as one that was not stopped.
+Ctrl-C saves and stops; the same command resumes, and its result has the same bits as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.loading import require_room
 from services.gr00t.training import memory, network, result
 from services.gr00t.training.robot import NEW, Robot, robot_of
-from services.gr00t.training.samples import Places, Samples, loader
+from services.gr00t.training.samples import BatchIndices, Samples, loader
 from services.gr00t.training.settings import BASES, Finetune, digest_of
 from services.gr00t.training.trainer import Trainer, learning_rate, states_of
 from vla_common import endings
@@ -40,14 +40,14 @@ from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.weights import Safetensors
 
-FAINT = 0.25  # of alpha / rank
+MIN_LORA_SCALE = 0.25  # of alpha / rank
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
-LONG = "Ctrl-C saves, and the same command goes on"
+INTERRUPT_HINT = "Ctrl-C saves; the same command resumes"
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a run is made of, before a weight is read."""
+class FinetuneJob:
+    """The parts of a run, before a weight is read."""
 
     settings: Finetune
     base: CheckpointDirectory
@@ -60,18 +60,18 @@ class Job:
 
     @property
     def directory(self) -> Path:
-        """Where the training states lie."""
-        return self.volume.path("runs") / "finetune" / self.settings.chosen_name
+        """The directory of the training states."""
+        return self.volume.path("runs") / "finetune" / self.settings.output_name
 
     @property
     def target(self) -> Path:
-        """Where the result will lie."""
-        return self.volume.path("checkpoints") / self.settings.chosen_name
+        """The directory of the result."""
+        return self.volume.path("checkpoints") / self.settings.output_name
 
     def provenance(self, world: int) -> dict[str, Any]:
-        """Returns what the result was made from."""
-        made = identity(self.base.directory, self.base.record)
-        digests = {"data_set": digest_of_data(self.dataset), "base": f"{made.repo} {made.sha256[:16]}"}
+        """Return settings, data and base of the result, for its record."""
+        base = identity(self.base.directory, self.base.record)
+        digests = {"data_set": digest_of_data(self.dataset), "base": f"{base.repo} {base.sha256[:16]}"}
         left_out = {"left_out": len(self.bad.bad), "marks": self.bad.digest} if self.bad.bad else {}
         return {
             **self.settings.identity(world, **digests, robot=self.robot.embodiment.name, **left_out),
@@ -79,8 +79,8 @@ class Job:
         }
 
 
-def prepare(settings: Finetune, volume: Volume) -> Job:
-    """Returns the job. Raises ValueError for all that is wrong with data set and base, before a weight is read."""
+def prepare(settings: Finetune, volume: Volume) -> FinetuneJob:
+    """Return the job. Raises ValueError for errors of data set and base, before a weight is read."""
     base = find(settings.base or _usual_base(volume), volume)
     config = load_config(base.directory)
     dataset = LeRobotDataset(find_dataset(settings.dataset, volume))
@@ -94,22 +94,22 @@ def prepare(settings: Finetune, volume: Volume) -> Job:
         samples = Samples(dataset, robot, prompts, config.head, config.vision["image_size"], settings.seed)
     except ValueError as error:
         check = f"./lab data gr00t --dataset {shlex.quote(settings.dataset)} --check"
-        raise ValueError(f"{error}\nall that a data set lacks: {check}") from error
-    job = Job(settings, base, config, dataset, robot, samples, volume, bad)
+        raise ValueError(f"{error}\nto list all errors of the data set: {check}") from error
+    job = FinetuneJob(settings, base, config, dataset, robot, samples, volume, bad)
     if (job.target / "config.json").is_file() and job.target.resolve() == base.directory.resolve():
-        raise ValueError(f"the result would replace its own base, {base.directory.name}; give another --name")
+        raise ValueError(f"the result would replace its base, {base.directory.name}; give another --name")
     return job
 
 
 def _usual_base(volume: Volume) -> str:
-    there = (name for name in BASES if (volume.path("checkpoints") / name / "config.json").is_file())
-    return next(there, "")
+    available = (name for name in BASES if (volume.path("checkpoints") / name / "config.json").is_file())
+    return next(available, "")
 
 
 def digest_of_data(dataset: LeRobotDataset) -> str:
-    """Returns a digest of what the data set says of itself: sizes, statistics, tasks, episodes."""
-    statistics = {key: {name: list(map(float, one.reshape(-1))) for name, one in of.items()}
-                  for key, of in dataset.statistics().items()}  # fmt: skip
+    """Return a digest of the data set's metadata: sizes, statistics, tasks, episodes."""
+    statistics = {key: {name: list(map(float, values.reshape(-1))) for name, values in entry.items()}
+                  for key, entry in dataset.statistics().items()}  # fmt: skip
     episodes = [[episode.index, episode.length, *episode.tasks] for episode in dataset.episodes]
     return digest_of(
         {"info": dataset.info, "statistics": statistics, "episodes": episodes, "modality": dataset.modality}
@@ -117,28 +117,30 @@ def digest_of_data(dataset: LeRobotDataset) -> str:
 
 
 def train(settings: Finetune, volume: Volume, machine: Machine, stop: object) -> Trainer:
-    """Returns the run, trained to its end, or saved where `stop.asked` became true."""
+    """Train to the last step, or save and stop when `stop.asked` becomes true; return the trainer."""
     job = _with_alpha(prepare(settings, volume))
     _require_memory(job, machine)
-    trainer = begin(job, machine)
+    trainer = new_trainer(job, machine)
     path = trainer.resume()
     if settings.resume and path is None:
-        raise ValueError(f"{shown(job.directory)} has no training state to go on from; leave --resume out to begin")
+        raise ValueError(
+            f"{shown(job.directory)} has no training state to resume; remove --resume to start a new training"
+        )
     _require_disk(job, trainer)
-    curves = make_own_directory(volume.path("logs") / "tensorboard" / "finetune" / settings.chosen_name)
-    kept = _keep_videos(job, trainer)
+    curves = make_own_directory(volume.path("logs") / "tensorboard" / "finetune" / settings.output_name)
+    cache_note = _cache_videos(job, trainer)
     if machine.is_main:
-        _greet(job, trainer, path, curves)
-        print(kept, flush=True)
+        _print_setup(job, trainer, path, curves)
+        print(cache_note, flush=True)
     with Curves(curves if machine.is_main else None, trainer.step) as board:
-        _learn(job, trainer, board, stop)
+        _run_steps(job, trainer, board, stop)
     if machine.is_main:
         _finish(job, trainer)
     return trainer
 
 
-def _with_alpha(job: Job) -> Job:
-    """Returns the job with its adapters' alpha: as set, else as the run was begun with, else the rank."""
+def _with_alpha(job: FinetuneJob) -> FinetuneJob:
+    """Return the job with its adapters' alpha: the setting, else the interrupted run's, else the rank."""
     settings = job.settings
     if not settings.lora_rank or settings.lora_alpha is not None:
         return job
@@ -148,31 +150,31 @@ def _with_alpha(job: Job) -> Job:
     return replace(job, settings=replace(settings, lora_alpha=float(alpha)))
 
 
-def begin(job: Job, machine: Machine) -> Trainer:
-    """Returns a new run: the network on the device, and its optimizer."""
+def new_trainer(job: FinetuneJob, machine: Machine) -> Trainer:
+    """Load the network to train onto the device, with a new optimizer."""
     settings, robot = job.settings, job.robot.embodiment.projector
     frozen = machine.dtype or torch.float32
     model = network.load(job.config, Safetensors(job.base.directory), robot, settings, machine.device, frozen)
-    places = torch.as_tensor(job.samples.prompts.places, device=machine.device)
-    loss = network.FlowLoss(model, places, sum(part.width for part in job.robot.layout.action))
+    image_positions = torch.as_tensor(job.samples.prompts.image_positions, device=machine.device)
+    loss = network.FlowLoss(model, image_positions, sum(part.width for part in job.robot.layout.action))
     digests = job.provenance(machine.world)
     return Trainer(settings, machine, loss, make_own_directory(job.directory), digests)
 
 
-def _learn(job: Job, trainer: Trainer, board: Curves, stop: object) -> None:
+def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) -> None:
     settings, machine = job.settings, trainer.machine
     workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
-    places = Places(trainer.step, settings.max_steps, settings.batch_size, machine.rank, machine.world)
+    indices = BatchIndices(trainer.step, settings.max_steps, settings.batch_size, machine.rank, machine.world)
     started, first = time.monotonic(), trainer.step
-    with Progress(settings.max_steps, trainer.step, LONG, shown=machine.is_main) as progress:
-        for batch in loader(job.samples, places, workers):
+    with Progress(settings.max_steps, trainer.step, INTERRUPT_HINT, shown=machine.is_main) as progress:
+        for batch in loader(job.samples, indices, workers):
             loss, norm = trainer.learn(batch)
             figures = ()
             if trainer.step == first + 1 or trainer.step % settings.log_every == 0:
                 (value,) = (total / machine.world for total in machine.sums(loss.item()))
                 rate = (trainer.step - first) * settings.batch_size * machine.world / (time.monotonic() - started)
                 figures = f"loss {value:.4f}", f"{rate:.1f} samples/s"
-                _refuse_nan(value, trainer)
+                _check_loss(value, trainer)
                 points = {"loss": value, "gradient_norm": float(norm), "samples_per_s": rate}
                 board.scalars(
                     "train", {**points, "learning_rate": learning_rate(settings, trainer.step - 1)}, trainer.step
@@ -185,25 +187,25 @@ def _learn(job: Job, trainer: Trainer, board: Curves, stop: object) -> None:
                 and trainer.step % max(1, settings.max_steps // 20) == 0
             ):
                 print(f"step {trainer.step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
-            asked = bool(sum(machine.sums(int(stop.asked))))
+            stop_requested = bool(sum(machine.sums(int(stop.asked))))
             if machine.is_main and (
-                asked or trainer.step % settings.save_steps == 0 or trainer.step == settings.max_steps
+                stop_requested or trainer.step % settings.save_steps == 0 or trainer.step == settings.max_steps
             ):
                 trainer.save()
-            if asked:
+            if stop_requested:
                 return
 
 
-def _refuse_nan(loss: float, trainer: Trainer) -> None:
+def _check_loss(loss: float, trainer: Trainer) -> None:
     if loss != loss:
         raise ValueError(f"the loss is NaN at step {trainer.step}; try a lower --learning-rate")
 
 
-def _finish(job: Job, trainer: Trainer) -> None:
-    settings, name = job.settings, job.settings.chosen_name
+def _finish(job: FinetuneJob, trainer: Trainer) -> None:
+    settings, name = job.settings, job.settings.output_name
     if trainer.step < settings.max_steps:
         print(f"stopped after step {trainer.step} of {settings.max_steps}; saved in {shown(job.directory)}")
-        print("the same command goes on from there", flush=True)
+        print("run the same command to resume", flush=True)
         return
     provenance = job.provenance(trainer.machine.world)
     provenance |= {"settings_digest": digest_of(provenance)}
@@ -212,70 +214,72 @@ def _finish(job: Job, trainer: Trainer) -> None:
     if read_record(job.target).get("finetuned") == provenance and not changed_files(
         job.target, read_record(job.target)
     ):
-        print(f"all {trainer.step} steps are done and {shown(job.target)} is there; another --name begins anew")
+        print(f"all {trainer.step} steps are done: {shown(job.target)}; give another --name to train again")
         return
     target = result.write(job.target, job.base, job.robot, network.merged(trainer.model), provenance)
     print(f"trained {trainer.step} steps; checkpoint: {shown(target)}")
     print(f"serve it: ./lab up gr00t --checkpoint {name}", flush=True)
 
 
-def _require_memory(job: Job, machine: Machine) -> None:
+def _require_memory(job: FinetuneJob, machine: Machine) -> None:
     needed = memory.Memory(job.config, len(job.robot.embodiment.cameras), machine.dtype is not None)
     if machine.is_main:
         print(f"memory: about {needed.estimate(job.settings)}", flush=True)
     free = free_bytes(machine.device)
     if free is not None:
-        needed.refuse(job.settings, free, str(machine.device))
+        needed.require(job.settings, free, str(machine.device))
 
 
-def _keep_videos(job: Job, trainer: Trainer) -> str:
-    """Makes room for decoded films, where frames are to be read more than once; returns what that means in words."""
+def _cache_videos(job: FinetuneJob, trainer: Trainer) -> str:
+    """Reserve memory for decoded videos if frames are read more than once; return a message about it."""
     settings, frames, world = job.settings, job.samples.frames, trainer.machine.world
     left = (settings.max_steps - trainer.step) * settings.batch_size * world
     if left <= len(job.samples):
-        return "films: each frame is read once at most, so none is kept in memory"
+        return "videos: each frame is read once at most, so none is cached"
     free = free_bytes(torch.device("cpu")) or 0
-    most = free / 2 / world if settings.frames_gb < 0 else settings.frames_gb * 1e9 / world
-    kept, whole = frames.keep(int(most)), frames.bytes
-    rest = "" if kept == whole else "; the others are decoded again for every sample (--frames-gb)"
-    return f"films: {kept / 1e9:.2f} of {whole / 1e9:.2f} GB stay in memory when they were decoded once{rest}"
+    limit = free / 2 / world if settings.frames_gb < 0 else settings.frames_gb * 1e9 / world
+    cached, total = frames.keep(int(limit)), frames.bytes
+    rest = "" if cached == total else "; the rest is decoded again for every sample (--frames-gb)"
+    return f"videos: {cached / 1e9:.2f} of {total / 1e9:.2f} GB are cached in memory after decoding{rest}"
 
 
-def _require_disk(job: Job, trainer: Trainer) -> None:
-    """Raises VolumeError where the states and the result have no room."""
-    state = 12 * sum(one.numel() for one in trainer.trained.values())
+def _require_disk(job: FinetuneJob, trainer: Trainer) -> None:
+    """Raise VolumeError if the disk has no space for the states and the result."""
+    state = 12 * sum(parameter.numel() for parameter in trainer.trained.values())
     result_size = sum(path.stat().st_size for path in job.base.directory.glob("*.safetensors"))
     missing = job.settings.keep + 1 - len(trainer.states.all())
     require_space(job.directory, max(1, missing) * state + result_size)
 
 
-def _greet(job: Job, trainer: Trainer, path: Path | None, curves: Path) -> None:
-    settings, one = job.settings, job.robot.embodiment
+def _print_setup(job: FinetuneJob, trainer: Trainer, path: Path | None, curves: Path) -> None:
+    settings, embodiment = job.settings, job.robot.embodiment
     trained = sum(parameter.numel() for parameter in trainer.trained.values())
-    about = f"{plural(len(job.samples.episodes), 'episode')}, {plural(len(job.samples), 'step')}"
+    size = f"{plural(len(job.samples.episodes), 'episode')}, {plural(len(job.samples), 'step')}"
     left_out = f" ({job.bad.left_out})" if job.bad.left_out else ""
-    print(f"data set {job.dataset.name}: {about}{left_out}", *(f"note: {note}" for note in job.samples.notes), sep="\n")
+    print(f"data set {job.dataset.name}: {size}{left_out}", *(f"note: {note}" for note in job.samples.notes), sep="\n")
     details = job.robot.layout.details()
-    print(f"robot {one.name} ({one.tag}): {details['state']} → {details['action']}")
+    print(f"robot {embodiment.name} ({embodiment.tag}): {details['state']} → {details['action']}")
     print(f"normalization of the state: {details['state_normalization']}; action: {details['action_normalization']}")
     print(f"{job.base.directory.name} on {trainer.machine}; {trained / 1e6:.1f} million numbers are trained")
     if settings.lora_rank:
         at = f"LoRA of rank {settings.lora_rank}, alpha {settings.lora_alpha:g}"
-        print(f"{at}: what the adapters add is multiplied by {settings.lora_scale:g}")
-        if settings.lora_scale < FAINT:
-            print(f"warning: below {FAINT:g} the adapters hardly count; --lora-alpha {settings.lora_rank} makes it 1")
+        print(f"{at}: the adapters' output is scaled by {settings.lora_scale:g}")
+        if settings.lora_scale < MIN_LORA_SCALE:
+            print(
+                f"warning: below {MIN_LORA_SCALE:g} it has little effect; --lora-alpha {settings.lora_rank} makes it 1"
+            )
     print(f"states in {shown(job.directory)}, curves in {shown(curves)}")
     if path:
-        print(f"going on from {path.name}: {trainer.step} of {settings.max_steps} steps are done")
+        print(f"resuming from {path.name}: {trainer.step} of {settings.max_steps} steps are done")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Trains as the flags say; returns 130 when it was stopped."""
+    """Train with the command line's settings; return 130 if interrupted."""
     settings = tyro.cli(Finetune, prog="python -m services.gr00t.training", description=__doc__)
     machine = choose_machine(settings.device, settings.precision)
     with StopSignal() as stop:
-        steps = train(settings, Volume(), machine, stop).step  # and no trainer stays, see `leave`
+        steps = train(settings, Volume(), machine, stop).step  # drops the trainer before `leave`
     leave()
     return 0 if steps >= settings.max_steps else INTERRUPTED
 

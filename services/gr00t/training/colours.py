@@ -1,9 +1,9 @@
-"""Pictures as training shows them: cropped by chance, resized, their colours changed, with torchvision's bits.
+"""Image augmentation of training: random crop, resize, colour jitter, with the same bits as torchvision.
 
-What is drawn, and every rounding, is that of torchvision's RandomCrop, Resize and ColorJitter, which upstream uses
-(gr00t/data/transform/video.py at 4af2b622). What is saved: channels lie one after the other, so that each operation
-goes through memory in order; numbers are changed in place; and a choice between values is a smallest or largest one,
-which is exact, where torch's own selections take an element at a time.
+Random numbers and rounding are those of torchvision's RandomCrop, Resize and ColorJitter, which upstream uses
+(gr00t/data/transform/video.py at 4af2b622). It is faster: channels are contiguous, so each operation reads memory
+in order; numbers are changed in place; and a choice between values is a minimum or maximum,
+which is exact, while torch's own selections handle one element at a time.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.gr00t.processing.pictures import CROP
+from services.gr00t.processing.images import CROP
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = 0.3, 0.4, 0.5, 0.08  # upstream's ColorJitter
-FAR = 1e9  # times what a channel lacks of the largest: beyond every hue
-LEAST = torch.finfo(torch.float32).tiny  # in a denominator whose numerator is 0
+HUE_PENALTY = 1e9  # times what a channel lacks of the largest: beyond every hue
+EPSILON = torch.finfo(torch.float32).tiny  # in a denominator whose numerator is 0
 
 
 def changed(images: Sequence[np.ndarray], side: int, seed: int) -> Tensor:
-    """Returns uint8 [V, side, side, 3] of V pictures uint8 [3, H, W], all changed alike; `seed` says how."""
+    """Return uint8 [V, side, side, 3] of V images uint8 [3, H, W], all changed alike; `seed` says how."""
     draw = torch.Generator().manual_seed(seed)
-    rows, columns = (_draw_crop(whole, draw) for whole in images[0].shape[1:])
+    rows, columns = (_draw_crop(size, draw) for size in images[0].shape[1:])
     change = _draw_colours(draw)
     cropped = [torch.from_numpy(image[:, rows, columns]) for image in images]
     pixels = torch.empty((len(cropped), *cropped[0].shape))
-    for place, one in zip(pixels, cropped, strict=True):
-        place.copy_(one)
+    for target, source in zip(pixels, cropped, strict=True):
+        target.copy_(source)
     pixels = F.interpolate(pixels.div_(255), (side, side), mode="bilinear", align_corners=False, antialias=True)
     for function, factor in change:
         function(pixels, factor)
     return pixels.mul_(255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
-def _draw_crop(whole: int, draw: torch.Generator) -> slice:
-    """Returns what is kept of a side; nothing is drawn where there is no room."""
-    kept = int(whole * CROP)
-    start = int(torch.randint(0, whole - kept + 1, size=(), generator=draw)) if whole > kept else 0
-    return slice(start, start + kept)
+def _draw_crop(size: int, draw: torch.Generator) -> slice:
+    """Return the crop of a side; draws no random number if nothing is cropped."""
+    cropped = int(size * CROP)
+    start = int(torch.randint(0, size - cropped + 1, size=(), generator=draw)) if size > cropped else 0
+    return slice(start, start + cropped)
 
 
 def _draw_colours(draw: torch.Generator) -> list[tuple]:
     order = torch.randperm(4, generator=draw).tolist()
-    ranges = [(1 - one, 1 + one) for one in (BRIGHTNESS, CONTRAST, SATURATION)] + [(-HUE, HUE)]
+    ranges = [(1 - strength, 1 + strength) for strength in (BRIGHTNESS, CONTRAST, SATURATION)] + [(-HUE, HUE)]
     factors = [torch.empty(1).uniform_(*ends, generator=draw).item() for ends in ranges]
     functions = (brighten, contrast, saturate, turn_hue)
-    return [(functions[one], factors[one]) for one in order]
+    return [(functions[index], factors[index]) for index in order]
 
 
 def brighten(pixels: Tensor, factor: float) -> None:
-    """Multiplies float32 [V, 3, H, W] in place."""
+    """Multiply float32 [V, 3, H, W] in place."""
     pixels.mul_(factor).clamp_(0, 1)
 
 
 def contrast(pixels: Tensor, factor: float) -> None:
-    """Moves float32 [V, 3, H, W] in place from or towards each picture's mean grey."""
+    """Move float32 [V, 3, H, W] in place from or towards each image's mean grey."""
     _blend(pixels, _grey(pixels).mean((-3, -2, -1), keepdim=True), factor)
 
 
 def saturate(pixels: Tensor, factor: float) -> None:
-    """Moves float32 [V, 3, H, W] in place from or towards grey."""
+    """Move float32 [V, 3, H, W] in place from or towards grey."""
     _blend(pixels, _grey(pixels), factor)
 
 
@@ -77,7 +77,7 @@ def _blend(pixels: Tensor, other: Tensor, factor: float) -> None:
 
 
 def turn_hue(pixels: Tensor, turn: float) -> None:
-    """Turns the hue of float32 [V, 3, H, W] of 0 to 1 in place, by a share of the circle."""
+    """Turn the hue of float32 [V, 3, H, W] of 0 to 1 in place, by a share of the circle."""
     for image in pixels.flatten(2):
         hue, saturation, value = _hue_saturation_value(image)
         hue.add_(turn)
@@ -85,25 +85,25 @@ def turn_hue(pixels: Tensor, turn: float) -> None:
 
 
 def _hue_saturation_value(colours: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns them of [3, N]. The hue is the least of three: of red as the largest channel, of green, of blue.
+    """Return hue, saturation and value of [3, N]. The hue is the minimum of three: with red, green, blue as maximum.
 
     A channel that is not the largest is far from its formula: how much it lacks is 0 or at least 6e-8.
     """
     red, green, blue = colours
     value = torch.maximum(red, green)
     torch.maximum(value, blue, out=value)
-    least = torch.minimum(red, green)
-    torch.minimum(least, blue, out=least)
-    spread = torch.sub(value, least, out=least)
-    r, g, b = (value - colours).div_(spread.clamp_min(LEAST))
+    minimum = torch.minimum(red, green)
+    torch.minimum(minimum, blue, out=minimum)
+    spread = torch.sub(value, minimum, out=minimum)
+    r, g, b = (value - colours).div_(spread.clamp_min(EPSILON))
     hue = (g + 4).sub_(r)
-    torch.minimum(hue, (r + 2).sub_(b).add_(g, alpha=FAR), out=hue)
-    torch.minimum(hue, torch.sub(b, g, out=b).add_(r, alpha=FAR), out=hue)
-    return hue.mul_(1 / 6).add_(1).frac_(), spread.div_(value.clamp_min(LEAST)), value
+    torch.minimum(hue, (r + 2).sub_(b).add_(g, alpha=HUE_PENALTY), out=hue)
+    torch.minimum(hue, torch.sub(b, g, out=b).add_(r, alpha=HUE_PENALTY), out=hue)
+    return hue.mul_(1 / 6).add_(1).frac_(), spread.div_(value.clamp_min(EPSILON)), value
 
 
 def _write_colours(colours: Tensor, hue: Tensor, saturation: Tensor, value: Tensor) -> None:
-    """Writes [3, N] of hue, saturation and value.
+    """Write [3, N] of hue, saturation and value.
 
     In each sixth of the circle one channel is the largest, one the least, one between them, where it rises in even
     sixths and falls in odd ones. A product for each channel is 0 where it lies between, and else at least 2 away.
@@ -111,12 +111,12 @@ def _write_colours(colours: Tensor, hue: Tensor, saturation: Tensor, value: Tens
     sixth = hue.mul_(6).floor()
     part = hue.sub_(sixth).mul_(saturation)
     odd = sixth.mul(0.5).frac_().mul_(2)
-    least, between = levels = torch.empty((2, len(hue)))
-    torch.sub(1, saturation, out=least)
-    torch.maximum(least, odd, out=between).addcmul_(part, odd.mul_(-2).add_(1))
+    minimum, between = levels = torch.empty((2, len(hue)))
+    torch.sub(1, saturation, out=minimum)
+    torch.maximum(minimum, odd, out=between).addcmul_(part, odd.mul_(-2).add_(1))
     levels.mul_(value).clamp_max_(1)
     red, green, blue = colours
     torch.addcmul(between, sixth - 1, sixth - 4, out=red)
     torch.addcmul(between, sixth, 3 - sixth, out=green)
     torch.addcmul(between, sixth - 2, 5 - sixth, out=blue)
-    torch.clamp(colours, least, value, out=colours)
+    torch.clamp(colours, minimum, value, out=colours)

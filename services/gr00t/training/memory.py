@@ -1,8 +1,8 @@
-"""How much memory training takes, before anything is loaded.
+"""Estimate the memory of training, before anything is loaded.
 
 A trained number costs 16 bytes (itself, its gradient and Adam's two in float32) and 2 more where products are in
-bfloat16 (its copy for them); a frozen one what it is stored in. To that come the activations that the backward pass
-needs. Counted on the CPU; an H200's peak at batch 8 was 13 to 17 % below the estimate.
+bfloat16 (its copy for them); a frozen one costs its stored size. Add the activations that the backward pass
+needs. An H200's peak at batch 8 was 13 to 17 % below the estimate.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from services.gr00t.checkpoint.config import Blocks, ModelConfig
 from services.gr00t.model.loading import shapes
-from services.gr00t.training.network import counts, one_robot
+from services.gr00t.training.network import counts, single_robot
 from services.gr00t.training.settings import Finetune
 
 TRAINED, COPY = 16, 2  # bytes per trained number
@@ -19,18 +19,18 @@ PER_TOKEN = 56  # bytes of an attention block and its feed-forward per token and
 ROOM = 1.0e9  # CUDA's context and libraries' workspaces
 BATCHES = (32, 16, 8, 4, 2, 1)
 CARD = 24e9  # bytes of the cards that most labs have
-KINDS = {  # flags -> what they change
+KINDS = {  # flags -> the settings they change
     "": {},
     "--no-tune-diffusion-model ": {"tune_diffusion_model": False},
     "--lora-rank 16 ": {"tune_diffusion_model": True, "lora_rank": 16},
 }
-TEXT = 48  # tokens of a prompt beside its pictures' and the instruction
+TEXT = 48  # tokens of a prompt without its images
 
 
 @dataclass(frozen=True)
 class Estimate:
     """Bytes. weights: with gradients and Adam's moments; activations: of a whole batch, with the weights' copies; room:
-    what CUDA takes itself."""
+    CUDA's own memory."""
 
     weights: float
     activations: float
@@ -38,7 +38,7 @@ class Estimate:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Bytes in total."""
         return self.weights + self.activations + self.room
 
     def __str__(self) -> str:
@@ -50,12 +50,12 @@ def _size(count: float) -> str:
 
 
 def weight_bytes(trained: float, frozen: float, frozen_fp32: float = 0) -> float:
-    """Returns bytes of weights, gradients and Adam's moments. frozen: numbers kept in bfloat16."""
+    """Return bytes of weights, gradients and Adam's moments. frozen: numbers kept in bfloat16."""
     return TRAINED * trained + 2 * frozen + 4 * frozen_fp32
 
 
 def sample_bytes(config: ModelConfig, views: int) -> float:
-    """Returns bytes of one sample's activations in bfloat16."""
+    """Return bytes of one sample's activations in bfloat16."""
     head, seen = config.head, views * config.patches + TEXT
     tokens = 1 + head.future_tokens + head.horizon
     mixer = _stack(head.mixer, seen)
@@ -68,14 +68,14 @@ def _stack(blocks: Blocks, tokens: int) -> float:
 
 
 class Memory:
-    """What training a network on pictures of `views` cameras takes, on a GPU in bfloat16 or elsewhere in float32."""
+    """Memory of training a network on images of `views` cameras, on a GPU in bfloat16 or elsewhere in float32."""
 
     def __init__(self, config: ModelConfig, views: int, bf16: bool = True):
         self.config, self.views, self.bf16 = config, views, bf16
-        self.tensors = shapes(one_robot(config))
+        self.tensors = shapes(single_robot(config))
 
     def estimate(self, settings: Finetune) -> Estimate:
-        """Returns what it takes with those settings."""
+        """Return the estimate for these settings."""
         trained, frozen = counts(self.tensors, settings)
         sample = sample_bytes(self.config, self.views)
         if not self.bf16:
@@ -83,28 +83,28 @@ class Memory:
         copies = COPY * trained
         return Estimate(weight_bytes(trained, frozen), settings.batch_size * sample + copies, ROOM)
 
-    def ways_out(self, settings: Finetune, free: float) -> list[str]:
-        """Returns what would fit into `free` bytes, as flags with an estimate, the nearest to what was asked first."""
-        found = []
+    def fitting_flags(self, settings: Finetune, free: float) -> list[str]:
+        """Return flags that fit into `free` bytes, each with its estimate, the closest to `settings` first."""
+        options = []
         for flags, changes in KINDS.items():
             if changes and settings.lora_rank:
                 break
-            asked = replace(settings, **changes)
-            smaller = [replace(asked, batch_size=size) for size in BATCHES if size <= settings.batch_size]
-            sizes = {one.batch_size: self.estimate(one) for one in smaller}
+            candidate = replace(settings, **changes)
+            smaller = [replace(candidate, batch_size=size) for size in BATCHES if size <= settings.batch_size]
+            sizes = {option.batch_size: self.estimate(option) for option in smaller}
             fitting = next((size for size, needed in sizes.items() if needed.total <= free), None)
             if fitting:
-                found.append(f"{flags}--batch-size {fitting} ({_size(sizes[fitting].total)})")
-        return found
+                options.append(f"{flags}--batch-size {fitting} ({_size(sizes[fitting].total)})")
+        return options
 
-    def refuse(self, settings: Finetune, free: float, where: str) -> None:
-        """Raises MemoryError with what would fit, there and on a card of 24 GB, where training does not."""
+    def require(self, settings: Finetune, free: float, device: str) -> None:
+        """Raise MemoryError if training does not fit, with flags that fit there and on a card of 24 GB."""
         needed = self.estimate(settings)
         if needed.total <= free or settings.force:
             return
-        here, small = (self.ways_out(settings, size) for size in (free, CARD))
+        on_device, on_card = (self.fitting_flags(settings, size) for size in (free, CARD))
         raise MemoryError(
-            f"training would take {needed} and {_size(free)} are free on {where}. What would fit there: "
-            f"{'; '.join(here) or 'nothing of it'}. On a card of 24 GB: {'; '.join(small) or 'nothing of it'}. "
-            "--force trains in any case"
+            f"training needs {needed}, but {device} has {_size(free)} free. Options that fit there: "
+            f"{'; '.join(on_device) or 'none'}. On a card of 24 GB: {'; '.join(on_card) or 'none'}. "
+            "--force trains anyway"
         )

@@ -1,6 +1,6 @@
-"""The network as it is trained: one robot's encoders and decoder, what is frozen, low-rank adapters, and the loss.
+"""The network to train: one robot's encoders and decoder, frozen parts, low-rank adapters, and the loss.
 
-Only this robot's rows of the encoders and the decoder are loaded; the others stay in the base's file and cost nothing.
+Only this robot's rows of the encoders and the decoder are loaded; the others take no memory.
 Source: Isaac-GR00T at 4af2b622, gr00t/model/action_head/flow_matching_action_head.py, gr00t/utils/peft.py.
 """
 
@@ -26,18 +26,18 @@ ROWS = tuple(f"{HEAD}{name}." for name in ("state_encoder", "action_encoder", "a
 AROUND = (*ROWS, *(f"{HEAD}{name}." for name in ("position_embedding", "future_tokens", "vlln", "vl_self_attention")))
 DIFFUSION = f"{HEAD}model."
 ADAPTED = ("to_q", "to_k", "to_v")
-ONLY = 0  # which of its one robot's rows the network is told to use
+ROBOT_ROW = 0  # index of the robot in a network of one robot
 
 
 def is_trained(name: str, settings: Finetune) -> bool:
-    """Returns whether a tensor of the checkpoint is trained as a whole; adapters aside."""
+    """Return whether a tensor of the checkpoint is trained itself, not through an adapter."""
     if settings.lora_rank:
         return name.startswith(ROWS)
     return name.startswith(AROUND) or (settings.tune_diffusion_model and name.startswith(DIFFUSION))
 
 
 def is_adapted(name: str, settings: Finetune) -> bool:
-    """Returns whether a tensor gets a low-rank adapter: queries, keys and values of the head's attention."""
+    """Return whether a tensor gets a low-rank adapter: queries, keys and values of the head's attention."""
     return bool(settings.lora_rank) and name.startswith(HEAD) and name.split(".")[-2:-1][0] in ADAPTED and _weight(name)
 
 
@@ -45,25 +45,25 @@ def _weight(name: str) -> bool:
     return name.endswith(".weight")
 
 
-class OneRobot:
+class SingleRobot:
     """A checkpoint's weights with one robot's rows alone."""
 
     def __init__(self, source: Source, robot: int):
         self.source, self.robot = source, robot
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Returns name -> shape."""
-        found = self.source.shapes().items()
-        return {name: (1, *shape[1:]) if name.startswith(ROWS) else tuple(shape) for name, shape in found}
+        """Return name -> shape."""
+        shapes = self.source.shapes().items()
+        return {name: (1, *shape[1:]) if name.startswith(ROWS) else tuple(shape) for name, shape in shapes}
 
     def read(self, name: str) -> Tensor:
-        """Returns a tensor."""
-        found = self.source.read(name)
-        return found[self.robot : self.robot + 1].clone() if name.startswith(ROWS) else found
+        """Return a tensor."""
+        tensor = self.source.read(name)
+        return tensor[self.robot : self.robot + 1].clone() if name.startswith(ROWS) else tensor
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer and what is added to it: x @ down @ up, times `scale`. It begins as nothing."""
+    """A frozen linear layer with a low-rank adapter: adds x @ down @ up, times `scale`; zero at the start."""
 
     def __init__(self, base: nn.Linear, rank: int, scale: float, dropout: float):
         super().__init__()
@@ -77,17 +77,17 @@ class LowRank(nn.Module):
         return self.base(x) + F.linear(low, self.up) * self.scale
 
     def merged(self) -> Tensor:
-        """Returns the weight, float32, of one linear layer that does the same."""
+        """Return the weight, float32, of an equivalent linear layer."""
         return self.base.weight.float() + self.scale * (self.up @ self.down)
 
 
-def one_robot(config: ModelConfig) -> ModelConfig:
-    """Returns the network with encoders and a decoder for one robot."""
+def single_robot(config: ModelConfig) -> ModelConfig:
+    """Return the network with encoders and a decoder for one robot."""
     return replace(config, head=replace(config.head, robots=1))
 
 
 def counts(tensors: Mapping[str, tuple[int, ...]], settings: Finetune) -> tuple[int, int]:
-    """Returns how many numbers are trained, and how many lie frozen. tensors: name -> shape."""
+    """Count trained and frozen numbers. tensors: name -> shape."""
     trained = frozen = 0
     for name, shape in tensors.items():
         size = math.prod(shape)
@@ -100,8 +100,8 @@ def counts(tensors: Mapping[str, tuple[int, ...]], settings: Finetune) -> tuple[
 def load(
     config: ModelConfig, source: Source, robot: int, settings: Finetune, device: torch.device, dtype: torch.dtype
 ) -> Gr00t:
-    """Returns the network to train. dtype: of what is frozen; what is trained is float32."""
-    model = load_model(one_robot(config), OneRobot(source, robot), device, dtype, "sdpa")
+    """Return the network to train. dtype: of frozen tensors; trained ones are float32."""
+    model = load_model(single_robot(config), SingleRobot(source, robot), device, dtype, "sdpa")
     if settings.lora_rank:
         torch.manual_seed(settings.seed)
         _adapt(model, settings)
@@ -122,36 +122,36 @@ def _adapt(model: Gr00t, settings: Finetune) -> None:
 
 
 def set_training(model: Gr00t, settings: Finetune) -> None:
-    """Turns dropout on where something is trained, and off elsewhere."""
+    """Turn dropout on in trained modules, and off elsewhere."""
     model.eval()
     model.action_head.train()
     model.action_head.model.train(settings.tune_diffusion_model)
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns name -> parameter of what is trained, adapters with it."""
+    """Return name -> parameter of trained tensors and adapters."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def merged(model: Gr00t) -> dict[str, Tensor]:
-    """Returns name in the checkpoint -> float32 tensor of all that differs from the base; rows: [1, …]."""
-    found = {name: parameter.detach() for name, parameter in trained_parameters(model).items() if ".down" not in name}
-    found = {name: one for name, one in found.items() if not name.endswith(".up")}
+    """Return name -> float32 tensor, as in the checkpoint, of all that differs from the base; rows: [1, …]."""
+    tensors = {name: parameter.detach() for name, parameter in trained_parameters(model).items() if ".down" not in name}
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(".up")}
     for name, module in model.named_modules():
         if isinstance(module, LowRank):
-            found[f"{name}.weight"] = module.merged().detach()
-    return found
+            tensors[f"{name}.weight"] = module.merged().detach()
+    return tensors
 
 
 class FlowLoss(nn.Module):
     """The mean square error of the flow's velocity, over the numbers that the robot has.
 
-    places: where in every prompt the pictures' tokens lie; width: numbers of an action.
+    image_positions: indices of the image tokens in every prompt; width: numbers of an action.
     """
 
-    def __init__(self, model: Gr00t, places: Tensor, width: int):
+    def __init__(self, model: Gr00t, image_positions: Tensor, width: int):
         super().__init__()
-        self.model, self.places, self.width = model, places, width
+        self.model, self.image_positions, self.width = model, image_positions, width
 
     def forward(
         self,
@@ -163,10 +163,10 @@ class FlowLoss(nn.Module):
         noise: Tensor,
         times: Tensor,
     ) -> Tensor:
-        """Returns a scalar. times: float [B] in [0, 1], 1 where nothing is noise; see `samples.Batch`."""
+        """Return a scalar. times: float [B] in [0, 1], 1 means no noise; see `samples.Batch`."""
         head = self.model.action_head
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            features = self.model.features(images, ids, self.places)
+            features = self.model.features(images, ids, self.image_positions)
         visible = None
         if bool((lengths != ids.shape[1]).any()):
             visible = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])[:, None, None]
@@ -174,7 +174,7 @@ class FlowLoss(nn.Module):
         share = times[:, None, None]
         noisy = (1 - share) * noise + share * actions
         moment = head.moment((times * head.config.time_buckets).long()[:, None])
-        state_token = head.state_encoder(state[:, None], ONLY)
-        velocity = head.velocity(noisy, state_token, ONLY, moment, head.contexts(seen), visible)
-        apart = velocity.float() - (actions - noise)
-        return apart[..., : self.width].square().mean()
+        state_token = head.state_encoder(state[:, None], ROBOT_ROW)
+        velocity = head.velocity(noisy, state_token, ROBOT_ROW, moment, head.contexts(seen), visible)
+        error = velocity.float() - (actions - noise)
+        return error[..., : self.width].square().mean()

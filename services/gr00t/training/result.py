@@ -1,6 +1,6 @@
-"""What a run leaves: a checkpoint in the published layout, with the robot's description, that serves at once.
+"""The result of a run: a checkpoint in the published layout, with the robot's description, ready to serve.
 
-Every file of weights is the base's with what was trained put in, in the base's number format; the other robots' rows
+Every file of weights is the base's with the trained tensors inserted, in the base's dtype; the other robots' rows
 are the base's bits.
 """
 
@@ -34,9 +34,9 @@ def write(
     trained: Mapping[str, Tensor],
     provenance: Mapping[str, Any],
 ) -> Path:
-    """Returns `folder` with the checkpoint, there whole or not at all. trained: name -> tensor, rows as [1, …].
+    """Write the checkpoint atomically and return its directory. trained: name -> tensor, rows as [1, …].
 
-    provenance: what it was made from, kept in the manifest.
+    provenance: settings, data and base, stored in the record.
     """
 
     def fill(draft: Path) -> None:
@@ -50,7 +50,7 @@ def write(
         (draft / METADATA).parent.mkdir()
         metadata = {**base.metadata, robot.embodiment.tag: robot.metadata}
         (draft / METADATA).write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
-        embodiment.write(draft / embodiment.OWN, robot.embodiment)
+        embodiment.write(draft / embodiment.EMBODIMENT_FILE, robot.embodiment)
         hashes = {path.relative_to(draft).as_posix(): file_hash(path) for path in _files(draft)}
         eagle = {"eagle": base.overrides} if base.overrides else {}
         write_record(

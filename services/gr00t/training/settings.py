@@ -11,52 +11,50 @@ from typing import Any, Literal
 
 from vla_common.options import Options, device_option, option
 
-BASES = ("GR00T-N1.5-3B", "gr00t-tiny")  # the first of these on the volume is trained where none is named
+BASES = ("GR00T-N1.5-3B", "gr00t-tiny")  # default: the first of these on the volume
 
 
 @dataclass(frozen=True)
 class Finetune(Options):
-    """Fine-tune GR00T N1.5; Ctrl-C saves, and the same command goes on."""
+    """Fine-tune GR00T N1.5; Ctrl-C saves, and the same command resumes."""
 
     dataset: str = option(help="its name under datasets/ on the volume, or a path", kind="dataset")
     base: str = option(
         "",
-        "the checkpoint to begin with",
+        "the checkpoint to start from",
         default_help="the published one, else the tiny one",
         kind="path or checkpoint",
     )
-    embodiment: str = option("new_embodiment", "a robot that is known, or a JSON file", kind="embodiment")
+    embodiment: str = option("new_embodiment", "a known robot, or a JSON file", kind="embodiment")
     name: str = option(
         "",
-        "of the result, a folder under checkpoints/",
-        default_help="made of model and data set",
+        "of the result, a directory under checkpoints/",
+        default_help="model and data set",
         kind="directory name",
     )
-    max_steps: int = option(10000, "how many in all", "[1, inf)")
+    max_steps: int = option(10000, "number of training steps", "[1, inf)")
     batch_size: int = option(32, "samples per step and GPU", "[1, inf)")
     learning_rate: float = option(
         1e-4, "the highest; it rises for a twentieth of the steps and falls as a cosine", "(0, 1)"
     )
     tune_diffusion_model: bool = option(
         True,
-        "train the diffusion transformer too, and not only what lies around it",
-        negated="train only what lies around the diffusion transformer",
+        "train the diffusion transformer as well as the encoders and the decoder",
+        negated="train only the encoders, the decoder and other parts of the head",
     )
     lora_rank: int = option(0, "above 0: low-rank adapters in the head's attention instead", "[0, inf)")
     lora_alpha: float | None = option(
         None,
-        "what the adapters add is scaled by alpha / rank",
+        "the adapters' output is scaled by alpha / rank",
         "(0, inf)",
-        default_help="the rank; a run that goes on keeps its own",
+        default_help="the rank; a resumed run keeps its own",
     )
     lora_dropout: float = option(0.1, "of the adapters' input", "[0, 1)")
-    save_steps: int = option(1000, "a state to go on from is saved so often", "[1, inf)")
-    keep: int = option(2, "how many of these states stay", "[1, inf)")
-    frames_gb: float = option(
-        -1.0, "memory for films that were decoded once; 0: none, -1: half of what is free", "[-1, inf)"
-    )
-    resume: bool = option(False, "refuse to begin anew; the same command goes on in any case")
-    force: bool = option(False, "train although it is not expected to fit into memory")
+    save_steps: int = option(1000, "steps between saved training states", "[1, inf)")
+    keep: int = option(2, "number of training states to keep", "[1, inf)")
+    frames_gb: float = option(-1.0, "memory for decoded videos; 0: none, -1: half of the free memory", "[-1, inf)")
+    resume: bool = option(False, "fail if there is no run to resume; the same command resumes in any case")
+    force: bool = option(False, "train even if it is not expected to fit into memory")
     device: str = device_option()
     log_every: int = option(10, "steps between two points of a curve", "[1, inf)", group="internal")
     workers: int = option(
@@ -73,30 +71,38 @@ class Finetune(Options):
     def __post_init__(self) -> None:
         self.check_options()
         if self.lora_rank and not self.tune_diffusion_model:
-            raise ValueError("with --lora-rank the diffusion model is frozen anyway; leave one of the two out")
+            raise ValueError("--lora-rank already freezes the diffusion model; remove it or --no-tune-diffusion-model")
         if self.name and (Path(self.name).name != self.name or self.name.startswith(".")):
-            raise ValueError(f"--name {self.name!r} is not a folder name")
+            raise ValueError(f"--name {self.name!r} is not a directory name")
 
     @property
-    def chosen_name(self) -> str:
+    def output_name(self) -> str:
         """The result's name."""
         return self.name or f"gr00t-{Path(self.dataset).name}"
 
     @property
     def lora_scale(self) -> float:
-        """What the adapters add is multiplied by this."""
+        """Factor of the adapters' output."""
         return 1.0 if self.lora_alpha is None else self.lora_alpha / self.lora_rank
 
     def identity(self, world: int, **more: str) -> dict[str, Any]:
-        """Returns what a run must not change in its middle. more: digests of the data set and of the base."""
-        own = ("max_steps", "learning_rate", "tune_diffusion_model", "lora_rank", "lora_alpha", "lora_dropout", "seed")
-        found = {name: getattr(self, name) for name in own}
+        """Return the settings that a resumed run must not change. more: digests of the data set and of the base."""
+        names = (
+            "max_steps",
+            "learning_rate",
+            "tune_diffusion_model",
+            "lora_rank",
+            "lora_alpha",
+            "lora_dropout",
+            "seed",
+        )
+        values = {name: getattr(self, name) for name in names}
         if self.lora_alpha is None:
-            # upstream's 16 without LoRA, as runs have recorded that were begun when it was the default
-            found["lora_alpha"] = float(self.lora_rank or 16)
-        return found | {"samples_per_step": self.batch_size * world} | more
+            # without LoRA upstream's 16, as in runs from when it was the default
+            values["lora_alpha"] = float(self.lora_rank or 16)
+        return values | {"samples_per_step": self.batch_size * world} | more
 
 
 def digest_of(value: Mapping[str, Any]) -> str:
-    """Returns a short digest of plain values."""
+    """Return a short digest of plain values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

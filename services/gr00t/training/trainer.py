@@ -1,4 +1,4 @@
-"""A run's state and its one step: what is kept in a training state, and what changes it."""
+"""A run's training state, and one training step."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BETAS, DECAY, WARMUP, CLIP = (0.95, 0.999), 1e-5, 0.05, 1.0  # upstream's; the c
 
 
 def states_of(directory: Path) -> WeightFiles:
-    """Returns the training states in a run's folder: step_12.pt is the state after step 12."""
+    """Return the training states of a run's directory: step_12.pt is the state after step 12."""
     return WeightFiles(directory, "step", frozenset({"trained", "optimizer", "step", "identity"}))
 
 
 def learning_rate(settings: Finetune, step: int) -> float:
-    """Returns the rate of a step, the first being 0: it rises evenly from 0, then falls as half a cosine."""
+    """Return the learning rate of a step, counted from 0: linear warm-up from 0, then cosine decay."""
     warmup = math.ceil(WARMUP * settings.max_steps)
     if step < warmup:
         return settings.learning_rate * step / warmup
@@ -35,7 +35,7 @@ def learning_rate(settings: Finetune, step: int) -> float:
 
 
 class Trainer:
-    """A run: network, optimizer, and how many steps are done."""
+    """A run: network, optimizer, and the number of completed steps."""
 
     def __init__(self, settings: Finetune, machine: Machine, loss: FlowLoss, directory: Path, identity: dict[str, Any]):
         self.settings, self.machine, self.directory, self.identity = settings, machine, directory, identity
@@ -47,20 +47,20 @@ class Trainer:
         self.states = states_of(directory)
 
     def _groups(self) -> list[dict[str, Any]]:
-        """Returns the parameters; biases and norms do not decay, as with upstream's Trainer."""
+        """Return the parameter groups; biases and norms have no weight decay, as in upstream's Trainer."""
         norms = {name for name, module in self.model.named_modules() if isinstance(module, nn.LayerNorm)}
         plain = [name for name in self.trained if "bias" in name or name.rpartition(".")[0] in norms]
-        decayed = [one for name, one in self.trained.items() if name not in plain]
+        decayed = [parameter for name, parameter in self.trained.items() if name not in plain]
         return [
             {"params": decayed, "weight_decay": DECAY},
             {"params": [self.trained[name] for name in plain], "weight_decay": 0.0},
         ]
 
     def learn(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Takes a step; returns loss and the gradient's norm, scalars on the device."""
+        """Take a training step; return loss and gradient norm, scalars on the device."""
         network.set_training(self.model, self.settings)
         seed = random.Random(f"{self.settings.seed} {self.step} {self.machine.rank}").getrandbits(32)
-        torch.manual_seed(seed)  # dropout follows from seed, step and process, so that a run that goes on repeats it
+        torch.manual_seed(seed)  # dropout depends on seed, step and process, so a resumed run repeats it
         with self.machine.autocast():
             loss = self.loss(*batch.to(self.machine.device))
         loss.backward()
@@ -73,10 +73,10 @@ class Trainer:
         return loss.detach(), norm
 
     def save(self) -> Path:
-        """Writes the state, whole or not at all, and returns its file; older ones than `keep` go."""
+        """Write the state atomically and return its file; delete all but the newest `keep`."""
         path = self.states.path(self.step)
         state = {
-            "trained": {name: one.detach() for name, one in self.trained.items()},
+            "trained": {name: parameter.detach() for name, parameter in self.trained.items()},
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "identity": self.identity,
@@ -86,24 +86,24 @@ class Trainer:
         return path
 
     def resume(self) -> Path | None:
-        """Takes over the newest state that is whole; returns its file, None for a new start.
+        """Load the newest valid state; return its file, or None for a new run.
 
-        Raises ValueError where it belongs to other data, another base or other settings.
+        Raises ValueError if it belongs to other data, another base or other settings.
         """
-        found = self.states.load_latest("cpu")
-        if found is None:
+        latest = self.states.load_latest("cpu")
+        if latest is None:
             return None
-        path, state = found
-        for name, ours in self.identity.items():
-            if (theirs := state["identity"].get(name)) != ours:
+        path, state = latest
+        for name, value in self.identity.items():
+            if (previous := state["identity"].get(name)) != value:
                 raise ValueError(
-                    f"{self.directory.name} was begun with {name.replace('_', ' ')} {theirs}, this command has {ours}; "
-                    "give the same, or another --name"
+                    f"{self.directory.name} was started with {name.replace('_', ' ')} {previous}, not {value}; "
+                    "use the same, or another --name"
                 )
         self.machine.restore_threads(state.get("threads"))
         with torch.no_grad():
-            for name, one in self.trained.items():
-                one.copy_(state["trained"][name])
+            for name, parameter in self.trained.items():
+                parameter.copy_(state["trained"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         return path

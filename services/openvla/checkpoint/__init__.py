@@ -1,1 +1,1 @@
-"""What a published folder holds, read and checked: configuration, weights, tokenizer, statistics; or made up, tiny."""
+"""Read and check a checkpoint: configuration, weights, tokenizer, statistics; create a tiny random one."""

@@ -1,4 +1,4 @@
-"""What a checkpoint folder says about its model: config.json, preprocessor_config.json, dataset_statistics.json."""
+"""Read a checkpoint's config.json, preprocessor_config.json and dataset_statistics.json."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.openvla.checkpoint.oft import refuse_other_files
+from services.openvla.checkpoint.oft import reject_oft_files
 from services.openvla.checkpoint.preprocessing import read_preprocessing
 from services.openvla.checkpoint.statistics import Stats, read_statistics
 from vla_modelkit.checkpoint import CheckpointError, read_json
 
-# What config.json may say of the language model beside its shape; each other value means other computing.
+# The only supported values of config.json's other language model settings.
 PLAIN_LLAMA = {
     "model_type": "llama", "hidden_act": "silu", "rope_scaling": None, "attention_bias": False, "mlp_bias": False,
     "tie_word_embeddings": False, "pretraining_tp": 1,
@@ -28,7 +28,7 @@ class Tower:
     act_layer: str | None
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    interpolation: str  # "bicubic": how a picture of another size is resized
+    interpolation: str  # for images of another size, for example "bicubic"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One OpenVLA model. `action_vocab_size` is the vocabulary without the rows that pad it to a multiple."""
+    """An OpenVLA model. `action_vocab_size` is the vocabulary without its padding rows."""
 
     towers: tuple[Tower, Tower]
     llama: LlamaConfig
@@ -77,21 +77,21 @@ class ModelConfig:
 
 
 def load_config(directory: Path) -> ModelConfig:
-    """Returns the model that `folder` describes. Raises CheckpointError where it is not an OpenVLA checkpoint."""
+    """Read a checkpoint's configuration. Raises CheckpointError if it is not an OpenVLA checkpoint."""
     raw = read_json(directory / "config.json")
     if raw.get("model_type") != "openvla":
         raise CheckpointError(
             f"{directory / 'config.json'} has model_type {raw.get('model_type')!r}; expected 'openvla': give the "
             "directory of an OpenVLA checkpoint in Hugging Face's format"
         )
-    refuse_other_files(directory, (path.name for path in directory.iterdir()))
+    reject_oft_files(directory, (path.name for path in directory.iterdir()))
     _check_supported(raw, directory)
     norm_stats, unusable = read_statistics(raw, directory)
     text = raw.get("text_config") or {}
-    known = {name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text}
+    shape = {name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text}
     return ModelConfig(
         towers=_towers(raw, directory),
-        llama=LlamaConfig(**known),
+        llama=LlamaConfig(**shape),
         pad_to_multiple_of=int(raw.get("pad_to_multiple_of", 64)),
         n_action_bins=int(raw.get("n_action_bins", 256)),
         norm_stats=norm_stats,
@@ -101,18 +101,18 @@ def load_config(directory: Path) -> ModelConfig:
 
 def _check_supported(raw: dict, directory: Path) -> None:
     expected = {
-        "use_fused_vision_backbone": (True, "openvla-v01 with its single vision tower is another model"),
+        "use_fused_vision_backbone": (True, "openvla-v01, with one vision tower, is another model"),
         "image_resize_strategy": ("resize-naive", "the published OpenVLA-7B checkpoints use it"),
     }
-    for name, (value, why) in expected.items():
+    for name, (value, reason) in expected.items():
         if raw.get(name) != value:
-            raise CheckpointError(f"{directory}: {name} is {raw.get(name)!r}; this engine expects {value!r} ({why})")
+            raise CheckpointError(f"{directory}: {name} is {raw.get(name)!r}; this engine expects {value!r} ({reason})")
     text = raw.get("text_config") or {}
     for name, plain in PLAIN_LLAMA.items():
         if text.get(name, plain) not in (plain, None):
             raise CheckpointError(
-                f"{directory}: text_config has {name} {text[name]!r}; expected {plain!r}: this engine runs Llama-2 as "
-                "OpenVLA-7B has it, no other model"
+                f"{directory}: text_config has {name} {text[name]!r}; expected {plain!r}, as in the Llama-2 of "
+                "OpenVLA-7B"
             )
 
 
@@ -125,14 +125,14 @@ def _towers(raw: dict, directory: Path) -> tuple[Tower, Tower]:
             "is incomplete, download it again"
         )
     if sizes[0] != sizes[1]:
-        raise CheckpointError(f"{directory}: image_sizes are {sizes}; the two towers see one picture of one size")
-    shown = read_preprocessing(directory)
-    if shown[0].size != sizes[0]:
+        raise CheckpointError(f"{directory}: image_sizes are {sizes}; expected the same size for both towers")
+    towers = read_preprocessing(directory)
+    if towers[0].size != sizes[0]:
         raise CheckpointError(
-            f"{directory}: config.json has image_sizes {sizes}, preprocessor_config.json input_sizes of {shown[0].size}"
-            " pixels; expected one size: take both files from one checkpoint"
+            f"{directory}: config.json has image_sizes {sizes}, preprocessor_config.json input_sizes {towers[0].size}"
+            "; expected the same size: use both files of one checkpoint"
         )
     return tuple(
-        Tower(one, as_.size, act, as_.mean, as_.std, as_.interpolation)
-        for one, act, as_ in zip(ids, acts, shown, strict=True)
+        Tower(timm_id, tower.size, act, tower.mean, tower.std, tower.interpolation)
+        for timm_id, act, tower in zip(ids, acts, towers, strict=True)
     )

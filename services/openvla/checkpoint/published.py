@@ -1,4 +1,4 @@
-"""OpenVLA's published checkpoints: one fine-tuned model per LIBERO suite, and the model they were made from."""
+"""OpenVLA's published checkpoints: one fine-tuned model per LIBERO suite, and their base model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ REPOSITORIES: Mapping[str, tuple[str, str]] = {
 }
 BASE = ("openvla/openvla-7b", "47a0ec7fc4ec123775a391911046cf33cf9ed83f")  # with upstream's code
 PUBLISHED = {**REPOSITORIES, "base": BASE}
-WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.py")
+DOWNLOAD_PATTERNS = ("*.json", "*.safetensors", "tokenizer.model", "*.py")
 REMOTE_CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
 
 
 def check_remote_code(directory: Path) -> None:
-    """Raises ValueError where a folder lacks some of upstream's code."""
+    """Raise ValueError if files of upstream's code are missing in a directory."""
     if missing := [name for name in REMOTE_CODE if not (directory / name).is_file()]:
-        raise ValueError(f"{directory} lacks {', '.join(missing)}; expected openvla's folder prismatic/extern/hf")
+        raise ValueError(f"{directory} has no {', '.join(missing)}; expected openvla's directory prismatic/extern/hf")

@@ -1,4 +1,4 @@
-"""The statistics that turn tokens into actions, data set by data set: dataset_statistics.json, else norm_stats."""
+"""The statistics that scale actions, by data set: from dataset_statistics.json, else norm_stats in config.json."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from services.openvla.checkpoint.oft import refuse_other_statistics
+from services.openvla.checkpoint.oft import reject_oft_statistics
 from vla_modelkit.checkpoint import CheckpointError, read_json
 
 ACTION_TOKENS = 7  # numbers of an action, as the contract carries it
@@ -16,21 +16,21 @@ Stats = Mapping[str, tuple]  # "q01", "q99" (floats) and "mask" (bools), seven e
 
 
 def read_statistics(config: Mapping[str, Any], directory: Path) -> tuple[dict[str, Stats], dict[str, str]]:
-    """Returns data set -> its statistics, and data set -> what is wrong with them where they cannot be used.
+    """Return data set -> statistics, and data set -> error message for unusable ones.
 
-    A fine-tuned checkpoint has a file of its own; a published one has them in config.json. Raises CheckpointError where
-    there are none, or none that can be used.
+    A fine-tuned checkpoint has a separate file; a published one has them in config.json. Raises CheckpointError if
+    there are none, or none is usable.
     """
-    found = read_json(directory / FILE) if (directory / FILE).is_file() else config.get("norm_stats")
-    if not found or not isinstance(found, dict):
+    statistics = read_json(directory / FILE) if (directory / FILE).is_file() else config.get("norm_stats")
+    if not statistics or not isinstance(statistics, dict):
         raise CheckpointError(
             f"{directory} has neither {FILE} nor norm_stats in config.json; without them tokens cannot "
             "be turned into actions: copy the file from the run that trained the model"
         )
-    refuse_other_statistics(directory, found)
+    reject_oft_statistics(directory, statistics)
     good: dict[str, Stats] = {}
     bad: dict[str, str] = {}
-    for key, value in sorted(found.items()):
+    for key, value in sorted(statistics.items()):
         try:
             good[key] = _action_stats(value)
         except ValueError as error:
@@ -61,10 +61,10 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 
 
 def _mask(action: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Returns which numbers are stretched: all where nothing is said, and none where it says null, as upstream does."""
-    given = action.get("mask", [True] * ACTION_TOKENS)
-    if given is None:
+    """Return which numbers are scaled: all by default, none for null, as upstream does."""
+    mask = action.get("mask", [True] * ACTION_TOKENS)
+    if mask is None:
         return (False,) * ACTION_TOKENS
-    if not isinstance(given, list) or len(given) != ACTION_TOKENS or any(one not in (0, 1) for one in given):
-        raise ValueError(f"have the mask {given!r}; expected {ACTION_TOKENS} times true or false")
-    return tuple(bool(one) for one in given)
+    if not isinstance(mask, list) or len(mask) != ACTION_TOKENS or any(flag not in (0, 1) for flag in mask):
+        raise ValueError(f"have the mask {mask!r}; expected {ACTION_TOKENS} times true or false")
+    return tuple(bool(flag) for flag in mask)

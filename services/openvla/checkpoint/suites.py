@@ -1,4 +1,4 @@
-"""LIBERO's suites as OpenVLA's checkpoints know them: published repositories and statistics' names."""
+"""LIBERO's suites, and the keys of their statistics in OpenVLA's checkpoints."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero
 
 
 def keys_of(suite: str) -> tuple[str, str]:
-    """Returns the names under which a checkpoint may keep a suite's statistics, the preferred one first."""
+    """Return the possible keys of a suite's statistics, the preferred one first."""
     return suite, f"{suite}_no_noops"
 
 
 def suites_of(keys: Iterable[str]) -> tuple[str, ...]:
-    """Returns the suites that statistics are for; none where a checkpoint was made for something else."""
+    """Return the suites of statistics' keys; empty for a checkpoint of other data."""
     keys = set(keys)
     return tuple(suite for suite in SUITES if keys & set(keys_of(suite)))

@@ -1,8 +1,8 @@
-"""A small random checkpoint in the published format: what tests, demonstrations and benchmarks load.
+"""A small random checkpoint in the published format, for tests, demonstrations and benchmarks.
 
 The loaders that read the 7B model read it, upstream's own among them. Weights come from numpy's RandomState, whose
 numbers never change between versions. Embeddings, queries and keys are scaled up: otherwise attention is flat, and
-every picture and every prompt leads to the same action. Rows of the head that are no action tokens are scaled down: a
+every image and every prompt leads to the same action. Rows of the head that are no action tokens are scaled down: a
 trained model answers in action tokens only.
 """
 
@@ -28,9 +28,9 @@ from services.openvla.model.openvla import model_shapes
 from vla_modelkit.checkpoint import INDEX
 from vla_modelkit.weights import Source
 
-LOUD = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up
+SCALED_UP = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up
 GAIN = 4.0
-QUIET = 0.25
+OTHER_TOKENS_GAIN = 0.25
 AUTO_MAP = {
     "AutoConfig": "configuration_prismatic.OpenVLAConfig",
     "AutoModelForVision2Seq": "modeling_prismatic.OpenVLAForActionPrediction",
@@ -60,7 +60,7 @@ class TinySpec:
     suites: tuple[str, ...] = SUITES
 
     def text_config(self) -> dict[str, Any]:
-        """Returns config.json's `text_config`."""
+        """Return config.json's `text_config`."""
         return {
             "model_type": "llama", "vocab_size": 32064, "pad_token_id": 32000, "torch_dtype": "bfloat16",
             "hidden_size": self.hidden_size, "intermediate_size": self.intermediate_size,
@@ -68,12 +68,12 @@ class TinySpec:
         }  # fmt: skip
 
     def model_config(self) -> ModelConfig:
-        """Returns the model, without a folder."""
+        """Return the model, without a directory."""
         text = self.text_config()
         llama = LlamaConfig(**{name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text})
         towers = tuple(
-            Tower(one, self.image_size, None, SEEN_MEANS[i], SEEN_STDS[i], "bicubic")
-            for i, one in enumerate(self.timm_ids)
+            Tower(timm_id, self.image_size, None, SEEN_MEANS[i], SEEN_STDS[i], "bicubic")
+            for i, timm_id in enumerate(self.timm_ids)
         )
         stats = {key: value["action"] for key, value in statistics(self.suites).items()}
         return ModelConfig(towers, llama, 64, 256, stats)
@@ -81,7 +81,7 @@ class TinySpec:
 
 MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
 STDS = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
-# What the published checkpoints' tvf_normalize_params say, and their models see: the same as bfloat16 holds it.
+# tvf_normalize_params of the published checkpoints: the same values rounded to bfloat16.
 SEEN_MEANS = ((0.484375, 0.455078125, 0.40625), (0.5, 0.5, 0.5))
 SEEN_STDS = ((0.228515625, 0.2236328125, 0.224609375), (0.5, 0.5, 0.5))
 PIXELS = (SEEN_MEANS, SEEN_STDS)  # per tower
@@ -92,7 +92,7 @@ MID = TinySpec(
     timm_ids=("vit_small_patch14_reg4_dinov2", "vit_small_patch14_dinov2"), image_size=224,
     hidden_size=768, intermediate_size=2048, layers=12, heads=12,
 )  # fmt: skip
-# The 7B model's own shape. Benchmarks make its weights up on the device; nobody wants them on a disk.
+# The 7B model's shape. Benchmarks create its weights on the device; they are not written to disk.
 FULL = TinySpec(
     timm_ids=("vit_large_patch14_reg4_dinov2", "vit_so400m_patch14_siglip_224"), image_size=224,
     hidden_size=4096, intermediate_size=11008, layers=32, heads=32,
@@ -101,7 +101,7 @@ SPECS: Mapping[str, TinySpec] = {"tiny": TinySpec(), "siglip": SIGLIP, "mid": MI
 
 
 def statistics(suites: tuple[str, ...]) -> dict[str, Any]:
-    """Returns dataset_statistics.json: made-up ranges under the keys that LIBERO's fine-tuned checkpoints have."""
+    """Return dataset_statistics.json: made-up ranges under the keys of LIBERO's fine-tuned checkpoints."""
     action = {
         "q01": [-0.6, -0.8, -0.9, -0.1, -0.15, -0.2, 0.0], "q99": [0.9, 0.8, 0.9, 0.1, 0.15, 0.2, 1.0],
         "mask": [True] * 6 + [False],
@@ -112,10 +112,10 @@ def statistics(suites: tuple[str, ...]) -> dict[str, Any]:
 def write(
     directory: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None = None, source: Source | None = None
 ) -> Path:
-    """Returns `folder` with a checkpoint in it; its weights are of `source`, else random by the spec's seed.
+    """Write a checkpoint and return its directory. Weights are from `source`, else random with the spec's seed.
 
-    remote_code: a folder with upstream's configuration, modeling and processing_prismatic.py; copied beside the
-    weights, so that transformers' AutoModel can load the checkpoint too. Raises ValueError where one is missing.
+    remote_code: a directory with upstream's configuration, modeling and processing_prismatic.py; copied next to the
+    weights, so that transformers' AutoModel can load the checkpoint too. Raises ValueError if a file is missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / "config.json", _config(spec))
@@ -133,17 +133,17 @@ def write(
 
 
 def tensors(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
-    """Returns name -> bf16 tensor of a whole random model."""
-    draw = np.random.RandomState(seed)
-    state = {name: _random(name, shape, draw) for name, shape in model_shapes(config).items()}
+    """Return name -> bf16 tensor of a whole random model."""
+    rng = np.random.RandomState(seed)
+    state = {name: _random(name, shape, rng) for name, shape in model_shapes(config).items()}
     first, end = config.action_vocab_size - config.n_action_bins, config.action_vocab_size
-    state[HEAD][:first] *= QUIET
-    state[HEAD][end:] *= QUIET
+    state[HEAD][:first] *= OTHER_TOKENS_GAIN
+    state[HEAD][end:] *= OTHER_TOKENS_GAIN
     return state
 
 
-def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState) -> torch.Tensor:
-    noise = torch.from_numpy(draw.standard_normal(shape).astype(np.float32))
+def _random(name: str, shape: tuple[int, ...], rng: np.random.RandomState) -> torch.Tensor:
+    noise = torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
     fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 1
     if "norm" in name and name.endswith("weight"):
         value = 1.0 + 0.1 * noise
@@ -155,7 +155,7 @@ def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState) -> t
         value = 0.1 * noise
     else:
         value = noise * fan_in**-0.5
-    return (value * (GAIN if any(part in name for part in LOUD) else 1.0)).to(torch.bfloat16)
+    return (value * (GAIN if any(part in name for part in SCALED_UP) else 1.0)).to(torch.bfloat16)
 
 
 def _config(spec: TinySpec) -> dict[str, Any]:
@@ -179,8 +179,8 @@ def _preprocessor(spec: TinySpec) -> dict[str, Any]:
         "auto_map": PROCESSOR_MAP, "image_processor_type": "PrismaticImageProcessor",
         "processor_class": "PrismaticProcessor", "image_resize_strategy": "resize-naive",
         "use_fused_vision_backbone": True, "input_sizes": [[3, spec.image_size, spec.image_size]] * 2,
-        "interpolations": ["bicubic", "bicubic"], "means": [list(one) for one in MEANS],
-        "stds": [list(one) for one in STDS], "tvf_crop_params": [{"output_size": square}] * 2,
+        "interpolations": ["bicubic", "bicubic"], "means": [list(values) for values in MEANS],
+        "stds": [list(values) for values in STDS], "tvf_crop_params": [{"output_size": square}] * 2,
         "tvf_do_letterbox": False, "tvf_letterbox_fill": None, "tvf_resize_params": [resize] * 2,
         "tvf_normalize_params": [{"inplace": False, "mean": list(mean), "std": list(std)} for mean, std in seen],
     }  # fmt: skip
@@ -188,15 +188,15 @@ def _preprocessor(spec: TinySpec) -> dict[str, Any]:
 
 def _write_shards(directory: Path, state: dict[str, torch.Tensor], count: int) -> None:
     names = sorted(state)
-    place: dict[str, str] = {}
+    weight_map: dict[str, str] = {}
     for index in range(count):
         file = f"model-{index + 1:05d}-of-{count:05d}.safetensors"
         part = names[len(names) * index // count : len(names) * (index + 1) // count]
         save_file({name: state[name] for name in part}, str(directory / file), metadata={"format": "pt"})
-        (directory / file).chmod(0o644)  # safetensors makes files that only their owner reads
-        place |= dict.fromkeys(part, file)
+        (directory / file).chmod(0o644)  # safetensors creates files that only their owner can read
+        weight_map |= dict.fromkeys(part, file)
     size = sum(value.numel() * value.element_size() for value in state.values())
-    _write_json(directory / INDEX, {"metadata": {"total_size": size}, "weight_map": place})
+    _write_json(directory / INDEX, {"metadata": {"total_size": size}, "weight_map": weight_map})
 
 
 def _copy_remote_code(source: Path, directory: Path) -> None:

@@ -19,11 +19,11 @@ wine bottle rack cream cheese pick up and place it basket black from next betwee
 soup sauce butter milk tomato alphabet orange juice chocolate pudding bbq salad dressing ketchup both moka pots mug
 white yellow microwave close left right book caddy back compartment
 """
-WORDS = _TEXT.split()
+LEXICON = _TEXT.split()
 
 
 def write_tokenizer(directory: Path) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json."""
+    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json."""
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<PAD>"}
     config = {
         **special, "tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False,
@@ -38,7 +38,7 @@ def write_tokenizer(directory: Path) -> None:
 
 
 def tokenizer_json() -> dict:
-    """Returns the tokenizer in the form that Hugging Face's tokenizers reads."""
+    """Return the tokenizer in the form that Hugging Face's tokenizers reads."""
     merges = _merges()
     return {
         "version": "1.0",
@@ -69,9 +69,9 @@ def tokenizer_json() -> dict:
 
 
 def _merges() -> list[tuple[str, str]]:
-    """Returns pairs that build every known word from the left."""
+    """Return pairs that build every known word from the left."""
     merges: dict[tuple[str, str], None] = {}
-    for word in WORDS:
+    for word in LEXICON:
         for end in range(1, len(word) + 1):
             merges[(SPACE + word[: end - 1], word[end - 1])] = None
     return list(merges)

@@ -14,26 +14,26 @@ BOS = 1
 
 
 class PromptTokenizer:
-    """Reads tokenizer.json (the published form), else tokenizer.model.
+    """Tokenizer of tokenizer.json (the published format), else of tokenizer.model.
 
-    Raises CheckpointError where the folder has neither or one that is broken.
+    Raises CheckpointError if the directory has neither, or the file is broken.
     """
 
     def __init__(self, directory: Path):
         self._encode = _from_json(directory / "tokenizer.json") or _from_sentencepiece(directory / "tokenizer.model")
         if self._encode is None:
             raise CheckpointError(
-                f"{directory} has no tokenizer.json and no tokenizer.model; run the download again: a checkpoint is "
-                "more than its weights"
+                f"{directory} has no tokenizer.json and no tokenizer.model; run the download again: a checkpoint needs "
+                "its tokenizer"
             )
 
     def prompt_ids(self, instruction: str) -> list[int]:
-        """Returns the ids of the whole prompt: BOS first, the space token last."""
+        """Return the ids of the prompt: BOS first, the space token last."""
         return complete(self._encode(PROMPT.format(instruction=instruction.lower())))
 
 
 def complete(ids: list[int]) -> list[int]:
-    """Returns ids with BOS before them and the space token behind, each where it is not there yet."""
+    """Return ids with BOS at the start and the space token at the end, added if missing."""
     ids = ids if ids[:1] == [BOS] else [BOS, *ids]
     return ids if ids[-1] == SPACE_TOKEN else [*ids, SPACE_TOKEN]
 
@@ -53,7 +53,7 @@ def _from_json(path: Path) -> Callable[[str], list[int]] | None:
 
 
 def _from_sentencepiece(path: Path) -> Callable[[str], list[int]] | None:
-    """Reads tokenizer.model as upstream does: converted, so that `</s>` in a text is the special token there too."""
+    """Read tokenizer.model as upstream does: converted, so that `</s>` in a text is the special token there too."""
     if not path.is_file():
         return None
     from transformers import LlamaTokenizerFast

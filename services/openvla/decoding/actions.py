@@ -14,7 +14,7 @@ from services.openvla.checkpoint.config import ModelConfig
 
 @dataclass(frozen=True)
 class ActionCodec:
-    """The last `bins` ids below `vocab_size` mean the bins of [-1, 1], the highest id the lowest bin.
+    """The last `bins` ids below `vocab_size` are the bins of [-1, 1]; the highest id is the lowest bin.
 
     `bins` edges enclose bins - 1 intervals, whose centres are the values; the two ends share an interval.
     """
@@ -34,34 +34,34 @@ class ActionCodec:
         return (edges[:-1] + edges[1:]) / 2.0
 
     def values(self, tokens: np.ndarray) -> np.ndarray:
-        """Returns float64 [...] in (-1, 1) of int token ids [...]; an id outside the action range means an end."""
+        """Return float64 [...] in (-1, 1) of int token ids [...]; ids outside the action range are clipped."""
         index = np.clip(self.vocab_size - tokens - 1, 0, self.bins - 2)
         return self.centres[index]
 
     def tokens(self, values: np.ndarray) -> np.ndarray:
-        """Returns int64 token ids [...] of normalised values [...], clipped to [-1, 1]."""
+        """Return int64 token ids [...] of normalised values [...], clipped to [-1, 1]."""
         return self.vocab_size - np.digitize(np.clip(values, -1.0, 1.0), self.edges)
 
     def is_action(self, tokens: np.ndarray) -> np.ndarray:
-        """Returns which ids are action tokens."""
+        """Return bool [...]: which ids are action tokens."""
         return (tokens >= self.vocab_size - self.bins) & (tokens < self.vocab_size)
 
 
 def codec_of(config: ModelConfig) -> ActionCodec:
-    """Returns the codec of a model."""
+    """Return the codec of a model."""
     return ActionCodec(config.action_vocab_size, config.n_action_bins)
 
 
 def unnormalise(values: np.ndarray, stats: Mapping[str, Any]) -> np.ndarray:
-    """Returns float64 [..., n]: [-1, 1] stretched to q01 … q99 where `mask` is true, else left as it is."""
+    """Return float64 [..., n]: [-1, 1] scaled to q01 … q99 where `mask` is true, else unchanged."""
     low, high = np.asarray(stats["q01"], np.float64), np.asarray(stats["q99"], np.float64)
     return np.where(stats["mask"], 0.5 * (values + 1) * (high - low) + low, values)
 
 
 class ActionTable:
-    """What every token means in every dimension by one data set's statistics: worked out once, then looked up.
+    """Action value of every token in every dimension, with a data set's statistics: computed once, then looked up.
 
-    An answer waits for this after the model, when nothing of numpy's code is in a cache any more.
+    It runs after the model for every answer, when numpy's code is no longer in the CPU's caches.
     """
 
     def __init__(self, codec: ActionCodec, stats: Mapping[str, Any]):
@@ -70,14 +70,14 @@ class ActionTable:
         self._rows = unnormalise(codec.values(lowest_first)[:, None], stats).astype(np.float32).tolist()
 
     def action(self, tokens: Sequence[int]) -> np.ndarray:
-        """Returns float32 [n] of n token ids, equal to `unnormalise(codec.values(tokens), stats)`."""
+        """Return float32 [n] of n token ids, equal to `unnormalise(codec.values(tokens), stats)`."""
         last = len(self._rows) - 1
         bins = (min(max(self._top - token, 0), last) for token in tokens)
         return np.array([self._rows[bin][dimension] for dimension, bin in enumerate(bins)], np.float32)
 
 
 def normalise(actions: np.ndarray, stats: Mapping[str, Any]) -> np.ndarray:
-    """Returns float64 [..., n], the inverse of `unnormalise`, clipped to [-1, 1]."""
+    """Return float64 [..., n], the inverse of `unnormalise`, clipped to [-1, 1]."""
     low, high = np.asarray(stats["q01"], np.float64), np.asarray(stats["q99"], np.float64)
     spread = np.where(high > low, high - low, 1.0)
     return np.clip(np.where(stats["mask"], 2 * (actions - low) / spread - 1, actions), -1.0, 1.0)

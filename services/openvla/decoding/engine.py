@@ -1,4 +1,4 @@
-"""Batches of (picture, prompt) to seven action tokens each: greedy, exact, by speculative decoding."""
+"""Batches of (image, prompt) to seven action tokens each: greedy, exact, by speculative decoding."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from vla_modelkit.threads import use_idle_cores
 PROMPT_STEP = 16  # on a GPU prompts are padded to a multiple, so that few shapes are captured
 MAX_PROMPT = 160  # tokens of an instruction with its frame; LIBERO's longest has fewer than 50
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-Kept = list[list[Tensor]] | None  # logits of each row's tokens, where they are asked for
+RowLogits = list[list[Tensor]] | None  # logits of each row's tokens, if requested
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What came out.
+    """The result of a batch.
 
-    tokens int64 [B, 7], NO_TOKEN from where a row's logits were no numbers; decode_passes after the prefill;
-    logits float32 [B, 7, vocab] where asked for and no row failed.
+    tokens int64 [B, 7], NO_TOKEN from a row's first non-finite logits on; decode_passes after the prefill;
+    logits float32 [B, 7, vocab] if requested and no row failed.
     """
 
     tokens: np.ndarray
@@ -51,9 +51,9 @@ class Engine:
         self, model: OpenVLA, max_batch: int = 16, width: int = DRAFT_LENGTH, fixed_shapes: bool | None = None
     ):
         if not 1 <= max_batch <= BATCHES[-1]:
-            raise ValueError(f"max_batch is {max_batch}; expected 1 to {BATCHES[-1]}")
+            raise ValueError(f"max_batch must be in [1, {BATCHES[-1]}], got {max_batch}")
         if not 1 <= width <= DRAFT_LENGTH:
-            raise ValueError(f"width is {width}; expected 1 to {DRAFT_LENGTH} tokens")
+            raise ValueError(f"width must be in [1, {DRAFT_LENGTH}] tokens, got {width}")
         self.model, self.max_batch, self.width = model, max_batch, width
         self.device = model.llama.embed.device
         self._threads = torch.get_num_threads()
@@ -69,7 +69,7 @@ class Engine:
         draft: np.ndarray | None = None,
         keep_logits: bool = False,
     ) -> Generated:
-        """Returns the greedy action tokens.
+        """Return the greedy action tokens.
 
         pixels   uint8 [B, S, S, 3], 1 <= B <= max_batch
         prompts  token ids of each row, of any lengths up to MAX_PROMPT
@@ -77,27 +77,29 @@ class Engine:
         """
         count = len(prompts)
         if not 1 <= count <= self.max_batch or len(pixels) != count:
-            raise ValueError(
-                f"{len(pixels)} pictures and {count} prompts; expected as many of both, 1 to {self.max_batch}"
-            )
+            raise ValueError(f"{len(pixels)} images and {count} prompts; expected equally many, 1 to {self.max_batch}")
         if self.device.type == "cpu":
             use_idle_cores(self._threads)
         rows = [Row(None if draft is None else draft[index]) for index in range(count)]
-        kept: Kept = [[] for _ in rows] if keep_logits else None
+        row_logits: RowLogits = [[] for _ in rows] if keep_logits else None
         lengths = np.array([len(prompt) for prompt in prompts])
-        self._prefill(rows, pixels, prompts, lengths, kept)
+        self._prefill(rows, pixels, prompts, lengths, row_logits)
         decode_passes = 0
         while not all(row.done for row in rows):
-            self._decode(rows, lengths, kept)
+            self._decode(rows, lengths, row_logits)
             decode_passes += 1
         tokens = np.array([row.result() for row in rows])
         if any(row.failed for row in rows):
             self._cache.clear()  # a slot that holds NaN spoils rows that do not even see it: 0 · NaN is NaN
             return Generated(tokens, decode_passes)
-        return Generated(tokens, decode_passes, np.array([[o.numpy() for o in one] for one in kept]) if kept else None)
+        return Generated(
+            tokens,
+            decode_passes,
+            np.array([[o.numpy() for o in logits] for logits in row_logits]) if row_logits else None,
+        )
 
     def warm_up(self, prompt_lengths: Sequence[int] = (32, 48, 64), drafts: bool = True) -> None:
-        """Runs every shape that requests will have, so that none of them waits for a capture.
+        """Run every shape that requests will have, so that none of them waits for a capture.
 
         prompt_lengths: padded lengths, in tokens; longer prompts are captured when they come.
         """
@@ -109,9 +111,14 @@ class Engine:
                 self.generate(np.zeros((rows, side, side, 3), np.uint8), prompts, draft)
 
     def _prefill(
-        self, rows: Sequence[Row], pixels: np.ndarray, prompts: Sequence[Sequence[int]], lengths: np.ndarray, kept: Kept
+        self,
+        rows: Sequence[Row],
+        pixels: np.ndarray,
+        prompts: Sequence[Sequence[int]],
+        lengths: np.ndarray,
+        row_logits: RowLogits,
     ) -> None:
-        """One pass over pictures, prompts and the drafts' chains."""
+        """One pass over images, prompts and the drafts' chains."""
         padded, follow = self._rows(len(rows)), 0 if rows[0].draft is None else DRAFT_LENGTH
         text = self._text_width(int(lengths.max()) + follow)
         ids = np.ones((padded, text), np.int64)
@@ -125,12 +132,12 @@ class Engine:
             logits = self.model.prefill(pixels, ids, last, follow + 1, cache)
             return choose(logits), logits
 
-        inputs = (self._to_device(one) for one in (_padded(pixels, padded), ids, last))
-        chosen, logits = self.runner.run(("prefill", padded, text, follow), step, *inputs)
-        for index, (row, choices) in enumerate(zip(rows, chosen.cpu().numpy(), strict=False)):
-            _keep(kept, index, logits[index, row.accept_prefill(choices)])
+        inputs = (self._to_device(array) for array in (_padded(pixels, padded), ids, last))
+        selected, logits = self.runner.run(("prefill", padded, text, follow), step, *inputs)
+        for index, (row, choices) in enumerate(zip(rows, selected.cpu().numpy(), strict=False)):
+            _append_logits(row_logits, index, logits[index, row.accept_prefill(choices)])
 
-    def _decode(self, rows: Sequence[Row], lengths: np.ndarray, kept: Kept) -> None:
+    def _decode(self, rows: Sequence[Row], lengths: np.ndarray, row_logits: RowLogits) -> None:
         """One pass over the next tokens of every row."""
         padded, width = self._rows(len(rows)), 1 if rows[0].draft is None else self.width
         branches = len(rows[0].draft) - 1 if width > 1 else 0
@@ -147,33 +154,33 @@ class Engine:
             return choose(logits), logits, hidden[:, width:]
 
         inputs = (self._to_device(_padded(ids, padded)), self._to_device(start))
-        chosen, logits, branch_hidden = self.runner.run(("decode", padded, width, branches, free), step, *inputs)
-        wanted: list[tuple[int, int]] = []
-        for index, (row, choices) in enumerate(zip(rows, chosen.cpu().numpy(), strict=False)):
+        selected, logits, branch_hidden = self.runner.run(("decode", padded, width, branches, free), step, *inputs)
+        accepted: list[tuple[int, int]] = []
+        for index, (row, choices) in enumerate(zip(rows, selected.cpu().numpy(), strict=False)):
             if row.done:
                 continue
             columns, branch = row.accept(choices, branches)
-            _keep(kept, index, logits[index, columns])
-            wanted += [(index, branch)] if branch is not None else []
-        if wanted:
-            self._accept_branches(rows, branch_hidden, wanted, kept)
+            _append_logits(row_logits, index, logits[index, columns])
+            accepted += [(index, branch)] if branch is not None else []
+        if accepted:
+            self._accept_branches(rows, branch_hidden, accepted, row_logits)
 
     def _accept_branches(
-        self, rows: Sequence[Row], branch_hidden: Tensor, wanted: Sequence[tuple[int, int]], kept: Kept
+        self, rows: Sequence[Row], branch_hidden: Tensor, accepted: Sequence[tuple[int, int]], row_logits: RowLogits
     ) -> None:
-        """Computes the logits of branches that turned out right; few are, so the head is not applied to all."""
-        where = self._to_device(np.array(wanted).T)
-        logits = self.model.llama.logits(branch_hidden[where[0], where[1]])
-        for (index, _), token, logit in zip(wanted, choose(logits).tolist(), logits, strict=True):
+        """Compute the logits of accepted branches only: they are few, so the head is not applied to all."""
+        positions = self._to_device(np.array(accepted).T)
+        logits = self.model.llama.logits(branch_hidden[positions[0], positions[1]])
+        for (index, _), token, logit in zip(accepted, choose(logits).tolist(), logits, strict=True):
             rows[index].accept_branch(token)
-            _keep(kept, index, logit[None])
+            _append_logits(row_logits, index, logit[None])
 
     def _rows(self, count: int) -> int:
-        return min(_at_least(count), self.max_batch) if self.fixed_shapes else count
+        return min(_round_up_batch(count), self.max_batch) if self.fixed_shapes else count
 
     def _text_width(self, length: int) -> int:
         if length > MAX_PROMPT + DRAFT_LENGTH:
-            raise ValueError(f"the prompt has {length} tokens; at most {MAX_PROMPT} fit: shorten the instruction")
+            raise ValueError(f"the prompt has {length} tokens; expected at most {MAX_PROMPT}: shorten the instruction")
         return -(-length // PROMPT_STEP) * PROMPT_STEP if self.fixed_shapes else length
 
     def _to_device(self, array: np.ndarray) -> Tensor:
@@ -181,9 +188,9 @@ class Engine:
 
 
 def choose(logits: Tensor) -> Tensor:
-    """Returns the place of the best logit int64 [...] of logits [..., vocab], NO_TOKEN where that is no finite number.
+    """Return the index of the best logit, int64 [...], of logits [..., vocab]; NO_TOKEN where it is not finite.
 
-    argmax takes NaN for the largest of all and answers token 0, which would be a robot's fastest motion.
+    argmax treats NaN as the largest value; without this check it would return token 0, a robot's fastest motion.
     """
     best = logits.argmax(-1)
     finite = logits.gather(-1, best[..., None])[..., 0].isfinite()
@@ -191,13 +198,13 @@ def choose(logits: Tensor) -> Tensor:
 
 
 def capacity(patches: int) -> int:
-    """Returns how many cache slots a row needs at most: patches, prompt, chain and branches."""
+    """Return the maximum cache slots of a row: patches, prompt, chain and branches."""
     longest = -(-(MAX_PROMPT + DRAFT_LENGTH) // PROMPT_STEP) * PROMPT_STEP
     return patches + longest + ACTION_TOKENS + BRANCHES * (DRAFT_LENGTH - 1)
 
 
 def row_bytes(model: OpenVLA) -> int:
-    """Returns about how many bytes one more row of a batch takes: its cache, and its prompt on the way through."""
+    """Estimate the bytes of one more row of a batch: its cache, and its prompt's activations."""
     config, size = model.config.llama, model.llama.embed.element_size()
     slots = capacity(model.patches)
     cache = 2 * config.num_hidden_layers * slots * config.num_key_value_heads * config.head_dim * size
@@ -206,7 +213,7 @@ def row_bytes(model: OpenVLA) -> int:
 
 
 def _tree(start: Tensor, width: int, branches: int, free: int) -> TreePositions:
-    """Returns where a chain from `start` [B] on and its branches stand; the branches' slots begin at `free`."""
+    """Return the positions of a chain that starts at `start` [B], and of its branches, whose slots start at `free`."""
     chain = start[:, None] + torch.arange(width, device=start.device)
     if not branches:
         return TreePositions(chain, chain, chain)
@@ -217,16 +224,16 @@ def _tree(start: Tensor, width: int, branches: int, free: int) -> TreePositions:
     )
 
 
-def _keep(kept: Kept, index: int, logits: Tensor) -> None:
-    if kept is not None:
-        kept[index].extend(logits.cpu())
+def _append_logits(row_logits: RowLogits, index: int, logits: Tensor) -> None:
+    if row_logits is not None:
+        row_logits[index].extend(logits.cpu())
 
 
-def _at_least(count: int) -> int:
+def _round_up_batch(count: int) -> int:
     return next(size for size in BATCHES if size >= count)
 
 
 def _padded(array: np.ndarray, rows: int) -> np.ndarray:
-    """Returns the array with its first row repeated behind it, up to `rows` rows."""
+    """Return the array with its first row repeated behind it, up to `rows` rows."""
     missing = rows - len(array)
     return array if not missing else np.concatenate((array, np.repeat(array[:1], missing, axis=0)))

@@ -1,9 +1,9 @@
-"""Speculative decoding of one row: which draft tokens the next pass verifies, and which of the model's choices stand.
+"""Speculative decoding of one row: the draft tokens that the next pass verifies, and the model's accepted choices.
 
-A draft tree has one chain, the likeliest token of every place, and branches: other tokens for the same places, each of
+A draft tree has one chain, the likeliest token of every position, and branches: other tokens for a position, each of
 which follows the chain before it. A pass reads `width` tokens of the chain, the first of them certain, and the branches
-beside the others. The model's choice after a certain token is the greedy token. If it is the chain's next one, the
-choice after that counts too, and so on. Where the chain breaks, a branch may be the chosen token: then the choice after
+of the others. The model's choice after a certain token is the greedy token. If it is the chain's next one, the
+choice after that counts too, and so on. Where the chain breaks, a branch may be the selected one: then the choice after
 it counts as well, and that token is read again in the next pass, in the chain. So each pass yields at least one token,
 and the tokens are those of greedy decoding one by one.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 
 DRAFT_LENGTH = ACTION_TOKENS - 1  # the last token is read by no pass
-NO_TOKEN = -1  # what is "chosen" where the best logit is no number; no draft has that, so the row's chain ends there
+NO_TOKEN = -1  # for a non-finite best logit; no draft has it, so the row's chain ends there
 
 
 @dataclass
@@ -30,59 +30,59 @@ class Row:
 
     @property
     def done(self) -> bool:
-        """Whether all seven are there, or none can follow."""
+        """Whether all seven tokens are decided, or the row failed."""
         return len(self.tokens) == ACTION_TOKENS or self.failed
 
     @property
     def failed(self) -> bool:
-        """Whether the model's logits were no numbers."""
+        """Whether the model's logits were not finite."""
         return self.tokens[-1:] == [NO_TOKEN]
 
     def result(self) -> list[int]:
-        """Returns seven tokens; those after a failure are NO_TOKEN."""
+        """Return seven tokens; those after a failure are NO_TOKEN."""
         return self.tokens + [NO_TOKEN] * (ACTION_TOKENS - len(self.tokens))
 
     def chain(self, width: int) -> np.ndarray:
-        """Returns int64 [width]: the chain to read, from the first token that is not in the cache."""
+        """Return int64 [width]: the chain to read, from the first token that is not in the cache."""
         start = min(self.cached, DRAFT_LENGTH)
         return np.array([max(self._at(min(start + column, DRAFT_LENGTH)), 0) for column in range(width)])
 
     def branches(self, width: int, count: int) -> np.ndarray:
-        """Returns int64 [count * (width - 1)]: the branches' tokens for every place of the chain but the first."""
-        places = np.minimum(min(self.cached, DRAFT_LENGTH) + np.arange(1, width), DRAFT_LENGTH)
-        return self.draft[1 : 1 + count, places].reshape(-1) if count else np.empty(0, np.int64)
+        """Return int64 [count * (width - 1)]: the branches' tokens for every position of the chain but the first."""
+        positions = np.minimum(min(self.cached, DRAFT_LENGTH) + np.arange(1, width), DRAFT_LENGTH)
+        return self.draft[1 : 1 + count, positions].reshape(-1) if count else np.empty(0, np.int64)
 
-    def accept_prefill(self, chosen: np.ndarray) -> slice:
-        """Takes the choices [1] or [7] after the prompt and the chain behind it; returns the columns that stand."""
-        following = chosen[:0] if self.draft is None else self.draft[0, :DRAFT_LENGTH]
-        wrong = np.flatnonzero(following != chosen[: len(following)])
-        stands = min(int(wrong[0]) + 1 if len(wrong) else len(chosen), len(chosen))
-        self.tokens += chosen[:stands].tolist()
+    def accept_prefill(self, selected: np.ndarray) -> slice:
+        """Process the choices [1] or [7] after the prompt and the chain; return the accepted columns."""
+        following = selected[:0] if self.draft is None else self.draft[0, :DRAFT_LENGTH]
+        mismatches = np.flatnonzero(following != selected[: len(following)])
+        stands = min(int(mismatches[0]) + 1 if len(mismatches) else len(selected), len(selected))
+        self.tokens += selected[:stands].tolist()
         self.cached = stands - 1
         return slice(stands)
 
-    def accept(self, chosen: np.ndarray, count: int) -> tuple[slice, int | None]:
-        """Takes the choices [width] after the tokens of `chain`.
+    def accept(self, selected: np.ndarray, count: int) -> tuple[slice, int | None]:
+        """Process the choices [width] after the tokens of `chain`.
 
-        Returns the columns that stand, and the place among `branches` whose choice counts too (for `accept_branch`), or
+        Returns the accepted columns, and the index among `branches` whose choice counts too (for `accept_branch`), or
         None.
         """
-        width = len(chosen)
+        width = len(selected)
         chain, branches = self.chain(width), self.branches(width, count).reshape(count, width - 1)
         first = column = len(self.tokens) - 1 - self.cached  # of the last certain token
         while True:
             self.cached = len(self.tokens)
-            self.tokens.append(int(chosen[column]))
+            self.tokens.append(int(selected[column]))
             if self.done or column + 1 == width:
                 return slice(first, column + 1), None
-            if chain[column + 1] != chosen[column]:
-                fitting = np.flatnonzero(branches[:, column] == chosen[column])
+            if chain[column + 1] != selected[column]:
+                fitting = np.flatnonzero(branches[:, column] == selected[column])
                 branch = int(fitting[0]) * (width - 1) + column if len(fitting) else None
                 return slice(first, column + 1), branch
             column += 1
 
     def accept_branch(self, token: int) -> None:
-        """Takes the choice after the branch that `accept` named. That branch's token is read again, in the chain."""
+        """Process the choice after the branch that `accept` returned. Its token is read again, in the chain."""
         self.tokens.append(token)
 
     def _at(self, index: int) -> int:

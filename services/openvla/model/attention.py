@@ -20,7 +20,7 @@ class Attention(Protocol):
     name: str
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Returns attention in which each query sees itself and what is before it."""
+        """Return causal attention."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Flash:
 
 
 def cached(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    """Returns attention of a few queries [B, N, heads, D] over cache slots [B, S, kv heads, D].
+    """Return attention of a few queries [B, N, heads, D] over cache slots [B, S, kv heads, D].
 
     visible: bool [B, 1, N, S]. No choice of kernels here: the pass reads weights for milliseconds, the cache for
     microseconds.
@@ -56,22 +56,22 @@ def cached(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2)
 
 
-def choose(asked: str, device: torch.device, dtype: torch.dtype) -> tuple[Attention, str]:
-    """Returns the attention to use and why, for `PolicyInfo`. Raises ValueError where "flash" cannot be had."""
-    if asked not in CHOICES:
-        raise ValueError(f"attention {asked!r} not found; expected one of {', '.join(CHOICES)}")
-    if asked == "sdpa":
-        return Sdpa(), "asked for"
+def choose(requested: str, device: torch.device, dtype: torch.dtype) -> tuple[Attention, str]:
+    """Return the attention and the reason, for `PolicyInfo`. Raises ValueError if "flash" is not available."""
+    if requested not in CHOICES:
+        raise ValueError(f"attention {requested!r} not found; expected one of {', '.join(CHOICES)}")
+    if requested == "sdpa":
+        return Sdpa(), "requested"
     reason = flash_obstacle(device, dtype)
     if reason is None:
-        return Flash(), "flash-attn is installed" if asked == "auto" else "asked for"
-    if asked == "flash":
-        raise ValueError(f"attention flash cannot be had: {reason}; set VLALAB_OPENVLA_ATTENTION=sdpa (or auto)")
+        return Flash(), "flash-attn is installed" if requested == "auto" else "requested"
+    if requested == "flash":
+        raise ValueError(f"attention 'flash' is not available: {reason}; set VLALAB_OPENVLA_ATTENTION=sdpa (or auto)")
     return Sdpa(), f"instead of flash: {reason}"
 
 
 def _same_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     groups = q.shape[2] // k.shape[2]
     if groups > 1:
-        k, v = (one.repeat_interleave(groups, dim=2) for one in (k, v))
+        k, v = (tensor.repeat_interleave(groups, dim=2) for tensor in (k, v))
     return q, k, v

@@ -1,7 +1,7 @@
 """Linear layers: plain, packed for a CPU, nf4 or int8, all called as `layer(x)`.
 
-Quantised weights are made on the device once, from the plain ones, and never moved or cast again: bitsandbytes keeps
-statistics beside the packed numbers that a later `.to()` would leave behind.
+Weights are quantised once, on the device, and never moved or cast afterwards: bitsandbytes keeps
+statistics next to the packed numbers, which a later `.to()` would not move.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Bits4:
     def nbytes(self) -> int:
         """Bytes of packed weights and of their scales."""
         scales = [self.state.absmax, self.state.state2.absmax] if self.state.nested else [self.state.absmax]
-        return sum(one.numel() * one.element_size() for one in [self.packed, *scales])
+        return sum(tensor.numel() * tensor.element_size() for tensor in [self.packed, *scales])
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ Linear = Dense | Packed | Bits4 | Int8
 
 
 def plain(weight: Tensor, bias: Tensor | None = None) -> Dense | Packed:
-    """Returns a layer that is not quantised: packed where float32 on a CPU allows it."""
+    """Return a layer that is not quantised: packed if it is float32 on a CPU."""
     layer = Dense(weight, bias)
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _packs():
         return layer
@@ -103,7 +103,7 @@ def plain(weight: Tensor, bias: Tensor | None = None) -> Dense | Packed:
 
 
 def _packs() -> bool:
-    """Returns whether this torch has oneDNN's operators, which its own compiler uses."""
+    """Return whether torch has oneDNN's operators, which torch.compile uses."""
     operators = ("_linear_pointwise", "_reorder_linear_weight")
     return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in operators)
 
@@ -113,7 +113,7 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def quantiser(quant: str) -> Callable[[Tensor], Linear]:
-    """Returns what turns a plain weight [out, in], already on its device, into a layer. Raises ValueError."""
+    """Return the function from a weight [out, in], already on its device, to a layer. Raises ValueError."""
     makers = {"none": plain, "nf4": _nf4, "fp4": _fp4, "int8": _int8}
     if quant not in makers:
         raise ValueError(f"quantisation {quant!r} not found; expected one of {', '.join(QUANTS)}")
@@ -127,7 +127,7 @@ def _nf4(weight: Tensor) -> Bits4:
 
 
 def _fp4(weight: Tensor) -> Bits4:
-    """As transformers' load_in_4bit=True has it when nothing else is said: upstream's 4-bit evaluation."""
+    """The default of transformers' load_in_4bit=True, as in upstream's 4-bit evaluation."""
     return _bits4(weight, "fp4", double=False)
 
 
@@ -147,7 +147,7 @@ def _int8(weight: Tensor) -> Int8:
 def _require_bitsandbytes(quant: str) -> None:
     try:
         import bitsandbytes  # noqa: F401
-    except Exception as error:  # a broken CUDA set-up ends its import with all sorts
+    except Exception as error:  # with a broken CUDA setup its import raises many kinds
         raise ValueError(
             f"{quant} needs bitsandbytes, whose import failed with {type(error).__name__}: {error}; run in "
             "the openvla image or environment, or set VLALAB_OPENVLA_QUANT=none"

@@ -1,8 +1,8 @@
 """Llama-2 as tensor functions: static KV cache, rotary positions, prefill and decode.
 
-Rows of a batch may have prompts of different lengths: they are padded on the right, where causal attention never looks,
-and every later token is written at its row's own place. So a cache slot is visible to a query exactly when the slot's
-number is not larger than the query's position; branches of a draft tree are the one exception (`TreePositions`).
+Rows of a batch may have prompts of different lengths: they are padded on the right, which causal attention ignores,
+and every later token is written at its row's own position. So a cache slot is visible to a query if and only if the
+slot's number is not larger than the query's position; branches of a draft tree are the one exception (`TreePositions`).
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class KVCache:
         return self.keys.shape[2]
 
     def rows(self, count: int) -> KVCache:
-        """Returns a view of the first `count` rows."""
+        """Return a view of the first `count` rows."""
         return KVCache(self.keys[:, :count], self.values[:, :count])
 
     def clear(self) -> None:
-        """Fills every slot with zeros, in place: captured passes hold these very tensors."""
+        """Fill every slot with zeros, in place: captured passes use these tensors."""
         self.keys.zero_()
         self.values.zero_()
 
 
 @dataclass(frozen=True)
 class TreePositions:
-    """Where the tokens of a decoding pass stand, int64 [B, N] each: the tree attention of speculative decoding.
+    """Positions of a decoding pass's tokens, int64 [B, N] each, for the tree attention of speculative decoding.
 
     A token sees the cache up to `sees`, and itself: for one of the chain that is its own position. A branch's token
-    stands at the same position as the chain's but keeps its keys and values in a slot of its own.
+    has the same position as the chain's, but its keys and values are in a separate slot.
     """
 
     positions: Tensor
@@ -69,7 +69,7 @@ class TreePositions:
     sees: Tensor
 
     def visible(self, filled: int) -> Tensor:
-        """Returns bool [B, 1, N, filled]."""
+        """Return bool [B, 1, N, filled]."""
         every = torch.arange(filled, device=self.slots.device)
         return ((every <= self.sees[..., None]) | (every == self.slots[..., None]))[:, None]
 
@@ -88,7 +88,7 @@ class Llama:
     attention: attention.Attention
 
     def prefill(self, x: Tensor, cache: KVCache) -> Tensor:
-        """Returns hidden states [B, S, hidden] of embeddings x [B, S, hidden] at positions 0 … S-1; fills the cache."""
+        """Return hidden states [B, S, hidden] of embeddings x [B, S, hidden] at positions 0 … S-1; fills the cache."""
         length = x.shape[1]
         cos, sin = self.cos[None, :length, None], self.sin[None, :length, None]
         for layer, block in enumerate(self.blocks):
@@ -99,7 +99,7 @@ class Llama:
         return x
 
     def decode(self, x: Tensor, tree: TreePositions, cache: KVCache, filled: int) -> Tensor:
-        """Returns hidden states [B, N, hidden] of embeddings x [B, N, hidden], looking at the first `filled` slots."""
+        """Return hidden states [B, N, hidden] of embeddings x [B, N, hidden], attending to the first `filled` slots."""
         rows = torch.arange(x.shape[0], device=x.device)[:, None]
         cos, sin = self.cos[tree.positions][:, :, None], self.sin[tree.positions][:, :, None]
         visible = tree.visible(filled)
@@ -112,11 +112,11 @@ class Llama:
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Returns float32 logits [..., vocab] of hidden states [..., hidden]."""
+        """Return float32 logits [..., vocab] of hidden states [..., hidden]."""
         return self.head(rms_norm(hidden, self.norm, self.config.rms_norm_eps)).float()
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
-        """Returns an empty cache."""
+        """Return an empty cache."""
         shape = (len(self.blocks), rows, capacity, self.config.num_key_value_heads, self.config.head_dim)
         keys, values = (torch.zeros(shape, dtype=self.embed.dtype, device=self.embed.device) for _ in range(2))
         return KVCache(keys, values)
@@ -136,7 +136,7 @@ class Llama:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Returns x over its root mean square, computed in float32 and rounded to x's dtype before the weight."""
+    """Return x over its root mean square, computed in float32 and rounded to x's dtype before the weight."""
     if x.dtype == torch.float32:
         return x * x.square().sum(-1, keepdim=True).mul_(1 / x.shape[-1]).add_(eps).rsqrt_() * weight
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
@@ -145,14 +145,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns x [B, S, heads, D] turned by its position: pairs are (i, i + D/2), as in transformers' checkpoints."""
+    """Return x [B, S, heads, D] turned by its position: pairs are (i, i + D/2), as in transformers' checkpoints."""
     half = x.shape[-1] // 2
     swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
     return torch.addcmul(x * cos, swapped, sin)
 
 
 def rotary_table(config: LlamaConfig, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns (cos, signed sin) [length, head_dim] of positions 0 … length - 1, computed in float32."""
+    """Return (cos, signed sin) [length, head_dim] of positions 0 … length - 1, computed in float32."""
     steps = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float()
     frequencies = 1.0 / (config.rope_theta ** (steps / config.head_dim))
     angles = torch.outer(torch.arange(length).float(), frequencies)
@@ -164,7 +164,7 @@ def rotary_table(config: LlamaConfig, length: int, dtype: torch.dtype, device: t
 
 
 def llama_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Returns checkpoint name -> shape."""
+    """Return checkpoint name -> shape."""
     hidden, wide = config.hidden_size, config.intermediate_size
     kv = config.num_key_value_heads * config.head_dim
     layer = {
@@ -188,10 +188,10 @@ def load_llama(
     dtype: torch.dtype,
     device: torch.device,
     capacity: int,
-    how: attention.Attention,
+    attention_kernel: attention.Attention,
     quant: str = "none",
 ) -> Llama:
-    """Returns the model with its weights on `device`.
+    """Return the model with its weights on `device`.
 
     Quantised: the blocks' matrices; embeddings, norms and head stay plain.
     """
@@ -206,7 +206,7 @@ def load_llama(
         blocks.append(
             Block(
                 norm_in=read(at + "input_layernorm"),
-                qkv=pack(read(*(f"{at}self_attn.{one}_proj" for one in "qkv"))),
+                qkv=pack(read(*(f"{at}self_attn.{letter}_proj" for letter in "qkv"))),
                 out=pack(read(at + "self_attn.o_proj")),
                 norm_mlp=read(at + "post_attention_layernorm"),
                 gate_up=pack(read(at + "mlp.gate_proj", at + "mlp.up_proj")),
@@ -215,4 +215,4 @@ def load_llama(
         )
     head = plain(source.read(HEAD).to(device=device, dtype=dtype))
     cos, sin = rotary_table(config, capacity, dtype, device)
-    return Llama(config, read("embed_tokens"), tuple(blocks), read("norm"), head, cos, sin, how)
+    return Llama(config, read("embed_tokens"), tuple(blocks), read("norm"), head, cos, sin, attention_kernel)

@@ -1,4 +1,4 @@
-"""The whole model: picture and prompt in, logits of the next tokens out."""
+"""The model: image and prompt in, logits of the next tokens out."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class OpenVLA:
     patches: int
 
     def prefill(self, pixels: Tensor, ids: Tensor, last: Tensor, count: int, cache: KVCache) -> Tensor:
-        """Returns logits [B, count, vocab] after the tokens at last … last + count - 1 of each row; fills the cache.
+        """Return logits [B, count, vocab] after the tokens at last … last + count - 1 of each row; fills the cache.
 
         pixels  uint8 [B, S, S, 3]
         ids     int64 [B, L], BOS first, padded on the right with anything
         last    int64 [B], where each prompt ends; drafts of the next tokens may follow it
         """
-        words = self.llama.embed[ids]
-        x = torch.cat((words[:, :1], self.vision(pixels), words[:, 1:]), dim=1)
+        embeddings = self.llama.embed[ids]
+        x = torch.cat((embeddings[:, :1], self.vision(pixels), embeddings[:, 1:]), dim=1)
         hidden = self.llama.prefill(x, cache)
-        where = self.patches + last[:, None] + torch.arange(count, device=ids.device)
+        positions = self.patches + last[:, None] + torch.arange(count, device=ids.device)
         rows = torch.arange(ids.shape[0], device=ids.device)[:, None]
-        return self.llama.logits(hidden[rows, where])
+        return self.llama.logits(hidden[rows, positions])
 
     def decode(self, ids: Tensor, tree: TreePositions, cache: KVCache, filled: int) -> Tensor:
-        """Returns hidden states [B, N, hidden] of the tokens ids [B, N]; `llama.logits` tells what follows them."""
+        """Return hidden states [B, N, hidden] of the tokens ids [B, N], for `llama.logits`."""
         return self.llama.decode(self.llama.embed[ids], tree, cache, filled)
 
     def memory(self) -> dict[str, int]:
-        """Returns bytes of weights per part."""
-        blocks = [one for b in self.llama.blocks for one in (b.qkv, b.out, b.gate_up, b.down)]
+        """Return bytes of weights per part."""
+        blocks = [weights for b in self.llama.blocks for weights in (b.qkv, b.out, b.gate_up, b.down)]
         rest = [self.llama.embed, self.llama.norm]
-        rest += [one for b in self.llama.blocks for one in (b.norm_in, b.norm_mlp)]
+        rest += [weights for b in self.llama.blocks for weights in (b.norm_in, b.norm_mlp)]
         return {
             "vision": sum(map(tower_bytes, self.vision.towers)),
             "projector": sum(layer.nbytes for layer in self.vision.projector),
@@ -56,7 +56,7 @@ class OpenVLA:
 
 
 def model_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Returns name -> shape of every tensor a checkpoint of this model holds."""
+    """Return name -> shape of every tensor of the model's checkpoint."""
     return vision_shapes(config.towers, config.llama.hidden_size) | llama_shapes(config.llama)
 
 
@@ -65,19 +65,19 @@ def load_model(
     source: Source,
     dtype: torch.dtype,
     device: torch.device,
-    how: attention.Attention,
+    attention_kernel: attention.Attention,
     capacity: int,
     quant: str = "none",
 ) -> OpenVLA:
-    """Returns the model with weights of `source`. Raises CheckpointError where they are not the config's."""
+    """Return the model with weights of `source`. Raises CheckpointError if names or shapes differ from the config's."""
     check_names(source.shapes(), model_shapes(config))
     vision = load_vision_backbone(config.towers, source, dtype, device)
-    llama = load_llama(config.llama, source, dtype, device, capacity, how, quant)
+    llama = load_llama(config.llama, source, dtype, device, capacity, attention_kernel, quant)
     return OpenVLA(config, vision, llama, vision.towers[0].patch_embed.num_patches)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, quant: str = "none") -> int:
-    """Returns about how many bytes the weights will take on the device."""
+    """Estimate the bytes of the weights on the device."""
     shapes = model_shapes(config)
     size = torch.empty((), dtype=dtype).element_size()
     packed = {"none": float(size), "nf4": 0.53, "fp4": 0.5625, "int8": 1.01}[quant]

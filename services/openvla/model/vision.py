@@ -1,4 +1,4 @@
-"""Picture to patch features: DINOv2 and SigLIP side by side, taken before their last block, and the projector."""
+"""Image to patch features: DINOv2 and SigLIP side by side, taken before their last block, and the projector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vla_modelkit.weights import Source
 PREFIXES = ("vision_backbone.featurizer.", "vision_backbone.fused_featurizer.")  # DINOv2, SigLIP
 
 
-class _CountsOnCpu(TorchFunctionMode):
+class _LinspaceOnCpu(TorchFunctionMode):
     """timm reads its stochastic-depth rates from a linspace while it builds; on "meta" there would be no numbers."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -30,9 +30,9 @@ class _CountsOnCpu(TorchFunctionMode):
 
 
 def build_tower(tower: Tower) -> nn.Module:
-    """Returns timm's model without weights (on "meta"). Raises CheckpointError where timm does not know it."""
+    """Return timm's model without weights (on "meta"). Raises CheckpointError if timm does not have it."""
     try:
-        with torch.device("meta"), _CountsOnCpu():
+        with torch.device("meta"), _LinspaceOnCpu():
             return timm.create_model(
                 tower.timm_id, pretrained=False, num_classes=0, img_size=tower.image_size, act_layer=tower.act_layer
             ).eval()
@@ -41,13 +41,13 @@ def build_tower(tower: Tower) -> nn.Module:
 
 
 def tower_shapes(tower: Tower, prefix: str) -> dict[str, tuple[int, ...]]:
-    """Returns checkpoint name -> shape of all of a tower's tensors, the last block's and the head's among them."""
+    """Return checkpoint name -> shape of all of a tower's tensors, the last block's and the head's among them."""
     model = build_tower(tower)
     return {prefix + published_name(name): tuple(value.shape) for name, value in model.state_dict().items()}
 
 
 def load_tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """Returns timm's model with its weights, without what the second-to-last layer's features do not need."""
+    """Return timm's model with its weights, without what the second-to-last layer's features do not need."""
     model = build_tower(tower)
     model.blocks = model.blocks[:-1]
     model.norm = nn.Identity()
@@ -72,7 +72,7 @@ class PackedModule(nn.Module):
 
 
 def pack_linears(model: nn.Module) -> nn.Module:
-    """Returns the model itself, its linear layers packed where the machine gains from it."""
+    """Pack the model's linear layers where that is faster; return the same model."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.Linear) and isinstance(layer := plain(child.weight, child.bias), Packed):
@@ -81,18 +81,18 @@ def pack_linears(model: nn.Module) -> nn.Module:
 
 
 def tower_bytes(model: nn.Module) -> int:
-    """Returns the bytes that a tower's weights take."""
+    """Return the bytes of a tower's weights."""
     packed = sum(module.layer.nbytes for module in model.modules() if isinstance(module, PackedModule))
     return packed + sum(value.numel() * value.element_size() for value in model.state_dict().values())
 
 
 def patch_features(model: nn.Module, pixels: Tensor) -> Tensor:
-    """Returns the last kept block's patch tokens [B, patches, features] of normalised pixels [B, 3, S, S]."""
+    """Return the last kept block's patch tokens [B, patches, features] of normalised pixels [B, 3, S, S]."""
     return model.get_intermediate_layers(pixels, n=[len(model.blocks) - 1])[0]
 
 
 def published_name(name: str) -> str:
-    """Returns timm's name as checkpoints have it: transformers would rename "gamma"."""
+    """Return timm's name as in checkpoints: transformers would rename "gamma"."""
     return name.removesuffix("gamma") + "scale_factor" if name.endswith(".gamma") else name
 
 
@@ -110,7 +110,7 @@ class VisionBackbone:
     dtype: torch.dtype
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Returns embeddings [B, patches, hidden] of uint8 pixels [B, S, S, 3]."""
+        """Return embeddings [B, patches, hidden] of uint8 pixels [B, S, S, 3]."""
         scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255
         seen = [
             patch_features(tower, ((scaled - mean) / std).to(self.dtype))
@@ -120,14 +120,14 @@ class VisionBackbone:
 
 
 def project(features: Tensor, layers: tuple[Linear, ...]) -> Tensor:
-    """Returns features [B, n, D] after linear layers with GELU between them."""
+    """Return features [B, n, D] after linear layers with GELU between them."""
     for index, layer in enumerate(layers):
         features = layer(F.gelu(features) if index else features)
     return features
 
 
 def projector_shapes(vision_dim: int, hidden: int) -> dict[str, tuple[int, ...]]:
-    """Returns checkpoint name -> shape of the projector."""
+    """Return checkpoint name -> shape of the projector."""
     sizes = (vision_dim, 4 * vision_dim, hidden, hidden)
     shapes: dict[str, tuple[int, ...]] = {}
     for index in range(3):
@@ -137,7 +137,7 @@ def projector_shapes(vision_dim: int, hidden: int) -> dict[str, tuple[int, ...]]
 
 
 def vision_shapes(towers: tuple[Tower, Tower], hidden: int) -> dict[str, tuple[int, ...]]:
-    """Returns checkpoint name -> shape of towers and projector."""
+    """Return checkpoint name -> shape of towers and projector."""
     shapes: dict[str, tuple[int, ...]] = {}
     for tower, prefix in zip(towers, PREFIXES, strict=True):
         shapes |= tower_shapes(tower, prefix)
@@ -148,7 +148,7 @@ def vision_shapes(towers: tuple[Tower, Tower], hidden: int) -> dict[str, tuple[i
 def load_vision_backbone(
     towers: tuple[Tower, Tower], source: Source, dtype: torch.dtype, device: torch.device
 ) -> VisionBackbone:
-    """Returns towers and projector with their weights."""
+    """Return towers and projector with their weights."""
     projector = tuple(
         plain(*(source.read(f"projector.fc{i}.{kind}").to(device=device, dtype=dtype) for kind in ("weight", "bias")))
         for i in (1, 2, 3)
@@ -157,20 +157,22 @@ def load_vision_backbone(
     counts = [model.patch_embed.num_patches for model in models]
     if counts[0] != counts[1]:
         raise CheckpointError(
-            f"the vision towers cut a picture into {counts[0]} and {counts[1]} patches; expected equal"
+            f"the vision towers split an image into {counts[0]} and {counts[1]} patches; expected equally many"
         )
     return VisionBackbone(models, _pixels("mean", towers, device), _pixels("std", towers, device), projector, dtype)
 
 
 def patch_count(towers: tuple[Tower, Tower]) -> int:
-    """Returns into how many patches a picture is cut."""
+    """Return the number of patches of an image."""
     return build_tower(towers[0]).patch_embed.num_patches
 
 
-def _pixels(what: str, towers: tuple[Tower, Tower], device: torch.device) -> Tensor:
-    return torch.tensor([getattr(tower, what) for tower in towers], dtype=torch.float32, device=device)[..., None, None]
+def _pixels(attribute: str, towers: tuple[Tower, Tower], device: torch.device) -> Tensor:
+    return torch.tensor([getattr(tower, attribute) for tower in towers], dtype=torch.float32, device=device)[
+        ..., None, None
+    ]
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Returns how many numbers tensors of these shapes hold."""
+    """Return the total number of elements of tensors of these shapes."""
     return sum(torch.Size(shape).numel() for shape in shapes.values())

@@ -61,7 +61,7 @@ class HfPolicy(Policy):
 
 
 def load_hf_policy(settings: ModelSettings, directory: Path) -> HfPolicy:
-    """Return the policy. Raises CheckpointError, ValueError or MemoryError saying what is wrong and what to do."""
+    """Load the policy. Raises CheckpointError, ValueError or MemoryError with the error and its fix."""
     if settings.quant != "none":
         raise ValueError(f"engine hf does not quantise; set VLALAB_OPENVLA_ENGINE=vla-lab for {settings.quant}")
     config = load_config(directory)
@@ -80,7 +80,7 @@ def load_hf_policy(settings: ModelSettings, directory: Path) -> HfPolicy:
 
 
 def load_upstream(directory: Path, dtype: torch.dtype, device: torch.device, attention: str = "sdpa"):
-    """Return upstream's (processor, model) of a checkpoint. Raises CheckpointError where its code is missing."""
+    """Return upstream's (processor, model) of a checkpoint. Raises CheckpointError if its code is missing."""
     source, revision = (str(directory), None) if all((directory / name).is_file() for name in REMOTE_CODE) else BASE
     log.warning("running remote code of %s at %s", source, revision or "its version there")
     try:
@@ -89,8 +89,8 @@ def load_upstream(directory: Path, dtype: torch.dtype, device: torch.device, att
         )
     except (OSError, ImportError) as error:
         raise CheckpointError(
-            f"upstream's model code cannot be had from {source}: {' '.join(str(error).split())[:300]}; put "
-            f"{', '.join(REMOTE_CODE)} beside the weights, or set VLALAB_OPENVLA_ENGINE=vla-lab"
+            f"upstream's model code cannot be loaded from {source}: {' '.join(str(error).split())[:300]}; put "
+            f"{', '.join(REMOTE_CODE)} next to the weights, or set VLALAB_OPENVLA_ENGINE=vla-lab"
         ) from error
     processor = processor_class(images_class.from_pretrained(directory), LlamaTokenizerFast.from_pretrained(directory))
     model = model_class.from_pretrained(

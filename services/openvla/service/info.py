@@ -1,4 +1,4 @@
-"""What the service says about itself: `PolicyInfo`, the same for both engines."""
+"""The service's `PolicyInfo`, the same for both engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vla_modelkit.devices import device_name
 from vla_modelkit.getting import RANDOM
 
 log = logging.getLogger("services.openvla")
-CAMERA = "agentview"  # the one picture OpenVLA sees
+CAMERA = "agentview"  # OpenVLA's only camera
 INSTRUCTION = "pick up the bowl and place it on the plate"  # of the canary
 PACKAGES = ("torch", "timm", "transformers", "tokenizers", "safetensors", "bitsandbytes", "flash-attn")
 
@@ -36,12 +36,12 @@ def policy_info(
     max_batch: int,
     details: Mapping[str, str],
 ) -> PolicyInfo:
-    """Returns the info of a policy that serves the checkpoint in `folder` with the statistics `keys`."""
+    """Return the info of a policy that serves the checkpoint in `directory` with the statistics `keys`."""
     keys, cuda = tuple(keys), {"cuda": torch.version.cuda} if torch.version.cuda else {}
     checkpoint = identity(directory)
     assumed = assumptions(config, checkpoint.repo, keys)
     if assumed:
-        log.warning("the checkpoint does not state, and it is assumed: %s", assumed)
+        log.warning("assumed, since the checkpoint does not state it: %s", assumed)
     return PolicyInfo(
         name="openvla",
         checkpoint=checkpoint,
@@ -67,15 +67,15 @@ def policy_info(
 
 
 def assumptions(config: ModelConfig, repo: str, keys: Iterable[str]) -> str:
-    """Returns what the service takes for granted of a checkpoint that neither its files nor the published table state.
+    """Return assumptions about a checkpoint that neither its files nor the published table state.
 
     Empty for a published fine-tuned checkpoint and for a random one.
     """
     if repo.startswith(RANDOM) or repo in {name for name, _ in REPOSITORIES.values()}:
         return ""
     assumed = ["training with image augmentation, so that profile openvla crops the centre (area 0.9)"]
-    if others := [key for key in keys if not suites_of([key])]:
-        listed = f"{', '.join(others[:4])} and {len(others) - 4} more" if len(others) > 4 else ", ".join(others)
+    if unlisted := [key for key in keys if not suites_of([key])]:
+        listed = f"{', '.join(unlisted[:4])} and {len(unlisted) - 4} more" if len(unlisted) > 4 else ", ".join(unlisted)
         assumed.append(f"actions of {listed} in LIBERO's units (0.05 m, 0.5 rad), gripper 0 closed and 1 open")
     if below := [key for key in keys if config.norm_stats[key]["q01"][-1] < 0]:
         assumed.append(
@@ -84,25 +84,25 @@ def assumptions(config: ModelConfig, repo: str, keys: Iterable[str]) -> str:
     return "; ".join(assumed)
 
 
-def served_keys(config: ModelConfig, asked: str) -> tuple[str, ...]:
-    """Returns the statistics to serve: the one asked for, or a suite's under its usual names, else all that are usable.
+def served_keys(config: ModelConfig, requested: str) -> tuple[str, ...]:
+    """Return the keys of the statistics to serve: the requested one, or a suite's under its usual names, else all.
 
-    Raises ValueError listing them, or saying what is wrong with the one asked for.
+    Raises ValueError with the known keys, or with the error of the requested one.
     """
-    if not asked:
+    if not requested:
         for reason in config.unusable.values():
-            log.warning("%s: not served, the others are", reason)
+            log.warning("%s; these statistics are not served", reason)
         return tuple(config.norm_stats)
-    for key in keys_of(asked):
+    for key in keys_of(requested):
         if key in config.norm_stats:
             return (key,)
         if key in config.unusable:
             raise ValueError(f"unnorm key {key!r} cannot be used: {config.unusable[key]}")
-    raise ValueError(f"unnorm key {asked!r} not found{did_you_mean(asked, config.norm_stats)}")
+    raise ValueError(f"unnorm key {requested!r} not found{did_you_mean(requested, config.norm_stats)}")
 
 
 def example(info: PolicyInfo, level: int) -> Observation:
-    """Returns an observation whose picture has one grey level (0 to 255), with the first statistics."""
+    """Return an observation with a grey image (level 0 to 255) and the first statistics."""
     side = int(info.details["image_size"])
     image = np.full((side, side, 3), level, np.uint8)
     return Observation({CAMERA: image}, None, INSTRUCTION, "canary", 0, unnorm_key=info.unnorm_keys[0])

@@ -1,4 +1,4 @@
-"""From settings to a policy that is ready: device, memory, weights, warm-up, canary."""
+"""Load a policy: device, memory, weights, warm-up, canary."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ log = logging.getLogger("services.openvla")
 
 
 def load_policy(settings: ModelSettings) -> Policy:
-    """Returns the policy, warmed and checked.
+    """Load, warm up and check the policy.
 
-    Raises CheckpointError (a ValueError), ValueError or MemoryError saying what is wrong and what to do.
+    Raises CheckpointError (a ValueError), ValueError or MemoryError with the error and its fix.
     """
     directory = checkpoint_directory(settings.checkpoint)
     try:
@@ -43,19 +43,19 @@ def load_policy(settings: ModelSettings) -> Policy:
         return load_hf_policy(settings, directory)
     except torch.cuda.OutOfMemoryError as error:
         device = choose_device(settings.device)
-        raise MemoryError(f"the GPU's memory did not suffice: {error}; {smaller(settings, device)}") from error
+        raise MemoryError(f"out of GPU memory: {error}; {smaller(settings, device)}") from error
 
 
 def load_own_policy(settings: ModelSettings, directory: Path) -> OpenVLAPolicy:
-    """Returns the policy that runs on the lab's own engine."""
+    """Load the policy on the lab's engine."""
     start = time.perf_counter()
     config = load_config(directory)
     keys = served_keys(config, settings.unnorm_key)
     tokenizer = PromptTokenizer(directory)
     engine, details = load_engine(settings, directory, config)
     log.info("weights of %s loaded in %.1f s", directory.name, time.perf_counter() - start)
-    held = quantization(settings, engine.model)
-    info = policy_info(config, directory, keys, engine.device, held, engine.max_batch, details)
+    precision = quantization(settings, engine.model)
+    info = policy_info(config, directory, keys, engine.device, precision, engine.max_batch, details)
     policy = OpenVLAPolicy(engine, tokenizer, codec_of(config), info, settings.drafts)
     start = time.perf_counter()
     engine.warm_up(drafts=settings.drafts)
@@ -65,47 +65,47 @@ def load_own_policy(settings: ModelSettings, directory: Path) -> OpenVLAPolicy:
 
 
 def load_engine(settings: ModelSettings, directory: Path, config: ModelConfig) -> tuple[Engine, dict[str, str]]:
-    """Returns the engine and what `/v1/info` says about it."""
-    device, dtype, how, reason = placement(settings)
+    """Return the engine and its entries of `/v1/info`."""
+    device, dtype, attention_kernel, reason = placement(settings)
     require_memory(weight_bytes(config, dtype, settings.quant), device, smaller(settings, device))
     if settings.quant == "int8":
         log.warning("%s", INT8)
     slots = capacity(patch_count(config.towers))
-    model = load_model(config, Safetensors(directory), dtype, device, how, slots, settings.quant)
+    model = load_model(config, Safetensors(directory), dtype, device, attention_kernel, slots, settings.quant)
     max_batch = fitting_batch(settings.max_batch, row_bytes(model), device)
     if max_batch < settings.max_batch:
-        log.warning("the GPU's memory has room for batches of %d, not of %d", max_batch, settings.max_batch)
+        log.warning("max_batch is %d instead of %d: the GPU's memory is too small", max_batch, settings.max_batch)
     engine = Engine(model, max_batch, width_for(settings.quant), fixed_shapes_for(settings.quant, device))
     if reason.startswith("instead of"):
-        log.info("attention by %s, %s", how.name, reason)
+        log.info("attention by %s, %s", attention_kernel.name, reason)
     return engine, details_of(engine, reason, settings)
 
 
 def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, attention.Attention, str]:
-    """Returns device, dtype, attention and why this attention."""
+    """Return device, dtype, attention and the reason for this attention."""
     device = choose_device(settings.device)
-    on_cpu = torch.float32 if settings.quant == "none" else torch.bfloat16  # else what stays plain is the largest part
+    on_cpu = torch.float32 if settings.quant == "none" else torch.bfloat16  # else unquantised weights take most memory
     dtype = choose_dtype(settings.dtype, device, on_cpu)
     return device, dtype, *attention.choose(settings.attention, device, dtype)
 
 
 def width_for(quant: str) -> int:
-    """Returns how many tokens of a draft's chain a decoding pass verifies: 4-bit kernels are fast for one only."""
+    """Return the draft tokens that a decoding pass verifies: 4-bit kernels are fast for one token only."""
     return 1 if quant in ("nf4", "fp4") else DRAFT_LENGTH
 
 
 def fixed_shapes_for(quant: str, device: torch.device) -> bool:
-    """Returns whether passes are captured: int8 looks at its numbers on the way, which a captured graph cannot."""
+    """Return whether passes are captured as graphs: int8 reads its numbers in between, which a graph cannot."""
     return device.type == "cuda" and quant != "int8"
 
 
 def quantization(settings: ModelSettings, model: OpenVLA) -> str:
-    """Returns how the weights are held: "fp32", "bf16", "fp16", "nf4", "fp4" or "int8"."""
+    """Return the weights' format: "fp32", "bf16", "fp16", "nf4", "fp4" or "int8"."""
     return settings.quant if settings.quant != "none" else NAMES[model.llama.embed.dtype]
 
 
 def details_of(engine: Engine, reason: str, settings: ModelSettings) -> dict[str, str]:
-    """Returns what `/v1/info` says about the engine beside versions."""
+    """Return the engine's entries of `/v1/info`."""
     return {
         "engine": "vla-lab", "dtype": NAMES[engine.model.llama.embed.dtype],
         "attention": engine.model.llama.attention.name, "attention_reason": reason,
@@ -115,9 +115,9 @@ def details_of(engine: Engine, reason: str, settings: ModelSettings) -> dict[str
 
 
 def smaller(settings: ModelSettings, device: torch.device) -> str:
-    """Returns what to do where memory is short."""
+    """Return how to reduce memory."""
     if settings.quant == "none" and device.type == "cuda":
-        return "stop what else uses the GPU, or set VLALAB_OPENVLA_QUANT=nf4 (7 GB for OpenVLA-7B)"
+        return "stop other programs on the GPU, or set VLALAB_OPENVLA_QUANT=nf4 (7 GB for OpenVLA-7B)"
     if device.type == "cpu" and settings.dtype in ("auto", "fp32"):
-        return "set VLALAB_OPENVLA_DTYPE=bf16 (15 GB for OpenVLA-7B), or take a tiny checkpoint"
-    return "stop what else uses the memory, or take a smaller checkpoint"
+        return "set VLALAB_OPENVLA_DTYPE=bf16 (15 GB for OpenVLA-7B), or use a tiny checkpoint"
+    return "stop other programs, or use a smaller checkpoint"

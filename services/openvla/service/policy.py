@@ -23,7 +23,7 @@ class NonFiniteLogits(RuntimeError):
 
 
 class OpenVLAPolicy(Policy):
-    """Serves one engine. Picture, instruction and statistics make the answer; drafts change its time.
+    """Serves one engine. Image, instruction and statistics make the answer; drafts change its time.
 
     In 16-bit formats drafts may change an answer as well: passes of another width round differently, and where the two
     best tokens are close the other one wins.
@@ -40,28 +40,28 @@ class OpenVLAPolicy(Policy):
         self._codec, self._counts = codec, {"tokens_outside_the_action_range": 0, "scores_not_finite": 0}
 
     def info(self) -> PolicyInfo:
-        """Returns what is served, and how."""
+        """Return the policy's inputs, outputs and versions."""
         return self._info
 
     def reset(self, session: str) -> None:
-        """Forgets a session's last action."""
+        """Forget a session's last action."""
         if self._drafter is not None:
             self._drafter.forget(session)
 
     def counters(self) -> dict[str, int]:
-        """Returns what happened so far that should not: tokens that are no action's, answers without finite logits."""
+        """Return counts of errors: tokens outside the action range, answers without finite logits."""
         return dict(self._counts)
 
     def settle(self) -> None:
-        """Makes the next drafts, while the simulators execute the actions."""
+        """Compute the next drafts, while the simulators execute the actions."""
         if self._drafter is not None:
             self._drafter.settle()
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
-        """Returns a chunk of one action for each observation, or the InvalidObservation it deserves."""
+        """Return a chunk of one action, or an error, for each observation."""
         start = time.perf_counter()
         prepared = [self._prepare(observation) for observation in observations]
-        good = [index for index, one in enumerate(prepared) if not isinstance(one, Exception)]
+        good = [index for index, result in enumerate(prepared) if not isinstance(result, Exception)]
         if not good:
             return prepared
         pixels = np.stack([prepared[index][0] for index in good])
@@ -94,10 +94,10 @@ class OpenVLAPolicy(Policy):
         ids = self._prompt_ids(observation.instruction)
         if len(ids) > MAX_PROMPT:
             return InvalidObservation(
-                f"the instruction makes {len(ids)} tokens with its prompt; at most {MAX_PROMPT} fit: say it shorter"
+                f"the instruction has {len(ids)} tokens with its prompt; expected at most {MAX_PROMPT}: shorten it"
             )
         return resize(observation.images[CAMERA], self._config.towers[0]), ids
 
     def _action(self, tokens: np.ndarray, key: str | None) -> np.ndarray:
-        """Returns float32 [1, 7]."""
+        """Return float32 [1, 7]."""
         return self._tables[key or self._info.unnorm_keys[0]].action(tokens.tolist())[None]

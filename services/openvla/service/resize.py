@@ -1,7 +1,7 @@
-"""A camera picture to the model's input size, as upstream's processor does it (Pillow, antialiased).
+"""Resize a camera image to the model's input size, as upstream's processor does (Pillow, antialiased).
 
 LIBERO's own path (rotation, JPEG, Lanczos3, centre crop) is the evaluator's: it sends what the model sees, and a
-picture of the right size passes through here untouched.
+image of the right size is not changed here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from services.openvla.checkpoint.config import Tower
 
 
 def resize(image: np.ndarray, tower: Tower) -> np.ndarray:
-    """Returns uint8 [S, S, 3] of uint8 [H, W, 3]; the aspect ratio is not kept ("resize-naive")."""
+    """Return uint8 [S, S, 3] of uint8 [H, W, 3]; the aspect ratio is not kept ("resize-naive")."""
     size = (tower.image_size, tower.image_size)
     if image.shape[:2] == size:
         return image

@@ -16,12 +16,12 @@ INT8 = "int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's pape
 
 @dataclass(frozen=True)
 class ModelSettings(Options):
-    """Which checkpoint, and how it is run. Every flag's default is the variable VLALAB_OPENVLA_<FLAG>."""
+    """The checkpoint and its runtime settings. Every flag's default is the variable VLALAB_OPENVLA_<FLAG>."""
 
     checkpoint: str = option(
         "",
-        "a folder under checkpoints/ on the volume, or a path",
-        default_help="what .env or the shell names",
+        "a directory under checkpoints/ on the volume, or a path",
+        default_help="from .env or the shell",
         kind="checkpoint",
     )
     quant: Literal["none", "nf4", "fp4", "int8"] = option(
@@ -46,7 +46,7 @@ class ModelSettings(Options):
         "hf: upstream's own code through transformers (batch 1, remote code), for comparison",
         group="internal",
     )
-    max_batch: int = option(16, "most observations in one pass", "[1, 64]", group="internal")
+    max_batch: int = option(16, "maximum observations per pass", "[1, 64]", group="internal")
     drafts: bool = option(
         True,
         "speculative decoding from a session's last actions: the same in fp32; in 16 bits a close call may differ",
@@ -58,6 +58,6 @@ class ModelSettings(Options):
 
 
 def checkpoint_directory(name: str, volume: Volume | None = None) -> Path:
-    """Returns the folder that `name` means. Raises CheckpointError with those there are, or how to get one."""
-    how = "get one with `./lab checkpoint openvla --suite libero_goal` (15 GB) or `./lab checkpoint openvla --tiny`"
-    return find_directory(name, f"{PREFIX}CHECKPOINT", how, volume)
+    """Find a checkpoint's directory by name. Raises CheckpointError with the available ones, or how to download one."""
+    hint = "get one with `./lab checkpoint openvla --suite libero_goal` (15 GB) or `./lab checkpoint openvla --tiny`"
+    return find_directory(name, f"{PREFIX}CHECKPOINT", hint, volume)

@@ -116,7 +116,7 @@ def data_config(embodiment: Embodiment) -> tuple[dict[str, Any], Any]:
     from gr00t.data.transform import base, concat, video
     from gr00t.model.transforms import GR00TTransform
 
-    from services.gr00t.processing.pictures import CROP
+    from services.gr00t.processing.images import CROP
 
     videos = [f"video.{name}" for name in embodiment.cameras.values()]
     state, action = ([f"{kind}.{name}" for name in getattr(embodiment, kind)] for kind in ("state", "action"))

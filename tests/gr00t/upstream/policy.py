@@ -11,7 +11,7 @@ import torch
 
 from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.model.attention import choose
-from services.gr00t.processing.prompt import refuse_placeholders
+from services.gr00t.processing.prompt import check_placeholders
 from services.gr00t.service.info import example, policy_info, steps_of
 from services.gr00t.service.layout import Layout
 from services.gr00t.service.settings import Settings
@@ -96,7 +96,7 @@ class UpstreamPolicy(Policy):
         InvalidObservation for a state of another size and for an instruction with upstream's placeholders.
         """
         one = self.layout.embodiment
-        refuse_placeholders(observation.instruction)
+        check_placeholders(observation.instruction)
         batch = {f"video.{name}": observation.images[ours][None, None] for ours, name in one.cameras.items()}
         parts = self.layout.named_state(observation)
         batch |= {f"state.{name}": part.astype(np.float64)[None, None] for name, part in parts.items()}
