@@ -189,7 +189,7 @@ def run(argv: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    endings.run(_main, known=(LabError,), prefix="lab: ")
+    endings.run(_main, expected=(LabError,), prefix="lab: ")
 
 
 def _main() -> None:

@@ -226,7 +226,7 @@ def fitting(config: Config, machine: Machine, data: Demonstrations) -> int:
 
 def loaded(config: Config, machine: Machine) -> Demonstrations:
     """Returns the data set, with progress: its films are decoded once."""
-    with Progress(1, shown=machine.is_main) as progress:
+    with Progress(1, enabled=machine.is_main) as progress:
 
         def told(done: int, total: int) -> None:
             progress.total = total

@@ -95,7 +95,7 @@ def test_without_an_annotation_check_and_training_take_the_task_index(broken, ba
     assert samples_of(broken, base).episodes[1].prompts == samples.episodes[1].prompts
     found = Findings(broken)
     needs.check(found, None)
-    assert [one.grave for one in found.all if "names no annotation" in one.words] == [False]
+    assert [one.grave for one in found.all if "names no annotation" in one.message] == [False]
     assert not any(one.grave for one in found.all)
 
 
@@ -105,7 +105,7 @@ def test_another_annotation_than_the_robots_is_refused_by_check_and_training(tmp
     change(directory, "modality.json", lambda one: one.update(annotation=edit))
     found = Findings(directory)
     needs.check(found, "libero")
-    words = [one.words for one in found.all if one.grave]
+    words = [one.message for one in found.all if one.grave]
     assert len(words) == 1 and "modality.json has human.coarse_action" in words[0]
     with pytest.raises(ValueError, match=r"modality\.json has human\.coarse_action"):
         samples_of(directory, base, "libero")

@@ -277,7 +277,7 @@ def test_what_only_few_readers_mind_is_a_note(copy, spoil, words):
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_byte_order_mark_is_read_over(copy, name):
     _mark(name)(copy)
-    assert [fault.words.partition(";")[0] for fault in faults(copy)] == ["begins with a byte order mark"]
+    assert [fault.message.partition(";")[0] for fault in faults(copy)] == ["begins with a byte order mark"]
     dataset = LeRobotDataset(copy)
     assert dataset.tasks[0] == "open the drawer" and dataset.modality and dataset.stated_statistics()
 
@@ -446,7 +446,7 @@ def test_images_are_read_however_they_are_stored(files, tmp_path, kind, monkeypa
         assert apart.mean() <= room, apart.mean()
     found = faults(directory)
     assert not any(one.grave for one in found) and any(
-        "agentview_rgb" in str(one) and "lab" in one.words for one in found
+        "agentview_rgb" in str(one) and "lab" in one.message for one in found
     )
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(directory, show=True) == 0 and program.read(directory) == 0

@@ -66,7 +66,7 @@ def test_a_set_travels_to_another_process(written):
 
 
 def test_more_films_than_stay_open(written):
-    few = videos.OpenVideos(most=2)
+    few = videos.OpenVideos(capacity=2)
     for _ in range(2):
         for episode in range(3):
             assert len(few[written.video_path(episode, IMAGE)]) == data_sets.LENGTHS[episode]

@@ -145,7 +145,7 @@ def test_a_stray_behind_a_linked_directory_is_named(whole, tmp_path):
     directory = data_sets.linked(whole, "disk", tmp_path)
     shutil.copy(directory / ROWS, directory / "data/chunk-000/old.parquet")
     (directory / "data/chunk-000/again").symlink_to("..")
-    assert [fault.file for fault in faults(directory) if "belongs to no episode" in fault.words] == [
+    assert [fault.file for fault in faults(directory) if "belongs to no episode" in fault.message] == [
         "data/chunk-000/old.parquet"
     ]
 

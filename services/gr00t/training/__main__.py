@@ -164,7 +164,7 @@ def _learn(job: Job, trainer: Trainer, board: Curves, stop: object) -> None:
     workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
     places = Places(trainer.step, settings.max_steps, settings.batch_size, machine.rank, machine.world)
     started, first = time.monotonic(), trainer.step
-    with Progress(settings.max_steps, trainer.step, LONG, shown=machine.is_main) as progress:
+    with Progress(settings.max_steps, trainer.step, LONG, enabled=machine.is_main) as progress:
         for batch in loader(job.samples, places, workers):
             loss, norm = trainer.learn(batch)
             figures = ()
@@ -281,4 +281,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main, known=(ValueError, MemoryError))
+    endings.run(main, expected=(ValueError, MemoryError))
