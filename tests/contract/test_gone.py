@@ -90,7 +90,7 @@ def test_a_session_that_does_not_move_is_forgotten():
             if session == "left":
                 future.set_result(None)
         await asyncio.sleep(0.1)
-        table._known.move_to_end("computed now")
+        table._sessions.move_to_end("computed now")
         table.record(observe("new"), "new", loop.create_future())
         return forgotten, len(table)
 

@@ -184,7 +184,7 @@ SPOILT = [
     ("no column", _rows(lambda c: {name: one for name, one in c.items() if name != "action"}),
      f"{ROWS}: column action is missing; info.json promises it"),
     ("other size", _rows(lambda c: c.update(action=c["action"][:, :6])), f"{ROWS}: column action has 6 numbers a row"),
-    ("NaN", _set("action", (4, 2), np.nan), f"{ROWS}, row 4: column action holds a NaN or an infinity (1 rows do)"),
+    ("NaN", _set("action", (4, 2), np.nan), f"{ROWS}, row 4: column action contains NaN or infinity in 1 rows"),
     ("short", _rows(lambda c: {name: one[:7] for name, one in c.items()}), f"{FILM}: 9 frames; the episode has 7 rows"),
     ("frame_index", _set("frame_index", 3, 5), f"{ROWS}, row 3: frame_index is 5; expected 3"),
     ("index", _set("index", 0, 0), f"{ROWS}, row 0: index is 0; expected 12"),
@@ -370,7 +370,7 @@ DEMOS = [
     ("key", _demo(lambda data: data["demo_0"].__delitem__("obs/ee_ori")), "data/demo_0 lacks obs/ee_ori"),
     ("shape", _replace("actions", lambda a: a[:, :6]), "data/demo_0/actions has [6] numbers a row; expected [7]"),
     ("rows", _replace("obs/ee_pos", lambda a: a[:5]), "data/demo_0/obs/ee_pos has 5 rows; there are 12 actions"),
-    ("NaN", _replace("actions", _late_nan), "open_the_drawer_demo.hdf5, row 3: data/demo_0/actions holds a NaN"),
+    ("NaN", _replace("actions", _late_nan), "open_the_drawer_demo.hdf5, row 3: data/demo_0/actions contains NaN"),
     (
         "picture",
         _replace("obs/agentview_rgb", lambda a: a / 2),

@@ -124,7 +124,7 @@ def test_a_set_is_there_when_it_is_whole_and_an_interrupted_one_is_gone_on_with(
     [
         (lambda c, v: c.update(action=c["action"][:, :6]), r"action has the shape \[5, 6\]; expected \[5, 7\]"),
         (lambda c, v: c.update(action=c["action"][:4]), "rows; expected 5 as the others"),
-        (lambda c, v: c["action"].__setitem__((3, 2), np.nan), "action holds a NaN or an infinity in row 3"),
+        (lambda c, v: c["action"].__setitem__((3, 2), np.nan), "action contains NaN or infinity in row 3"),
         (lambda c, v: v.clear(), "'observation.images.image' is missing"),
         (lambda c, v: c.update(extra=np.zeros(5)), "'extra' is not expected"),
         (lambda c, v: v.update({IMAGE: data_sets.pictures(5, 30)}), r"expected \[5, 32, 32, 3\]"),

@@ -292,4 +292,4 @@ def test_a_token_is_asked_for(policies, flags, tmp_path, stack):
         assert "wants another token" in machine.end(2)
     open_to_all = [flag if flag != "127.0.0.1:0" else "0.0.0.0:0" for flag in flags]
     with LightEvaluation(tmp_path / "runs", "open", "--policy-url", policies[0].url, *open_to_all) as run:
-        assert "no token protects it" in run.end(2)
+        assert "VLALAB_TOKEN" in run.end(2)

@@ -250,5 +250,5 @@ def test_it_is_what_a_worker_draws_with(libero_env):
 
 def test_where_nothing_can_draw_the_reason_is_told(monkeypatch):
     monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "77")
-    with pytest.raises(ValueError, match=r"nothing can be drawn with --render auto: MUJOCO_EGL_DEVICE_ID='77'"):
+    with pytest.raises(ValueError, match=r"cannot render with --render auto: MUJOCO_EGL_DEVICE_ID='77'"):
         driver.ask("auto")

@@ -64,7 +64,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_that_looks_finished(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     place = tmp_path / "checkpoints"
     assert done.stderr == (
-        f"error: {place} has no space left for openvla-tiny: free some space or set VLALAB_VOLUME elsewhere\n"
+        f"error: {place} has no space left for openvla-tiny: free some space or set VLALAB_VOLUME to another disk\n"
     )
 
 

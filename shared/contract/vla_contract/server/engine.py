@@ -247,8 +247,8 @@ class Engine:
         try:
             await self.call(lambda: warm_up(self.policy, self.info))
         except Exception as error:
-            log.exception("the policy does not respond any more; the service exits and must be restarted")
-            reason = f"the policy does not respond any more: {_summarize(error)}; the service exits and restarts"
+            log.exception("the policy does not answer any more; the service exits and must be restarted")
+            reason = f"the policy does not answer any more: {_summarize(error)}; the service exits and restarts"
             self._fail("policy-lost", reason)
         finally:
             self._busy_since = None
