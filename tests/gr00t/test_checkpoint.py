@@ -210,7 +210,7 @@ def test_a_random_checkpoint_replaces_no_other(volume, directory):
 
 @pytest.mark.parametrize("name", ["../mine", "a/b", ".hidden"])
 def test_a_name_that_leaves_the_volume_is_refused(name):
-    with pytest.raises(ValueError, match="not a folder name"):
+    with pytest.raises(ValueError, match="not a directory name"):
         Get(tiny=True, name=name)
 
 

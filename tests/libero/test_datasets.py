@@ -115,7 +115,7 @@ def test_a_set_is_there_when_it_is_whole_and_an_interrupted_one_is_gone_on_with(
     done = writer(resume=True).finish()
     assert [e.tasks for e in done.episodes] == [("a",), ("b",)] and done.columns(1)["index"].tolist() == [5, 6, 7, 8]
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
-    with pytest.raises(DatasetError, match="is there already; choose another name"):
+    with pytest.raises(DatasetError, match="already exists; choose another name"):
         writer(resume=False)
 
 
@@ -137,7 +137,7 @@ def test_an_episode_that_does_not_fit_is_refused(tmp_path, spoil, words):
     spoil(columns, videos)
     with pytest.raises(DatasetError, match=words):
         writer.add({name: columns[name] for name in sorted(columns, reverse=True)}, videos, "a")
-    with pytest.raises(DatasetError, match="expected all from 0 on"):
+    with pytest.raises(DatasetError, match="expected all from 0"):
         writer.finish()
 
 
@@ -207,8 +207,8 @@ def _cut(pattern, keep):
 READING = [
     (_edit(metadata.INFO, lambda info: info.update(codebase_version="v3.0")), "take the set's revision v2.1"),
     (_edit(metadata.INFO, lambda info: info.update(fps="fast")), "fps is 'fast'; expected a number above 0"),
-    (_edit(metadata.INFO, lambda info: info.pop("features")), "lacks features"),
-    (_edit(metadata.INFO, lambda info: info.update(data_path="../../{episode_index}")), "out of the data set"),
+    (_edit(metadata.INFO, lambda info: info.pop("features")), "has no features"),
+    (_edit(metadata.INFO, lambda info: info.update(data_path="../../{episode_index}")), "outside the data set"),
     (_edit(metadata.INFO, lambda info: info.update(data_path="{nothing}")), "data_path is '{nothing}'"),
     (_cut(metadata.INFO, 30), "cannot be read as JSON"),
     (lambda directory: (directory / metadata.INFO).unlink(), "info.json is missing"),
@@ -218,9 +218,9 @@ READING = [
     (lambda directory: shutil.rmtree(directory / "data"), "parquet is missing"),
     (
         _cut("videos/*/*/*.mp4", 300),
-        r"mp4 cannot be read as a film: it is damaged or incomplete \(.*; copy or download it again",
+        r"mp4 cannot be read as a video: it is damaged or incomplete \(.*; copy or download it again",
     ),
-    (lambda directory: shutil.rmtree(directory / "videos"), "mp4 is missing; expected a film"),
+    (lambda directory: shutil.rmtree(directory / "videos"), "mp4 is missing; expected a video"),
 ]
 
 
@@ -251,7 +251,7 @@ def test_what_is_no_data_set_and_what_is_not_there(written, tmp_path, monkeypatc
     )
     with pytest.raises(DatasetError, match="did you mean 'goal-oracle'"):
         find("goal-oracl")
-    with pytest.raises(DatasetError, match=r"is no data set; expected LeRobot's meta/info.json or LIBERO's \*.hdf5"):
+    with pytest.raises(DatasetError, match=r"is not a data set; expected LeRobot's meta/info.json or LIBERO's \*.hdf5"):
         open_dataset(tmp_path)
     with pytest.raises(DatasetError, match="no pictures 'third'; it has observation.images.image"):
         LeRobotDataset(written.directory).frames(0, "third")

@@ -13,7 +13,7 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset, incomplete
 
 IMAGE_ROOM = 0.05  # of 0 to 1: how far a mean or std of an episode's images may be from the decoded frames'
-STALE = "stale; `--write-stats` writes them again"
+STALE = "outdated: `--write-stats` writes them again"
 
 
 def check(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
