@@ -86,7 +86,7 @@ def test_an_empty_instruction_is_refused_with_the_command_that_leaves_it_out(bro
     marks.leave_out(dataset)
     robot = robot_of(dataset, "new_embodiment", base)
     Samples(dataset, robot, Prompts(tokenizer.load(base.directory), 2, 256), HEAD, 224, seed=1)
-    assert "write it" in str(refused.value)
+    assert "write one" in str(refused.value)
 
 
 @pytest.mark.parametrize("annotation", [{}, None])
@@ -278,7 +278,7 @@ FAULTS = {
         lambda d: (d / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
         "has 12 rows; episodes.jsonl says 11",
     ),
-    "film": (lambda directory: video_of(directory).unlink(), "is missing; expected a film"),
+    "film": (lambda directory: video_of(directory).unlink(), "is missing; expected a video"),
     "short film": (
         lambda d: videos.write(video_of(d), np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8), robots.FPS),
         "has 5 frames; its episode has 12 steps",

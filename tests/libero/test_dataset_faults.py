@@ -178,7 +178,7 @@ SPOILT = [
     ("length", _lines(metadata.EPISODES, lambda r: [r[0], r[1].replace('"length": 9', '"length": 8'), r[2]]),
      f"{ROWS}: 9 rows; episodes.jsonl says length 8"),
     ("task", _lines(metadata.TASKS, lambda r: r[:1]), "episodes.jsonl, row 2: task 'push the plate' is not in"),
-    ("task index", _lines(metadata.TASKS, lambda r: r[:1]), f"{ROWS}, row 0: task_index is 1, which is not in tasks.jsonl"),
+    ("task index", _lines(metadata.TASKS, lambda r: r[:1]), f"{ROWS}, row 0: task_index is 1, which is not in"),
     ("gone", lambda directory: (directory / ROWS).unlink(), f"{ROWS}: is missing; expected an episode's rows"),
     ("cut", _cut(ROWS, 0.5), f"{ROWS}: cannot be read as parquet"),
     ("no column", _rows(lambda c: {name: one for name, one in c.items() if name != "action"}),
@@ -258,12 +258,12 @@ NOTED = [
     ("more columns", _rows(lambda c: c | {"force": np.zeros(9)}), f"note: {ROWS}: column force is not a feature"),
     ("dtype", _rows(lambda c: c.update(action=c["action"].astype(float))), "action is double; info.json says float32"),
     ("no videos", _json(metadata.INFO, lambda i: i.update(total_videos=3)), "total_videos is 3"),
-    ("chunks", _json(metadata.INFO, lambda i: i.update(total_chunks=0)), "info.json: total_chunks is 0; there are 1"),
+    ("chunks", _json(metadata.INFO, lambda i: i.update(total_chunks=0)), "info.json: total_chunks is 0; the data set has 1"),
     ("splits", _json(metadata.INFO, lambda i: i.update(splits={"train": "0:100"})),
      "meta/info.json: splits: train is '0:100'; expected FIRST:END within 0:3"),
     ("splits text", _json(metadata.INFO, lambda i: i.update(splits="all")), "info.json: splits is 'all'; expected"),
     ("not needed", _json(metadata.INFO, lambda i: i["features"].update(
-        {"far": {**i["features"][IMAGE]}})), "note: meta/info.json: feature far has no films"),
+        {"far": {**i["features"][IMAGE]}})), "note: meta/info.json: feature far has no videos"),
 ]  # fmt: skip
 
 
@@ -479,7 +479,7 @@ def test_what_is_no_image_is_named(files, tmp_path, kind, monkeypatch):
     assert len(named) == 2 and words in named[0] and "data/demo_0/obs/agentview_rgb" in named[0]
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(directory, show=True) == 0 and open_dataset(directory).video_keys == (WRIST,)
-    with pytest.raises(DatasetError, match=f"no pictures '{IMAGE}'"):
+    with pytest.raises(DatasetError, match=f"no images '{IMAGE}'"):
         open_dataset(directory).frames(0, IMAGE)
 
 

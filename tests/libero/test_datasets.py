@@ -123,7 +123,7 @@ def test_a_set_is_there_when_it_is_whole_and_an_interrupted_one_is_gone_on_with(
     ("spoil", "words"),
     [
         (lambda c, v: c.update(action=c["action"][:, :6]), r"action has the shape \[5, 6\]; expected \[5, 7\]"),
-        (lambda c, v: c.update(action=c["action"][:4]), "rows; expected 5 as the others"),
+        (lambda c, v: c.update(action=c["action"][:4]), "rows; expected 5"),
         (lambda c, v: c["action"].__setitem__((3, 2), np.nan), "action contains NaN or infinity in row 3"),
         (lambda c, v: v.clear(), "'observation.images.image' is missing"),
         (lambda c, v: c.update(extra=np.zeros(5)), "'extra' is not expected"),
@@ -212,7 +212,7 @@ READING = [
     (_edit(metadata.INFO, lambda info: info.update(data_path="{nothing}")), "data_path is '{nothing}'"),
     (_cut(metadata.INFO, 30), "cannot be read as JSON"),
     (lambda directory: (directory / metadata.INFO).unlink(), "info.json is missing"),
-    (_cut(metadata.EPISODES, 30), "episodes.jsonl, row 1: no JSON"),
+    (_cut(metadata.EPISODES, 30), "episodes.jsonl, row 1: not JSON"),
     (lambda directory: (directory / metadata.TASKS).write_text('{"task": "x"}\n'), "tasks.jsonl, row 1"),
     (_cut("data/*/*.parquet", 200), "cannot be read as parquet"),
     (lambda directory: shutil.rmtree(directory / "data"), "parquet is missing"),
@@ -253,7 +253,7 @@ def test_what_is_no_data_set_and_what_is_not_there(written, tmp_path, monkeypatc
         find("goal-oracl")
     with pytest.raises(DatasetError, match=r"is not a data set; expected LeRobot's meta/info.json or LIBERO's \*.hdf5"):
         open_dataset(tmp_path)
-    with pytest.raises(DatasetError, match="no pictures 'third'; it has observation.images.image"):
+    with pytest.raises(DatasetError, match="no images 'third'; it has observation.images.image"):
         LeRobotDataset(written.directory).frames(0, "third")
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "cut.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")

@@ -419,7 +419,7 @@ def test_an_episode_without_rows_is_named_and_left_out(copy, tmp_path, monkeypat
     data_sets.without_rows(copy)
     grave = [str(fault) for fault in faults(copy) if fault.grave]
     assert "meta/episodes.jsonl, row 2: length is 0; expected at least one step" in grave
-    assert f"{ROWS}: has no rows; training skips episode 1 out" in grave
+    assert f"{ROWS}: has no rows; training skips episode 1" in grave
     assert not any(FILM in one or "reshape" in one for one in grave)
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(copy, show=True) == 0 and program.read(copy) == 0
@@ -433,8 +433,8 @@ def test_a_demonstration_without_rows_is_named_and_left_out(tmp_path, monkeypatc
     directory = data_sets.without_rows(data_sets.hdf5(tmp_path / "goal"))
     words = [str(fault) for fault in faults(directory) if fault.grave]
     assert words == [
-        "open_the_drawer_demo.hdf5: data/demo_1 has no rows; training skips it out",
-        "push_the_plate_demo.hdf5: data/demo_0 has no rows; training skips it out",
+        "open_the_drawer_demo.hdf5: data/demo_1 has no rows; training skips it",
+        "push_the_plate_demo.hdf5: data/demo_0 has no rows; training skips it",
     ]
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(directory, show=True) == 0 and program.read(directory) == 0
