@@ -200,7 +200,7 @@ def run(argv: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    endings.run(_main, known=(LabError,), prefix="lab: ")
+    endings.run(_main, expected=(LabError,), prefix="lab: ")
 
 
 def _main() -> None:

@@ -228,7 +228,7 @@ def epochs_that_fit(config: Config, machine: Machine, data: Demonstrations) -> i
 
 def load_with_progress(config: Config, machine: Machine) -> Demonstrations:
     """Load the data set with a progress bar: its videos are decoded once."""
-    with Progress(1, shown=machine.is_main) as progress:
+    with Progress(1, enabled=machine.is_main) as progress:
 
         def on_episode(done: int, total: int) -> None:
             progress.total = total

@@ -234,7 +234,7 @@ def stop_requested(run: EpochRun, stop: StopSignal) -> bool:
 def progress_of(run: EpochRun, curves: Curves, every: int = 10) -> Iterator[Callable[[Tensor], None]]:
     """Yield a function to call with each batch's loss; it shows progress, loss and speed."""
     started, first = time.monotonic(), run.global_step
-    progress = Progress(run.steps, run.global_step, LONG, shown=run.machine.is_main)
+    progress = Progress(run.steps, run.global_step, LONG, enabled=run.machine.is_main)
 
     def advance(loss: Tensor) -> None:
         progress.total = run.steps
@@ -246,7 +246,7 @@ def progress_of(run: EpochRun, curves: Curves, every: int = 10) -> Iterator[Call
         figures = f"loss {value:.4f}", f"{pace:.0f} {run.unit}/s"
         progress.advance(f"epoch {run.epoch}", *figures)
         curves.scalars("train", {"loss": value, "rate": run.optim.param_groups[0]["lr"]}, run.global_step)
-        if progress.shown and not progress.live and end_of_epoch:
+        if progress.enabled and not progress.live and end_of_epoch:
             print(f"epoch {run.epoch}: {', '.join(figures)}", flush=True)
 
     with progress:

@@ -133,20 +133,20 @@ BAD = {
     "wrong shape": ({**GOOD, "image": {**IMAGE, "shape": [1, 2, 3]}}, "came with 1152 bytes; expected 6"),
     "object dtype": ({**GOOD, "image": {**IMAGE, "dtype": "|O"}}, "dtype '|O'"),
     "structured dtype": ({**GOOD, "image": {**IMAGE, "dtype": [["a", "<f4"]]}}, "expected one of"),
-    "no base64": ({**GOOD, "image": {**IMAGE, "__numpy__": "***"}}, "no base64"),
-    "base64 with a line break": ({**GOOD, "image": {**IMAGE, "__numpy__": IMAGE["__numpy__"] + "\n"}}, "no base64"),
-    "base64 with a hole": ({**GOOD, "image": {**IMAGE, "__numpy__": "!" + IMAGE["__numpy__"][1:]}}, "no base64"),
-    "base64 ends twice": ({**GOOD, "image": {**IMAGE, "__numpy__": "AA==" + IMAGE["__numpy__"][4:]}}, "no base64"),
-    "base64 is not ASCII": ({**GOOD, "image": {**IMAGE, "__numpy__": "ü" + IMAGE["__numpy__"][1:]}}, "no base64"),
+    "no base64": ({**GOOD, "image": {**IMAGE, "__numpy__": "***"}}, "not base64"),
+    "base64 with a line break": ({**GOOD, "image": {**IMAGE, "__numpy__": IMAGE["__numpy__"] + "\n"}}, "not base64"),
+    "base64 with a hole": ({**GOOD, "image": {**IMAGE, "__numpy__": "!" + IMAGE["__numpy__"][1:]}}, "not base64"),
+    "base64 ends twice": ({**GOOD, "image": {**IMAGE, "__numpy__": "AA==" + IMAGE["__numpy__"][4:]}}, "not base64"),
+    "base64 is not ASCII": ({**GOOD, "image": {**IMAGE, "__numpy__": "ü" + IMAGE["__numpy__"][1:]}}, "not base64"),
     "data is a number": ({**GOOD, "image": {**IMAGE, "__numpy__": 3}}, "__numpy__"),
     "no dtype": ({**GOOD, "image": {"__numpy__": "", "shape": [0]}}, "expected __numpy__, dtype and shape"),
     "misspelt key": ({**GOOD, "unnorm_keys": "x"}, "did you mean 'unnorm_key'"),
     "unknown unnorm key": ({**GOOD, "unnorm_key": "bridge"}, "did you mean 'bridge_orig'"),
     "encoded and more": ({"encoded": "{}", "image": IMAGE}, "'encoded' alone"),
     "encoded is no text": ({"encoded": {}}, "'encoded' alone"),
-    "encoded is no JSON": ({"encoded": "{"}, "no valid JSON"),
+    "encoded is no JSON": ({"encoded": "{"}, "not valid JSON"),
     "encoded holds nothing": ({"encoded": "{}"}, "no 'image'"),
-    "a list": ([1], "holds a list"),
+    "a list": ([1], "is a list"),
 }
 
 
@@ -183,7 +183,7 @@ def test_forms_are_refused(service):
     [
         ({"needs_privileged": True}, "needs privileged simulator state"),
         ({"stateful": True}, "keeps state per session"),
-        ({"cameras": ("agentview", "wrist")}, "no picture of camera 'wrist'"),
+        ({"cameras": ("agentview", "wrist")}, "no image of camera 'wrist'"),
         ({"state": STATE}, "state is missing"),
     ],
 )

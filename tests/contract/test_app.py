@@ -210,7 +210,7 @@ def test_a_policy_settles_once_its_answer_is_out(either_service, client):
 
 
 NEEDS = {
-    "camera": ({"cameras": ("wrist",)}, {}, "no picture of camera 'wrist' (sent: agentview)"),
+    "camera": ({"cameras": ("wrist",)}, {}, "no image of camera 'wrist' (sent: agentview)"),
     "size": ({"image_hw": (16, 16)}, {}, "images['agentview'] is 16x24; policy 'echo' takes 16x16"),
     "state": ({"state": STATE}, {}, "needs 8 as float32: position [3], rotation [3], fingers [2]"),
     "state's size": ({"state": STATE}, {"state": np.zeros(7, np.float32)}, "state is 7 numbers"),

@@ -91,7 +91,7 @@ def test_the_episode_must_begin_again(scripted, client, status, kind):
 
 @pytest.mark.parametrize("body", [b"", b"error", b'"error"', b"\x81\xa7actions\xc0", b"\x90"])
 def test_200_alone_makes_no_action(scripted, client, body):
-    with pytest.raises(PolicyUnavailable, match="no valid action chunk"):
+    with pytest.raises(PolicyUnavailable, match="invalid action chunk"):
         client(scripted((200, {}, body))).act(observe())
 
 
@@ -199,7 +199,7 @@ def test_other_servers_are_recognised(scripted, client):
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Html)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with pytest.raises(PolicyRefused, match="no valid PolicyInfo"):
+    with pytest.raises(PolicyRefused, match="invalid PolicyInfo"):
         client(f"http://127.0.0.1:{server.server_port}").info()
     server.shutdown(), server.server_close()
 

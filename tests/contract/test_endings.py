@@ -30,8 +30,8 @@ def ended(body: str, **variables: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-IN_UTF8 = "in utf-8; save the file, or name things, in UTF-8\n"
-IN_ASCII = "name things in UTF-8, and give tokens, keys and addresses in ASCII\n"
+IN_UTF8 = "in utf-8; use UTF-8 for files and names\n"
+IN_ASCII = "use UTF-8 for names, and ASCII for tokens, keys and addresses\n"
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,17 @@ IN_ASCII = "name things in UTF-8, and give tokens, keys and addresses in ASCII\n
         ("raise OSError(errno.EACCES, 'own words')", 1, "error: own words\n"),
         ("raise OSError('own words')", 1, "error: own words\n"),
         ("open('/nowhere/at/all')", 1, "error: /nowhere/at/all: No such file or directory\n"),
-        ("raise KeyboardInterrupt", 130, "error: stopped; the same command begins again, or goes on where it can\n"),
+        ("raise KeyboardInterrupt", 130, "error: stopped; run the same command again to restart or resume\n"),
         (
             "raise ImportError('a module') from KeyboardInterrupt()",
             130,
-            "error: stopped; the same command begins again, or goes on where it can\n",
+            "error: stopped; run the same command again to restart or resume\n",
         ),
-        ("raise MemoryError", 1, "error: there is not enough memory; end what else runs here\n"),
+        ("raise MemoryError", 1, "error: out of memory; stop other programs on this machine\n"),
         (
             "'\\udce9'.encode()",
             1,
-            f"error: character 1, U+DCE9 (no printable character), cannot be written in utf-8; {IN_ASCII}",
+            f"error: character 1, U+DCE9 (not printable), cannot be written in utf-8; {IN_ASCII}",
         ),
         (
             "'secret-one\\u200bsecret-two'.encode('latin-1')",
@@ -92,7 +92,10 @@ def test_a_pipe_of_its_own_that_breaks_is_told():
 def test_output_onto_a_full_disk_is_told():
     with open("/dev/full", "w") as full:
         done = subprocess.run(**program("print('x')"), stdout=full, stderr=subprocess.PIPE)
-    assert (done.returncode, done.stderr) == (1, "error: no space left: free some, and give the same command again\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: no space left: free some space and run the same command again\n",
+    )
 
 
 def test_ctrl_c_is_told():
@@ -130,7 +133,7 @@ def test_a_place_of_somebody_elses_is_told_with_its_owner(tmp_path, monkeypatch)
     monkeypatch.setattr(endings.os, "geteuid", lambda: 4321)
     assert endings.in_words(error).endswith(": /proc/1/mem belongs to user 0 (root), and you are user 4321")
     monkeypatch.setenv("VLALAB_VOLUME", "/proc/1")
-    assert endings.in_words(error).endswith("you are user 4321; set VLALAB_VOLUME to a folder you can use")
+    assert endings.in_words(error).endswith("you are user 4321; set VLALAB_VOLUME to a directory you can use")
 
 
 EVIL = r"a\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e\u2028 b\tc"

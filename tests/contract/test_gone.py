@@ -86,12 +86,12 @@ def test_a_session_that_does_not_move_is_forgotten():
         table = SessionTable(forgotten.append, idle_s=0.05)
         for session in ("computed now", "left"):
             future = loop.create_future()
-            table.asked(observe(session), session, future)
+            table.record(observe(session), session, future)
             if session == "left":
                 future.set_result(None)
         await asyncio.sleep(0.1)
-        table._known.move_to_end("computed now")
-        table.asked(observe("new"), "new", loop.create_future())
+        table._sessions.move_to_end("computed now")
+        table.record(observe("new"), "new", loop.create_future())
         return forgotten, len(table)
 
     assert asyncio.run(use()) == (["left"], 2)

@@ -124,7 +124,7 @@ def test_the_longest_unused_session_goes_first():
         for session, step in (("a", 0), ("b", 0), ("a", 1), ("c", 0)):
             observation = observe(session, step)
             assert table.answered(observation, f"{session}{step}") is None
-            table.asked(observation, f"{session}{step}", asyncio.get_running_loop().create_future())
+            table.record(observation, f"{session}{step}", asyncio.get_running_loop().create_future())
         return forgotten, len(table)
 
     assert asyncio.run(use()) == (["b"], 2)

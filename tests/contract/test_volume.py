@@ -29,7 +29,7 @@ def test_folders_are_made_on_demand(tmp_path, name):
 
 
 def test_unknown_folders_are_named(tmp_path):
-    with pytest.raises(ValueError, match="no folder 'rnus'; it has checkpoints"):
+    with pytest.raises(ValueError, match="no directory 'rnus'; choose one of checkpoints"):
         Volume(tmp_path).path("rnus")
 
 
@@ -105,7 +105,7 @@ def test_the_command_prepares_the_volume_or_says_why_not(tmp_path, monkeypatch, 
 
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(VolumeError, match=r"cannot make the folder .*runs.*set VLALAB_VOLUME"):
+    with pytest.raises(VolumeError, match=r"cannot create the directory .*runs.*set VLALAB_VOLUME"):
         _ = Volume(tmp_path).runs
 
 
@@ -147,7 +147,7 @@ def test_a_link_in_a_folders_place_is_refused_and_its_target_left_alone(tmp_path
     volume = Volume(tmp_path / "volume")
     volume.root.mkdir()
     volume.path(name).symlink_to(target)
-    words = rf"cannot make the folder .*volume/{name}: at .*volume/{name} it is a link to .*etc"
+    words = rf"cannot create the directory .*volume/{name}: at .*volume/{name} it is a link to .*etc"
     with pytest.raises(VolumeError, match=words):
         getattr(volume, name)
     with pytest.raises(VolumeError, match=words):
@@ -160,7 +160,7 @@ def test_a_link_on_the_way_to_a_folder_is_refused(tmp_path, target, monkeypatch,
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     (tmp_path / "volume" / at).parent.mkdir(parents=True)
     (tmp_path / "volume" / at).symlink_to(target)
-    with pytest.raises(VolumeError, match=r"is a link to .*etc.*mounted there instead"):
+    with pytest.raises(VolumeError, match=r"is a link to .*etc.*mount a directory"):
         make_directory(tmp_path / "volume" / "logs" / "tensorboard" / "run")
     assert untouched(target)
 

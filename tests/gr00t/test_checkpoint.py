@@ -56,7 +56,7 @@ def test_another_model_is_refused(volume, directory, kind):
 
 
 @pytest.mark.parametrize("file", ["config.json", METADATA])
-@pytest.mark.parametrize(("text", "words"), [(None, "is missing"), ("{", "is not JSON"), ("[]", "no object")])
+@pytest.mark.parametrize(("text", "words"), [(None, "is missing"), ("{", "is not JSON"), ("[]", "not an object")])
 def test_a_file_that_is_missing_or_broken_is_named(volume, directory, file, text, words):
     (directory / file).unlink() if text is None else (directory / file).write_text(text)
     with pytest.raises(CheckpointError, match=words) as caught:
@@ -210,7 +210,7 @@ def test_a_random_checkpoint_replaces_no_other(volume, directory):
 
 @pytest.mark.parametrize("name", ["../mine", "a/b", ".hidden"])
 def test_a_name_that_leaves_the_volume_is_refused(name):
-    with pytest.raises(ValueError, match="not a folder name"):
+    with pytest.raises(ValueError, match="not a directory name"):
         Get(tiny=True, name=name)
 
 

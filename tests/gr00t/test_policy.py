@@ -144,7 +144,7 @@ def test_a_model_that_does_not_look_is_not_served(tiny_policies, monkeypatch):
     eagle = served.engine.model.backbone["eagle_model"]
     real = type(eagle).forward
     monkeypatch.setattr(type(eagle), "forward", lambda self, pictures, *rest: real(self, 0 * pictures, *rest))
-    with pytest.raises(CheckpointError, match="does not see its picture"):
+    with pytest.raises(CheckpointError, match="does not see its image"):
         check_sees(served, served.example)
 
 
@@ -184,7 +184,7 @@ def test_what_published_checkpoints_hold_and_nobody_needs_is_left_out(tiny_check
     ("change", "words"),
     [
         (lambda t: t.pop("action_head.vlln.weight"), "lacks 1 of .*vlln"),
-        (lambda t: t.update({"action_head.lora_A": torch.zeros(2)}), "no place for.*lora_A.*merged first"),
+        (lambda t: t.update({"action_head.lora_A": torch.zeros(2)}), "does not use.*lora_A.*merge a LoRA"),
         (lambda t: t.update({"action_head.vlln.weight": torch.zeros(2)}), "vlln.weight has shape .2.*asks for .64."),
     ],
 )

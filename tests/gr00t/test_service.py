@@ -44,7 +44,7 @@ def start(*arguments, **variables):
 def test_without_a_checkpoint_it_says_how_to_get_one_whatever_else_is_there(tmp_path):
     done = start("-c", WITHOUT_UPSTREAM.replace("{arguments}", "[]"), VLALAB_VOLUME=str(tmp_path))
     assert done.returncode == 1
-    assert "no checkpoint named" in done.stderr and "./lab checkpoint gr00t" in done.stderr
+    assert "no checkpoint selected" in done.stderr and "./lab checkpoint gr00t" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -65,9 +65,9 @@ def test_settings_come_from_variables_and_an_empty_one_is_unset():
     [
         ({"VLALAB_GR00T_CHECKPIONT": "x"}, "did you mean 'VLALAB_GR00T_CHECKPOINT'"),
         ({"VLALAB_GR00T_ATTENTION": "flashy"}, "did you mean 'flash'"),
-        ({"VLALAB_GR00T_MAX_BATCH": "many"}, "whole number"),
-        ({"VLALAB_GR00T_MAX_BATCH": "0"}, "1, 64"),
-        ({"VLALAB_GR00T_DENOISING_STEPS": "-1"}, "1, 1000"),
+        ({"VLALAB_GR00T_MAX_BATCH": "many"}, "expected an integer"),
+        ({"VLALAB_GR00T_MAX_BATCH": "0"}, "1 to 64"),
+        ({"VLALAB_GR00T_DENOISING_STEPS": "-1"}, "1 to 1000"),
         ({"VLALAB_GR00T_PROMPT": "plane"}, "did you mean 'plain'"),
     ],
 )

@@ -86,7 +86,7 @@ def test_an_empty_instruction_is_refused_with_the_command_that_leaves_it_out(bro
     marks.leave_out(dataset)
     robot = robot_of(dataset, "new_embodiment", base)
     Samples(dataset, robot, Prompts(tokenizer.load(base.directory), 2, 256), HEAD, 224, seed=1)
-    assert "write it" in str(refused.value)
+    assert "write one" in str(refused.value)
 
 
 @pytest.mark.parametrize("annotation", [{}, None])
@@ -95,7 +95,7 @@ def test_without_an_annotation_check_and_training_take_the_task_index(broken, ba
     assert samples_of(broken, base).episodes[1].prompts == samples.episodes[1].prompts
     found = Findings(broken)
     needs.check(found, None)
-    assert [one.grave for one in found.all if "no annotation" in one.words] == [False]
+    assert [one.grave for one in found.all if "no annotation" in one.message] == [False]
     assert not any(one.grave for one in found.all)
 
 
@@ -105,7 +105,7 @@ def test_another_annotation_than_the_robots_is_refused_by_check_and_training(tmp
     change(directory, "modality.json", lambda one: one.update(annotation=edit))
     found = Findings(directory)
     needs.check(found, "libero")
-    words = [one.words for one in found.all if one.grave]
+    words = [one.message for one in found.all if one.grave]
     assert len(words) == 1 and "modality.json has human.coarse_action" in words[0]
     with pytest.raises(ValueError, match=r"modality\.json has human\.coarse_action"):
         samples_of(directory, base, "libero")
@@ -278,7 +278,7 @@ FAULTS = {
         lambda d: (d / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
         "has 12 rows; episodes.jsonl says 11",
     ),
-    "film": (lambda directory: video_of(directory).unlink(), "is missing; expected a film"),
+    "film": (lambda directory: video_of(directory).unlink(), "is missing; expected a video"),
     "short film": (
         lambda d: videos.write(video_of(d), np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8), robots.FPS),
         "has 5 frames; its episode has 12 steps",

@@ -50,7 +50,7 @@ def test_output_onto_a_full_disk_is_told():
     with open("/dev/full", "w") as full:
         done = subprocess.run(**command("--list"), stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
-    assert done.stderr == "lab: no space left: free some, and give the same command again\n"
+    assert done.stderr == "lab: no space left: free some space and run the same command again\n"
 
 
 def until(there, process: subprocess.Popen) -> None:

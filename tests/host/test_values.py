@@ -130,7 +130,7 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["eval", "libero_goal", "--trials", "x"], "--trials 'x' is no whole number; expected 1 to 50"),
+        (["eval", "libero_goal", "--trials", "x"], "--trials 'x' is not an integer; expected 1 to 50"),
         (["eval", "libero_goal", "--video", "som"], "did you mean 'sample'?"),
         (["eval", "libero_goal", "--ensemble", "men"], "did you mean 'mean'?"),
         (["eval", "libero_goal", "--realtime", "0"], "--realtime 0"),
@@ -139,7 +139,7 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["leaderboard", "--html", "/nowhere/all.html"], "directory /nowhere does not exist"),
         (["train", "transformer", "--size", "tiy"], "did you mean 'tiny'?"),
         (["train", "transformer", "--set", "foo=3"], "train transformer --set 'foo' not found"),
-        (["sample", "diffusion", "--steps", "0"], "--steps 0 makes no sense; expected 1 to 500"),
+        (["sample", "diffusion", "--steps", "0"], "--steps 0 is out of range; expected 1 to 500"),
         (["eval", "libero_gaol"], "did you mean 'libero_goal'?"),
         (["eval", "MT10"], "suite 'MT10' not found; did you mean 'metaworld_mt10'?"),
         (["eval", "LIBERO-Goal"], "suite 'LIBERO-Goal' not found; did you mean 'libero_goal'?"),
@@ -173,12 +173,12 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["train", "vit", "--gpus", "2"], "train vit runs on one GPU"),
         (["train", "vit", "--corpus", "default"], "train vit does not accept --corpus; it accepts --data"),
         (["train", "gpt", "--size", "tiny"], "train gpt does not accept --size; it accepts --corpus, --pair"),
-        (["train", "gpt", "--set", "top-p=0"], "--set top-p 0 makes no sense; expected more than 0, at most 1"),
-        (["train", "bert", "--set", "warmup=-1"], "--set warmup -1 makes no sense; expected 0 or more"),
+        (["train", "gpt", "--set", "top-p=0"], "--set top-p 0 is out of range; expected more than 0, at most 1"),
+        (["train", "bert", "--set", "warmup=-1"], "--set warmup -1 is out of range; expected 0 or more"),
         (["train", "transformer", "--corpus", "python"], "train transformer needs a parallel corpus"),
         (["train", "lstm", "--corpus", "python"], "train lstm needs a parallel corpus"),
         (["train", "lstm", "--data", "digits"], "train lstm does not accept --data; it accepts --corpus, --pair"),
-        (["train", "vae", "--set", "anneal=2"], "--set anneal 2 makes no sense; expected 0 to 1"),
+        (["train", "vae", "--set", "anneal=2"], "--set anneal 2 is out of range; expected 0 to 1"),
         (["report", "libero_x"], "run 'libero_x' not found; known: oracle. Run ./lab runs to list all"),
         (["report", "a", "b"], "unexpected argument 'b'"),
         (["report", "./elsewhere"], "run './elsewhere' not found"),
@@ -212,4 +212,4 @@ def test_interval_contains_its_values(text, inside, beyond, words):
     interval = Interval(text)
     assert all(value in interval for value in inside)
     assert not any(value in interval for value in beyond)
-    assert interval.words == words
+    assert interval.description == words

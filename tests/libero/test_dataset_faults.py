@@ -155,36 +155,36 @@ def _v3(directory):
 SPOILT = [
     ("v3.0", _v3, "meta/info.json: codebase_version is 'v3.0'; expected v2.0 or v2.1. LeRobot's own converters"),
     ("no info", lambda directory: (directory / metadata.INFO).unlink(), "meta/info.json: is missing"),
-    ("key", _json(metadata.INFO, lambda i: i.pop("fps")), "meta/info.json: lacks fps"),
+    ("key", _json(metadata.INFO, lambda i: i.pop("fps")), "meta/info.json: has no fps"),
     ("also", _json(metadata.INFO, lambda i: i.pop("robot_type")), "meta/info.json: lacks robot_type"),
-    ("sum", _json(metadata.INFO, lambda i: i.update(total_frames=9)), "total_frames is 9; there are 31"),
-    ("episodes", _json(metadata.INFO, lambda i: i.update(total_episodes=4)), "total_episodes is 4; there are 3"),
+    ("sum", _json(metadata.INFO, lambda i: i.update(total_frames=9)), "total_frames is 9; the data set has 31"),
+    ("episodes", _json(metadata.INFO, lambda i: i.update(total_episodes=4)), "total_episodes is 4; the data set has 3"),
     ("fps", _json(metadata.INFO, lambda i: i.update(fps=10)), f"{FILM}: 20 frames per second; info.json says 10"),
     ("shape", _json(metadata.INFO, lambda i: i["features"]["action"].update(shape=[6])),
      f"{ROWS}: column action has 7 numbers a row; info.json says shape [6]"),
     ("video shape", _json(metadata.INFO, lambda i: i["features"][IMAGE].update(shape=[64, 64, 3])),
-     f"{FILM}: pictures of [32, 32, 3]; info.json says [64, 64, 3]"),
+     f"{FILM}: images of [32, 32, 3]; info.json says [64, 64, 3]"),
     ("names", _json(metadata.INFO, lambda i: i["features"][IMAGE].update(names=None)),
      f"feature {IMAGE}: names is None; expected height, width and channel"),
     ("video fps", _json(metadata.INFO, lambda i: i["features"][IMAGE]["info"].update({"video.fps": 30})),
      f"feature {IMAGE}: video.fps is 30; fps is 20"),
     ("blank", _lines(metadata.EPISODES, lambda r: [r[0], "", *r[1:]]),
-     "meta/episodes.jsonl, row 2: a blank line; GR00T's loader fails on it"),
-    *((f"mark in {name}", _mark(name), f"{name}: begins with a byte order mark") for name in TEXTS),
-    ("no JSON", _lines(metadata.TASKS, lambda r: [r[0], "{"]), "meta/info.json: meta/tasks.jsonl, row 2: no JSON"),
+     "meta/episodes.jsonl, row 2: blank line; GR00T's loader fails on it"),
+    *((f"mark in {name}", _mark(name), f"{name}: starts with a byte order mark") for name in TEXTS),
+    ("no JSON", _lines(metadata.TASKS, lambda r: [r[0], "{"]), "meta/info.json: meta/tasks.jsonl, row 2: not JSON"),
     ("twice", _lines(metadata.EPISODES, lambda r: [*r, r[2]]), "episode 2 is listed 2 times"),
-    ("gap", _lines(metadata.EPISODES, lambda r: [r[0], r[2]]), "not numbered from 0 on: 1 is missing"),
+    ("gap", _lines(metadata.EPISODES, lambda r: [r[0], r[2]]), "must be numbered from 0; 1 is missing"),
     ("stray", _lines(metadata.EPISODES, lambda r: r[:2]), "episode_000002.parquet: belongs to no episode"),
     ("length", _lines(metadata.EPISODES, lambda r: [r[0], r[1].replace('"length": 9', '"length": 8'), r[2]]),
      f"{ROWS}: 9 rows; episodes.jsonl says length 8"),
     ("task", _lines(metadata.TASKS, lambda r: r[:1]), "episodes.jsonl, row 2: task 'push the plate' is not in"),
-    ("task index", _lines(metadata.TASKS, lambda r: r[:1]), f"{ROWS}, row 0: task_index is 1, which tasks.jsonl"),
+    ("task index", _lines(metadata.TASKS, lambda r: r[:1]), f"{ROWS}, row 0: task_index is 1, which is not in"),
     ("gone", lambda directory: (directory / ROWS).unlink(), f"{ROWS}: is missing; expected an episode's rows"),
     ("cut", _cut(ROWS, 0.5), f"{ROWS}: cannot be read as parquet"),
     ("no column", _rows(lambda c: {name: one for name, one in c.items() if name != "action"}),
-     f"{ROWS}: column action is missing; info.json promises it"),
+     f"{ROWS}: column action is missing; info.json lists it"),
     ("other size", _rows(lambda c: c.update(action=c["action"][:, :6])), f"{ROWS}: column action has 6 numbers a row"),
-    ("NaN", _set("action", (4, 2), np.nan), f"{ROWS}, row 4: column action holds a NaN or an infinity (1 rows do)"),
+    ("NaN", _set("action", (4, 2), np.nan), f"{ROWS}, row 4: column action contains NaN or infinity in 1 rows"),
     ("short", _rows(lambda c: {name: one[:7] for name, one in c.items()}), f"{FILM}: 9 frames; the episode has 7 rows"),
     ("frame_index", _set("frame_index", 3, 5), f"{ROWS}, row 3: frame_index is 5; expected 3"),
     ("index", _set("index", 0, 0), f"{ROWS}, row 0: index is 0; expected 12"),
@@ -192,14 +192,14 @@ SPOILT = [
     ("time", _set("timestamp", slice(5, None), 9.0), f"{ROWS}, row 5: timestamp is 8.8000 s after the last"),
     ("late", _rows(lambda c: c.update(timestamp=c["timestamp"] + np.float32(0.05))),
      f"{ROWS}, row 0: timestamp begins at 0.0500 s; expected 0"),
-    ("no film", lambda directory: (directory / FILM).unlink(), f"{FILM}: is missing; expected a film"),
+    ("no film", lambda directory: (directory / FILM).unlink(), f"{FILM}: is missing; expected a video"),
     ("cut film", _cut(FILM, 0.6),
-     f"{FILM}: cannot be read as a film: it is damaged or incomplete (no images that can be decoded)"),
-    ("no film at all", _cut(FILM, 0.01), f"{FILM}: cannot be read as a film"),
-    ("garbled", _garble(FILM), f"{FILM}: cannot be read as a film: it is damaged or incomplete (Invalid data"),
+     f"{FILM}: cannot be read as a video: it is damaged or incomplete (no images that can be decoded)"),
+    ("no film at all", _cut(FILM, 0.01), f"{FILM}: cannot be read as a video"),
+    ("garbled", _garble(FILM), f"{FILM}: cannot be read as a video: it is damaged or incomplete (Invalid data"),
     ("frames", _video(length=8), f"{FILM}: 8 frames; the episode has 9 rows"),
     ("rate", _video(fps=30), f"{FILM}: 30 frames per second; info.json says 20"),
-    ("size", _video(size=64), f"{FILM}: pictures of [64, 64, 3]; info.json says [32, 32, 3]"),
+    ("size", _video(size=64), f"{FILM}: images of [64, 64, 3]; info.json says [32, 32, 3]"),
     ("codec", _video(codec="mpeg4"), f"{FILM}: the codec is mpeg4; info.json says h264"),
     ("pixels", _video(codec="libx264", pixels="yuv444p"), f"{FILM}: pixels are yuv444p; info.json says yuv420p"),
     ("stale", _json(metadata.STATS, lambda s: s["action"].update(q01=[0.5] * 7)),
@@ -217,15 +217,15 @@ SPOILT = [
     ("no key", _json(metadata.MODALITY, lambda m: m["state"]["x"].update(original_key="pose")), "state.x is column"),
     ("video", _json(metadata.MODALITY, lambda m: m["video"]["image"].update(original_key="cam")), "image is 'cam'"),
     ("annotation", _json(metadata.MODALITY, lambda m: m["annotation"].update({"human.coarse_action": {}})),
-     "annotation.human.coarse_action is column 'annotation.human.coarse_action', which there is none of"),
+     "annotation.human.coarse_action is column 'annotation.human.coarse_action', which no table has"),
     ("rotation", _json(metadata.MODALITY, lambda m: m["state"]["x"].update(rotation_type="euler")),
      "state.x: rotation_type 'euler' is none of"),
     ("overlap", _json(metadata.MODALITY, lambda m: m["state"]["y"].update(start=0)),
      "meta/modality.json: state.y starts at 0 in state.x, observation.state[0:1]: they overlap"),
     ("exchanged", _json(metadata.MODALITY, _exchange),
-     f"meta/modality.json: video.image is '{WRIST}', which is called as video.wrist_image: exchanged"),
+     f"meta/modality.json: video.image is '{WRIST}', the name of video.wrist_image: exchanged"),
     ("one for two", _json(metadata.MODALITY, lambda m: m["video"]["wrist_image"].update(original_key=IMAGE)),
-     f"meta/modality.json: video.wrist_image is '{IMAGE}', which is video.image, too"),
+     f"meta/modality.json: video.wrist_image is '{IMAGE}', which is also video.image"),
     ("text", _json(metadata.MODALITY, lambda m: m["state"].update(x="0:1")), "expected an object of parts, each an"),
     ("half", _json(metadata.MODALITY, lambda m: m["state"]["x"].update(end=0.5)), "state.x: start 0, end 0.5;"),
     ("chunks of 0", _json(metadata.INFO, lambda i: i.update(chunks_size=0)), "info.json: chunks_size is 0; expected"),
@@ -233,17 +233,17 @@ SPOILT = [
      "meta/stats.json: action is a list; expected an object with mean"),
     ("episode's std", _stats("action", std=[9.0] * 7),
      "meta/episodes_stats.jsonl, row 2: action: std[6] is 9; the rows' is"),
-    ("episode's count", _stats("action", count=[8]), "row 2: action: count is [8]; there are 9 rows"),
+    ("episode's count", _stats("action", count=[8]), "row 2: action: count is [8]; the episode has 9 rows"),
     ("image's mean", _stats(IMAGE, mean=[[[0.9]]] * 3), f"row 2: {IMAGE}: mean is [0.9, 0.9, 0.9]; the frames' is [0."),
     ("image's text", _stats(IMAGE, std="much"), f"row 2: {IMAGE}: std is [nan, nan, nan]; the frames' is [0."),
     ("whole numbers", _rows(lambda c: c.update({libero.STATE: c[libero.STATE].astype(np.int64)})),
      f"{ROWS}: column observation.state is int64; info.json says float32"),
     ("other task", _set("task_index", slice(2, None), 0),
      f"{ROWS}, row 2: task_index is 0, 'open the drawer'; episodes.jsonl says 'push the plate'"),
-    ("no codec", _codec, f"{FILM}: cannot be read as a film: it is damaged or incomplete (no images that can"),
+    ("no codec", _codec, f"{FILM}: cannot be read as a video: it is damaged or incomplete (no images that can"),
     ("an image", lambda directory: Image.new("RGB", (32, 32)).save(directory / FILM, "PNG"),
-     f"{FILM}: cannot be read as a film: it is damaged or incomplete (its format is not MP4, Matroska or AVI)"),
-    ("no rows", _rows(lambda c: {name: one[:0] for name, one in c.items()}), f"{ROWS}: has no rows; training leaves"),
+     f"{FILM}: cannot be read as a video: it is damaged or incomplete (its format is not MP4, Matroska or AVI)"),
+    ("no rows", _rows(lambda c: {name: one[:0] for name, one in c.items()}), f"{ROWS}: has no rows; training skips"),
     ("no action part", _json(metadata.MODALITY, lambda m: m.pop("action")), "meta/modality.json: names no action"),
 ]  # fmt: skip
 
@@ -255,15 +255,15 @@ def test_each_fault_is_named_with_file_and_row(copy, spoil, words):
 
 
 NOTED = [
-    ("more columns", _rows(lambda c: c | {"force": np.zeros(9)}), f"note: {ROWS}: column force is no feature"),
+    ("more columns", _rows(lambda c: c | {"force": np.zeros(9)}), f"note: {ROWS}: column force is not a feature"),
     ("dtype", _rows(lambda c: c.update(action=c["action"].astype(float))), "action is double; info.json says float32"),
     ("no videos", _json(metadata.INFO, lambda i: i.update(total_videos=3)), "total_videos is 3"),
-    ("chunks", _json(metadata.INFO, lambda i: i.update(total_chunks=0)), "info.json: total_chunks is 0; there are 1"),
+    ("chunks", _json(metadata.INFO, lambda i: i.update(total_chunks=0)), "info.json: total_chunks is 0; the data set has 1"),
     ("splits", _json(metadata.INFO, lambda i: i.update(splits={"train": "0:100"})),
      "meta/info.json: splits: train is '0:100'; expected FIRST:END within 0:3"),
     ("splits text", _json(metadata.INFO, lambda i: i.update(splits="all")), "info.json: splits is 'all'; expected"),
     ("not needed", _json(metadata.INFO, lambda i: i["features"].update(
-        {"far": {**i["features"][IMAGE]}})), "note: meta/info.json: feature far has no films"),
+        {"far": {**i["features"][IMAGE]}})), "note: meta/info.json: feature far has no videos"),
 ]  # fmt: skip
 
 
@@ -277,7 +277,7 @@ def test_what_only_few_readers_mind_is_a_note(copy, spoil, words):
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_byte_order_mark_is_read_over(copy, name):
     _mark(name)(copy)
-    assert [fault.words.partition(";")[0] for fault in faults(copy)] == ["begins with a byte order mark"]
+    assert [fault.message.partition(";")[0] for fault in faults(copy)] == ["starts with a byte order mark"]
     dataset = LeRobotDataset(copy)
     assert dataset.tasks[0] == "open the drawer" and dataset.modality and dataset.stated_statistics()
 
@@ -367,16 +367,16 @@ def _late_nan(values):
 
 
 DEMOS = [
-    ("key", _demo(lambda data: data["demo_0"].__delitem__("obs/ee_ori")), "data/demo_0 lacks obs/ee_ori"),
+    ("key", _demo(lambda data: data["demo_0"].__delitem__("obs/ee_ori")), "data/demo_0 has no obs/ee_ori"),
     ("shape", _replace("actions", lambda a: a[:, :6]), "data/demo_0/actions has [6] numbers a row; expected [7]"),
-    ("rows", _replace("obs/ee_pos", lambda a: a[:5]), "data/demo_0/obs/ee_pos has 5 rows; there are 12 actions"),
-    ("NaN", _replace("actions", _late_nan), "open_the_drawer_demo.hdf5, row 3: data/demo_0/actions holds a NaN"),
+    ("rows", _replace("obs/ee_pos", lambda a: a[:5]), "data/demo_0/obs/ee_pos has 5 rows; it has 12 actions"),
+    ("NaN", _replace("actions", _late_nan), "open_the_drawer_demo.hdf5, row 3: data/demo_0/actions contains NaN"),
     (
         "picture",
         _replace("obs/agentview_rgb", lambda a: a / 2),
-        "obs/agentview_rgb is float64 [12, 32, 32, 3] with numbers beyond 0 to 1; expected",
+        "obs/agentview_rgb is float64 [12, 32, 32, 3] with values outside 0 to 1; expected",
     ),
-    ("count", _demo(lambda data: data.attrs.update(num_demos=9)), "num_demos is 9; there are 2"),
+    ("count", _demo(lambda data: data.attrs.update(num_demos=9)), "num_demos is 9; the file has 2"),
     ("none", _demo(lambda data: [data.__delitem__(name) for name in list(data)]), "has no demonstrations"),
     (
         "no observations",
@@ -446,7 +446,7 @@ def test_images_are_read_however_they_are_stored(files, tmp_path, kind, monkeypa
         assert apart.mean() <= room, apart.mean()
     found = faults(directory)
     assert not any(one.grave for one in found) and any(
-        "agentview_rgb" in str(one) and "lab" in one.words for one in found
+        "agentview_rgb" in str(one) and "lab" in one.message for one in found
     )
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(directory, show=True) == 0 and program.read(directory) == 0
@@ -463,7 +463,7 @@ def test_grey_images_become_three_channels(files, tmp_path):
 
 
 NO_IMAGES = {
-    "depth": (_stored(lambda a: a[..., 0] / 50), "is float64 [12, 32, 32] with numbers beyond 0 to 1"),
+    "depth": (_stored(lambda a: a[..., 0] / 50), "is float64 [12, 32, 32] with values outside 0 to 1"),
     "uint16": (_stored(lambda a: a.astype(np.uint16)), "is uint16 [12, 32, 32, 3]; expected images"),
     "channels": (_stored(lambda a: a.repeat(2, -1)), "is uint8 [12, 32, 32, 6]; expected images"),
     "bytes": (_stored(lambda a: a[:, 0, 0]), "row 0 cannot be read as a PNG or JPEG image"),
@@ -479,7 +479,7 @@ def test_what_is_no_image_is_named(files, tmp_path, kind, monkeypatch):
     assert len(named) == 2 and words in named[0] and "data/demo_0/obs/agentview_rgb" in named[0]
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(directory, show=True) == 0 and open_dataset(directory).video_keys == (WRIST,)
-    with pytest.raises(DatasetError, match=f"no pictures '{IMAGE}'"):
+    with pytest.raises(DatasetError, match=f"no images '{IMAGE}'"):
         open_dataset(directory).frames(0, IMAGE)
 
 

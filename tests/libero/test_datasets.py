@@ -66,7 +66,7 @@ def test_a_set_travels_to_another_process(written):
 
 
 def test_more_films_than_stay_open(written):
-    few = videos.OpenVideos(most=2)
+    few = videos.OpenVideos(capacity=2)
     for _ in range(2):
         for episode in range(3):
             assert len(few[written.video_path(episode, IMAGE)]) == data_sets.LENGTHS[episode]
@@ -115,7 +115,7 @@ def test_a_set_is_there_when_it_is_whole_and_an_interrupted_one_is_gone_on_with(
     done = writer(resume=True).finish()
     assert [e.tasks for e in done.episodes] == [("a",), ("b",)] and done.columns(1)["index"].tolist() == [5, 6, 7, 8]
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
-    with pytest.raises(DatasetError, match="is there already; choose another name"):
+    with pytest.raises(DatasetError, match="already exists; choose another name"):
         writer(resume=False)
 
 
@@ -123,8 +123,8 @@ def test_a_set_is_there_when_it_is_whole_and_an_interrupted_one_is_gone_on_with(
     ("spoil", "words"),
     [
         (lambda c, v: c.update(action=c["action"][:, :6]), r"action has the shape \[5, 6\]; expected \[5, 7\]"),
-        (lambda c, v: c.update(action=c["action"][:4]), "rows; expected 5 as the others"),
-        (lambda c, v: c["action"].__setitem__((3, 2), np.nan), "action holds a NaN or an infinity in row 3"),
+        (lambda c, v: c.update(action=c["action"][:4]), "rows; expected 5"),
+        (lambda c, v: c["action"].__setitem__((3, 2), np.nan), "action contains NaN or infinity in row 3"),
         (lambda c, v: v.clear(), "'observation.images.image' is missing"),
         (lambda c, v: c.update(extra=np.zeros(5)), "'extra' is not expected"),
         (lambda c, v: v.update({IMAGE: data_sets.pictures(5, 30)}), r"expected \[5, 32, 32, 3\]"),
@@ -137,7 +137,7 @@ def test_an_episode_that_does_not_fit_is_refused(tmp_path, spoil, words):
     spoil(columns, videos)
     with pytest.raises(DatasetError, match=words):
         writer.add({name: columns[name] for name in sorted(columns, reverse=True)}, videos, "a")
-    with pytest.raises(DatasetError, match="expected all from 0 on"):
+    with pytest.raises(DatasetError, match="expected all from 0"):
         writer.finish()
 
 
@@ -207,20 +207,20 @@ def _cut(pattern, keep):
 READING = [
     (_edit(metadata.INFO, lambda info: info.update(codebase_version="v3.0")), "take the set's revision v2.1"),
     (_edit(metadata.INFO, lambda info: info.update(fps="fast")), "fps is 'fast'; expected a number above 0"),
-    (_edit(metadata.INFO, lambda info: info.pop("features")), "lacks features"),
-    (_edit(metadata.INFO, lambda info: info.update(data_path="../../{episode_index}")), "out of the data set"),
+    (_edit(metadata.INFO, lambda info: info.pop("features")), "has no features"),
+    (_edit(metadata.INFO, lambda info: info.update(data_path="../../{episode_index}")), "outside the data set"),
     (_edit(metadata.INFO, lambda info: info.update(data_path="{nothing}")), "data_path is '{nothing}'"),
     (_cut(metadata.INFO, 30), "cannot be read as JSON"),
     (lambda directory: (directory / metadata.INFO).unlink(), "info.json is missing"),
-    (_cut(metadata.EPISODES, 30), "episodes.jsonl, row 1: no JSON"),
+    (_cut(metadata.EPISODES, 30), "episodes.jsonl, row 1: not JSON"),
     (lambda directory: (directory / metadata.TASKS).write_text('{"task": "x"}\n'), "tasks.jsonl, row 1"),
     (_cut("data/*/*.parquet", 200), "cannot be read as parquet"),
     (lambda directory: shutil.rmtree(directory / "data"), "parquet is missing"),
     (
         _cut("videos/*/*/*.mp4", 300),
-        r"mp4 cannot be read as a film: it is damaged or incomplete \(.*; copy or download it again",
+        r"mp4 cannot be read as a video: it is damaged or incomplete \(.*; copy or download it again",
     ),
-    (lambda directory: shutil.rmtree(directory / "videos"), "mp4 is missing; expected a film"),
+    (lambda directory: shutil.rmtree(directory / "videos"), "mp4 is missing; expected a video"),
 ]
 
 
@@ -251,9 +251,9 @@ def test_what_is_no_data_set_and_what_is_not_there(written, tmp_path, monkeypatc
     )
     with pytest.raises(DatasetError, match="did you mean 'goal-oracle'"):
         find("goal-oracl")
-    with pytest.raises(DatasetError, match=r"is no data set; expected LeRobot's meta/info.json or LIBERO's \*.hdf5"):
+    with pytest.raises(DatasetError, match=r"is not a data set; expected LeRobot's meta/info.json or LIBERO's \*.hdf5"):
         open_dataset(tmp_path)
-    with pytest.raises(DatasetError, match="no pictures 'third'; it has observation.images.image"):
+    with pytest.raises(DatasetError, match="no images 'third'; it has observation.images.image"):
         LeRobotDataset(written.directory).frames(0, "third")
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "cut.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")

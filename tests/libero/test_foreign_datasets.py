@@ -145,7 +145,7 @@ def test_a_stray_behind_a_linked_directory_is_named(whole, tmp_path):
     directory = data_sets.linked(whole, "disk", tmp_path)
     shutil.copy(directory / ROWS, directory / "data/chunk-000/old.parquet")
     (directory / "data/chunk-000/again").symlink_to("..")
-    assert [fault.file for fault in faults(directory) if "belongs to no episode" in fault.words] == [
+    assert [fault.file for fault in faults(directory) if "belongs to no episode" in fault.message] == [
         "data/chunk-000/old.parquet"
     ]
 
@@ -222,12 +222,12 @@ def test_a_slip_in_a_text_is_no_damaged_file(copy):
 
 
 def test_a_film_names_no_other_file(copy, tmp_path):
-    """FFmpeg would read such a text as a film, and open what it names."""
+    """FFmpeg would read such a text as a video, and open what it names."""
     shutil.copy(copy / FILM, copy / "other.mp4")
     text = "ffconcat version 1.0\nfile other.mp4\n"
     (copy / "list.mp4").write_text(text)
     assert len(videos.Video(copy / "other.mp4")) == 9
-    with pytest.raises(DatasetError, match=r"list\.mp4 cannot be read as a film"):
+    with pytest.raises(DatasetError, match=r"list\.mp4 cannot be read as a video"):
         videos.Video(copy / "list.mp4")
     with pytest.raises(DatasetError, match="cannot be read"):
         videos.decode_image(f"ffconcat version 1.0\nfile {copy / 'other.mp4'}\n".encode(), "row 1")
@@ -419,7 +419,7 @@ def test_an_episode_without_rows_is_named_and_left_out(copy, tmp_path, monkeypat
     data_sets.without_rows(copy)
     grave = [str(fault) for fault in faults(copy) if fault.grave]
     assert "meta/episodes.jsonl, row 2: length is 0; expected at least one step" in grave
-    assert f"{ROWS}: has no rows; training leaves episode 1 out" in grave
+    assert f"{ROWS}: has no rows; training skips episode 1" in grave
     assert not any(FILM in one or "reshape" in one for one in grave)
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(copy, show=True) == 0 and program.read(copy) == 0
@@ -433,8 +433,8 @@ def test_a_demonstration_without_rows_is_named_and_left_out(tmp_path, monkeypatc
     directory = data_sets.without_rows(data_sets.hdf5(tmp_path / "goal"))
     words = [str(fault) for fault in faults(directory) if fault.grave]
     assert words == [
-        "open_the_drawer_demo.hdf5: data/demo_1 has no rows; training leaves it out",
-        "push_the_plate_demo.hdf5: data/demo_0 has no rows; training leaves it out",
+        "open_the_drawer_demo.hdf5: data/demo_1 has no rows; training skips it",
+        "push_the_plate_demo.hdf5: data/demo_0 has no rows; training skips it",
     ]
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     assert program.read(directory, show=True) == 0 and program.read(directory) == 0

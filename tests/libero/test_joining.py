@@ -288,4 +288,4 @@ def test_token_is_required(policies, flags, tmp_path, stack):
         assert "wrong token" in machine.end(2)
     open_to_all = [flag if flag != "127.0.0.1:0" else "0.0.0.0:0" for flag in flags]
     with LightEvaluation(tmp_path / "runs", "open", "--policy-url", policies[0].url, *open_to_all) as run:
-        assert "no token protects it" in run.end(2)
+        assert "VLALAB_TOKEN" in run.end(2)

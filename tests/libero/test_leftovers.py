@@ -168,6 +168,6 @@ def test_root_rejects_runs_with_symlinks(tmp_path, name):
     (tmp_path / "target").mkdir()
     planted.rmdir() if planted.is_dir() else planted.unlink(missing_ok=True)
     planted.symlink_to(tmp_path / "target" / "file")
-    with pytest.raises(OSError, match="it is a link to .* root follows none"), open_run(tmp_path / "runs"):
+    with pytest.raises(OSError, match="it is a link to .* root follows no links"), open_run(tmp_path / "runs"):
         pass
     assert list((tmp_path / "target").iterdir()) == []

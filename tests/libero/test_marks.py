@@ -50,10 +50,10 @@ def test_marks_of_another_set_and_damaged_ones_are_refused(directory):
     marks.mark(open_dataset(directory), bad=[0])
     path = marks.path_of(directory)
     path.write_text(json.dumps({**json.loads(path.read_text()), "of": "another"}))
-    with pytest.raises(DatasetError, match="marks episodes of another set"):
+    with pytest.raises(DatasetError, match="has the marks of an earlier set"):
         marks.leave_out(open_dataset(directory))
     path.write_text('{"bad": "0"}')
-    with pytest.raises(DatasetError, match="no list of episodes"):
+    with pytest.raises(DatasetError, match="not a list of episodes"):
         marks.read(open_dataset(directory))
 
 

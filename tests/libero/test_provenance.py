@@ -250,5 +250,5 @@ def test_identity_has_the_workers_renderer(libero_env):
 
 def test_missing_renderer_reports_the_reason(monkeypatch):
     monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "77")
-    with pytest.raises(ValueError, match=r"nothing can be drawn with --render auto: MUJOCO_EGL_DEVICE_ID='77'"):
+    with pytest.raises(ValueError, match=r"cannot render with --render auto: MUJOCO_EGL_DEVICE_ID='77'"):
         driver.ask("auto")

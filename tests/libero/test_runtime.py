@@ -161,7 +161,7 @@ def test_no_gpu(devices, monkeypatch):
     monkeypatch.setattr(gl, "has_nvidia_gpu", lambda: False)
     assert choose("auto", environ={}) == gl.GlChoice("egl", 2, software=True)
     monkeypatch.setattr(gl, "has_nvidia_gpu", lambda: True)
-    assert "EGL shows none" in choose("auto", environ={}).note
+    assert "EGL lists none" in choose("auto", environ={}).note
 
 
 def test_nothing_can_draw(devices, monkeypatch):

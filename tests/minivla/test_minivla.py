@@ -214,7 +214,7 @@ def test_pictures_are_shifted_and_nothing_else_is_lost():
     [
         ({"fps": 10}, "10 steps per second.* LIBERO's 20"),
         ({"cameras": CAMERAS[:1]}, "observation.images.wrist_image"),
-        ({"spoil": lambda columns: columns[libero.ACTION].__setitem__((3, 0), np.nan)}, "action holds a NaN"),
+        ({"spoil": lambda columns: columns[libero.ACTION].__setitem__((3, 0), np.nan)}, "action contains NaN"),
     ],
 )
 def test_data_of_another_kind_is_refused_in_words(tmp_path, changes, words):

@@ -73,7 +73,7 @@ def test_a_connection_that_breaks_goes_on_where_it_stopped(remote, run, tmp_path
     done = run("--repo", REPO, url=remote.url)
     if done.returncode:  # newer clients go on by themselves
         assert f"{SHARD} of {REPO} was not downloaded" in done.stderr
-        assert "goes on where it stopped" in done.stderr
+        assert "it resumes" in done.stderr
         done = run("--repo", REPO, url=remote.url)
     assert done.returncode == 0, done.stderr
     ranges = [asked for method, name, asked in remote.asked if method == "GET" and name == SHARD]
@@ -152,16 +152,16 @@ def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_asked_for(run, tm
     directory = directory_of(tmp_path, "small")
     assert list(load_config(directory).norm_stats) == ["libero_goal_no_noops"]
     assert identity(directory).repo == "random-tiny"
-    assert "is there already" in run("--tiny", "--name", "small").stdout
+    assert "exists already" in run("--tiny", "--name", "small").stdout
 
 
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ((), "no checkpoint chosen"),
+        ((), "no checkpoint selected"),
         (("--suite", "libero_goall"), "did you mean 'libero_goal'"),
         (("--tiny", "--size", "full"), "--size 'full' not found"),
-        (("--tiny", "--name", "../x"), "not a folder name"),
+        (("--tiny", "--name", "../x"), "not a directory name"),
         (("--tiny", "--remote-code", "."), "configuration_prismatic.py"),
     ],
 )

@@ -47,7 +47,7 @@ def test_one_that_was_interrupted_or_damaged_or_is_half_there_is_made_again_and_
     assert not directory.exists()
     assert make(tmp_path).returncode == 0 and is_whole(directory)
     assert sorted(path.name for path in directory.parent.iterdir()) == ["openvla-tiny"]
-    assert "is there already" in make(tmp_path).stdout
+    assert "exists already" in make(tmp_path).stdout
     weights = next(directory.glob("*.safetensors"))
     os.truncate(weights, 1000)
     assert make(tmp_path).returncode == 0 and is_whole(directory)
@@ -64,7 +64,7 @@ def test_full_disk_is_reported_and_leaves_no_partial_result(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     place = tmp_path / "checkpoints"
     assert done.stderr == (
-        f"error: {place} has no space left for openvla-tiny: free some space or set VLALAB_VOLUME elsewhere\n"
+        f"error: {place} has no space left for openvla-tiny: free some space or set VLALAB_VOLUME to another disk\n"
     )
 
 

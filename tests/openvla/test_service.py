@@ -192,7 +192,7 @@ def test_a_model_that_does_not_see_is_refused(checkpoints, tmp_path):
         if "projector.fc3.weight" in state:
             state["projector.fc3.weight"].zero_()
             save_file(state, shard)
-    with pytest.raises(CheckpointError, match="does not see its picture"):
+    with pytest.raises(CheckpointError, match="does not see its image"):
         load_policy(settings(blind))
 
 
@@ -222,7 +222,7 @@ def test_what_this_machine_cannot_do_is_said():
         choose_dtype("fp16", CPU)
     with pytest.raises(ValueError, match="not found"):
         choose_device("gpu")
-    with pytest.raises(ValueError, match="torch sees"):
+    with pytest.raises(ValueError, match="not found on this machine"):
         choose_device("cuda:63")
 
 
@@ -256,7 +256,7 @@ def test_the_program_serves_and_stops(checkpoints, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ((), "no checkpoint named"),
+        ((), "no checkpoint selected"),
         (("--checkpoint", "nothing"), "checkpoint 'nothing' not found"),
         (("--checkpoint", ".", "--port", "70000"), "port is 70000"),
     ],

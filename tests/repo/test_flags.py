@@ -61,7 +61,7 @@ def test_a_flag_takes_what_the_program_takes_and_says_its_default(place, one):
     if one.choices:
         assert flag.values.choices == tuple(map(str, one.choices))
     elif one.type in (int, float):
-        with pytest.raises(LabError, match="is no whole number" if one.type is int else "is no number"):
+        with pytest.raises(LabError, match="is not an integer" if one.type is int else "is not a number"):
             flag.values.read("x", "nonsense")
     if one.default not in (None, "", MISSING) and not one.default_help:
         assert flag.default_help == str(one.default) or float(flag.default_help) == one.default

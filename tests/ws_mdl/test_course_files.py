@@ -153,7 +153,7 @@ def test_a_later_run_deletes_nothing_and_writes_over_nothing(used):
     after = files_below(directory)
     assert set(before) <= set(after) and all(after[name] == changed[name] for name in before)
     assert "tmodel_31.pt" in after and "tmodel_30.pt" not in after  # its own it keeps as it was told
-    with pytest.raises(ValueError, match="would write over tmodel_29.pt, which was imported"):
+    with pytest.raises(ValueError, match="would overwrite tmodel_29.pt, which was imported"):
         train_model(get_config("course", epochs=40, preload="10", **settings), used)
 
 

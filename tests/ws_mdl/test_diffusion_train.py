@@ -107,7 +107,7 @@ def test_a_run_writes_weights_and_curves_and_goes_on_after_a_damaged_file(volume
     (directory / "model_01.pt").write_bytes((directory / "model_01.pt").read_bytes()[:2000])
     assert train.train_model(small(epochs=2), volume)
     said = capsys.readouterr()
-    assert "model_01.pt cannot be read" in said.err and "taking the one before it" in said.err
+    assert "model_01.pt cannot be read" in said.err and "loading the previous file" in said.err
     assert "resuming from model_00.pt: epoch 1, step 5" in said.out
 
 

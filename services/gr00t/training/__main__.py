@@ -166,7 +166,7 @@ def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) 
     workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
     indices = BatchIndices(trainer.step, settings.max_steps, settings.batch_size, machine.rank, machine.world)
     started, first = time.monotonic(), trainer.step
-    with Progress(settings.max_steps, trainer.step, INTERRUPT_HINT, shown=machine.is_main) as progress:
+    with Progress(settings.max_steps, trainer.step, INTERRUPT_HINT, enabled=machine.is_main) as progress:
         for batch in loader(job.samples, indices, workers):
             loss, norm = trainer.learn(batch)
             figures = ()
@@ -285,4 +285,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main, known=(ValueError, MemoryError))
+    endings.run(main, expected=(ValueError, MemoryError))

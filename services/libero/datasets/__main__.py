@@ -81,4 +81,4 @@ def existing_set(config: DatasetConfig, volume: Volume) -> Path | None:
 
 
 if __name__ == "__main__":
-    endings.run(main, known=(ValueError, VolumeError, StoreError, RuntimeError))
+    endings.run(main, expected=(ValueError, VolumeError, StoreError, RuntimeError))

@@ -20,4 +20,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main, known=(ValueError, VolumeError, StoreError, RuntimeError))
+    endings.run(main, expected=(ValueError, VolumeError, StoreError, RuntimeError))

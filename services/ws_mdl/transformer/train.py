@@ -368,7 +368,7 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
         sys.stdout.flush()
     per_epoch = len(data.train_dataloader.batch_sampler)  # other epochs have about as many
     done = (trainer.epoch + 1) * per_epoch + trainer.batches
-    progress = Progress(config.epochs * per_epoch, done, LONG, shown=machine.is_main)
+    progress = Progress(config.epochs * per_epoch, done, LONG, enabled=machine.is_main)
     with Curves(curves_dir, trainer.global_step) as curves, StopSignal() as stop, progress:
         while trainer.epoch + 1 < config.epochs and not trainer.stopped:
             train_epoch(trainer, curves, stop, progress)

@@ -1,4 +1,4 @@
-"""What every program of the lab needs, whatever it does: the shared volume, how it ends, how its health is asked.
+"""Shared by every program of the lab: the volume, exit statuses, options, health checks.
 
-Only the standard library is needed, and nothing else of the lab.
+Imports the standard library only, and no other package of the lab.
 """

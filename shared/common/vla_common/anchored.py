@@ -1,7 +1,7 @@
-"""Folders below a root in which others may write, entered one by one through descriptors, following no link on the way.
+"""Open directories below a root that others can write to: one by one, through descriptors, without following links.
 
-Every container, and every notebook in one, may put a link where root is about to make a folder or to change its owner.
-A path that is checked first can be exchanged afterwards; a descriptor cannot. Only the standard library is needed.
+Any container or notebook could place a link where root is about to create a directory or change its owner. A checked
+path can be replaced after the check; a descriptor cannot. Imports the standard library only.
 """
 
 import errno
@@ -15,15 +15,15 @@ _ENTER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LinkError(OSError):
-    """A link, or what is no folder, stands where a folder should; `filename` is where."""
+    """A link or a file is in the place of a directory; `filename` is its path."""
 
 
 @contextmanager
 def directory(root: Path, *names: str, make: bool = False) -> Iterator[int]:
-    """Yields a descriptor of root/names…, each one a folder of its own; `root` itself may be a link of its owner's.
+    """Yield a descriptor of root/names…, none of them a link; `root` itself may be one.
 
-    make: a missing one is made, and belongs to whoever owns the folder around it. Raises LinkError (an OSError) for a
-    link in the way, and OSError where a folder is missing or cannot be made.
+    make: create missing directories, owned by the owner of their parent. Raises LinkError (an OSError) for a link, and
+    OSError for a directory that is missing or cannot be created.
     """
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -38,50 +38,51 @@ def directory(root: Path, *names: str, make: bool = False) -> Iterator[int]:
         os.close(descriptor)
 
 
-def refuse_links(place: Path) -> None:
-    """Raises LinkError where root is about to write in a folder that is a link, or holds one at any depth.
+def refuse_links(root: Path) -> None:
+    """Raise LinkError if this process is root and a directory is a link or contains one at any depth.
 
-    For folders that one program alone fills, and never with links: any that is there was planted. Others than root
-    could be led to nothing but what is theirs.
+    For directories that only the lab writes, never with links: any link in them was planted. A user other than root
+    could only be led to files that are already theirs.
     """
     if os.geteuid() != 0:
         return
-    found = [place] if place.is_symlink() else []
-    for around, directories, files in os.walk(place):
-        found += [path for name in (*directories, *files) if (path := Path(around) / name).is_symlink()]
-    for path in found:
-        raise LinkError(errno.ELOOP, f"it is a link to {os.readlink(path)!r}, and root follows none there", str(path))
+    links = [root] if root.is_symlink() else []
+    for parent, directories, files in os.walk(root):
+        links += [path for name in (*directories, *files) if (path := Path(parent) / name).is_symlink()]
+    for path in links:
+        raise LinkError(errno.ELOOP, f"it is a link to {os.readlink(path)!r}; root follows no links there", str(path))
 
 
-def _enter(around: int, name: str, path: Path, make: bool) -> int:
+def _enter(parent: int, name: str, path: Path, make: bool) -> int:
     try:
-        return os.open(name, _ENTER, dir_fd=around)
+        return os.open(name, _ENTER, dir_fd=parent)
     except FileNotFoundError:
         if not make:
             raise
     except NotADirectoryError:
-        raise LinkError(errno.ENOTDIR, _in_the_way(around, name), str(path)) from None
+        raise LinkError(errno.ENOTDIR, _describe_obstacle(parent, name), str(path)) from None
     try:
-        os.mkdir(name, dir_fd=around)
-    except FileExistsError:  # somebody else was faster; what they made is looked at all the same
-        return _enter(around, name, path, make=False)
-    inner = _enter(around, name, path, make=False)
-    status = os.fstat(around)
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        # another process was faster; its directory is checked like any other
+        return _enter(parent, name, path, make=False)
+    inner = _enter(parent, name, path, make=False)
+    status = os.fstat(parent)
     if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (0, 0):
         give(inner, status.st_uid, status.st_gid)
     return inner
 
 
-def _in_the_way(around: int, name: str) -> str:
-    """Returns what is wrong with an entry that is no folder."""
-    if not stat.S_ISLNK(os.stat(name, dir_fd=around, follow_symlinks=False).st_mode):
-        return "it is no folder"
-    return f"it is a link to {os.readlink(name, dir_fd=around)!r}, and links are not followed there"
+def _describe_obstacle(parent: int, name: str) -> str:
+    """Return why an entry cannot be used as a directory."""
+    if not stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+        return "it is not a directory"
+    return f"it is a link to {os.readlink(name, dir_fd=parent)!r}, and links are not followed there"
 
 
 def give(descriptor: int, uid: int, gid: int, mode: int | None = None) -> None:
-    """Gives the folder of a descriptor to a user, perhaps with another mode."""
-    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)  # O_PATH can change nothing
+    """Change the owner of a descriptor's directory, and optionally its mode."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)  # O_PATH allows no changes
     try:
         os.fchown(handle, uid, gid)
         if mode is not None:

@@ -1,6 +1,6 @@
-"""Who draws? `python -m vla_common.driver auto` prints the driver's own name and version.
+"""The OpenGL renderer: `python -m vla_common.driver auto` prints its name and version.
 
-A process of its own, since MuJoCo binds to one device when it is imported, and an evaluator draws nothing itself.
+It runs in a process of its own: MuJoCo binds to one device on import, and an evaluator renders nothing itself.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ASK_S = 120.0  # a driver that has not answered by then never will
 
 
 def ask(render: str) -> str:
-    """Returns what draws for render mode `render`: OpenGL's renderer and version, as in "llvmpipe (…), 4.5 … Mesa …".
+    """Return OpenGL's renderer and version for a render mode, such as "llvmpipe (…), 4.5 … Mesa …".
 
-    Raises ValueError, with the reason, where nothing can draw.
+    Raises ValueError with the reason if nothing can render.
     """
     command = [sys.executable, "-m", "vla_common.driver", render]
     try:
@@ -25,13 +25,13 @@ def ask(render: str) -> str:
     except subprocess.TimeoutExpired:
         raise ValueError(f"the graphics driver has not answered in {ASK_S:.0f} s; try --render cpu") from None
     if done.returncode != 0:
-        words = done.stderr.strip().splitlines() or [f"its process ended with code {done.returncode}"]
-        raise ValueError(f"nothing can be drawn with --render {render}: {words[-1]}")
+        lines = done.stderr.strip().splitlines() or [f"its process ended with code {done.returncode}"]
+        raise ValueError(f"cannot render with --render {render}: {lines[-1]}")
     return done.stdout.splitlines()[-1]
 
 
 def main(render: str) -> None:
-    """Prints what draws."""
+    """Print the renderer and its version."""
     try:
         choice = gl.choose(render)
         gl.bind(choice)

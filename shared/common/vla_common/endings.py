@@ -1,7 +1,7 @@
-"""How a program ends when files, text, a pipe or the keyboard end it: with one sentence and an exit code.
+"""Run a program's main: expected errors become one line and an exit code, and output is safe for terminals.
 
-What is no such thing is a mistake of the code's own and keeps its traceback. Only the standard library is needed: the
-host tool imports this module.
+Expected are errors of files, text, pipes and the keyboard; any other error is a bug and keeps its traceback. Imports
+the standard library only: the host tool imports this module.
 """
 
 import errno
@@ -24,7 +24,7 @@ CLOSED_PIPE = 128 + signal.SIGPIPE
 NEARLY_FULL = 16 * 2**20  # bytes
 FULL = (errno.ENOSPC, errno.EDQUOT)
 DENIED = (errno.EACCES, errno.EPERM)
-# Faults of the machine: whatever a library makes of one of these, it is told as what it is.
+# Faults of the machine, reported as such whatever a library turns them into.
 OF_THE_MACHINE = (*FULL, *DENIED, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 VOLUME = "VLALAB_VOLUME"
 # C0 and C1 controls, DEL, what turns the direction of writing, and halves of characters
@@ -34,7 +34,7 @@ DRAWING = ("rich", "tqdm", "tyro")  # libraries whose own colours and progress l
 
 
 class Ending(NamedTuple):
-    """What is said to the person (nothing, if empty), and to the shell."""
+    """The message for the user (none if empty) and the exit code."""
 
     text: str
     code: int
@@ -43,78 +43,80 @@ class Ending(NamedTuple):
 def run(
     main: Callable[..., object],
     *arguments: object,
-    known: tuple[type[Exception], ...] = (ValueError,),
+    expected: tuple[type[Exception], ...] = (ValueError,),
     prefix: str = "error: ",
 ) -> NoReturn:
-    """Runs a program's `main` and exits with its code. `known` are errors whose own text is the sentence.
+    """Run a program's `main` and exit with its code. expected: errors whose own text is the message.
 
-    After such a sentence it exits with 1, after Ctrl-C with 130, and silently with 141 where nobody reads its output.
+    Exits with 1 after such an error, with 130 after Ctrl-C, and silently with 141 when its output is a closed pipe.
     """
     speak_utf8()
-    code = _outcome(main, arguments, known, prefix)
+    code = _outcome(main, arguments, expected, prefix)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError as error:  # what was printed may only now turn out not to fit, or to have no reader
+        except OSError as error:  # a full disk or a closed pipe may show only now
             code = tell(ending(error) or Ending(in_words(error), 1), prefix)
             _silence(stream)
     sys.exit(code)
 
 
-def _outcome(main: Callable[..., object], arguments: tuple, known: tuple[type[Exception], ...], prefix: str) -> object:
+def _outcome(
+    main: Callable[..., object], arguments: tuple, expected: tuple[type[Exception], ...], prefix: str
+) -> object:
     try:
         return main(*arguments)
-    except SystemExit as asked:  # rich makes one of a pipe that nobody reads, and has silenced it
-        return CLOSED_PIPE if isinstance(asked.__context__, BrokenPipeError) else asked.code
+    except SystemExit as exit_request:  # rich makes one of a pipe that nobody reads, and has silenced it
+        return CLOSED_PIPE if isinstance(exit_request.__context__, BrokenPipeError) else exit_request.code
     except BaseException as error:
-        if (found := ending(error, known)) is None:
+        if (status := ending(error, expected)) is None:
             raise
-        return tell(found, prefix)
+        return tell(status, prefix)
 
 
-def tell(found: Ending, prefix: str) -> int:
-    """Says an ending's sentence, if there is one and somebody to hear it; returns its exit code."""
+def tell(status: Ending, prefix: str) -> int:
+    """Print an exit status's message, if it has one and stderr has a reader; return its code."""
     for stream in (sys.stdout, sys.stderr):
         if _has_no_reader(stream):
             _silence(stream)
-    if found.text:
-        print(f"{prefix}{found.text}", file=sys.stderr, flush=True)
-    return found.code
+    if status.text:
+        print(f"{prefix}{status.text}", file=sys.stderr, flush=True)
+    return status.code
 
 
-def ending(error: BaseException, known: tuple[type[Exception], ...] = ()) -> Ending | None:
-    """Returns how a program ends with this error, None for one that is a mistake of its own."""
+def ending(error: BaseException, expected: tuple[type[Exception], ...] = ()) -> Ending | None:
+    """Return the message and exit code of an error, None for a bug in the program."""
     if _is_interrupt(error):
-        return Ending("stopped; the same command begins again, or goes on where it can", INTERRUPTED)
+        return Ending("stopped; run the same command again to restart or resume", INTERRUPTED)
     if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (sys.stdout, sys.stderr))):
         return Ending("", CLOSED_PIPE)
     if isinstance(error, UnicodeError):
-        return Ending(_of_text(error), 1)
+        return Ending(_describe_unicode_error(error), 1)
     if isinstance(error, OSError):
         return Ending(in_words(error), 1)
-    if isinstance(error, known) and str(error):
+    if isinstance(error, expected) and str(error):
         return Ending(str(error), 1)
     if fault := next(_faults_behind(error), None):
         return Ending(in_words(fault), 1)
     if isinstance(error, MemoryError):
-        return Ending(str(error) or "there is not enough memory; end what else runs here", 1)
+        return Ending(str(error) or "out of memory; stop other programs on this machine", 1)
     return None
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Returns whether it is Ctrl-C, or what a compiled module makes of one while it is imported."""
+    """Return whether an error is Ctrl-C, also one raised during the import of a compiled module."""
     while isinstance(error, ImportError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)
 
 
 def is_full_disk(error: Exception) -> bool:
-    """Returns whether an error comes from a full disk, whatever a library made of it."""
+    """Return whether an error was caused by a full disk."""
     return any(fault.errno in FULL for fault in _faults_behind(error))
 
 
 def _faults_behind(error: BaseException | None) -> Iterator[OSError]:
-    """Yields the machine's faults that led to an error: those it was raised from, and those that it only quotes."""
+    """Yield the machine's faults that caused an error, or that its text quotes."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in OF_THE_MACHINE:
             yield error
@@ -124,18 +126,18 @@ def _faults_behind(error: BaseException | None) -> Iterator[OSError]:
         error = error.__cause__ or error.__context__
 
 
-# --- words --------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------
 
 
 def in_words(error: OSError) -> str:
-    """Returns what an error of the system means, and what to do; one that explains itself is left as it is."""
+    """Return a system error's message with the next step; an error with its own text keeps it."""
     if error.errno is None or error.strerror != os.strerror(error.errno):
         return str(error.strerror or error)
     path = _path_of(error)
     if error.errno in FULL:
-        return f"no space left{_where(path)}: free some, and give the same command again"
+        return f"no space left{_describe_full_disks(path)}: free some space and run the same command again"
     if error.errno in (*DENIED, errno.EROFS) and path:
-        return f"{path} cannot be used ({error.strerror}){_whose(path)}{_other_volume(path)}"
+        return f"{path} cannot be used ({error.strerror}){_describe_owner(path)}{_other_volume(path)}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({error.strerror}); allow more: ulimit -n 4096"
     return f"{path}: {error.strerror}{_other_volume(path)}" if path else error.strerror
@@ -146,25 +148,27 @@ def _path_of(error: OSError) -> Path | None:
     return Path(os.fsdecode(name)).absolute() if isinstance(name, (str, bytes, os.PathLike)) else None
 
 
-def _where(path: Path | None) -> str:
-    """Returns which place is full: the one that an error names, else those of the lab that are."""
-    known = [path.parent] if path else [_volume(), Path(tempfile.gettempdir()), Path.home(), Path.cwd()]
-    full = [place for place in known if path or (place and place.exists() and _free(place) < NEARLY_FULL)]
+def _describe_full_disks(path: Path | None) -> str:
+    """Return " at " and the full directories: the one of the error, else the lab's; empty if none is known."""
+    if path:
+        return f" at {path.parent}"
+    candidates = [_volume(), Path(tempfile.gettempdir()), Path.home(), Path.cwd()]
+    full = [directory for directory in candidates if directory and directory.exists() and _is_full(directory)]
     return f" at {', '.join(map(str, dict.fromkeys(full)))}" if full else ""
 
 
-def _free(place: Path) -> int:
-    return shutil.disk_usage(place).free
+def _is_full(path: Path) -> bool:
+    return shutil.disk_usage(path).free < NEARLY_FULL
 
 
-def _whose(path: Path) -> str:
-    """Returns who could, where the nearest place that can be seen is somebody else's."""
-    for place in (path, *path.parents):
+def _describe_owner(path: Path) -> str:
+    """Return the owner of the nearest visible ancestor; empty if that is this user."""
+    for ancestor in (path, *path.parents):
         try:
-            uid = os.lstat(place).st_uid
+            uid = os.lstat(ancestor).st_uid
         except OSError:
             continue
-        return "" if uid == os.geteuid() else f": {place} belongs to {_user(uid)}, and you are {_user(os.geteuid())}"
+        return "" if uid == os.geteuid() else f": {ancestor} belongs to {_user(uid)}, and you are {_user(os.geteuid())}"
     return ""
 
 
@@ -181,21 +185,21 @@ def _volume() -> Path | None:
 
 
 def _other_volume(path: Path) -> str:
-    """Returns the way out for a path on the volume."""
+    """Return the hint to choose another volume, for a path on the volume."""
     volume = _volume()
-    return f"; set {VOLUME} to a folder you can use" if volume and path.is_relative_to(volume) else ""
+    return f"; set {VOLUME} to a directory you can use" if volume and path.is_relative_to(volume) else ""
 
 
-def _of_text(error: UnicodeError) -> str:
-    """Returns what is wrong and where, and nothing of the text itself, which may hold a token."""
+def _describe_unicode_error(error: UnicodeError) -> str:
+    """Return the position of the character, without the text itself: it may contain a token."""
     if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start + 1} is not text in {error.encoding}; save the file, or name things, in UTF-8"
+        return f"byte {error.start + 1} is not text in {error.encoding}; use UTF-8 for files and names"
     if isinstance(error, UnicodeEncodeError):
         character = error.object[error.start]
-        kind = unicodedata.name(character, "no printable character")
+        kind = unicodedata.name(character, "not printable")
         return (
             f"character {error.start + 1}, U+{ord(character):04X} ({kind}), cannot be written in {error.encoding}; "
-            "name things in UTF-8, and give tokens, keys and addresses in ASCII"
+            "use UTF-8 for names, and ASCII for tokens, keys and addresses"
         )
     return f"text that cannot be read ({type(error).__name__})"
 
@@ -204,7 +208,7 @@ def _of_text(error: UnicodeError) -> str:
 
 
 def speak_utf8() -> None:
-    """Has this program print any text, whatever the locale says: what would steer a terminal is escaped."""
+    """Let this program print any text in any locale; control characters are escaped."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
@@ -214,19 +218,19 @@ def speak_utf8() -> None:
 
 
 def plain(text: object) -> str:
-    """Returns a text in which only line ends and tabs do anything; other control characters are shown, as in \\x1b."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+    """Return a text with its control characters escaped (\\x1b), except line ends and tabs."""
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
 def one_line(text: object) -> str:
-    """Returns a text from outside that is one part of a line of ours."""
+    """Return a text as part of one line: white space collapsed, control characters escaped."""
     return " ".join(plain(text).split())
 
 
 def folded(text: str, stream: TextIO) -> str:
-    """Returns a text for a stream: on a terminal lines that are too long end between words, not at its edge.
+    """Return a text wrapped between words at a terminal's width; unchanged for other streams.
 
-    Indented lines stay whole, and so do commands, to be copied.
+    Indented lines and commands are not wrapped, so that they can be copied.
     """
     try:
         columns = os.get_terminal_size(stream.fileno()).columns
@@ -237,17 +241,17 @@ def folded(text: str, stream: TextIO) -> str:
     lines = text.split("\n")
     for at, line in enumerate(lines):
         if len(line) >= columns and not line.startswith((" ", "\t")):
-            joined = COMMAND.sub(lambda found: found[0].replace(" ", "\0"), line)
+            joined = COMMAND.sub(lambda match: match[0].replace(" ", "\0"), line)
             parts = textwrap.wrap(joined, columns - 1, break_long_words=False, break_on_hyphens=False)
             lines[at] = "\n".join(parts).replace("\0", " ")
     return "\n".join(lines)
 
 
 class PlainStream:
-    """A text stream that shows control characters instead of sending them to a terminal.
+    """A text stream that escapes control characters.
 
-    Text of a data set, a checkpoint or a service can then steer no terminal, whoever prints it. Libraries that draw
-    write as they are; what `console` draws is plain too. `folds`: messages, whose lines end between words (`folded`).
+    Text of a data set, a checkpoint or a service cannot control the terminal. Libraries that draw write unchanged;
+    `console` escapes for them. folds: wrap lines between words (`folded`).
     """
 
     def __init__(self, stream: TextIO, folds: bool = False) -> None:
@@ -273,13 +277,13 @@ class PlainStream:
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Returns the stream for a program's own control sequences."""
+    """Return the underlying stream, for a program's own control sequences."""
     return stream.unfiltered if isinstance(stream, PlainStream) else stream
 
 
 def console(**options: Any) -> Any:
-    """Returns rich's Console for tables and progress: it shows control characters of the text that it draws."""
-    from rich.console import Console  # here, for only few programs draw
+    """Return a rich Console for tables and progress that escapes control characters in its text."""
+    from rich.console import Console  # not at the top: few programs draw
 
     class PlainConsole(Console):
         def render(self, *arguments: Any, **named: Any) -> Iterator[Any]:
@@ -290,17 +294,17 @@ def console(**options: Any) -> Any:
 
 
 def _has_no_reader(stream: object) -> bool:
-    """Returns whether a stream leads into a pipe whose other end is closed."""
+    """Return whether a stream is a pipe whose other end is closed."""
     try:
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)
         return any(event & select.POLLERR for _, event in poll.poll(0))
-    except (OSError, ValueError, AttributeError):  # none at all, closed, or a test's
+    except (OSError, ValueError, AttributeError):  # no stream, a closed one, or one of a test
         return False
 
 
 def _silence(stream: object) -> None:
-    """Leads a stream into nothing, so that what it still holds is no error at the very end."""
+    """Redirect a stream to /dev/null, so that flushing it at exit cannot fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, stream.fileno())
     os.close(nothing)

@@ -1,4 +1,4 @@
-"""Which OpenGL draws the frames: an EGL device (GPU or llvmpipe) or OSMesa. Decided before MuJoCo is imported.
+"""Choose what renders the frames, before MuJoCo is imported: an EGL device (GPU or llvmpipe) or OSMesa.
 
 MuJoCo binds to one EGL device per process when it is imported, so the device is found first, with ctypes and without
 initialising any driver: a CPU run must not open the GPU that a policy on the same machine is using.
@@ -27,7 +27,7 @@ _EGL_CUDA_DEVICE_NV = 0x323A
 _EGL_PLATFORM_DEVICE_EXT, _EGL_OPENGL_API = 0x313F, 0x30A2
 # Surface: pbuffer. Renderable: OpenGL. Red, green, blue and depth, as MuJoCo asks for. None.
 _EGL_CONFIG = (0x3033, 0x1, 0x3040, 0x8, 0x3024, 8, 0x3023, 8, 0x3022, 8, 0x3025, 24, 0x3038)
-TRY_S = 60.0  # a driver that has not made a context by then never will
+TRY_S = 60.0  # a driver that needs longer for a context hangs
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class EglDevice:
 
 @dataclass(frozen=True)
 class GlChoice:
-    """What will draw. `backend` is MuJoCo's name for it; `device` the EGL device's index, None without EGL."""
+    """The selected renderer. `backend` is MuJoCo's name for it; `device` the EGL device's index, None without EGL."""
 
     backend: str  # "egl" | "osmesa" | "disable"
     device: int | None
     software: bool
-    note: str = ""  # why this is not what one may have hoped for; empty when it is
+    note: str = ""  # why it is not a GPU, if one was expected
 
 
 def _egl_function(egl, name: str, restype, *argtypes):
@@ -70,8 +70,8 @@ def egl_devices(max_devices: int = 32) -> list[EglDevice] | None:
     child = subprocess.run([sys.executable, "-I", "-S", __file__], env=variables, capture_output=True, text=True)
     if child.returncode != 0:
         raise RuntimeError(f"EGL's devices cannot be listed: {_error_of(child)}")
-    found = json.loads(child.stdout.splitlines()[-1])
-    return found if found is None else [EglDevice(**device) for device in found]
+    listed = json.loads(child.stdout.splitlines()[-1])
+    return listed if listed is None else [EglDevice(**device) for device in listed]
 
 
 def _query_devices(max_devices: int = 32) -> list[EglDevice] | None:
@@ -140,8 +140,8 @@ def _make_context(index: int) -> None:
     display = pointer(get_display(_EGL_PLATFORM_DEVICE_EXT, handles[index], None))
     require("eglGetPlatformDisplayEXT", display)
     require("eglInitialize", egl.eglInitialize(display, None, None))
-    wanted, config = (ctypes.c_int * len(_EGL_CONFIG))(*_EGL_CONFIG), pointer()
-    require("eglChooseConfig", egl.eglChooseConfig(display, wanted, ctypes.byref(config), 1, ctypes.byref(count)))
+    attributes, config = (ctypes.c_int * len(_EGL_CONFIG))(*_EGL_CONFIG), pointer()
+    require("eglChooseConfig", egl.eglChooseConfig(display, attributes, ctypes.byref(config), 1, ctypes.byref(count)))
     require("eglChooseConfig", count.value)
     require("eglBindAPI", egl.eglBindAPI(_EGL_OPENGL_API))
     egl.eglCreateContext.restype = pointer
@@ -150,15 +150,15 @@ def _make_context(index: int) -> None:
 
 
 def has_nvidia_gpu() -> bool:
-    """Returns whether the kernel exposes an NVIDIA GPU to this process."""
+    """Return whether the kernel exposes an NVIDIA GPU to this process."""
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def choose(render: str, environ=os.environ) -> GlChoice:
-    """Returns what to draw with for `render`: "cpu", "gpu", "auto" (a GPU if EGL shows one) or "none".
+    """Return the renderer for mode `render`: "cpu", "gpu", "auto" (a GPU if EGL lists one) or "none".
 
     Raises ValueError for another mode or a bad MUJOCO_EGL_DEVICE_ID, and RuntimeError, naming the packages or settings
-    that help, when nothing on this machine can draw what was asked for.
+    that help, if this machine cannot render in that mode.
     """
     if render not in RENDER_MODES:
         raise ValueError(f"render mode {render!r} is unknown; expected one of {', '.join(RENDER_MODES)}")
@@ -171,9 +171,9 @@ def choose(render: str, environ=os.environ) -> GlChoice:
         if render == "gpu":
             raise
         devices, note = None, f"frames are rendered on the CPU: {error}"
-    asked = _asked_device(environ, devices or [])
+    configured = _configured_device(environ, devices or [])
     if render != "cpu":
-        gpu = asked if asked is not None else next(iter(visible_gpus(devices or [], environ)), None)
+        gpu = configured if configured is not None else next(iter(visible_gpus(devices or [], environ)), None)
         if gpu is not None and not gpu.software:
             reason = why_no_context(gpu.index)
             if reason is None:
@@ -186,13 +186,13 @@ def choose(render: str, environ=os.environ) -> GlChoice:
             raise RuntimeError(_no_gpu(devices))
     if note:
         return _software(devices, note)
-    note = "this machine has a GPU, but EGL shows none, so frames are drawn on the CPU; " + _GPU_HINT
+    note = "this machine has a GPU, but EGL lists none: frames are rendered on the CPU; " + _GPU_HINT
     hoped_for = render == "auto" and environ.get("CUDA_VISIBLE_DEVICES") != "" and has_nvidia_gpu()
     return _software(devices, note if hoped_for else "")
 
 
 def bind(choice: GlChoice) -> None:
-    """Sets the variables by which MuJoCo and PyOpenGL take this choice when they are imported."""
+    """Set the variables that MuJoCo and PyOpenGL read on import."""
     os.environ["MUJOCO_GL"] = choice.backend
     os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
     os.environ.pop("PYOPENGL_PLATFORM", None)
@@ -208,36 +208,38 @@ def _software(devices: list[EglDevice] | None, note: str) -> GlChoice:
         return GlChoice("egl", soft.index, software=True, note=note)
     if ctypes.util.find_library("OSMesa"):
         return GlChoice("osmesa", None, software=True, note=note)
-    found = "libEGL.so.1 is missing" if devices is None else f"EGL shows {len(devices)} devices, none in software"
-    raise RuntimeError(f"frames cannot be drawn: {found}, and libOSMesa is missing too. Install them: {APT_PACKAGES}")
+    reason = "libEGL.so.1 is missing" if devices is None else f"EGL lists {len(devices)} devices, none in software"
+    raise RuntimeError(
+        f"frames cannot be rendered: {reason}, and libOSMesa is missing too. Install them: {APT_PACKAGES}"
+    )
 
 
 def spread(number: int, environ=os.environ) -> dict[str, str]:
-    """Returns the variable that lets worker `number` draw on the GPU of its turn; none where there is no choice."""
+    """Return the variables that assign worker `number` a GPU, round-robin; empty with fewer than two GPUs."""
     gpus = visible_gpus(egl_devices() or [], environ)
     if len(gpus) < 2 or environ.get("MUJOCO_EGL_DEVICE_ID"):
         return {}
     return {"MUJOCO_EGL_DEVICE_ID": str(gpus[number % len(gpus)].index)}
 
 
-def _asked_device(environ, devices: list[EglDevice]) -> EglDevice | None:
-    """Returns the device of MUJOCO_EGL_DEVICE_ID, None when it is unset."""
+def _configured_device(environ, devices: list[EglDevice]) -> EglDevice | None:
+    """Return the device of MUJOCO_EGL_DEVICE_ID, None when it is unset."""
     value = environ.get("MUJOCO_EGL_DEVICE_ID", "")
     if value == "":
         return None
     if not value.isdigit() or int(value) >= len(devices):
         raise ValueError(
-            f"MUJOCO_EGL_DEVICE_ID={value!r} names no EGL device; "
+            f"MUJOCO_EGL_DEVICE_ID={value!r} is not an EGL device; "
             f"expected 0 to {len(devices) - 1} ({len(devices)} found), or unset it"
         )
     return devices[int(value)]
 
 
 def visible_gpus(devices: list[EglDevice], environ=os.environ) -> list[EglDevice]:
-    """Returns the GPUs that may draw: those of CUDA_VISIBLE_DEVICES in its order, which is not EGL's; all without it.
+    """Return the GPUs that may render: those of CUDA_VISIBLE_DEVICES in its order, which is not EGL's; all without it.
 
     Empty means none, as it does to CUDA. UUIDs of GPUs and of MIG slices are looked up in `nvidia-smi -L`; one that it
-    does not list is no GPU, unless there is one GPU only.
+    does not list is ignored, unless there is one GPU only.
     """
     gpus = [device for device in devices if not device.software]
     visible = environ.get("CUDA_VISIBLE_DEVICES")
@@ -248,7 +250,7 @@ def visible_gpus(devices: list[EglDevice], environ=os.environ) -> list[EglDevice
         by_uuid = gpu_numbers()
         if not by_uuid and len(gpus) == 1:
             return gpus
-        # CUDA takes the beginning of a UUID too
+        # CUDA accepts a prefix of a UUID too
         numbers = [next((n for uuid, n in by_uuid.items() if uuid.startswith(name)), name) for name in numbers]
     return [device for number in numbers for device in gpus if number.isdigit() and device.cuda == int(number)]
 

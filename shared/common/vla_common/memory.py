@@ -1,4 +1,4 @@
-"""Memory: what a process no longer needs goes back to the machine; what the machine took processes' lives for."""
+"""Memory of this process and machine: return it, measure its limit, count processes killed for it."""
 
 import gc
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ CGROUP, PROC = Path("/sys/fs/cgroup"), Path("/proc")  # of a container: its own 
 
 
 def give_back() -> None:
-    """Frees what only cycles of references keep alive, and what `trim` does.
+    """Collect garbage, then return free memory to the kernel.
 
-    A scene's model is one small object with hundreds of MB behind it: Python's collector counts the object and is late.
+    A scene's model is one small Python object with hundreds of MB behind it, so the collector alone runs too late.
     """
     gc.collect()
     trim()
@@ -19,8 +19,9 @@ def give_back() -> None:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Keeps the collector from looking for garbage while much is imported, which makes none, and settles what came of
-    it: a fifth to a quarter of the time that a simulator's libraries take.
+    """Disable garbage collection during imports and freeze what they create.
+
+    Importing a simulator's libraries takes a fifth to a quarter less time.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -33,15 +34,16 @@ def importing() -> Iterator[None]:
 
 
 def settle() -> None:
-    """Has the collector pass over all that lives now, as after imports: it would look at each of hundreds of thousands
-    of objects that never go, at every scene again. What of it is garbage already stays.
+    """Exclude all objects that exist now from garbage collection, as after imports.
+
+    The collector would else visit hundreds of thousands of permanent objects at every scene.
     """
     gc.freeze()
 
 
 def trim() -> None:
-    """Hands the C library's free pages back to the kernel, where the library does that (glibc)."""
-    import ctypes  # here: a program begins with this module, and may never need it
+    """Return free pages of the C library to the kernel (glibc only)."""
+    import ctypes  # not at the top: most programs never need it
 
     call = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if call is not None:
@@ -62,5 +64,5 @@ def limit_gb() -> float:
     """Return how much memory this container may take, in GB, else how much the machine has."""
     total = PROC.joinpath("meminfo").read_text().split()[1]
     limit = CGROUP / "memory.max"
-    own = limit.read_text().strip() if limit.is_file() else "max"
-    return min(int(total) * 1024, float("inf") if own == "max" else int(own)) / 1e9
+    cgroup_limit = limit.read_text().strip() if limit.is_file() else "max"
+    return min(int(total) * 1024, float("inf") if cgroup_limit == "max" else int(cgroup_limit)) / 1e9

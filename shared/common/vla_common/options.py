@@ -1,4 +1,4 @@
-"""A program's options, declared once: a dataclass whose fields say what each means and which values it takes.
+"""A program's options, declared once: a dataclass whose fields have a help text and a range of values.
 
 Two command lines are made from such a class: the program's own (tyro) and `./lab TASK`, which adds checks, suggestions
 and completion. `./lab` imports the class without the program's packages, so a module that defines one imports the
@@ -43,21 +43,21 @@ def device_option() -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """What a command line has to know of a field."""
+    """A field's declaration for a command line."""
 
     name: str  # of the field: max_steps
     type: Any  # str, int, float, bool or Path
     choices: tuple[object, ...]  # of a Literal, else none
-    default: Any  # MISSING where the program does nothing without it
+    default: Any  # MISSING: required
     summary: str = ""  # its help
     within: str = ""  # the interval of a number: "[0, 1)" contains 0 and not 1
-    negated: str = ""  # of a switch that is on: what --no-NAME does
-    default_help: str = ""  # what happens without it, where the default does not say so
+    negated: str = ""  # help of --no-NAME, for a switch that is on
+    default_help: str = ""  # help for the default, if the value does not explain itself
     metavar: str = ""  # the name of its value in a help
     kind: str = ""  # a check of ./lab: KINDS in vlalab/tasks/flags.py
-    keywords: tuple[str, ...] = ()  # what a value of that kind may be besides
+    keywords: tuple[str, ...] = ()  # further accepted values
     pattern: str = ""  # a regular expression that the value must match
-    expected: str = ""  # the same in words
+    expected: str = ""  # the pattern as text
     optional_value: bool = False  # the flag may stand alone
     # In the help of ./lab. word: a plain word after the task; internal: not a flag of it.
     group: Literal["word", "common", "advanced", "internal"] = "common"
@@ -72,43 +72,46 @@ class Options:
     """Base of a dataclass whose fields are a program's options."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Pass on what a base states of a field that the subclass declares again, often for another default."""
+        """Inherit the metadata of fields that a subclass redeclares, often with another default."""
         super().__init_subclass__(**kwargs)
         inherited: dict[str, Field[Any]] = {}
         for base in reversed(cls.__mro__[1:]):
             inherited |= vars(base).get("__dataclass_fields__", {})
         for name in vars(cls).get("__annotations__", {}):
             if name in inherited and name in vars(cls):
-                own = vars(cls)[name]
-                default, stated = (own.default, own.metadata) if isinstance(own, Field) else (own, {})
+                redeclared = vars(cls)[name]
+                is_field = isinstance(redeclared, Field)
+                default, stated = (redeclared.default, redeclared.metadata) if is_field else (redeclared, {})
                 setattr(cls, name, _field(default, {**inherited[name].metadata, **stated}))
 
     def check_options(self) -> None:
-        """Raise ValueError for the first value outside its interval or its choices; None is no value."""
-        kind: Any = type(self)  # mypy takes no class for hashable
-        for one in options(kind).values():
-            value = getattr(self, one.name)
+        """Raise ValueError for the first value outside its interval or choices; None is skipped."""
+        kind: Any = type(self)  # mypy does not accept a class as hashable
+        for opt in options(kind).values():
+            value = getattr(self, opt.name)
             if value is None:
                 continue
-            if one.choices and value not in one.choices:
-                raise ValueError(f"{one.name} {value!r} not found; expected {', '.join(map(str, one.choices))}")
-            if one.within and value not in Interval(one.within):
-                raise ValueError(f"{one.name} is {value}; expected {Interval(one.within).words}")
+            if opt.choices and value not in opt.choices:
+                raise ValueError(f"{opt.name} {value!r} not found; expected {', '.join(map(str, opt.choices))}")
+            if opt.within and value not in Interval(opt.within):
+                raise ValueError(f"{opt.name} is {value}; expected {Interval(opt.within).description}")
 
 
 @cache
 def options(kind: type) -> dict[str, Option]:
     """Return the options of a dataclass, by field."""
     hints = typing.get_type_hints(kind)
-    found = {}
-    for one in fields(kind):
-        hint = hints[one.name]
+    by_name = {}
+    for member in fields(kind):
+        hint = hints[member.name]
         if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
             hint = next(part for part in typing.get_args(hint) if part is not type(None))
         choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-        stated = {name: value for name, value in one.metadata.items() if name != "help"}
-        found[one.name] = Option(one.name, type(choices[0]) if choices else hint, choices, one.default, **stated)
-    return found
+        stated = {name: value for name, value in member.metadata.items() if name != "help"}
+        by_name[member.name] = Option(
+            member.name, type(choices[0]) if choices else hint, choices, member.default, **stated
+        )
+    return by_name
 
 
 @dataclass(frozen=True)
@@ -134,22 +137,22 @@ class Interval:
         return math.isfinite(value) and above and below
 
     @property
-    def words(self) -> str:
-        """What is expected, in words."""
+    def description(self) -> str:
+        """The interval as text: "1 to 50", "0 or more"."""
         low, high = self.text[1:-1].split(", ")
         if self.text[0] + self.text[-1] == "[]":
             return f"{low} to {high}"
-        least = "" if low == "-inf" else f"{low} or more" if self.text[0] == "[" else f"more than {low}"
-        most = "" if high == "inf" else f"at most {high}" if self.text[-1] == "]" else f"less than {high}"
-        return ", ".join(text for text in (least, most) if text) or "a number such as 7"
+        lower = "" if low == "-inf" else f"{low} or more" if self.text[0] == "[" else f"more than {low}"
+        upper = "" if high == "inf" else f"at most {high}" if self.text[-1] == "]" else f"less than {high}"
+        return ", ".join(text for text in (lower, upper) if text) or "a number such as 7"
 
     def read(self, label: str, text: str, kind: type[float]) -> float:
-        """Return the number in a text. Raise ValueError for text that is no number and for a number outside."""
+        """Return the number in a text. Raises ValueError for anything else, and for a number outside the interval."""
         try:
             value = kind(text)
         except ValueError:
-            whole = "whole " if kind is int else ""
-            raise ValueError(f"{label} '{text}' is no {whole}number; expected {self.words}") from None
+            noun = "an integer" if kind is int else "a number"
+            raise ValueError(f"{label} '{text}' is not {noun}; expected {self.description}") from None
         if value not in self:
-            raise ValueError(f"{label} {text} makes no sense; expected {self.words}")
+            raise ValueError(f"{label} {text} is out of range; expected {self.description}")
         return value

@@ -1,4 +1,4 @@
-"""Files that others made, opened only where they are regular files and not larger than their use allows.
+"""Open files of other users and programs only if they are regular and not too large.
 
 A link to a regular file is followed, as Hugging Face's cache needs; a device, a pipe or a socket is not opened.
 Only the standard library is needed.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-Opener = Callable[[str, int], int]  # as open() takes one: a caller that must follow no link brings its own
+Opener = Callable[[str, int], int]  # as in open(); a caller that must not follow links passes its own
 
 
 class RefusedFileError(OSError):
@@ -19,7 +19,7 @@ class RefusedFileError(OSError):
 
 def require_regular(path: Path) -> None:
     """Raise OSError for a missing path, RefusedFileError for one that is neither a regular file nor a link to one."""
-    _refuse(os.stat(path), None)
+    _check_status(os.stat(path), None)
 
 
 def open_regular(path: Path, max_bytes: int | None = None, opener: Opener | None = None) -> BinaryIO:
@@ -33,7 +33,7 @@ def open_regular(path: Path, max_bytes: int | None = None, opener: Opener | None
             require_regular(path)
         descriptor = (opener or os.open)(name, flags | os.O_NONBLOCK)
         try:
-            _refuse(os.fstat(descriptor), max_bytes)
+            _check_status(os.fstat(descriptor), max_bytes)
         except OSError:
             os.close(descriptor)
             raise
@@ -42,7 +42,7 @@ def open_regular(path: Path, max_bytes: int | None = None, opener: Opener | None
     return open(path, "rb", opener=open_checked)
 
 
-def _refuse(status: os.stat_result, max_bytes: int | None) -> None:
+def _check_status(status: os.stat_result, max_bytes: int | None) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise RefusedFileError("it is a device, a pipe or a directory; expected a regular file: remove it")
     if max_bytes is not None and status.st_size > max_bytes:

@@ -1,4 +1,4 @@
-"""Where a service listens: the flags that every service's program has."""
+"""The flags of every service: its address and port."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Serving:
-    """An address and a port. A service's own settings add to it, and name its port."""
+    """The address and port a service listens on. Each service adds its settings and its default port."""
 
-    host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network, with VLALAB_TOKEN only
-    port: int = 8000  # 0: any free one, named in the log
+    host: str = "127.0.0.1"  # 0.0.0.0: the network; requires VLALAB_TOKEN
+    port: int = 8000  # 0: any free port, printed to the log
 
     def __post_init__(self):
         if not 0 <= self.port < 65536:
             raise ValueError(f"port is {self.port}; expected 0 to 65535")
-        getattr(super(), "__post_init__", lambda: None)()  # of settings that stand beside these
+        getattr(super(), "__post_init__", lambda: None)()  # of other base classes

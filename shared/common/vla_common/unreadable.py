@@ -12,9 +12,9 @@ MAX_ERROR = 200  # characters of a library's own message
 
 
 def explain(path: str | os.PathLike[str], error: Exception | None = None) -> str:
-    """Return what is wrong with a file and what to do, in one sentence without the file's name.
+    """Return why a file cannot be read and what to do, in one sentence without its name.
 
-    error  what a library raised when it read the file; its own words are used if nothing else is found
+    error: what a library raised on reading it; its text is used if no other cause is found
     """
     text = " ".join(str(error or "").split())[:MAX_ERROR]
     try:

@@ -1,4 +1,4 @@
-"""What computes, in numbers: packages, and the lock they come from."""
+"""Versions of installed packages, and the hash of the lock they come from."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def versions(packages: Iterable[str], absent: str = "") -> dict[str, str]:
-    """Returns versions of Python and of packages; `absent`, else nothing, for those not installed."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of packages; a missing package's is `absent`, or is left out."""
+    installed = {"python": platform.python_version()}
     for package in packages:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = absent
-    return {name: one for name, one in found.items() if one}
+            installed[package] = absent
+    return {name: number for name, number in installed.items() if number}
 
 
 def _lock() -> Path:
-    """Returns the lock of this environment: beside its folder or, in an image, the only one that there is."""
-    beside, all_locks = Path(sys.prefix).parent / "requirements.lock", [*ROOT.glob("images/*/requirements.lock")]
-    return all_locks[0] if len(all_locks) == 1 and not beside.is_file() else beside
+    """Return this environment's lock: next to its directory or, in an image, the only one."""
+    environment_lock = Path(sys.prefix).parent / "requirements.lock"
+    all_locks = [*ROOT.glob("images/*/requirements.lock")]
+    return all_locks[0] if len(all_locks) == 1 and not environment_lock.is_file() else environment_lock
 
 
 LOCK = _lock()
 
 
 def lock_hash() -> str | None:
-    """Returns the sha256 of this environment's lock: $VLALAB_LOCK_HASH in an image, else the file's own."""
+    """Return the sha256 of this environment's lock: $VLALAB_LOCK_HASH in an image, else the file's own."""
     if os.environ.get("VLALAB_LOCK_HASH"):
         return os.environ["VLALAB_LOCK_HASH"]
     return hashlib.sha256(LOCK.read_bytes()).hexdigest() if LOCK.is_file() else None

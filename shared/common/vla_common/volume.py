@@ -1,7 +1,8 @@
-"""The layout of the shared volume: where checkpoints, assets, runs and logs lie.
+"""The layout of the shared volume: directories of checkpoints, assets, runs and logs.
 
-New folders belong to whoever owns the volume, also when a container makes them as root. `python -m vla_common.volume
-UID GID` prepares the volume for containers that run as that user. Only the standard library is needed.
+New directories belong to the owner of the volume, also if a container creates them as root.
+`python -m vla_common.volume UID GID` prepares the volume for containers that run as that user. Imports the standard
+library only.
 """
 
 import argparse
@@ -19,36 +20,38 @@ from vla_common import anchored, endings
 
 DIRECTORIES = ("checkpoints", "hf", "datasets", "assets", "runs", "demonstrations", "notebooks", "logs")
 VARIABLE = "VLALAB_VOLUME"
-MORE_SPACE = f"free some space or set {VARIABLE} elsewhere"
+MORE_SPACE = f"free some space or set {VARIABLE} to another disk"
 
 
 def shown(path: Path) -> str:
-    """Returns a path as a person is told it: relative to where the caller stands ($VLALAB_HERE) when it lies below."""
-    here = os.environ.get("VLALAB_HERE")
-    below = bool(here) and path.is_relative_to(here) and path != Path(here)
-    return str(path.relative_to(here)) if below else str(path)
+    """Return a path for display: relative to the user's working directory ($VLALAB_HERE) if it is below it."""
+    base = os.environ.get("VLALAB_HERE")
+    below = bool(base) and path.is_relative_to(base) and path != Path(base)
+    return str(path.relative_to(base)) if below else str(path)
 
 
 class VolumeError(OSError):
-    """The volume is missing, read-only or full; the text says which and what to do."""
+    """The volume is missing, read-only or full; the message has the next step."""
 
 
 class Volume:
     """The shared volume under `root`, else under $VLALAB_VOLUME, else the repository's shared/volume.
 
-    `volume.runs` and its siblings return the folder and make it when it is missing; `path(name)` only names it.
+    `volume.runs` and its siblings create a missing directory; `path(name)` does not.
     """
 
     def __init__(self, root: str | os.PathLike | None = None):
         named = root or os.environ.get(VARIABLE) or _repository_volume()
         if not named:
-            raise ValueError(f"no volume given and none beside {__file__}; set {VARIABLE} to the shared folder")
+            raise ValueError(
+                f"no volume configured, and none next to {__file__}; set {VARIABLE} to the shared directory"
+            )
         self.root = Path(named).expanduser().absolute()
 
     def path(self, directory: str) -> Path:
-        """Returns where a folder of the layout lies, without making it."""
+        """Return the path of a directory of the layout, without creating it."""
         if directory not in DIRECTORIES:
-            raise ValueError(f"the volume has no folder {directory!r}; it has {', '.join(DIRECTORIES)}")
+            raise ValueError(f"the volume has no directory {directory!r}; choose one of {', '.join(DIRECTORIES)}")
         return self.root / directory
 
     @property
@@ -88,12 +91,12 @@ class Volume:
             return self.path(name)
 
     def prepare(self, uid: int, gid: int) -> list[Path]:
-        """Makes the volume and every folder of the layout writable for a user; returns those that changed hands.
+        """Make the volume and its directories writable for a user; return those whose owner changed.
 
-        New folders are that user's. Root gives it the existing ones that are root's own and closed to it, without what
-        lies in them. Raises VolumeError, with the command that helps, for any other folder that is closed to it.
+        New directories belong to that user. Root also gives away its own directories that the user cannot write to, but
+        not their content. Raises VolumeError, with the command that helps, for any other directory.
         """
-        given = []
+        changed = []
         for path in (self.root, *map(self.path, DIRECTORIES)):
             is_new = not path.is_dir()
             with _entered(path, self.root) as directory:
@@ -102,18 +105,18 @@ class Volume:
                     and _hand_over(directory, path, uid, gid)
                     and not is_new
                 ):
-                    given.append(path)
-        return given
+                    changed.append(path)
+        return changed
 
     def __repr__(self) -> str:
         return f"Volume({str(self.root)!r})"
 
 
 def make_directory(path: Path) -> Path:
-    """Returns `path` as an existing folder; what was missing of it belongs to the owner of what was there.
+    """Create a directory and its missing parents, owned by the owner of the existing parent; return `path`.
 
-    Raises VolumeError where the place is read-only, full, not ours, taken by a file, or behind a link: below the
-    volume's root links are not followed, since whoever may write there could lead root anywhere with one.
+    Raises VolumeError if it is read-only, full, another user's, a file, or behind a link: links below the volume's root
+    are not followed, since any user with write access could redirect root with one.
     """
     named = os.environ.get(VARIABLE) or _repository_volume()
     with _entered(path, Path(named).expanduser().absolute() if named else None):
@@ -121,9 +124,9 @@ def make_directory(path: Path) -> Path:
 
 
 def make_own_directory(path: Path) -> Path:
-    """Returns `path` as `make_folder` does, for a folder that the caller alone fills: root refuses links in it.
+    """Create a directory that only the caller writes to; return `path`. As root, links in it are rejected.
 
-    Raises VolumeError, naming the link.
+    Raises VolumeError naming the link.
     """
     make_directory(path)
     try:
@@ -134,10 +137,9 @@ def make_own_directory(path: Path) -> Path:
 
 
 def put_whole(directory: Path, make: Callable[[Path], object]) -> Path:
-    """Returns `folder` as `make` fills it: beside its place, and put there when it is whole, instead of what was there.
+    """Write a directory atomically: `make` fills a draft next to it, which then replaces it; return the directory.
 
-    An interrupted call leaves nothing that looks finished, and the next one begins anew. What this replaces stays as
-    NAME.before-N: it may be somebody's.
+    An interrupted call leaves no incomplete directory. The replaced one is kept as NAME.before-N.
     """
     draft = directory.with_name(f".{directory.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
@@ -147,7 +149,7 @@ def put_whole(directory: Path, make: Callable[[Path], object]) -> Path:
             directory.rename(_free_name(directory))
         draft.rename(directory)
     except Exception as error:
-        if endings.is_full_disk(error):  # said now: in a moment the space is free again
+        if endings.is_full_disk(error):  # reported now: deleting the draft frees the space
             text = f"{directory.parent} has no space left for {directory.name}: {MORE_SPACE}"
             raise VolumeError(errno.ENOSPC, text) from error
         raise
@@ -163,7 +165,7 @@ def _free_name(directory: Path) -> Path:
 
 @contextmanager
 def _entered(path: Path, root: Path | None) -> Iterator[int]:
-    """Yields a descriptor of a folder, made if missing. Links are followed down to `root`, and nowhere below it."""
+    """Yield a descriptor of a directory, created if missing. Links are followed above `root`, not below it."""
     path = path.absolute()
     start = root if root and path.is_relative_to(root) else path
     while not start.exists():
@@ -174,21 +176,22 @@ def _entered(path: Path, root: Path | None) -> Iterator[int]:
     except anchored.LinkError as error:
         raise VolumeError(
             error.errno,
-            f"cannot make the folder {path}: at {error.filename} {error.strerror}; remove it (a folder elsewhere can "
-            f"be mounted there instead), or set {VARIABLE} to a folder you can write to",
+            f"cannot create the directory {path}: at {error.filename} {error.strerror}; remove it (or mount a "
+            f"directory there instead), or set {VARIABLE} to a directory you can write to",
         ) from error
     except VolumeError:
         raise
     except OSError as error:
         raise VolumeError(
-            error.errno, f"cannot make the folder {path}: {error.strerror}; set {VARIABLE} to a folder you can write to"
+            error.errno,
+            f"cannot create the directory {path}: {error.strerror}; set {VARIABLE} to a directory you can write to",
         ) from error
 
 
 def _may_write(directory: int, uid: int, gid: int) -> bool:
-    """Returns whether the mode bits let a user make files in the folder of a descriptor."""
+    """Return whether a user can create files in the directory of a descriptor, by its mode bits."""
     if uid == os.geteuid() != 0:
-        return os.access(".", os.W_OK | os.X_OK, dir_fd=directory)  # knows access lists and read-only mounts too
+        return os.access(".", os.W_OK | os.X_OK, dir_fd=directory)  # includes ACLs and read-only mounts
     status = os.fstat(directory)
     if uid == 0:
         return True
@@ -197,7 +200,7 @@ def _may_write(directory: int, uid: int, gid: int) -> bool:
 
 
 def _hand_over(directory: int, path: Path, uid: int, gid: int) -> bool:
-    """Gives a folder that is new, or root's, to a user; returns whether it was somebody else's."""
+    """Change the owner of a directory that is new or root's; return whether it had another owner."""
     status = os.fstat(directory)
     if (status.st_uid, status.st_gid) == (uid, gid) and _may_write(directory, uid, gid):
         return False
@@ -209,21 +212,21 @@ def _hand_over(directory: int, path: Path, uid: int, gid: int) -> bool:
         raise VolumeError(
             error.errno,
             f"user {uid} cannot write to {path} ({error.strerror}); run: sudo chown {uid}:{gid} {path}, or set "
-            f"{VARIABLE} to a folder of your own",
+            f"{VARIABLE} to a directory of your own",
         ) from error
     return True
 
 
 def require_space(path: str | os.PathLike, size: int) -> None:
-    """Raises VolumeError (ENOSPC) where fewer than `size` bytes are free at `path`, which need not exist yet."""
-    place = Path(path).absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    """Raise VolumeError (ENOSPC) if fewer than `size` bytes are free at `path`, which need not exist yet."""
+    existing = Path(path).absolute()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     if free < size:
         raise VolumeError(
             errno.ENOSPC,
-            f"{_size(free)} free at {place}; {_size(size)} needed for {path}: {MORE_SPACE}",
+            f"{_size(free)} free at {existing}; {_size(size)} needed for {path}: {MORE_SPACE}",
         )
 
 
@@ -233,12 +236,12 @@ def _repository_volume() -> Path | None:
 
 
 def _size(size: int) -> str:
-    """Returns bytes in the unit that tells them apart: "75 MB", "15.2 GB"."""
+    """Return a size as text: "75 MB", "15.2 GB"."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prepares the volume for a user. Returns the exit status; prints what changed hands, or what is wrong."""
+    """Prepare the volume for a user: print the directories whose owner changed. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m vla_common.volume", description=main.__doc__)
     parser.add_argument("uid", type=int, help="user that the containers run as")
     parser.add_argument("gid", type=int, help="its group")

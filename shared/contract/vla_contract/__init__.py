@@ -1,13 +1,13 @@
-"""How a policy service and its callers speak: protocol, client, server.
+"""The protocol between a policy service and its callers, with a client and a server.
 
-Names are loaded when they are first used, so that a client imports nothing of the server, nor its web
-framework. The README beside this package shows a policy service and its client in a few lines.
+Names are loaded at first use, so a client imports nothing of the server or its web framework. README.md shows a policy
+service and its client in a few lines.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# The whole repository's: packages, `./lab --version`, the images' labels and `/v1/info` read it from here.
+# The repository's version: packages, `./lab --version`, the images' labels and `/v1/info` read it.
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""Data sets made of other ones: LeRobot v2.1 of any set, and LeRobot v3.0 by LeRobot's own converter.
+"""Convert data sets: any to LeRobot v2.1, and v2.1 to LeRobot v3.0 with LeRobot's own converter.
 
-The converter is a program of LeRobot's package, in an environment of its own.
+The converter belongs to LeRobot's package and needs a separate environment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vla_datasets import marks, metadata, summary
 from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.writing import OWN_COLUMNS, Writer
+from vla_datasets.writing import DEFAULT_COLUMNS, Writer
 
 VARIABLE = "VLALAB_LEROBOT_PYTHON"  # a Python that has lerobot 0.4 or newer
 MODULE = "lerobot.datasets.v30.convert_dataset_v21_to_v30"
@@ -24,9 +24,9 @@ WORK_NAME = "set"  # of the converter's working copy
 
 
 def recode(dataset: Dataset, directory: Path) -> LeRobotDataset:
-    """Write `dataset` into `folder`, which must not exist, and return it: the same numbers, videos of short groups.
+    """Write `dataset` into a new directory as LeRobot v2.1, its videos re-encoded with short groups; return it.
 
-    Episodes that are marked as bad are left out, and the others renumbered.
+    Episodes that are marked as bad are left out; the rest are renumbered.
     """
     require_space(directory, summary.size(dataset.directory))
     if text := marks.leave_out(dataset).left_out:
@@ -34,8 +34,8 @@ def recode(dataset: Dataset, directory: Path) -> LeRobotDataset:
     first = dataset.episodes[0].index
     columns = dataset.columns(first)
     numbers = [key for key in dataset.column_keys if key in columns and columns[key].dtype != object]
-    numbers = [key for key in numbers if key not in OWN_COLUMNS]
-    # info.json may promise videos that nobody made
+    numbers = [key for key in numbers if key not in DEFAULT_COLUMNS]
+    # info.json may list videos that do not exist
     paths = {
         key: (dataset.pictures_path(episode.index, key) for episode in dataset.episodes) for key in dataset.video_keys
     }
@@ -56,14 +56,14 @@ def recode(dataset: Dataset, directory: Path) -> LeRobotDataset:
 
 
 def require_converter(layout: str | None) -> None:
-    """Raise DatasetError where v3.0 is requested and LeRobot's converter is missing."""
+    """Raise DatasetError if v3.0 is requested and LeRobot's converter is missing."""
     if layout != FORMAT:
         return
     python = os.environ.get(VARIABLE)
     hint = "leave out -v3.0: v2.1 is what the lab, GR00T N1.5 and LeRobot up to 0.3 read"
     if not python:
         raise DatasetError(
-            f"v3.0 is made by LeRobot's own converter; set {VARIABLE} to a Python with lerobot 0.4, or {hint}"
+            f"LeRobot v3.0 needs LeRobot's own converter: set {VARIABLE} to a Python with lerobot 0.4, or {hint}"
         )
     done = subprocess.run([python, "-c", f"import {MODULE}"], capture_output=True, text=True, env=_environment())
     if done.returncode:
@@ -74,7 +74,7 @@ def require_converter(layout: str | None) -> None:
 
 
 def convert_to_v3(directory: Path, final: Path) -> Path:
-    """Turn a v2.1 set at `folder` into v3.0 at `final`; return it. The v2.1 set is removed afterwards."""
+    """Convert a v2.1 set to v3.0 at `final` and remove the v2.1 set; return `final`."""
     work = directory.with_name(f".{final.name}.v3")
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(directory, work / WORK_NAME)
@@ -96,5 +96,5 @@ def convert_to_v3(directory: Path, final: Path) -> Path:
 
 def _environment() -> dict[str, str]:
     """Return this program's environment without the paths of its own packages, and without a network."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return own | {"HF_HUB_OFFLINE": "1"}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return variables | {"HF_HUB_OFFLINE": "1"}

@@ -1,4 +1,4 @@
-"""What a data set of either layout has."""
+"""The interface of a data set of either layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dataset(ABC):
 
     info      info.json: codebase_version, robot_type, fps, chunks_size, total_…, features
     modality  GR00T's modality.json, None where there is none
-    source    what the lab stored about a set that it made itself: meta/source.json, else None
+    source    meta/source.json of a set that the lab made, else None
     episodes  those to read; `marks.leave_out` removes some
     tasks     instructions by task_index
     left_out  how many episodes were removed
@@ -59,7 +59,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def columns(self, episode_index: int) -> dict[str, np.ndarray]:
-        """Return an array [T, …] for each column of an episode. They are cached, and not to be written to."""
+        """Return an array [T, …] for each column of an episode. They are cached: do not write to them."""
 
     @abstractmethod
     def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""What is wrong with a data set, in words."""
+"""The error of data sets."""
 
 from __future__ import annotations
 
 
 class DatasetError(ValueError):
-    """A data set cannot be read or written; the text names the file, what was expected, and the way out."""
+    """A data set cannot be read or written; the message names the file, what was expected, and the next step."""

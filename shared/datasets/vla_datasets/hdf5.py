@@ -32,14 +32,14 @@ MAKE_OBSERVATIONS = (
     "another task's with robomimic's dataset_states_to_obs.py, and name the file that this writes"
 )
 PARTS = ("ee_pos", "ee_ori", "gripper_states")  # of the state; ee_ori is an axis-angle
-ENDINGS = (".hdf5", ".h5")
+SUFFIXES = (".hdf5", ".h5")
 TAG = "libero-v1"  # LIBERO's create_dataset.py at 8f1084e3
 DESCRIPTION = "readme.json"  # what made the set, next to its files
 
 
 @contextmanager
 def opened(path: Path):
-    """Opens a file for reading; what is wrong with it is a DatasetError."""
+    """Open a file for reading. Raises DatasetError."""
     try:
         require_regular(path)
         with h5py.File(path, "r") as file:
@@ -51,18 +51,18 @@ def opened(path: Path):
 
 
 def require_inside(file: h5py.File, path: Path) -> None:
-    """Raise DatasetError for what would be read from another file, and for an array larger than a demonstration's.
+    """Raise DatasetError for data in another file, and for an array larger than MAX_ARRAY_BYTES.
 
-    HDF5 may link to other files, keep an array's bytes in them, and promise terabytes in a few bytes.
+    An HDF5 file can link to other files, keep array data in them, and declare terabytes in a few bytes.
     """
 
     def problem(name: str, link: object) -> str | None:
-        found = file[name] if isinstance(link, h5py.HardLink) else None
-        is_array = isinstance(found, h5py.Dataset)
-        if isinstance(link, h5py.ExternalLink) or (is_array and (found.external or found.is_virtual)):
-            return f"{name} lies in another file; expected all data in this one: copy it into it"
-        if is_array and found.nbytes > metadata.MAX_ARRAY_BYTES:
-            size = f"{found.nbytes:,} bytes; expected at most {metadata.MAX_ARRAY_BYTES:,}"
+        entry = file[name] if isinstance(link, h5py.HardLink) else None
+        is_array = isinstance(entry, h5py.Dataset)
+        if isinstance(link, h5py.ExternalLink) or (is_array and (entry.external or entry.is_virtual)):
+            return f"{name} is in another file; copy it into this one"
+        if is_array and entry.nbytes > metadata.MAX_ARRAY_BYTES:
+            size = f"{entry.nbytes:,} bytes; expected at most {metadata.MAX_ARRAY_BYTES:,}"
             return f"{name} has {size}: check where the file comes from"
         return None
 
@@ -79,14 +79,12 @@ class LiberoFiles(Dataset):
         self.directory = Path(directory).expanduser().absolute()
         paths = files(self.directory)
         if not paths:
-            raise DatasetError(f"{self.directory} holds no file that ends in {' or '.join(ENDINGS)}")
+            raise DatasetError(f"{self.directory} has no file that ends in {' or '.join(SUFFIXES)}")
         self._demos, self.episodes, self.tasks = [], [], {}
         for path in paths:
             self._list(path)
         if not self.episodes:
-            raise DatasetError(
-                f"{self.directory} holds no demonstrations; expected data/demo_0 and on in {paths[0].name}"
-            )
+            raise DatasetError(f"{self.directory} holds no demonstrations; expected data/demo_0, … in {paths[0].name}")
         self._listed = tuple(self.episodes)
         self._task_numbers = {text: number for number, text in self.tasks.items()}
 
@@ -112,13 +110,13 @@ class LiberoFiles(Dataset):
     @cached_property
     def _cameras(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """The cameras of the first episode with rows: name in LeRobot sets -> (name in the file, shape of an image)."""
-        path, demo = next((self._demos[one.index] for one in self._listed if one.length), self._demos[0])
+        path, demo = next((self._demos[episode.index] for episode in self._listed if episode.length), self._demos[0])
         shapes = {}
         with opened(path) as file:
-            for key, one in file["data"][demo]["obs"].items():
+            for key, array in file["data"][demo]["obs"].items():
                 if key.endswith("_rgb"):
-                    with suppress(DatasetError):  # not images; --check says why
-                        shapes[key] = decode(one, [0] if len(one) else [], f"{path}: {demo}/obs/{key}").shape[1:]
+                    with suppress(DatasetError):  # not images; --check reports it
+                        shapes[key] = decode(array, [0] if len(array) else [], f"{path}: {demo}/obs/{key}").shape[1:]
         simulators = {key: camera for camera, (_, key) in libero.CAMERAS.items()}
         named = {key: simulators.get(key, key.removesuffix("_rgb")) for key in shapes}
         order = sorted(shapes, key=lambda key: [*libero.CAMERAS, named[key]].index(named[key]))
@@ -133,13 +131,13 @@ class LiberoFiles(Dataset):
 
     @property
     def info(self) -> dict[str, Any]:
-        facts = {"codebase_version": LAYOUT, "robot_type": libero.ROBOT, "fps": libero.FPS, "features": self.features}
-        return facts | {"total_episodes": len(self.episodes), "total_frames": len(self), "total_tasks": len(self.tasks)}
+        info = {"codebase_version": LAYOUT, "robot_type": libero.ROBOT, "fps": libero.FPS, "features": self.features}
+        return info | {"total_episodes": len(self.episodes), "total_frames": len(self), "total_tasks": len(self.tasks)}
 
     @property
     def modality(self) -> dict[str, Any]:
         """GR00T's modality.json as it would be."""
-        cameras = {libero.video_key(one): one for one in libero.CAMERAS}
+        cameras = {libero.video_key(camera): camera for camera in libero.CAMERAS}
         return libero.modality(tuple(cameras.get(key, key.rpartition(".")[2]) for key in self._cameras))
 
     def columns(self, episode_index: int) -> dict[str, np.ndarray]:
@@ -150,19 +148,19 @@ class LiberoFiles(Dataset):
             group = file["data"][demo]
             missing = [part for part in PARTS if part not in group["obs"]]
             if missing:
-                raise DatasetError(f"{path}: {demo}/obs lacks {', '.join(missing)}, the state of LIBERO's arm")
+                raise DatasetError(f"{path}: {demo}/obs has no {', '.join(missing)}; the state of LIBERO's arm")
             state = np.concatenate([group["obs"][part][:] for part in PARTS], axis=1).astype(np.float32)
             actions = np.asarray(group["actions"][:], np.float32)
         if actions.shape != (length, 7) or state.shape != (length, 8):
             shapes = f"actions {list(actions.shape)}, state {list(state.shape)}"
             raise DatasetError(f"{path}: {demo} has {shapes}; expected [{length}, 7] and [{length}, 8], a Panda's")
         steps = np.arange(length)
-        own = {"timestamp": (steps / libero.FPS).astype(np.float32), "frame_index": steps}
-        own |= {
+        defaults = {"timestamp": (steps / libero.FPS).astype(np.float32), "frame_index": steps}
+        defaults |= {
             "episode_index": np.full(length, episode_index),
             "task_index": np.full(length, self._task_numbers[text]),
         }
-        return {libero.STATE: state, libero.ACTION: libero.gripper_opens(actions), **own}
+        return {libero.STATE: state, libero.ACTION: libero.gripper_opens(actions), **defaults}
 
     def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:
         """Return uint8 [n, H, W, 3], turned by 180° as in LeRobot sets: those frames of an episode, all by default."""
@@ -173,14 +171,14 @@ class LiberoFiles(Dataset):
             name = self._cameras[video_key][0]
             if name not in file["data"][demo]["obs"]:
                 raise DatasetError(f"{path}: {demo} has no obs/{name}; {self._demos[0][1]} has")
-            kept = file["data"][demo]["obs"][name]
-            wanted = range(len(kept)) if indices is None else [int(index) for index in indices]
-            odd = [index for index in wanted if not 0 <= index < len(kept)]
+            array = file["data"][demo]["obs"][name]
+            rows = range(len(array)) if indices is None else [int(index) for index in indices]
+            odd = [index for index in rows if not 0 <= index < len(array)]
             if odd:
-                raise DatasetError(f"{path}: {demo} has {len(kept)} pictures; picture {odd[0]} was asked for")
-            found = decode(kept, wanted, f"{path}: {demo}/obs/{name}")
-            drawn_by_opengl = file["data"].attrs.get("macros_image_convention", "opengl") == "opengl"
-        return np.ascontiguousarray(found[:, ::-1, ::-1] if drawn_by_opengl else found)
+                raise DatasetError(f"{path}: {demo} has {len(array)} images; image {odd[0]} does not exist")
+            images = decode(array, rows, f"{path}: {demo}/obs/{name}")
+            is_opengl_order = file["data"].attrs.get("macros_image_convention", "opengl") == "opengl"
+        return np.ascontiguousarray(images[:, ::-1, ::-1] if is_opengl_order else images)
 
     def pictures_path(self, episode_index: int, video_key: str) -> Path:
         return self._demos[episode_index][0]
@@ -194,13 +192,13 @@ class LiberoFiles(Dataset):
 
 
 def files(directory: Path) -> list[Path]:
-    """Return the HDF5 files that a path means."""
+    """Return the HDF5 files of a directory, or the file itself."""
     if directory.is_file():
-        return [directory] if directory.suffix in ENDINGS else []
-    return sorted(path for path in directory.glob("*") if path.suffix in ENDINGS and not path.name.startswith("."))
+        return [directory] if directory.suffix in SUFFIXES else []
+    return sorted(path for path in directory.glob("*") if path.suffix in SUFFIXES and not path.name.startswith("."))
 
 
-def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
+def decode(array: h5py.Dataset, rows: Sequence[int], label: str) -> np.ndarray:
     """Return uint8 [n, H, W, 3]: those rows of an array of images.
 
     It may hold PNG or JPEG files (bytes of variable or of padded length), or grey, RGB or RGBA images, channels first
@@ -210,13 +208,13 @@ def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
     is_encoded = array.ndim == 1 or (array.ndim == 2 and array.dtype == np.uint8)
     if is_encoded:
         images = [
-            videos.decode_image(np.asarray(value).tobytes(), f"{where}, row {row}")
+            videos.decode_image(np.asarray(value).tobytes(), f"{label}, row {row}")
             for row, value in zip(rows, values, strict=True)
         ]
         if len({value.shape for value in images}) > 1:
-            raise DatasetError(f"{where} holds images of different sizes; expected one size")
+            raise DatasetError(f"{label} holds images of different sizes; expected one size")
         return np.stack(images) if images else np.zeros((0, 0, 0, 3), np.uint8)
-    stored = f"{where} is {array.dtype} {list(array.shape)}"
+    stored = f"{label} is {array.dtype} {list(array.shape)}"
     values = np.asarray(values, array.dtype).reshape(len(rows), *array.shape[1:])
     if values.ndim == 3:
         values = values[..., None]
@@ -226,7 +224,7 @@ def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
         raise DatasetError(f"{stored}; expected images, uint8 [T, height, width, 3]")
     if values.dtype.kind == "f":
         if not np.all((values >= 0) & (values <= 1)):
-            raise DatasetError(f"{stored} with numbers beyond 0 to 1; expected images, uint8 [T, height, width, 3]")
+            raise DatasetError(f"{stored} with values outside 0 to 1; expected images, uint8 [T, height, width, 3]")
         values = np.round(255 * values).astype(np.uint8)
     if values.dtype != np.uint8:
         raise DatasetError(f"{stored}; expected images, uint8 [T, height, width, 3]")
@@ -234,7 +232,7 @@ def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
 
 
 def instruction(data: h5py.Group, path: Path) -> str:
-    """Return what a file's demonstrations do: as its attributes say, else as its name does."""
+    """Return the instruction of a file's demonstrations, from its attributes or else its name."""
     try:
         text = json.loads(data.attrs["problem_info"])["language_instruction"]
         text = (" ".join(text) if isinstance(text, list) else str(text)).strip()
@@ -261,11 +259,11 @@ class DemoWriter(DraftWriter):
         super().__init__(directory, source, resume)
         self.task_attributes = task_attributes
 
-    def write(self, place: Place, columns: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray]) -> None:
+    def write(self, position: Place, columns: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray]) -> None:
         """Write one demonstration: arrays by their name in it, as "obs/ee_pos"; images as OpenGL renders them."""
-        with metadata.replacing(self.piece(place.episode)) as partial, h5py.File(partial, "w") as file:
+        with metadata.replacing(self.piece(position.episode)) as partial, h5py.File(partial, "w") as file:
             demo = file.create_group("demo")
-            demo.attrs.update({"num_samples": len(columns["actions"]), "file": place.file})
+            demo.attrs.update({"num_samples": len(columns["actions"]), "file": position.file})
             if "states" in columns:
                 demo.attrs["init_state"] = columns["states"][0]
             for name, values in columns.items():
@@ -278,13 +276,13 @@ class DemoWriter(DraftWriter):
         numbers = sorted(self.written())
         if not numbers:
             raise DatasetError(f"{self.draft} has no demonstrations; expected at least one")
-        for path in self.draft.glob("*.hdf5"):  # of a finish that was interrupted
+        for path in self.draft.glob("*.hdf5"):  # of an interrupted finish
             path.unlink()
         for number in numbers:
             with opened(self.piece(number)) as file:
                 name, steps = str(file["demo"].attrs["file"]), int(file["demo"].attrs["num_samples"])
-                with h5py.File(self.draft / name, "a") as whole:
-                    data = whole.require_group("data")
+                with h5py.File(self.draft / name, "a") as output:
+                    data = output.require_group("data")
                     count, total = int(data.attrs.get("num_demos", 0)), int(data.attrs.get("total", 0))
                     file.copy("demo", data, f"demo_{count}")
                     attributes = {"num_demos": count + 1, "total": total + steps, "tag": TAG}

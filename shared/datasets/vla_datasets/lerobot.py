@@ -22,7 +22,7 @@ from vla_datasets.metadata import Episode
 
 VERSIONS = ("v2.0", "v2.1")
 REQUIRED = ("codebase_version", "fps", "features", "data_path")
-LIBRARY = "LeRobot's own converters go up to v3.0 and not back: take the set's revision v2.1 from the hub"
+LIBRARY = "LeRobot's own converters go up to v3.0 only; take the set's revision v2.1 from the hub"
 CACHED = 64  # episodes whose columns stay in memory
 
 
@@ -30,7 +30,7 @@ class LeRobotDataset(Dataset):
     """A data set in a directory.
 
     opener: how files of numbers and of meta/ are opened; open()'s own by default. It decides whether links are
-    followed: paths of a data set are checked by their names alone.
+    followed: a data set's paths are checked by name only.
     """
 
     def __init__(self, directory: str | Path, opener: Opener | None = None):
@@ -84,7 +84,7 @@ class LeRobotDataset(Dataset):
         path = self.data_path(episode_index)
         table = tables.read(path, self.opener)
         if video_key not in table.column_names:
-            raise DatasetError(f"{path} has no column {video_key}; info.json promises pictures there")
+            raise DatasetError(f"{path} has no column {video_key}; info.json lists images there")
         rows = table.column(video_key).to_pylist()
         numbers = range(len(rows)) if indices is None else [int(index) for index in indices]
         images = []
@@ -96,9 +96,9 @@ class LeRobotDataset(Dataset):
         return np.stack(images)
 
     def statistics(self) -> statistics.Statistics:
-        """Return {feature: {min, max, mean, std, q01, q99}}, float64 [n]: stats.json's, else the rows'.
+        """Return {feature: {min, max, mean, std, q01, q99}}, float64 [n]: from stats.json, else from the rows.
 
-        Where episodes are left out, those of the others' rows.
+        If episodes are left out, from the rows of the rest.
         """
         is_partial = bool(self.left_out)
         if is_partial not in self._statistics:
@@ -112,7 +112,7 @@ class LeRobotDataset(Dataset):
         return self._statistics[is_partial]
 
     def _complete_statistics(self) -> dict[str, dict[str, list]] | None:
-        """Return stats.json where it has everything that `statistics` returns."""
+        """Return stats.json if it has everything that `statistics` returns, else None."""
         stated = self.stated_statistics() or {}
         return None if set(self.column_keys) - stated.keys() or incomplete(stated) else stated
 
@@ -135,13 +135,13 @@ class LeRobotDataset(Dataset):
         return notes
 
     def stated_statistics(self) -> dict[str, dict[str, list]] | None:
-        """Return stats.json as it is, without images; None where there is none."""
+        """Return stats.json without images; None if it does not exist."""
         stated = self._read_optional(metadata.STATS)
         for key, of in (stated or {}).items():
             if not isinstance(of, dict):
                 problem = f"{self.directory / metadata.STATS}: {key} is a {type(of).__name__}"
                 raise DatasetError(f"{problem}; expected an object with {', '.join(statistics.NAMES)}")
-        return stated and {key: one for key, one in stated.items() if key not in self.video_keys}
+        return stated and {key: values for key, values in stated.items() if key not in self.video_keys}
 
     def computed_statistics(self) -> statistics.Statistics:
         """Return the statistics of the rows as they are now."""
@@ -150,7 +150,7 @@ class LeRobotDataset(Dataset):
     def write_statistics(self) -> list[Path]:
         """Write stats.json from the rows and, in v2.1, episodes_stats.jsonl from rows and frames; return their paths.
 
-        Nothing else writes into a data set.
+        No other method writes into a data set.
         """
         path = self.directory / metadata.STATS
         metadata.write_json(path, statistics.plain(self.computed_statistics()))
@@ -164,7 +164,7 @@ class LeRobotDataset(Dataset):
         return [path, self.directory / metadata.EPISODES_STATS]
 
     def _episode_statistics(self, episode: Episode) -> dict[str, dict[str, list]]:
-        """Return what episodes_stats.jsonl holds of an episode, without videos that nobody made."""
+        """Return an episode's entry of episodes_stats.jsonl, without missing videos."""
         if not episode.length:
             return {}
         columns = {key: values for key, values in self.columns(episode.index).items() if values.dtype != object}
@@ -180,7 +180,7 @@ class LeRobotDataset(Dataset):
             raise DatasetError(f"{self.directory / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
         name = metadata.fill_template(self.info[pattern], chunk, episode_index, video_key)
         if name.startswith("/") or ".." in Path(name).parts:
-            problem = f"{self.directory / metadata.INFO}: {pattern} gives {name!r:.200}, out of the data set"
+            problem = f"{self.directory / metadata.INFO}: {pattern} gives {name!r:.200}, outside the data set"
             raise DatasetError(f"{problem}; expected a path in it, relative and without '..'")
         return self.directory / name
 
@@ -190,8 +190,8 @@ class LeRobotDataset(Dataset):
 
 
 def incomplete(stated: dict[str, dict[str, list]]) -> list[tuple[str, str]]:
-    """Return (column, statistic) for each one that stats.json lacks."""
-    return [(key, name) for key, one in stated.items() for name in statistics.NAMES if name not in one]
+    """Return (column, statistic) for each statistic missing in stats.json."""
+    return [(key, name) for key, values in stated.items() for name in statistics.NAMES if name not in values]
 
 
 def _read_info(path: Path, opener: Opener | None) -> dict[str, Any]:
@@ -201,22 +201,24 @@ def _read_info(path: Path, opener: Opener | None) -> dict[str, Any]:
         problem = f"{path}: codebase_version is {version!r}; expected {' or '.join(VERSIONS)}"
         raise DatasetError(f"{problem}. {LIBRARY}" if str(version).startswith("v3") else problem)
     if missing := [name for name in REQUIRED if name not in info]:
-        raise DatasetError(f"{path} lacks {', '.join(missing)}; expected what LeRobot {version} writes there")
+        raise DatasetError(f"{path} has no {', '.join(missing)}; LeRobot {version} requires them")
     if not isinstance(info["fps"], (int, float)) or not 0 < info["fps"] <= metadata.MAX_NUMBER:
         raise DatasetError(f"{path}: fps is {info['fps']!r}; expected a number above 0, up to {metadata.MAX_NUMBER}")
     features = info["features"]
     if not isinstance(features, dict) or not all(
         isinstance(feature, dict) and "dtype" in feature for feature in features.values()
     ):
-        raise DatasetError(f"{path}: features must give dtype, shape and names of each column and film")
+        raise DatasetError(f"{path}: features must give dtype, shape and names of each column and video")
     for key, feature in features.items():
         shape = feature.get("shape") or []
-        if not isinstance(shape, list) or not all(type(one) is int and 0 <= one <= metadata.MAX_SIZE for one in shape):
-            expected = f"whole numbers from 0 to {metadata.MAX_SIZE}"
+        if not isinstance(shape, list) or not all(
+            type(size) is int and 0 <= size <= metadata.MAX_SIZE for size in shape
+        ):
+            expected = f"integers from 0 to {metadata.MAX_SIZE}"
             raise DatasetError(f"{path}: feature {key} has shape {shape!r:.200}; expected a list of {expected}")
     chunk = info.get("chunks_size")
     if chunk is not None and not (type(chunk) is int and chunk > 0):
-        raise DatasetError(f"{path}: chunks_size is {chunk!r}; expected a whole number above 0")
+        raise DatasetError(f"{path}: chunks_size is {chunk!r}; expected an integer above 0")
     for pattern in ("data_path", "video_path"):
         try:
             if info.get(pattern) is not None:

@@ -1,8 +1,8 @@
-"""LIBERO's conventions as data: what its LeRobot sets and its HDF5 files call the same numbers.
+"""LIBERO's conventions as data: the names of its LeRobot sets and of its HDF5 files.
 
 The LeRobot layout is IPEC-COMMUNITY's libero_*_no_noops sets, read by GR00T with examples/Libero/modality.json
-(Isaac-GR00T at 4af2b622): pictures turned by 180°, the gripper 0 closed and 1 open. The HDF5 layout is LIBERO's own
-(Lifelong-Robot-Learning/LIBERO at 8f1084e3), which openvla's regenerated files keep: pictures as OpenGL draws them,
+(Isaac-GR00T at 4af2b622): images rotated by 180°, the gripper 0 closed and 1 open. The HDF5 layout is LIBERO's own
+(Lifelong-Robot-Learning/LIBERO at 8f1084e3), which openvla's regenerated files keep: images as OpenGL renders them,
 the gripper -1 open and 1 closed.
 """
 
@@ -27,24 +27,24 @@ LANGUAGE = "human.action.task_description"
 
 
 def video_key(camera: str) -> str:
-    """Returns what LeRobot sets call a camera."""
+    """Return a camera's name in LeRobot sets."""
     return CAMERAS[camera][0] if camera in CAMERAS else f"observation.images.{camera}"
 
 
 def hdf5_key(camera: str) -> str:
-    """Returns what HDF5 files call a camera."""
+    """Return a camera's name in HDF5 files."""
     return CAMERAS[camera][1] if camera in CAMERAS else f"{camera}_rgb"
 
 
 def features(cameras: tuple[str, ...], size: int) -> dict[str, dict[str, Any]]:
-    """Returns the features of a LeRobot set with those cameras, `size` pixels square."""
+    """Return the features of a LeRobot set with those cameras, `size` pixels square."""
     numbers = {STATE: STATE_NAMES, ACTION: ACTION_NAMES}
     return metadata.features([video_key(camera) for camera in cameras], size, numbers)
 
 
 def modality(cameras: tuple[str, ...]) -> dict[str, Any]:
-    """Returns GR00T's modality.json for them."""
-    hand = {name: {"start": place, "end": place + 1} for place, name in enumerate(_HAND)}
+    """Return GR00T's modality.json for these cameras."""
+    hand = {name: {"start": index, "end": index + 1} for index, name in enumerate(_HAND)}
     prefix = "observation.images."
     return {
         "state": hand | {"gripper": {"start": 6, "end": 8}},
@@ -55,8 +55,8 @@ def modality(cameras: tuple[str, ...]) -> dict[str, Any]:
 
 
 def gripper_opens(actions: np.ndarray) -> np.ndarray:
-    """Returns [T, 7] with the gripper 0 closed and 1 open, for -1 open and 1 closed: for those, openvla's loader's.
+    """Convert actions [T, 7] from gripper -1 open, 1 closed to 0 closed, 1 open, as openvla's loader does.
 
-    The oracle also commands 0, to stay as it is on the way to a drawer's handle; that is 0.5 here.
+    The oracle also commands 0 (keep the opening, on the way to a drawer's handle), which becomes 0.5.
     """
     return np.concatenate([actions[:, :-1], (1 - np.clip(actions[:, -1:], -1, 1)) / 2], axis=1)

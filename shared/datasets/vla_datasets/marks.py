@@ -1,7 +1,7 @@
-"""Episodes that a person has marked as bad: training leaves them out.
+"""Episodes that a user has marked as bad: training leaves them out.
 
-No layout stores that, so it is in a file of its own next to the data set, `.NAME.marks.json`, with an identity of the
-set: marks of another set that had the name are refused.
+No layout stores marks, so they are in a file next to the data set, `.NAME.marks.json`, with the set's identity: marks
+of an earlier set with the same name are rejected.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from vla_datasets import metadata
 from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 
-SHOWN = 20  # episodes without rows that are named
+MAX_LISTED = 20  # episodes without rows that are named
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The episodes of a data set that are marked as bad; `empty` have no rows, and `leave_out` finds them."""
+    """The episodes that are marked as bad, and those without rows (`empty`, set by `leave_out`)."""
 
     bad: tuple[int, ...] = ()
     empty: tuple[int, ...] = ()
 
     @property
     def digest(self) -> str:
-        """16 hex digits that change with the marks; empty where nothing is marked."""
+        """16 hex digits that change with the marks; empty if nothing is marked."""
         return hashlib.sha256(json.dumps(self.bad).encode()).hexdigest()[:16] if self.bad else ""
 
     @property
     def left_out(self) -> str:
-        """What training leaves out, in words; empty where that is nothing."""
+        """The episodes that training leaves out, as text; empty if none."""
         bad = [f"{len(self.bad)} marked as bad"] if self.bad else []
-        empty = [f"{len(self.empty)} without rows ({', '.join(map(str, self.empty[:SHOWN]))})"] if self.empty else []
+        empty = (
+            [f"{len(self.empty)} without rows ({', '.join(map(str, self.empty[:MAX_LISTED]))})"] if self.empty else []
+        )
         return f"{' and '.join(bad + empty)} are left out" if bad or empty else ""
 
     def __str__(self) -> str:
@@ -49,7 +51,7 @@ class Marks:
 
 
 def path_of(directory: Path) -> Path:
-    """Return where a data set's marks are kept."""
+    """Return the path of a data set's marks."""
     return directory.with_name(f".{directory.name}.marks.json")
 
 
@@ -58,50 +60,50 @@ def read(dataset: Dataset) -> Marks:
     path = path_of(dataset.directory)
     if not path.exists():
         return Marks()
-    found = metadata.read_json(path, getattr(dataset, "opener", None))
-    bad = found.get("bad")
-    if not isinstance(bad, list) or not all(type(one) is int for one in bad):
-        raise DatasetError(f"{shown(path)}: bad is no list of episodes; remove the file, and mark them anew")
-    if found.get("of") != _identity(dataset):
-        raise DatasetError(f"{shown(path)} marks episodes of another set that was called {dataset.name}; remove it")
+    stored = metadata.read_json(path, getattr(dataset, "opener", None))
+    bad = stored.get("bad")
+    if not isinstance(bad, list) or not all(type(number) is int for number in bad):
+        raise DatasetError(f"{shown(path)}: bad is not a list of episodes; remove the file and mark them again")
+    if stored.get("of") != _identity(dataset):
+        raise DatasetError(f"{shown(path)} has the marks of an earlier set named {dataset.name}; remove it")
     return Marks(tuple(sorted(set(bad))))
 
 
 def mark(dataset: Dataset, bad: Iterable[int] = (), good: Iterable[int] = ()) -> Marks:
-    """Marks episodes as bad, or takes that back; returns all marks. Raises DatasetError for an episode there is not."""
+    """Mark episodes as bad, or unmark them; return all marks. Raises DatasetError for an unknown episode."""
     bad, good = set(bad), set(good)
     if unknown := sorted((bad | good) - {episode.index for episode in dataset.episodes}):
         raise DatasetError(f"{dataset.name} has no episode {unknown[0]}; it has {len(dataset.episodes)}")
     path = path_of(dataset.directory)
-    with _locked(path.parent) as around:
+    with _locked(path.parent) as directory_fd:
         marks = Marks(tuple(sorted((set(read(dataset).bad) | bad) - good)))
         if marks.bad:
-            _write(around, path.name, json.dumps({"of": _identity(dataset), "bad": marks.bad}) + "\n")
+            _write(directory_fd, path.name, json.dumps({"of": _identity(dataset), "bad": marks.bad}) + "\n")
         else:
-            _remove(path.name, around)
+            _remove(path.name, directory_fd)
     return marks
 
 
 def leave_out(dataset: Dataset) -> Marks:
-    """Leaves the marked episodes, and those without rows, out of an open data set: its statistics are of the others.
+    """Remove the marked episodes, and those without rows, from an open data set and its statistics.
 
-    Returns which they are. Raises DatasetError where none is left.
+    Returns them. Raises DatasetError if no episode remains.
     """
     marks = read(dataset)
     left = [episode for episode in dataset.episodes if episode.index not in marks.bad]
-    marks = Marks(marks.bad, tuple(one.index for one in left if not one.length))
-    left = [one for one in left if one.length]
+    marks = Marks(marks.bad, tuple(episode.index for episode in left if not episode.length))
+    left = [episode for episode in left if episode.length]
     if marks.bad and not left:
         reason = marks.left_out if marks.empty else f"all {len(marks.bad)} episodes are marked as bad"
-        raise DatasetError(f"{dataset.name}: {reason}; nothing can be learned")
+        raise DatasetError(f"{dataset.name}: {reason}; no episode remains for training")
     if not left:
-        raise DatasetError(f"{dataset.name} has no episode with a step; record one, or name another")
+        raise DatasetError(f"{dataset.name} has no episode with a step; record one, or choose another data set")
     dataset.episodes, dataset.left_out = left, len(marks.bad)
     return marks
 
 
 def require_instructions(dataset: Dataset, empty: Iterable[int] | None = None) -> None:
-    """Raise DatasetError where an episode's instruction is empty, with the command that leaves such episodes out.
+    """Raise DatasetError if an episode's instruction is empty, with the command that leaves such episodes out.
 
     empty: their numbers; by default those whose first task is empty.
     """
@@ -116,8 +118,8 @@ def require_instructions(dataset: Dataset, empty: Iterable[int] | None = None) -
     if spans:
         numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
         command = f"./lab dataset {shlex.quote(str(dataset.directory))} --bad {numbers}"
-        problem = f"{dataset.name}: the instruction of episode {numbers} is empty, which policies refuse"
-        raise DatasetError(f"{problem}; write it, or leave the episode out: {command}")
+        problem = f"{dataset.name}: the instruction of episode {numbers} is empty; policies reject that"
+        raise DatasetError(f"{problem}; write one, or leave the episode out: {command}")
 
 
 def _identity(dataset: Dataset) -> str:
@@ -128,35 +130,35 @@ def _identity(dataset: Dataset) -> str:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[int]:
-    """Yield a descriptor of a folder, held by this caller alone; below the volume's root no link leads to it."""
+    """Yield the descriptor of a directory under an exclusive lock; links below the volume's root are not followed."""
     root = Volume().root
     start = root if directory.is_relative_to(root) else directory
     with anchored.directory(start, *directory.relative_to(start).parts) as entered:
-        around = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
+        directory_fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
         try:
-            fcntl.flock(around, fcntl.LOCK_EX)
-            yield around
+            fcntl.flock(directory_fd, fcntl.LOCK_EX)
+            yield directory_fd
         finally:
-            os.close(around)
+            os.close(directory_fd)
 
 
-def _write(around: int, name: str, text: str) -> None:
-    """Write a file whole or not at all; it belongs to the owner of the directory `around`."""
+def _write(directory_fd: int, name: str, text: str) -> None:
+    """Write a file atomically; it gets the owner of its directory."""
     partial = f"{name}.partial"
-    _remove(partial, around)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=around)
+    _remove(partial, directory_fd)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=directory_fd)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-            owner = os.fstat(around)
+            owner = os.fstat(directory_fd)
             if os.geteuid() == 0:
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-        os.rename(partial, name, src_dir_fd=around, dst_dir_fd=around)
+        os.rename(partial, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     except OSError:
-        _remove(partial, around)
+        _remove(partial, directory_fd)
         raise
 
 
-def _remove(name: str, around: int) -> None:
+def _remove(name: str, directory_fd: int) -> None:
     with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=around)
+        os.unlink(name, dir_fd=directory_fd)

@@ -1,4 +1,4 @@
-"""The files of meta/: JSON and lines of JSON, read with the file's name in every error, written whole or not at all."""
+"""The files of meta/: JSON and lines of JSON, errors name the file, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ INFO, MODALITY, STATS, SOURCE = "meta/info.json", "meta/modality.json", "meta/st
 EPISODES, TASKS, EPISODES_STATS = "meta/episodes.jsonl", "meta/tasks.jsonl", "meta/episodes_stats.jsonl"
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
-CHUNK = 1000  # episodes in a folder
-STATE, ACTION = "observation.state", "action"  # what LeRobot's sets call these columns
+CHUNK = 1000  # episodes in a directory
+STATE, ACTION = "observation.state", "action"  # column names of LeRobot sets
 
-# What a file of a data set may hold at most. Each limit is several times what the largest published sets need.
+# Limits of a data set's files: several times what the largest published sets need.
 MAX_BYTES = {".json": 2**26, ".jsonl": 2**30, ".parquet": 2**32}
 MAX_LINES = 2_000_000  # of a file of lines
 MAX_LINE_BYTES = 2**24
@@ -39,7 +39,7 @@ _PATH_FIELD = re.compile(r"\{(?:(?P<number>episode_chunk|episode_index)(?::0(?P<
 
 @dataclass(frozen=True)
 class Episode:
-    """One episode as episodes.jsonl has it; `tasks` are its instructions, the first one what was asked for."""
+    """One line of episodes.jsonl; `tasks` are its instructions, the executed one first."""
 
     index: int
     tasks: tuple[str, ...]
@@ -47,11 +47,11 @@ class Episode:
 
 
 def features(videos: Iterable[str], size: int, numbers: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Return the features of info.json: films `size` pixels square, and what the numbers of each column are called."""
-    found: dict[str, dict[str, Any]] = {film: {"dtype": "video", "shape": [size, size, 3]} for film in videos}
+    """Return the features of info.json: videos of `size` pixels square, and columns with the names of their numbers."""
+    described: dict[str, dict[str, Any]] = {video: {"dtype": "video", "shape": [size, size, 3]} for video in videos}
     for name, names in numbers.items():
-        found[name] = {"dtype": "float32", "shape": [len(names)], "names": {"motors": list(names)}}
-    return found
+        described[name] = {"dtype": "float32", "shape": [len(names)], "names": {"motors": list(names)}}
+    return described
 
 
 def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} cannot be read as JSON: {_reason(path, error, opener)}") from error
     if not isinstance(value, dict):
-        raise DatasetError(f"{path} holds a {type(value).__name__}; expected a JSON object")
+        raise DatasetError(f"{path} contains a {type(value).__name__}; expected a JSON object")
     return value
 
 
@@ -79,7 +79,7 @@ def read_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, 
             value = _parse(line)
         except (ValueError, RecursionError) as error:
             reason = _reason(path, error, opener) if row == 1 else str(error)
-            raise DatasetError(f"{path}, row {row}: no JSON: {reason}") from error
+            raise DatasetError(f"{path}, row {row}: not JSON: {reason}") from error
         if not isinstance(value, dict):
             raise DatasetError(f"{path}, row {row}: a {type(value).__name__}; expected a JSON object")
         yield row, value
@@ -103,15 +103,15 @@ def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, b
 
 
 def missing(path: Path, expected: str) -> DatasetError:
-    """Return the error for a file that is not there, or that is a link to one."""
+    """Return the error for a missing file, or a link to one."""
     problem = f"is a link to {os.readlink(path)}, which is missing" if path.is_symlink() else "is missing"
     return DatasetError(f"{path} {problem}; expected {expected}")
 
 
 def unreadable(path: Path, error: Exception, kind: str, opener: Opener | None = None) -> DatasetError:
-    """Return the error for an existing file that is not `kind`, with its cause and what to do.
+    """Return the error for an existing file that is not `kind`, with its cause and the next step.
 
-    Where a caller brings its own opener, no other way leads to the file: the reason is the error's alone.
+    With a caller's own opener, the file must not be opened otherwise: the reason is the error's text.
     """
     is_explained = opener is not None or isinstance(error, RefusedFileError)
     reason = str(error).partition("\n")[0] if is_explained else explain(path, error)
@@ -119,7 +119,7 @@ def unreadable(path: Path, error: Exception, kind: str, opener: Opener | None = 
 
 
 def _reason(path: Path, error: Exception, opener: Opener | None) -> str:
-    """Return why a text is not JSON: a wrong first byte may tell another kind of file, a later one is a slip."""
+    """Return why a text is not JSON. A wrong first byte suggests another kind of file, a later one a typing error."""
     is_other_kind = isinstance(error, UnicodeDecodeError) or getattr(error, "pos", None) == 0
     return explain(path, error) if is_other_kind and opener is None else str(error)
 
@@ -143,17 +143,17 @@ def _parse(text: bytes) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ValueError("a text holds half of a character (\\ud800 to \\udfff); write whole ones") from error
+            raise ValueError("a text contains an unpaired surrogate (\\ud800 to \\udfff); remove it") from error
     return value
 
 
 def episodes(directory: Path, opener: Opener | None = None) -> list[Episode]:
-    """Return what episodes.jsonl lists, in its order."""
+    """Return the episodes of episodes.jsonl, in its order."""
     path, listed = directory / EPISODES, []
     for row, line in read_lines(path, opener):
         index, length, tasks = line.get("episode_index"), line.get("length"), line.get("tasks")
         if not all(type(number) is int and 0 <= number <= MAX_NUMBER for number in (index, length)):
-            numbers = f"whole numbers from 0 to {MAX_NUMBER:,}"
+            numbers = f"integers from 0 to {MAX_NUMBER:,}"
             raise DatasetError(f"{path}, row {row}: episode_index {index!r}, length {length!r}; expected {numbers}")
         if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
             raise DatasetError(f"{path}, row {row}: tasks is {tasks!r}; expected a list of instructions")
@@ -162,13 +162,13 @@ def episodes(directory: Path, opener: Opener | None = None) -> list[Episode]:
 
 
 def tasks(directory: Path, opener: Opener | None = None) -> dict[int, str]:
-    """Return what tasks.jsonl lists: task_index -> instruction."""
-    path, found = directory / TASKS, {}
+    """Return the instructions of tasks.jsonl by task_index."""
+    path, instructions = directory / TASKS, {}
     for row, line in read_lines(path, opener):
         if type(line.get("task_index")) is not int or not isinstance(line.get("task"), str):
-            raise DatasetError(f"{path}, row {row}: {line}; expected task_index, a whole number, and task, a text")
-        found[line["task_index"]] = line["task"]
-    return found
+            raise DatasetError(f"{path}, row {row}: {line}; expected task_index, an integer, and task, a text")
+        instructions[line["task_index"]] = line["task"]
+    return instructions
 
 
 def check_template(template: object) -> None:
@@ -176,7 +176,7 @@ def check_template(template: object) -> None:
     is_short = isinstance(template, str) and len(template) <= MAX_TEMPLATE
     if not is_short or re.search(r"[{}]", _PATH_FIELD.sub("", template)):
         fields = "{episode_chunk}, {episode_index} and {video_key}, numbers padded to one digit's width such as :06d"
-        raise ValueError(f"expected no other fields than {fields}: {VIDEO_PATH}")
+        raise ValueError(f"the only fields are {fields}: {VIDEO_PATH}")
 
 
 def fill_template(template: str, episode_chunk: int, episode_index: int, video_key: str = "") -> str:
@@ -189,7 +189,7 @@ def fill_template(template: str, episode_chunk: int, episode_index: int, video_k
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write; it becomes `path` at the end, whole or not at all."""
+    """Yield a temporary path to write, which replaces `path` at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -200,7 +200,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON; NaN is refused, since no other program reads it."""
+    """Write a value as JSON. Raises ValueError for NaN, which other programs cannot read."""
     text = json.dumps(value, indent=4, ensure_ascii=False, allow_nan=False) + "\n"
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")

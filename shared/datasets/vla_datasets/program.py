@@ -1,4 +1,4 @@
-"""What `./lab dataset NAME` and `./lab data MODEL --dataset NAME` do with an existing data set."""
+"""`./lab dataset NAME` and `./lab data MODEL --dataset NAME` for an existing data set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.opening import open_dataset
 
-Requirements = Callable[[Findings], None]  # adds what a model misses in a data set
+Requirements = Callable[[Findings], None]  # adds the faults that concern one model
 
 
 def read(
@@ -24,9 +24,9 @@ def read(
     write_stats: bool = False,
     needs: Requirements | None = None,
 ) -> int:
-    """Describe a data set, or do what is requested; return the exit code: 1 where it has grave faults.
+    """Describe, check or display a data set; return the exit code: 1 if it has grave faults.
 
-    write_stats is the only thing that writes into it. needs: what a check looks for besides.
+    Only write_stats writes into it. needs: a model's additional checks.
     """
     if write_stats:
         dataset = open_dataset(directory)
@@ -34,12 +34,12 @@ def read(
             raise DatasetError(f"{shown(directory)} is {summary.layout(dataset)}, which has no stats.json")
         for path in dataset.write_statistics():
             print(f"written: {shown(path)}")
-    found = check_and_report(directory, needs) if check else None
+    reported = check_and_report(directory, needs) if check else None
     if show:
         from vla_datasets.pages import page
 
         dataset, pages = open_dataset(directory), make_directory(Volume().path("logs") / "datasets")
-        print(f"page: {shown(page.write(dataset, pages / f'{dataset.name}.html', found))}")
+        print(f"page: {shown(page.write(dataset, pages / f'{dataset.name}.html', reported))}")
     if not (check or show or write_stats):
         print("\n".join(summary.describe(open_dataset(directory))))
     try:
@@ -48,22 +48,22 @@ def read(
             print(f"{marked}; training leaves {'it' if len(marked.bad) == 1 else 'them'} out")
     except DatasetError as error:
         print(f"marks: {error}")
-    return int(any(one.grave for one in found or ()))
+    return int(any(fault.grave for fault in reported or ()))
 
 
 def check_and_report(directory: Path, needs: Requirements | None = None) -> list[Fault]:
-    """Print the faults of a data set; return them. Those of a set on the volume are stored for the lab's pages."""
-    found = faults(directory, summary.progress)
+    """Print and return the faults of a data set; those of a set on the volume are stored for the lab's pages."""
+    reported = faults(directory, summary.progress)
     if needs is not None:
         more = Findings(directory)
         needs(more)
-        found += more.all
-    lines = list(summary.verdict(found))
+        reported += more.all
+    lines = list(summary.verdict(reported))
     print("\n".join(lines))
     if directory.parent == Volume().path("datasets"):
-        result = {"at": time.time(), "grave": sum(one.grave for one in found), "lines": lines}
+        result = {"at": time.time(), "grave": sum(fault.grave for fault in reported), "lines": lines}
         with suppress(OSError):  # a read-only volume
             metadata.write_json(
                 make_directory(Volume().path("logs") / "datasets") / f"{directory.name}.check.json", result
             )
-    return found
+    return reported

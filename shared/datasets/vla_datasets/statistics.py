@@ -1,4 +1,4 @@
-"""Statistics of columns and of pictures, as LeRobot and GR00T keep them beside a data set."""
+"""Statistics of columns and images, as LeRobot and GR00T store them in a data set."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("mean", "std", "min", "max", "q01", "q99")  # GR00T's; a column that lacks one has it compute all anew
-PICTURES = 100  # of a film that its statistics come from, at most
+NAMES = ("mean", "std", "min", "max", "q01", "q99")  # GR00T computes all again if a column has not all of them
+MAX_IMAGES = 100  # of a video, for its statistics
 Statistics = dict[str, dict[str, np.ndarray]]  # feature -> name -> float64 [n]
 
-# How far a stated number may be from the rows'. LeRobot computes in float32, std as the root of a difference of
+# Tolerances between a stored statistic and the rows'. LeRobot computes in float32, std as the root of a difference of
 # squares, and quantiles from histograms of 5,000 bins; GR00T computes all six in float32.
 RANGE_SHARE = 1e-3  # of a column's range
 QUANTILE_SHARE = 0.02  # of the distance from q01 to q99
 ROUNDING = 1e-5  # of a column's largest number
-ROWS_BEYOND = 0.02  # share of the rows that may lie beyond q01 or q99: twice what the names say
+ROWS_BEYOND = 0.02  # share of the rows allowed beyond q01 or q99: twice the nominal share
 
 
 @dataclass(frozen=True)
 class Departure:
-    """A stated statistic that the rows do not have. stated, actual: one number of the column, at `index`.
+    """A stored statistic that differs from the rows'. stated, actual: the number of the column at `index`.
 
-    grave: False for a quantile that only leaves more room than the rows need. LeRobot's sets merged since August 2026
-    have such: the outermost of their parts' quantiles.
+    grave: False for a quantile that is only wider than the rows need. LeRobot sets merged since August 2026 have such:
+    the outermost of their parts' quantiles.
     """
 
     column: str
@@ -36,8 +36,8 @@ class Departure:
     grave: bool
 
     def __str__(self) -> str:
-        where = f"{self.column}: {self.name}[{self.index}]"
-        return f"{where} is {self.stated:.6g}; the rows' is {self.actual:.6g}"
+        location = f"{self.column}: {self.name}[{self.index}]"
+        return f"{location} is {self.stated:.6g}; the rows' is {self.actual:.6g}"
 
 
 def as_rows(values: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ def as_rows(values: np.ndarray) -> np.ndarray:
 
 
 def of_column(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the six statistics, float64 [n], of [T] or [T, n] numbers, computed in float64."""
+    """Return the six statistics, float64 [n], of [T] or [T, n] numbers, computed in float64."""
     rows = as_rows(np.asarray(values, np.float64))
     low, high = np.quantile(rows, (0.01, 0.99), axis=0)
     moments = {"mean": rows.mean(0), "std": rows.std(0), "min": rows.min(0), "max": rows.max(0)}
@@ -54,13 +54,13 @@ def of_column(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def of_episode(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what episodes_stats.jsonl holds of a column [T, …]: no quantiles, and how many rows there are."""
+    """Return a column's [T, …] entry of episodes_stats.jsonl: no quantiles, and the number of rows."""
     stats = of_column(values)
     return {name: stats[name] for name in ("min", "max", "mean", "std")} | {"count": np.array([len(values)])}
 
 
 def of_episodes(episodes: Iterable[Mapping[str, np.ndarray]]) -> Statistics:
-    """Returns the statistics of every column of numbers over all episodes' rows."""
+    """Return the statistics of every column of numbers over all episodes' rows."""
     return {name: of_column(rows) for name, rows in all_rows(episodes).items()}
 
 
@@ -75,9 +75,9 @@ def all_rows(episodes: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarr
 
 
 def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iterator[Departure]:
-    """Yield for each stated statistic of a column the number that is furthest from the one of its rows [N, …].
+    """Yield, for each stored statistic that differs from the rows [N, …], the number that differs most.
 
-    Raises ValueError where a statistic has not as many numbers as the column.
+    Raises ValueError if a statistic has another length than the column.
     """
     actual, rows = of_column(rows), as_rows(np.asarray(rows, np.float64))
     low, high = actual["min"], actual["max"]
@@ -103,24 +103,24 @@ def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iter
             is_outside = ~((low - room <= values) & (values <= high + room))
             grave = departs & ((beyond > max(1, ROWS_BEYOND * len(rows))) | is_outside)
         if departs.any():
-            shown = grave if grave.any() else departs
-            index = int(np.argmax(np.where(shown, np.where(np.isfinite(off), off, np.inf) / allowed, -1)))
+            reported = grave if grave.any() else departs
+            index = int(np.argmax(np.where(reported, np.where(np.isfinite(off), off, np.inf) / allowed, -1)))
             stated_number, number = float(values[index]), float(actual[name][index])
             yield Departure(column, name, index, stated_number, number, bool(grave.any()))
 
 
 def of_images(images: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns mean, std, min and max per colour, [3, 1, 1] in 0…1, and the count of pictures, of uint8 [T, H, W, 3]."""
-    places = np.linspace(0, len(images) - 1, min(len(images), PICTURES)).round().astype(int)
-    chosen, levels = images[places], np.arange(256) / 255
-    counts = np.stack([np.bincount(chosen[..., colour].ravel(), minlength=256) for colour in range(3)])
+    """Return mean, std, min and max per colour, [3, 1, 1] in 0…1, and the count of images, of uint8 [T, H, W, 3]."""
+    indices = np.linspace(0, len(images) - 1, min(len(images), MAX_IMAGES)).round().astype(int)
+    sampled, levels = images[indices], np.arange(256) / 255
+    counts = np.stack([np.bincount(sampled[..., colour].ravel(), minlength=256) for colour in range(3)])
     shares = counts / counts.sum(1, keepdims=True)
     mean = shares @ levels
-    found = {"mean": mean, "std": np.sqrt(np.maximum(0, shares @ levels**2 - mean**2))}
-    found |= {"min": levels[(counts > 0).argmax(1)], "max": levels[255 - (counts[:, ::-1] > 0).argmax(1)]}
-    return {name: one.reshape(3, 1, 1) for name, one in found.items()} | {"count": np.array([len(places)])}
+    moments = {"mean": mean, "std": np.sqrt(np.maximum(0, shares @ levels**2 - mean**2))}
+    moments |= {"min": levels[(counts > 0).argmax(1)], "max": levels[255 - (counts[:, ::-1] > 0).argmax(1)]}
+    return {name: values.reshape(3, 1, 1) for name, values in moments.items()} | {"count": np.array([len(indices)])}
 
 
 def plain(statistics: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, list]]:
-    """Returns statistics as JSON takes them."""
-    return {key: {name: np.asarray(one).tolist() for name, one in of.items()} for key, of in statistics.items()}
+    """Return statistics as JSON values."""
+    return {key: {name: np.asarray(values).tolist() for name, values in of.items()} for key, of in statistics.items()}

@@ -1,4 +1,4 @@
-"""A data set as text: what `./lab dataset NAME` and `./lab data MODEL` print."""
+"""Text output of `./lab dataset NAME` and `./lab data MODEL`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vla_datasets import metadata
 from vla_datasets.checks import Fault
 from vla_datasets.dataset import Dataset
 
-AT_MOST = 40  # faults that are shown
+MAX_FAULTS = 40  # printed; the rest are counted
 
 
 def describe_line(dataset: Dataset) -> str:
@@ -27,29 +27,29 @@ def describe_line(dataset: Dataset) -> str:
 
 
 def layout(dataset: Dataset) -> str:
-    """Return what the layout is called."""
+    """Return the layout's name."""
     version = str(dataset.info["codebase_version"])
     return f"LeRobot {version}" if version.startswith("v") else version
 
 
 def size(directory: Path) -> int:
-    """Return the bytes that a data set takes."""
+    """Return the size of a data set in bytes."""
     paths = metadata.files_below(directory) if directory.is_dir() else [directory]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def names_of(dataset: Dataset, column: str) -> list[str]:
-    """Return a name for each number of a column: info.json's where it has so many, else their places."""
+    """Return a name for each number of a column: from info.json if complete, else their indices."""
     feature = dataset.features.get(column, {})
     names = feature.get("names")
     names = next(iter(names.values()), None) if isinstance(names, dict) else names
     width = int(feature["shape"][-1]) if feature.get("shape") else 1
     fits = isinstance(names, (list, tuple)) and len(names) == width
-    return [str(name) for name in names] if fits else [str(place) for place in range(width)] if width > 1 else [""]
+    return [str(name) for name in names] if fits else [str(index) for index in range(width)] if width > 1 else [""]
 
 
 def schema(dataset: Dataset) -> list[tuple[str, str, str]]:
@@ -73,7 +73,7 @@ def tasks(dataset: Dataset) -> list[tuple[int, str, int, int]]:
 
 
 def describe(dataset: Dataset) -> Iterator[str]:
-    """Yield the lines that say what is in a data set: schema, tasks, episodes' lengths, statistics."""
+    """Yield the lines of a description: schema, tasks, lengths of episodes, statistics."""
     yield describe_line(dataset)
     yield from _table("features", schema(dataset))
     yield from _table(
@@ -87,8 +87,8 @@ def describe(dataset: Dataset) -> Iterator[str]:
         parts = {kind: dataset.modality.get(kind) or {} for kind in ("state", "action", "video", "annotation")}
         yield from _table("modality.json", [(kind, ", ".join(part)) for kind, part in parts.items() if part])
     rows = [("column", "number", "min", "mean", "max", "std")]
-    for key, place, values in statistics(dataset):
-        rows.append((key, place, *(f"{values[name]:.4g}" for name in ("min", "mean", "max", "std"))))
+    for key, number, values in statistics(dataset):
+        rows.append((key, number, *(f"{values[name]:.4g}" for name in ("min", "mean", "max", "std"))))
     yield from _table("statistics", rows)
 
 
@@ -96,35 +96,35 @@ def statistics(dataset: Dataset) -> Iterator[tuple[str, str, dict[str, float]]]:
     """Yield (column, name of the number, its statistics) of states and actions."""
     for key, of in dataset.statistics().items():
         if key.startswith(("observation.", "action")) and key in dataset.features:
-            for place, name in enumerate(names_of(dataset, key)):
-                yield key, name, {stat: float(values.ravel()[place]) for stat, values in of.items()}
+            for index, name in enumerate(names_of(dataset, key)):
+                yield key, name, {stat: float(values.ravel()[index]) for stat, values in of.items()}
 
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     rows = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     yield f"{title}:"
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def verdict(found: Sequence[Fault]) -> Iterator[str]:
-    """Yield a line for each kind of fault, the grave ones first, and one that sums them up."""
+def verdict(faults: Sequence[Fault]) -> Iterator[str]:
+    """Yield a line for each kind of fault, grave ones first, and a summary line."""
     kinds: dict[tuple[bool, int | None, str], list[Fault]] = {}
-    for one in sorted(found, key=lambda one: not one.grave):
-        kinds.setdefault((one.grave, one.row, one.words), []).append(one)
-    for alike in list(kinds.values())[:AT_MOST]:
-        others = f" (and so in {_count(len(alike) - 1, 'other file')})" if alike[1:] else ""
-        yield one_line(f"{alike[0]}{others}")
-    if len(kinds) > AT_MOST:
-        yield f"… and {len(kinds) - AT_MOST} more kinds"
-    grave = sum(one.grave for one in found)
-    notes = len(found) - grave
-    told = [_count(number, what) for number, what in ((grave, "fault"), (notes, "note")) if number]
-    yield ", ".join(told) if told else "no faults"
+    for fault in sorted(faults, key=lambda fault: not fault.grave):
+        kinds.setdefault((fault.grave, fault.row, fault.message), []).append(fault)
+    for alike in list(kinds.values())[:MAX_FAULTS]:
+        repeats = f" (and in {_count(len(alike) - 1, 'other file')})" if alike[1:] else ""
+        yield one_line(f"{alike[0]}{repeats}")
+    if len(kinds) > MAX_FAULTS:
+        yield f"… and {len(kinds) - MAX_FAULTS} more kinds"
+    grave = sum(fault.grave for fault in faults)
+    notes = len(faults) - grave
+    totals = [_count(number, noun) for number, noun in ((grave, "fault"), (notes, "note")) if number]
+    yield ", ".join(totals) if totals else "no faults"
 
 
 def progress(done: int, of: int) -> None:
-    """Says how far a check is, at most ten times."""
+    """Print the progress of a check, at most ten times."""
     if of > 10 and done and done % -(-of // 10) == 0:
         print(f"{done} of {of} episodes read", flush=True)

@@ -1,4 +1,4 @@
-"""An episode's numbers: parquet files as arrays, a row per step."""
+"""Read and write an episode's parquet file as arrays with a row per step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TYPES = {
 def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None = None) -> pa.Table:
     """Return a parquet file's table, all columns by default.
 
-    Raises DatasetError for a file that is missing or none, or too large to read.
+    Raises DatasetError for a file that is missing, not parquet, or too large.
     """
     try:
         with open_regular(path, metadata.MAX_BYTES[".parquet"], opener) as file:
@@ -36,11 +36,11 @@ def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None
             described = parquet.metadata
             groups = [described.row_group(group) for group in range(described.num_row_groups)]
             values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
-            # A few bytes of parquet may stand for billions of values.
+            # A few bytes of parquet can declare billions of values.
             limits = (("rows", described.num_rows, metadata.MAX_ROWS), ("values", values, metadata.MAX_VALUES))
-            for unit, number, most in limits:
-                if number > most:
-                    expected = f"expected at most {most:,}: check where it comes from"
+            for unit, number, limit in limits:
+                if number > limit:
+                    expected = f"expected at most {limit:,}: check where it comes from"
                     raise DatasetError(f"{path} has {number:,} {unit}; {expected}")
             return parquet.read(columns=columns)
     except FileNotFoundError as error:
@@ -50,13 +50,13 @@ def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None
 
 
 def columns(table: pa.Table, path: Path) -> dict[str, np.ndarray]:
-    """Return an array [T, …] for each column that holds numbers or texts; pictures inside are left out."""
-    kept = [name for name in table.column_names if not pa.types.is_struct(table.schema.field(name).type)]
-    return {name: array(table.column(name), f"column {name} of {path}") for name in kept}
+    """Return an array [T, …] for each column of numbers or texts; images are left out."""
+    names = [name for name in table.column_names if not pa.types.is_struct(table.schema.field(name).type)]
+    return {name: array(table.column(name), f"column {name} of {path}") for name in names}
 
 
-def array(column: pa.ChunkedArray, where: str) -> np.ndarray:
-    """Return a column as [T] or [T, n]. Raises DatasetError where its rows are of different lengths."""
+def array(column: pa.ChunkedArray, label: str) -> np.ndarray:
+    """Return a column as [T] or [T, n]. Raises DatasetError if its rows have different lengths."""
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(values, pa.ChunkedArray):  # of no chunk at all
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
@@ -66,18 +66,18 @@ def array(column: pa.ChunkedArray, where: str) -> np.ndarray:
         odd = np.flatnonzero(lengths != lengths[0]) if len(lengths) else []
         if len(odd):
             numbers = f"{lengths[odd[0]]} numbers; expected {lengths[0]} as in row 0"
-            raise DatasetError(f"{where}: row {odd[0]} holds {numbers}")
-        flat = array(values.flatten(), where)
+            raise DatasetError(f"{label}: row {odd[0]} holds {numbers}")
+        flat = array(values.flatten(), label)
         return flat.reshape(len(values), -1, *flat.shape[1:]) if len(values) else flat.reshape(0, 0)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(values.to_pylist(), object)
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        raise DatasetError(f"{where} holds {kind}; expected numbers")
+        raise DatasetError(f"{label} contains {kind}; expected numbers")
     return values.to_numpy(zero_copy_only=False)
 
 
 def write(path: Path, values: Mapping[str, np.ndarray]) -> None:
-    """Write arrays [T] and [T, n] as a parquet file, whole or not at all."""
+    """Write arrays [T] and [T, n] as a parquet file, atomically."""
     with metadata.replacing(path) as partial:
         pq.write_table(pa.table({name: _column(value) for name, value in values.items()}), partial)
 

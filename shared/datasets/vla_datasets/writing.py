@@ -1,7 +1,7 @@
 """Write LeRobot v2.1: parquet, H.264, meta/ with statistics per episode and, as v2.0's readers want them, of all.
 
-Every episode is whole or absent, and the set appears under its name when it is finished: until then it is a draft next
-to it, which another writer can resume. Several processes can write episodes at once.
+Every episode is written atomically. Until it is finished, the set is a draft next to its path, which another writer can
+resume. Several processes can write episodes at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 
 VERSION = "v2.1"
-OWN_COLUMNS = {  # that every LeRobot set has, and the writer fills
+DEFAULT_COLUMNS = {  # in every LeRobot set; filled by the writer
     "timestamp": "float32",
     "frame_index": "int64",
     "episode_index": "int64",
@@ -31,7 +31,7 @@ PIECES = "pieces"  # a file per finished episode, until the set is finished
 
 @dataclass(frozen=True)
 class Place:
-    """Where an episode belongs: its number, the rows before it, and its instruction with its task_index.
+    """An episode's position in a set: its number, the rows before it, and its instruction with its task_index.
 
     file: for layouts with a file per task.
     """
@@ -44,14 +44,14 @@ class Place:
 
 
 def draft(directory: Path) -> Path:
-    """Return where a set is until it is finished."""
+    """Return the path of an unfinished set."""
     return directory.with_name(f".{directory.name}.partial")
 
 
 class DraftWriter:
-    """A set that is written as a draft next to `folder`, which must not exist, a piece per episode.
+    """Base of writers: a draft next to the set's path, which must not exist, with a piece per finished episode.
 
-    source: what made the set, stored in it. resume: keep the episodes that an interrupted writer finished.
+    source: the set's origin, stored in it. resume: keep the episodes of an interrupted writer.
     """
 
     PIECE = "json"
@@ -59,17 +59,17 @@ class DraftWriter:
     def __init__(self, directory: str | Path, source: Mapping[str, Any] | None, resume: bool):
         self.directory = Path(directory).expanduser().absolute()
         if self.directory.exists():
-            raise DatasetError(f"{self.directory} is there already; choose another name, or remove it")
+            raise DatasetError(f"{self.directory} already exists; choose another name, or remove it")
         self.source, self.draft = source, draft(self.directory)
         if not resume:
             shutil.rmtree(self.draft, ignore_errors=True)
 
     def piece(self, episode: int) -> Path:
-        """Return the file that exists once an episode is whole."""
+        """Return the file that marks an episode as finished."""
         return self.draft / PIECES / f"{episode}.{self.PIECE}"
 
     def written(self) -> set[int]:
-        """Return the episodes that are whole, those of an earlier, interrupted writer too."""
+        """Return the finished episodes, including those of an interrupted writer."""
         return {int(path.stem) for path in (self.draft / PIECES).glob(f"[0-9]*.{self.PIECE}")}
 
     def publish(self) -> None:
@@ -105,15 +105,15 @@ class Writer(DraftWriter):
         """Write the next episode; return its number.
 
         columns: {feature: [T, …]} of every feature that is neither a video nor LeRobot's own; frames: {feature: uint8
-        [T, H, W, 3]}; task: the instruction. Raises DatasetError where they do not fit the features or each other.
+        [T, H, W, 3]}; task: the instruction. Raises DatasetError if they do not match the features or each other.
         """
-        place = Place(self._count, self._rows, self._tasks.setdefault(task, len(self._tasks)), task)
-        self.write(place, columns, frames)
+        position = Place(self._count, self._rows, self._tasks.setdefault(task, len(self._tasks)), task)
+        self.write(position, columns, frames)
         self._count, self._rows = self._count + 1, self._rows + len(next(iter(columns.values())))
-        return place.episode
+        return position.episode
 
-    def write(self, place: Place, columns: Mapping[str, np.ndarray], frames: Mapping[str, np.ndarray]) -> None:
-        """Write one episode at its place, in any order and from any process."""
+    def write(self, position: Place, columns: Mapping[str, np.ndarray], frames: Mapping[str, np.ndarray]) -> None:
+        """Write one episode, in any order and from any process."""
         length = self._check(columns, frames)
         values = {}
         for name, rows in columns.items():
@@ -121,47 +121,49 @@ class Writer(DraftWriter):
             rows = np.asarray(rows, feature["dtype"])
             values[name] = rows.reshape(-1) if feature["shape"] == [1] else rows  # LeRobot stores one number plain
         steps = np.arange(length)
-        own = {"timestamp": steps / self.fps, "frame_index": steps, "index": place.first_row + steps}
-        own |= {"episode_index": np.full(length, place.episode), "task_index": np.full(length, place.task)}
-        values |= {name: own[name].astype(dtype) for name, dtype in OWN_COLUMNS.items()}
-        names = {"episode_chunk": place.episode // metadata.CHUNK, "episode_index": place.episode}
+        defaults = {"timestamp": steps / self.fps, "frame_index": steps, "index": position.first_row + steps}
+        defaults |= {"episode_index": np.full(length, position.episode), "task_index": np.full(length, position.task)}
+        values |= {name: defaults[name].astype(dtype) for name, dtype in DEFAULT_COLUMNS.items()}
+        names = {"episode_chunk": position.episode // metadata.CHUNK, "episode_index": position.episode}
         for key, images in frames.items():
             videos.write(self.draft / metadata.VIDEO_PATH.format(**names, video_key=key), images, self.fps)
         tables.write(self.draft / metadata.DATA_PATH.format(**names), values)
         stats = {name: statistics.of_episode(value) for name, value in values.items()}
         stats |= {key: statistics.of_images(images) for key, images in frames.items()}
-        piece = {"length": length, "task_index": place.task, "task": place.instruction}
-        metadata.write_json(self.piece(place.episode), piece | {"stats": statistics.plain(stats)})
+        piece = {"length": length, "task_index": position.task, "task": position.instruction}
+        metadata.write_json(self.piece(position.episode), piece | {"stats": statistics.plain(stats)})
 
     def _check(self, columns: Mapping[str, np.ndarray], frames: Mapping[str, np.ndarray]) -> int:
-        given = {**columns, **frames}
-        wanted = self.features.keys() - OWN_COLUMNS.keys()
-        if odd := sorted(given.keys() ^ wanted):
-            raise DatasetError(f"the episode's {odd[0]!r} is {'not expected' if odd[0] in given else 'missing'}; "
-                               f"features are {', '.join(sorted(wanted))}")  # fmt: skip
+        arrays = {**columns, **frames}
+        names = self.features.keys() - DEFAULT_COLUMNS.keys()
+        if odd := sorted(arrays.keys() ^ names):
+            raise DatasetError(f"the episode's {odd[0]!r} is {'not expected' if odd[0] in arrays else 'missing'}; "
+                               f"features are {', '.join(sorted(names))}")  # fmt: skip
         length = len(next(iter(columns.values())))
-        for name, values in given.items():
+        for name, values in arrays.items():
             shape, expected = np.shape(values), tuple(self.features[name]["shape"])
             if shape[1:] != expected and not (expected == (1,) and len(shape) == 1):
                 raise DatasetError(f"{name} has the shape {list(shape)}; expected {[length, *expected]}")
             if len(values) != length or not length:
-                raise DatasetError(f"{name} has {len(values)} rows; expected {length or 'at least 1'} as the others")
+                raise DatasetError(f"{name} has {len(values)} rows; expected {length or 'at least 1'}")
             if name in columns and not np.isfinite(np.asarray(values, np.float64)).all():
                 row = int(np.argwhere(~np.isfinite(np.asarray(values, np.float64)))[0][0])
-                raise DatasetError(f"{name} holds a NaN or an infinity in row {row}; expected numbers")
+                raise DatasetError(f"{name} contains NaN or infinity in row {row}; expected finite numbers")
         return length
 
     def finish(self) -> LeRobotDataset:
-        """Write meta/ and give the set its name; return it. Raises DatasetError where no episode was written."""
+        """Write meta/, move the set to its path and open it. Raises DatasetError if no episode was written."""
         numbers, at = sorted(self.written()), self.draft
         if numbers != list(range(len(numbers))) or not numbers:
-            raise DatasetError(f"{at} has episodes {numbers or 'none'}; expected all from 0 on")
+            raise DatasetError(f"{at} has episodes {numbers or 'none'}; expected all from 0")
         pieces = [metadata.read_json(self.piece(number)) for number in numbers]
         tasks = dict(sorted((piece["task_index"], piece["task"]) for piece in pieces))
-        lines = [{"episode_index": i, "tasks": [one["task"]], "length": one["length"]} for i, one in enumerate(pieces)]
+        lines = [
+            {"episode_index": i, "tasks": [piece["task"]], "length": piece["length"]} for i, piece in enumerate(pieces)
+        ]
         metadata.write_lines(at / metadata.EPISODES, lines)
         metadata.write_lines(at / metadata.TASKS, ({"task_index": i, "task": text} for i, text in tasks.items()))
-        stats = ({"episode_index": i, "stats": one["stats"]} for i, one in enumerate(pieces))
+        stats = ({"episode_index": i, "stats": piece["stats"]} for i, piece in enumerate(pieces))
         metadata.write_lines(at / metadata.EPISODES_STATS, stats)
         for name, value in ((metadata.MODALITY, self.modality), (metadata.SOURCE, self.source)):
             if value is not None:
@@ -189,7 +191,7 @@ class Writer(DraftWriter):
 
 
 def _full_features(features: Mapping[str, Mapping[str, Any]], fps: float) -> dict[str, dict[str, Any]]:
-    """Return features as info.json has them: with LeRobot's own columns, and what is known of each video."""
+    """Return the features of info.json: with LeRobot's own columns and the format of each video."""
     full: dict[str, dict[str, Any]] = {}
     for name, feature in features.items():
         dtype, shape = feature["dtype"], [int(size) for size in feature["shape"]]
@@ -200,6 +202,6 @@ def _full_features(features: Mapping[str, Mapping[str, Any]], fps: float) -> dic
             info = {f"video.{key}": value for key, value in info.items()} | {"has_audio": False}
             full[name] |= {"names": ["height", "width", "channels"], "info": info}
         elif dtype not in tables.TYPES:
-            known = ", ".join(("video", *tables.TYPES))
-            raise DatasetError(f"feature {name!r} has dtype {dtype!r}; expected one of {known}")
-    return full | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in OWN_COLUMNS.items()}
+            dtypes = ", ".join(("video", *tables.TYPES))
+            raise DatasetError(f"feature {name!r} has dtype {dtype!r}; expected one of {dtypes}")
+    return full | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in DEFAULT_COLUMNS.items()}

@@ -1,5 +1,5 @@
-"""What every service around a model needs and none should write again. `vla_contract` is below it, services are above.
+"""Shared by all services that run a model: devices, checkpoints, downloads, training. Built on `vla_contract`.
 
-Nothing here imports torch when it is imported, but for `devices`, `graphs`, `memory`, `weights` and `training`: a
-server answers /livez before torch is there.
+Only `devices`, `graphs`, `memory`, `weights` and `training` import torch on import: a server answers /livez before
+torch is loaded.
 """

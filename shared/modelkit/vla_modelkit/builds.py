@@ -1,4 +1,4 @@
-"""Can this build of torch compute on that GPU? Asked before anything is loaded; no torch is imported here."""
+"""Check that this build of torch supports a GPU, before anything is loaded. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
-    """Returns whether code for these architectures runs on a GPU of that compute capability, as CUDA's guide says.
+    """Return whether code for these architectures runs on a GPU of that compute capability, as CUDA's guide says.
 
-    architectures: as torch.cuda.get_arch_list() has them. `sm_86` is machine code for 8.6 and what is newer of the same
-    major number; `compute_90` is PTX, which the driver compiles for 9.0 and everything newer; a letter behind either
-    (`sm_90a`) binds it to that very GPU (`f`: to its family).
+    architectures: as torch.cuda.get_arch_list() has them. `sm_86` is machine code for 8.6 and later
+    minor versions; `compute_90` is PTX, which the driver compiles for 9.0 and later; a suffix (`sm_90a`) restricts
+    it to that version (`f`: to its family).
     """
-    return any(_fits(*found.groups(), capability) for name in architectures if (found := _NAME.fullmatch(name)))
+    return any(_fits(*match.groups(), capability) for name in architectures if (match := _NAME.fullmatch(name)))
 
 
 _NAME = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
@@ -30,9 +30,9 @@ def _fits(kind: str, major: str, minor: str, bound: str, capability: tuple[int, 
 
 
 def require_built_for(torch: Any, device: Any) -> None:
-    """Raises ValueError, in words, where `device` is a GPU that this torch was not built for; the CPU is always fine.
+    """Raise ValueError if `device` is a GPU that this torch was not built for; the CPU is always supported.
 
-    torch: the module. device: "cuda", "cuda:1" or a torch.device. Without this the first kernel fails, minutes later.
+    torch: the module. device: "cuda", "cuda:1" or a torch.device. Without this, the first kernel fails minutes later.
     """
     if not str(device).startswith("cuda"):
         return

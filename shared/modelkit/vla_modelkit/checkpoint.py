@@ -1,6 +1,6 @@
-"""A checkpoint folder: where it lies, its JSON and weight files, and its manifest.
+"""A checkpoint directory: its path, JSON and weight files, and manifest.
 
-The manifest, checkpoint.json, says what the folder was made from, with the sha256 of every file.
+The manifest, checkpoint.json, records the source and the sha256 of every file.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from vla_contract.protocol.info import Checkpoint
 RECORD = "checkpoint.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-ADAPTER = "adapter_config.json"  # of peft: a fine-tuning without the model
+ADAPTER = "adapter_config.json"  # peft: an adapter without its base model
 _CHUNK = 8 * 2**20
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used as it is; the text says what is wrong and what to do."""
+    """A checkpoint cannot be used as it is; the message has the next step."""
 
 
-def find_directory(name: str, variable: str, how_to_get: str, volume: Volume | None = None) -> Path:
-    """Returns the folder that `name` means: a path, else a folder under checkpoints/ on the volume.
+def find_directory(name: str, variable: str, hint: str, volume: Volume | None = None) -> Path:
+    """Return a checkpoint's directory, from its path or its name under checkpoints/ on the volume.
 
-    Raises CheckpointError with the checkpoints there are, or how to get one; `variable` may name one as well.
+    variable: the setting that can also name it. Raises CheckpointError with the existing checkpoints, or `hint`.
     """
     if name and Path(name).expanduser().is_dir():
         return Path(name).expanduser().absolute()
-    there = (volume or Volume()).path("checkpoints")
-    known = sorted(path.parent.name for path in there.glob("*/config.json"))
+    root = (volume or Volume()).path("checkpoints")
+    names = sorted(path.parent.name for path in root.glob("*/config.json"))
     if not name:
-        found = f"on the volume: {', '.join(known)}" if known else f"none is on the volume; {how_to_get}"
-        raise CheckpointError(f"no checkpoint named: give --checkpoint or set {variable}; {found}")
-    if (there / name).is_dir() and Path(name).name == name:
-        return there / name
-    listed = did_you_mean(name, known) if known else f"; {there} holds no checkpoint"
-    raise CheckpointError(f"checkpoint {name!r} not found{listed}; {how_to_get}")
+        available = f"on the volume: {', '.join(names)}" if names else f"the volume has none; {hint}"
+        raise CheckpointError(f"no checkpoint selected: give --checkpoint or set {variable}; {available}")
+    if (root / name).is_dir() and Path(name).name == name:
+        return root / name
+    listed = did_you_mean(name, names) if names else f"; {root} has no checkpoint"
+    raise CheckpointError(f"checkpoint {name!r} not found{listed}; {hint}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -54,12 +54,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not JSON: {explain(path, error)}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a {type(value).__name__}, no object; download the checkpoint again")
+        raise CheckpointError(f"{path} contains a {type(value).__name__}, not an object; download the checkpoint again")
     return value
 
 
 def _expected(path: Path) -> str:
-    """Return what to do about a missing file of a checkpoint, from what its directory holds instead."""
+    """Return the next step for a missing file, from the content of its directory."""
     directory = path.parent
     if path.name == "config.json" and (directory / ADAPTER).is_file():
         base = read_json(directory / ADAPTER).get("base_model_name_or_path") or "its base model"
@@ -79,16 +79,16 @@ def _expected(path: Path) -> str:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Returns the files that hold the weights, sorted. Raises CheckpointError where one is missing."""
+    """Return the files that hold the weights, sorted. Raises CheckpointError where one is missing."""
     if (directory / INDEX).is_file():
         shards = sorted(set(read_json(directory / INDEX).get("weight_map", {}).values()))
         if any("/" in shard or not shard.endswith(".safetensors") for shard in shards):
-            raise CheckpointError(f"{directory / INDEX} names files that are no shards beside it")
+            raise CheckpointError(f"{directory / INDEX} names files that are not shards in its directory")
         missing = [shard for shard in shards if not (directory / shard).is_file()]
         if missing:
             raise CheckpointError(
                 f"{directory} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing)}; "
-                "run the download again, it goes on where it stopped"
+                "run the download again, it resumes"
             )
         return [directory / shard for shard in shards]
     if (directory / SINGLE).is_file():
@@ -100,14 +100,14 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def write_record(directory: Path, repo: str, revision: str, hashes: Mapping[str, str], **more: Any) -> None:
-    """Writes the manifest of a complete folder; `hashes` is file name -> sha256, `more` what its service will ask."""
+    """Write the manifest of a complete directory; `hashes`: sha256 by file name; `more`: for its service."""
     files = {name: {"sha256": hashes[name], "size": (directory / name).stat().st_size} for name in sorted(hashes)}
     record = {"repo": repo, "revision": revision, "sha256": weights_hash(hashes), "files": files}
     (directory / RECORD).write_text(json.dumps(record | more, indent=2) + "\n", encoding="utf-8")
 
 
 def update_record(directory: Path, **more: Any) -> None:
-    """Puts `more` into the manifest, and prints what that changes."""
+    """Add `more` to the manifest and print the changes."""
     record = read_record(directory)
     changed = {name: value for name, value in more.items() if record.get(name) != value}
     for name, value in changed.items():
@@ -117,12 +117,12 @@ def update_record(directory: Path, **more: Any) -> None:
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Returns the manifest, empty where there is none. Raises CheckpointError."""
+    """Return the manifest, empty if it does not exist. Raises CheckpointError."""
     return read_json(directory / RECORD) if (directory / RECORD).is_file() else {}
 
 
 def identity(directory: Path, record: Mapping[str, Any] | None = None) -> Checkpoint:
-    """Returns what a folder holds: from its manifest where the files' sizes still agree, else hashed now."""
+    """Return a checkpoint's identity: from its manifest if the files' sizes match it, else by hashing."""
     record = read_record(directory) if record is None else record
     if changed := changed_files(directory, record):
         raise CheckpointError(
@@ -134,7 +134,7 @@ def identity(directory: Path, record: Mapping[str, Any] | None = None) -> Checkp
 
 
 def changed_files(directory: Path, record: Mapping) -> list[str]:
-    """Returns the recorded files that are missing or have another size."""
+    """Return the files of the manifest that are missing or have another size."""
     return [
         name
         for name, file in record.get("files", {}).items()
@@ -143,13 +143,13 @@ def changed_files(directory: Path, record: Mapping) -> list[str]:
 
 
 def weights_hash(hashes: Mapping[str, str]) -> str:
-    """Returns one sha256 over the names and hashes of all weight files."""
+    """Return one sha256 over the names and hashes of all weight files."""
     lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes) if name.endswith(".safetensors"))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def file_hash(path: Path) -> str:
-    """Returns the sha256 of a file."""
+    """Return the sha256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_CHUNK):

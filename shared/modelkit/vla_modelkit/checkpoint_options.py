@@ -1,4 +1,4 @@
-"""The options of every program that gets a checkpoint onto the volume."""
+"""The options of every program that downloads or creates a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vla_common.options import Options, option
 
 @dataclass(frozen=True)
 class CheckpointOptions(Options):
-    """Which checkpoint, and where it goes."""
+    """The checkpoint and its directory."""
 
     suite: str = option(
         "", "the published checkpoint of this suite; base: of none, where there is one", kind="published suite"
@@ -21,9 +21,9 @@ class CheckpointOptions(Options):
         expected="a repository's owner and name with a slash between",
         metavar="OWNER/NAME",
     )
-    tiny: bool = option(False, "make a small random one instead: no download, answers without sense")
+    tiny: bool = option(False, "create a small random checkpoint instead: no download, meaningless actions")
     name: str = option(
-        "", "its folder under checkpoints/ on the volume", default_help="as published", kind="directory name"
+        "", "its directory under checkpoints/ on the volume", default_help="as published", kind="directory name"
     )
     revision: str = option(
         "",
@@ -31,6 +31,6 @@ class CheckpointOptions(Options):
         default_help='the pinned one, for another repository "main" as it is now',
         group="internal",
     )
-    size: str = option("tiny", "with --tiny: how large", group="internal")
-    seed: int = option(0, "with --tiny: of the random weights", group="internal")
-    force: bool = option(False, "make or download again what is there already", group="internal")
+    size: str = option("tiny", "with --tiny: its size", group="internal")
+    seed: int = option(0, "with --tiny: seed of the random weights", group="internal")
+    force: bool = option(False, "create or download it again if it exists", group="internal")

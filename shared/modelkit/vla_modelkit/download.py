@@ -1,4 +1,4 @@
-"""A published checkpoint from the model hub to a folder: by revision, resumed, checked by sha256.
+"""Download a published checkpoint from the hub: by revision, resumable, checked by sha256.
 
 The hub's address and token are huggingface_hub's own settings ($HF_ENDPOINT, $HF_TOKEN, $HF_HUB_OFFLINE).
 """
@@ -16,8 +16,8 @@ from vla_contract.protocol.tokens import check_token
 from vla_modelkit import pace
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, update_record, write_record
 
-SPARE = 2**30  # bytes that stay free beside the checkpoint
-Check = Callable[[str, Iterable[str]], None]  # (where, names of all its files); raises CheckpointError
+SPARE = 2**30  # bytes to leave free
+Check = Callable[[str, Iterable[str]], None]  # (label, names of all files); raises CheckpointError
 
 
 @dataclass(frozen=True)
@@ -33,45 +33,45 @@ def fetch(
     repo: str,
     revision: str,
     directory: Path,
-    wanted: Sequence[str],
+    patterns: Sequence[str],
     force: bool = False,
-    check: Check = lambda where, names: None,
+    check: Check = lambda label, names: None,
     **more: Any,
 ) -> None:
-    """Downloads what is missing of a repository's revision into `folder` and records it, and `more`.
+    """Download the missing files of a repository's revision into `directory` and write its manifest, with `more`.
 
-    wanted: patterns of the files that are needed. Files that are complete stay; one that was cut off goes on where it
-    stopped. Raises CheckpointError where the hub cannot be reached, has no such revision, or gave bytes that are not
-    what it promised; VolumeError where space is short.
+    patterns: the required files. Complete files are kept, partial ones resumed. Raises CheckpointError if the hub
+    cannot be reached, has no such revision, or sent files with a wrong sha256; VolumeError without space.
     """
     if not force and is_complete(directory, repo, revision):
         print(f"{shown(directory)} is complete already")
         update_record(directory, **more)
         return
-    commit, files = listing(repo, revision, directory, wanted, check)
+    commit, files = listing(repo, revision, directory, patterns, check)
     missing = [file for file in files if not _has(directory, file)]
-    size = sum(one.size for one in missing)
+    size = sum(file.size for file in missing)
     require_space(directory, size + SPARE)
     print(f"{repo} at {commit}: {len(missing)} of {len(files)} files, {size / 1e9:.1f} GB to download", flush=True)
     make_own_directory(directory)
     with pace.announced(directory, size):
-        for one in sorted(missing, key=lambda one: -one.size):  # the pace of small files says nothing
-            _download(repo, commit, one, directory)
+        # largest first: small files say nothing about the bandwidth
+        for file in sorted(missing, key=lambda file: -file.size):
+            _download(repo, commit, file, directory)
     write_record(directory, repo, commit, _checked(files, directory), **more)
 
 
 def is_complete(directory: Path, repo: str, revision: str) -> bool:
-    """Returns whether the folder's record is of this repository and revision, and its files still have their sizes."""
+    """Return whether the manifest is of this repository and revision, and the files have their sizes."""
     record = read_record(directory)
     if record and record.get("repo") != repo:
-        raise CheckpointError(f"{directory} holds {record.get('repo')}; choose another --name for {repo}")
+        raise CheckpointError(f"{directory} contains {record.get('repo')}; choose another --name for {repo}")
     return bool(record) and revision in ("main", record.get("revision")) and not changed_files(directory, record)
 
 
 def listing(
-    repo: str, revision: str, directory: Path, wanted: Sequence[str], check: Check
+    repo: str, revision: str, directory: Path, patterns: Sequence[str], check: Check
 ) -> tuple[str, list[RemoteFile]]:
-    """Returns (commit, the files that a checkpoint needs). Raises CheckpointError, for another model's listing too."""
+    """Return (commit, required files). Raises CheckpointError, also if the repository is another model's."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
@@ -79,22 +79,22 @@ def listing(
     try:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
     except RepositoryNotFoundError as error:
-        raise CheckpointError(f"the hub has no repository {repo!r}, or it asks for a token ($HF_TOKEN)") from error
+        raise CheckpointError(f"the hub has no repository {repo!r}, or it requires a token ($HF_TOKEN)") from error
     except HfHubHTTPError as error:
         raise CheckpointError(f"the hub refused {repo} at {revision}: {_line(error)}") from error
     except (OSError, OfflineModeIsEnabled) as error:
         raise CheckpointError(
-            f"{repo} cannot be downloaded, the hub cannot be reached for {revision}: {_line(error)}; on a machine "
-            f"without network copy {directory} from one that has it, or make a checkpoint with --tiny"
+            f"{repo} cannot be downloaded, the hub cannot be reached for {revision}: {_line(error)}; without "
+            f"network, copy {directory} from another machine or create a checkpoint with --tiny"
         ) from error
-    check(f"{repo} at {revision}", (one.rfilename for one in info.siblings or []))
+    check(f"{repo} at {revision}", (sibling.rfilename for sibling in info.siblings or []))
     files = [
-        RemoteFile(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else None)
-        for one in info.siblings or []
-        if any(_matches(one.rfilename, pattern) for pattern in wanted)
+        RemoteFile(sibling.rfilename, sibling.size or 0, sibling.lfs.sha256 if sibling.lfs else None)
+        for sibling in info.siblings or []
+        if any(_matches(sibling.rfilename, pattern) for pattern in patterns)
     ]
     if not any(file.name.endswith(".safetensors") for file in files):
-        raise CheckpointError(f"{repo} at {revision} holds no *.safetensors; expected a checkpoint")
+        raise CheckpointError(f"{repo} at {revision} has no *.safetensors; expected a checkpoint")
     return str(info.sha), files
 
 
@@ -115,8 +115,7 @@ def _download(repo: str, commit: str, file: RemoteFile, directory: Path) -> None
         hf_hub_download(repo, file.name, revision=commit, local_dir=directory)
     except (HfHubHTTPError, OSError) as error:
         raise CheckpointError(
-            f"{file.name} of {repo} was not downloaded: {_line(error)}; run the command again, it goes on where it "
-            "stopped"
+            f"{file.name} of {repo} was not downloaded: {_line(error)}; run the command again, it resumes"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Can flash-attn run here? torch is imported when that is asked, not before."""
+"""Check whether flash-attn can run. Imports torch only when called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def flash_obstacle(device: torch.device | str, dtype: torch.dtype | None = None) -> str | None:
-    """Returns why flash-attn cannot run on `device` with numbers of `dtype` (None: of 16 bits), None where it can."""
+    """Return why flash-attn cannot run on `device` in `dtype` (None: 16 bits), None if it can."""
     if not str(device).startswith("cuda"):
         return f"flash-attn needs a GPU, the device is {device}"
     if dtype is not None and dtype.itemsize != 2:

@@ -1,4 +1,4 @@
-"""The program that gets a checkpoint onto the volume: its flags, random checkpoints, and who the files belong to."""
+"""The program that downloads or creates a checkpoint: flags, random checkpoints, and owners of files."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 from vla_modelkit.checkpoint_options import CheckpointOptions
 
-RANDOM = "random-"  # what a made-up checkpoint's manifest has before its size, instead of a repository
+RANDOM = "random-"  # prefix of `repo` in a random checkpoint's manifest, before its size
 
 
 @dataclass(frozen=True)
 class GetCheckpoint(CheckpointOptions):
-    """The options that every model's program has, and what is published of that model."""
+    """The options of every model's program, and the model's published checkpoints."""
 
     MODEL: ClassVar[str]  # its service
-    LICENCE: ClassVar[str]  # of the published weights, as their authors state it; printed before a download
+    LICENCE: ClassVar[str]  # of the published weights; printed before a download
     PUBLISHED: ClassVar[Mapping[str, tuple[str, str]]]  # suite -> (repository, commit)
-    TINY_SUITES: ClassVar[Sequence[str]] = ()  # what --suite may be with --tiny
+    TINY_SUITES: ClassVar[Sequence[str]] = ()  # choices of --suite with --tiny
 
     def __post_init__(self):
         if not self.tiny and bool(self.suite) == bool(self.repo):
-            raise ValueError("no checkpoint chosen: give --suite SUITE for a published one, or --tiny for a random one")
-        known = self.TINY_SUITES if self.tiny else self.PUBLISHED
-        if self.suite and self.suite not in known:
-            said = did_you_mean(self.suite, known) if known else "; --tiny takes none"
-            raise ValueError(f"suite {self.suite!r} not found{said}")
+            raise ValueError("no checkpoint selected: give --suite SUITE, or --tiny for a random one")
+        suites = self.TINY_SUITES if self.tiny else self.PUBLISHED
+        if self.suite and self.suite not in suites:
+            hint = did_you_mean(self.suite, suites) if suites else "; --tiny takes none"
+            raise ValueError(f"suite {self.suite!r} not found{hint}")
         if self.name and (Path(self.name).name != self.name or self.name.startswith(".")):
-            raise ValueError(f"--name {self.name!r} is not a folder name")
+            raise ValueError(f"--name {self.name!r} is not a directory name")
 
     def pinned(self) -> tuple[str, str]:
-        """Returns (repository, revision): a suite's published checkpoint, or another repository's."""
+        """Return (repository, revision): a suite's published checkpoint, or another repository's."""
         repo, pinned = self.PUBLISHED[self.suite] if self.suite else (self.repo, "main")
         pinned = dict(self.PUBLISHED.values()).get(repo, pinned)
         return repo, self.revision or pinned
 
     def directory(self, volume: Volume) -> Path:
-        """Returns where the checkpoint belongs. Raises CheckpointError where a random one would replace another.
+        """Return the checkpoint's directory. Raises CheckpointError if a random one would replace another.
 
-        What lies under a random checkpoint's usual name without a record is one that was interrupted; elsewhere it was
-        put there by hand.
+        A directory without a manifest is an interrupted random checkpoint if it has the default name, else the
+        user's own.
         """
         usual = f"{self.MODEL}-{self.size}" if self.tiny else self.pinned()[0].rpartition("/")[2]
         directory = volume.checkpoints / (self.name or usual)
         by_hand = directory.name != usual and directory.is_dir() and any(directory.iterdir())
-        there = read_record(directory).get("repo", "another checkpoint" if by_hand else "")
-        if self.tiny and there and not self.force and not is_random(directory):
-            raise CheckpointError(f"{directory} holds {there}; choose another --name for a random checkpoint")
+        existing = read_record(directory).get("repo", "another checkpoint" if by_hand else "")
+        if self.tiny and existing and not self.force and not is_random(directory):
+            raise CheckpointError(f"{directory} contains {existing}; choose another --name for a random checkpoint")
         return directory
 
 
@@ -63,14 +63,14 @@ Settings = TypeVar("Settings", bound=GetCheckpoint)
 
 
 def is_random(directory: Path) -> bool:
-    """Returns whether a folder holds a finished checkpoint that was made up."""
+    """Return whether a directory contains a finished random checkpoint."""
     return str(read_record(directory).get("repo", "")).startswith(RANDOM)
 
 
 def make_random(directory: Path, settings: GetCheckpoint, write: Callable[[Path], object], **more: Any) -> None:
-    """Has `write` fill `folder` with a random checkpoint and records it; a whole one stays, unless forced."""
+    """Let `write` create a random checkpoint and write its manifest; a complete one is kept, unless forced."""
     if is_random(directory) and not settings.force and not changed_files(directory, read_record(directory)):
-        print(f"{shown(directory)} is there already")
+        print(f"{shown(directory)} exists already")
         return
 
     def fill(draft: Path) -> None:
@@ -81,14 +81,14 @@ def make_random(directory: Path, settings: GetCheckpoint, write: Callable[[Path]
 
 
 def record_random(directory: Path, size: str, seed: int, **more: Any) -> None:
-    """Writes the manifest of a folder of made-up weights."""
+    """Write the manifest of a random checkpoint."""
     files = (path for path in sorted(directory.rglob("*")) if path.is_file())
     hashes = {path.relative_to(directory).as_posix(): file_hash(path) for path in files}
     write_record(directory, f"{RANDOM}{size}", f"seed-{seed}", hashes, **more)
 
 
 def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
-    """Gets the checkpoint into its folder and prints how to serve it."""
+    """Download or create the checkpoint and print the command that serves it."""
     endings.run(_main, kind, get)
 
 
@@ -103,7 +103,7 @@ def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None
 
 
 def _give_to_owner(directory: Path) -> None:
-    """Gives files that root made to the folder's owner, so that containers and their users can replace them."""
+    """Give files that root made to the directory's owner, so that containers and their users can replace them."""
     if os.geteuid() == 0:
         owner = directory.stat()
         for path in directory.rglob("*"):

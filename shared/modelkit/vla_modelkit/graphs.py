@@ -1,7 +1,7 @@
-"""Running the same pass again and again: on a GPU as a captured CUDA graph, elsewhere by calling it.
+"""Run the same pass many times: as a captured CUDA graph on a GPU, by calling it elsewhere.
 
-A captured pass costs one launch instead of a thousand. It reads and writes the same memory every time, so each shape
-has buffers of its own, filled before and read after.
+A captured pass costs one launch instead of a thousand. It always reads and writes the same memory, so each shape has
+its own buffers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Pass = Callable[..., tuple[Tensor, ...]]
-_WARM_RUNS = 2  # libraries choose kernels and take workspaces on their first calls, which must not be captured
+_WARM_RUNS = 2  # libraries select kernels and allocate workspaces on first calls, which must not be captured
 
 
 @dataclass
@@ -23,13 +23,13 @@ class Eager:
     name: str = "none"
 
     def run(self, key: Hashable, function: Pass, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Returns the pass's outputs. `key` names the pass and its shapes."""
+        """Return the pass's outputs. `key` names the pass and its shapes."""
         return function(*inputs)
 
 
 @dataclass
 class CudaGraphs:
-    """Captures each pass at its first use and replays it from then on. Outputs live until the next run of that key.
+    """Captures each pass at its first use and replays it afterwards. Outputs are valid until the next run of that key.
 
     All graphs share one memory pool: they never run at the same time.
     """
@@ -41,7 +41,7 @@ class CudaGraphs:
     _pool: object = None
 
     def run(self, key: Hashable, function: Pass, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Returns the pass's outputs."""
+        """Return the pass's outputs."""
         if key not in self._graphs:
             self._graphs[key] = self._capture(function, inputs)
         graph, buffers, outputs = self._graphs[key]

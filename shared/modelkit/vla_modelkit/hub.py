@@ -1,4 +1,4 @@
-"""Whether the hub answers: one probe an hour. With a firewall that drops packets each request waits for minutes."""
+"""Check whether the hub is reachable, once an hour: behind a firewall that drops packets, requests hang for minutes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PROBE_S = 5.0  # for the whole probe, the name's resolution too
-KEPT_S = 3600.0
+PROBE_S = 5.0  # of a probe, including name resolution
+CACHE_S = 3600.0
 
 
-def unreachable(again: bool = False) -> str:
-    """Return why the hub cannot be asked, "" where it answers, with whatever status.
+def unreachable(refresh: bool = False) -> str:
+    """Return why the hub is unreachable, "" if it responds with any status.
 
-    The answer is kept for an hour in hub-answer.json of the hub's folder ($HF_HOME), for all processes. again: probe
-    all the same, for a command that a person types to download.
+    The result is cached for an hour in hub-answer.json in $HF_HOME, for all processes. refresh: ignore the cache, for
+    downloads that a user starts.
     """
     from huggingface_hub import constants
 
@@ -27,9 +27,9 @@ def unreachable(again: bool = False) -> str:
     path = Path(constants.HF_HOME) / "hub-answer.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         answer = json.loads(path.read_text())
-        if not again and answer["endpoint"] == constants.ENDPOINT and 0 <= time.time() - answer["time"] < KEPT_S:
-            kept = f"; asked {round((time.time() - answer['time']) / 60)} min ago: remove {path} to ask again"
-            return f"{answer['error']}{kept}" if answer["error"] else ""
+        if not refresh and answer["endpoint"] == constants.ENDPOINT and 0 <= time.time() - answer["time"] < CACHE_S:
+            age_note = f"; checked {round((time.time() - answer['time']) / 60)} min ago: remove {path} to check again"
+            return f"{answer['error']}{age_note}" if answer["error"] else ""
     error = _probe(constants.ENDPOINT)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,23 +39,23 @@ def unreachable(again: bool = False) -> str:
 
 @contextmanager
 def offline_if_unreachable() -> Iterator[str]:
-    """Yield why the hub cannot be asked; where it cannot, its libraries take what was downloaded, or fail at once."""
+    """Yield why the hub is unreachable, if so; its libraries then use cached files or fail at once."""
     from huggingface_hub import constants
 
-    why = unreachable()
+    reason = unreachable()
     modules = [constants, *(sys.modules[name] for name in ("datasets.config",) if name in sys.modules)]
     before = [module.HF_HUB_OFFLINE for module in modules]
     try:
-        for module in modules if why else ():
+        for module in modules if reason else ():
             module.HF_HUB_OFFLINE = True
-        yield why
+        yield reason
     finally:
         for module, value in zip(modules, before, strict=True):
             module.HF_HUB_OFFLINE = value
 
 
 def _probe(endpoint: str) -> str:
-    """Return why an address does not answer, "" where it does. A thread, since no client bounds a name's resolution."""
+    """Return why an address does not respond, "" if it does. In a thread: name resolution has no timeout."""
     from huggingface_hub.utils import get_session
 
     errors = [f"the hub does not answer ({endpoint} within {PROBE_S:g} s)"]
@@ -64,7 +64,7 @@ def _probe(endpoint: str) -> str:
         try:
             get_session().head(endpoint, timeout=PROBE_S)
             errors.append("")
-        except Exception as error:  # requests' or httpx's, by the version of huggingface_hub
+        except Exception as error:  # of requests or httpx, depending on huggingface_hub
             errors.append(f"the hub does not answer ({str(error).strip()[:160] or type(error).__name__})")
 
     thread = threading.Thread(target=ask, daemon=True)

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before weights are read."""
+"""Free and used memory of a device, checked before weights are loaded."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from pathlib import Path
 
 import torch
 
-ROOM = 600 * 10**6  # bytes beside the weights: activations of one row, libraries' workspaces
+ROOM = 600 * 10**6  # bytes besides the weights: activations of one row, workspaces of libraries
 
 
 def require_memory(needed: int, device: torch.device, hint: str) -> None:
-    """Raises MemoryError with a way out where `needed` bytes of weights will not fit."""
+    """Raise MemoryError with `hint` if `needed` bytes of weights do not fit."""
     free = free_bytes(device)
     if free is not None and needed + ROOM > free:
         raise MemoryError(
-            f"the model takes {(needed + ROOM) / 1e9:.1f} GB and {free / 1e9:.1f} GB are free on {device}; {hint}"
+            f"the model needs {(needed + ROOM) / 1e9:.1f} GB and {free / 1e9:.1f} GB are free on {device}; {hint}"
         )
 
 
-def fitting_batch(asked: int, row: int, device: torch.device) -> int:
-    """Returns the largest batch up to `asked` whose rows of `row` bytes fit beside the weights; on a CPU `asked`."""
+def fitting_batch(requested: int, row: int, device: torch.device) -> int:
+    """Return the largest batch up to `requested` whose rows of `row` bytes fit; on a CPU `requested`."""
     if device.type != "cuda":
-        return asked
-    return max(1, min(asked, (torch.cuda.mem_get_info(device)[0] - ROOM) // row))
+        return requested
+    return max(1, min(requested, (torch.cuda.mem_get_info(device)[0] - ROOM) // row))
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Returns free bytes on a GPU, or available ones of this machine (or container), None where nothing tells."""
+    """Return free bytes of a GPU, or of this machine or container; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [value for value in (_proc_bytes("/proc/meminfo", "MemAvailable"), _left_in_cgroup()) if value is not None]
-    return min(found) if found else None
+    limits = [value for value in (_proc_bytes("/proc/meminfo", "MemAvailable"), _left_in_cgroup()) if value is not None]
+    return min(limits) if limits else None
 
 
 def used_bytes(device: torch.device) -> int:
-    """Returns the most bytes that tensors took on a GPU, or this program's peak resident size.
+    """Return the peak bytes of tensors on a GPU, or this program's peak resident size.
 
-    That is VmHWM of proc(5): getrusage's ru_maxrss begins with what the process that started this one held.
+    The latter is VmHWM of proc(5): getrusage's ru_maxrss includes the parent process's size.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -45,13 +45,13 @@ def used_bytes(device: torch.device) -> int:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Counts a GPU's `used_bytes` from now on."""
+    """Reset the peak that `used_bytes` returns for a GPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def _proc_bytes(file: str, name: str) -> int | None:
-    """Returns bytes of a line `name: N kB` of a file of /proc, None where there is none."""
+    """Return bytes of a line `name: N kB` of a file of /proc, None if it is missing."""
     try:
         lines = Path(file).read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The program of a service around a model: its flags, and what is checked before a port is opened."""
+"""The main program of a model's service: flags, and checks before the port opens."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def main(
     name: str,
     kind: type[Settings],
     prepare: Callable[[Settings], tuple[Callable[[], Policy], Mapping[str, Any]]],
-    others: Collection[str] | None = None,
+    reserved: Collection[str] | None = None,
 ) -> None:
-    """Serves model `name` until it is told to stop; flags have defaults from VLALAB_<NAME>_<FLAG>.
+    """Serve model `name` until a signal stops it; flags have defaults from VLALAB_<NAME>_<FLAG>.
 
-    prepare: settings -> (what loads the policy, options of `serve`), quickly and without torch: what is missing is said
-    before a web server is loaded. others: see `from_environment`. $VLALAB_TOKEN is the token that clients must send.
+    prepare: settings -> (function that loads the policy, options of `serve`), fast and without torch, so that errors
+    appear before the web server is loaded. reserved: see `from_environment`. $VLALAB_TOKEN: the token of clients.
     """
-    endings.run(_main, name, kind, prepare, others)
+    endings.run(_main, name, kind, prepare, reserved)
 
 
-def _main(name: str, kind: type[Settings], prepare: Callable, others: Collection[str] | None) -> None:
-    default = from_environment(kind, f"VLALAB_{name.upper()}_", others=others)
+def _main(name: str, kind: type[Settings], prepare: Callable, reserved: Collection[str] | None) -> None:
+    default = from_environment(kind, f"VLALAB_{name.upper()}_", reserved=reserved)
     settings = tyro.cli(
         kind, prog=f"python -m {getattr(sys.modules['__main__'].__spec__, 'parent', name)}", default=default
     )

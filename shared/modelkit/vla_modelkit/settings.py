@@ -1,4 +1,4 @@
-"""Settings of a program from its variables, whatever their type: what flags then take as their defaults."""
+"""Read a program's settings from environment variables: the defaults of its flags."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from vla_contract.protocol.errors import did_you_mean
 
 Kind = TypeVar("Kind")
-EXPECTED = {int: "a whole number", float: "a number"}
+EXPECTED = {int: "an integer", float: "a number"}
 TRUTH = {"0": False, "1": True, "false": False, "true": True}
 
 
 def from_environment(
-    kind: type[Kind], prefix: str, environ: Mapping[str, str] = os.environ, others: Collection[str] | None = None
+    kind: type[Kind], prefix: str, environ: Mapping[str, str] = os.environ, reserved: Collection[str] | None = None
 ) -> Kind:
-    """Returns settings of dataclass `kind` with what variables `prefix` + FIELD say; empty ones count as unset.
+    """Return settings of dataclass `kind` from the variables `prefix` + FIELD; empty ones count as unset.
 
-    others: names with this prefix that are read elsewhere; where they are given, an unknown one is refused. Raises
-    ValueError naming a variable whose value does not fit.
+    reserved: further names with this prefix, read elsewhere; if not None, unknown variables are errors. Raises
+    ValueError naming a variable with an invalid value.
     """
-    names = {prefix + one.name.upper(): one.name for one in fields(kind)}
-    given = {name: text for name, text in environ.items() if text and name.startswith(prefix)}
-    if others is not None:
-        for name in given.keys() - names.keys() - {prefix + other for other in others}:
+    names = {prefix + setting.name.upper(): setting.name for setting in fields(kind)}
+    variables = {name: text for name, text in environ.items() if text and name.startswith(prefix)}
+    if reserved is not None:
+        for name in variables.keys() - names.keys() - {prefix + other for other in reserved}:
             raise ValueError(f"unknown variable {name}{did_you_mean(name, names)}")
     hints = get_type_hints(kind)
-    given = {name: text for name, text in given.items() if name in names}
-    values = {names[name]: _read(name, text, hints[names[name]]) for name, text in given.items()}
+    variables = {name: text for name, text in variables.items() if name in names}
+    values = {names[name]: _read(name, text, hints[names[name]]) for name, text in variables.items()}
     try:
         return kind(**values)
     except ValueError as error:
-        raise ValueError(f"{error} (set: {', '.join(f'{name}={text}' for name, text in given.items())})") from None
+        raise ValueError(f"{error} (set: {', '.join(f'{name}={text}' for name, text in variables.items())})") from None
 
 
 def _read(name: str, text: str, hint: Any) -> Any:

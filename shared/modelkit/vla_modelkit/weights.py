@@ -1,4 +1,4 @@
-"""Reading tensors by name: from sharded safetensors, lazily, or made up for benchmarks."""
+"""Read tensors by name: lazily from sharded safetensors, or random ones for benchmarks."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from safetensors import SafetensorError, safe_open
 from vla_common.unreadable import explain
 from vla_modelkit.checkpoint import CheckpointError, weight_files
 
-_LEFTOVERS = re.compile(r"rotary_emb\.inv_freq$")  # buffers that older transformers wrote; they are computed
+_LEFTOVERS = re.compile(r"rotary_emb\.inv_freq$")  # buffers written by older transformers; computed here
 
 
 class Source(Protocol):
-    """Where weights come from."""
+    """A source of weights."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Returns name -> shape of every tensor there is."""
+        """Return the shape of every tensor by name."""
 
     def read(self, name: str) -> torch.Tensor:
-        """Returns a tensor as it is stored."""
+        """Return a tensor as it is stored."""
 
 
 class Safetensors:
-    """The *.safetensors files of a checkpoint folder; a tensor is read when it is asked for.
+    """The *.safetensors files of a checkpoint directory; tensors are read on demand.
 
     Raises CheckpointError for a missing, truncated or foreign file.
     """
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self._place: dict[str, str] = {}
+        self._file_names: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._open: dict[str, object] = {}
         for file in (path.name for path in weight_files(directory)):
             handle = self._handle(file)
             for name in handle.keys():  # noqa: SIM118
-                self._place[name] = file
+                self._file_names[name] = file
                 self._shapes[name] = tuple(handle.get_slice(name).get_shape())
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Returns name -> shape."""
+        """Return the shape of every tensor by name."""
         return self._shapes
 
     def read(self, name: str) -> torch.Tensor:
-        """Returns a tensor as it is stored, on the CPU."""
-        return self._handle(self._place[name]).get_tensor(name)
+        """Return a tensor as it is stored, on the CPU."""
+        return self._handle(self._file_names[name]).get_tensor(name)
 
     def _handle(self, file: str):
         if file not in self._open:
@@ -62,18 +62,18 @@ class Safetensors:
 
 
 class MadeUp:
-    """Random weights of given shapes, made on `device` when asked for: for benchmarks of a size nobody has on disk."""
+    """Random weights of the given shapes, created on demand on `device`: for benchmarks without a checkpoint."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device, seed: int = 0):
         self._shapes, self._device = dict(shapes), device
         self._generator, self._seed = torch.Generator(device), seed
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Returns name -> shape."""
+        """Return the shape of every tensor by name."""
         return self._shapes
 
     def read(self, name: str) -> torch.Tensor:
-        """Returns normal numbers whose spread keeps activations in range, the same at every reading; norms are ones."""
+        """Return reproducible normal numbers, scaled to keep activations in range; norms are ones."""
         shape = self._shapes[name]
         if len(shape) == 1:
             norm = "norm" in name and name.endswith("weight")
@@ -84,27 +84,27 @@ class MadeUp:
         return weights.normal_(0.0, spread, generator=self._generator)
 
 
-def check_names(found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:
-    """Raises CheckpointError where the names or shapes of a checkpoint are not those its config asks for."""
-    if missing := sorted(expected.keys() - found.keys()):
+def check_names(shapes: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:
+    """Raise CheckpointError if the names or shapes of a checkpoint do not match its config."""
+    if missing := sorted(expected.keys() - shapes.keys()):
         raise CheckpointError(
             f"the checkpoint lacks {len(missing)} of {len(expected)} tensors: {_some(missing)}; its weights do not "
-            "belong to its config.json, or a weight file is missing"
+            "match its config.json, or a weight file is missing"
         )
-    unexpected = sorted(name for name in found.keys() - expected.keys() if not _LEFTOVERS.search(name))
+    unexpected = sorted(name for name in shapes.keys() - expected.keys() if not _LEFTOVERS.search(name))
     if unexpected:
         raise CheckpointError(
-            f"the checkpoint holds {len(unexpected)} tensors that this model has no place for: {_some(unexpected)}; "
-            "a LoRA adapter has to be merged first"
+            f"the checkpoint has {len(unexpected)} tensors that this model does not use: {_some(unexpected)}; "
+            "merge a LoRA adapter first"
         )
     for name, shape in expected.items():
-        if tuple(found[name]) != tuple(shape):
+        if tuple(shapes[name]) != tuple(shape):
             raise CheckpointError(
-                f"{name} has shape {list(found[name])}; config.json asks for {list(shape)}: they belong to "
+                f"{name} has shape {list(shapes[name])}; config.json requires {list(shape)}: they belong to "
                 "different models"
             )
 
 
-def _some(names: Iterable[str], most: int = 4) -> str:
+def _some(names: Iterable[str], limit: int = 4) -> str:
     names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

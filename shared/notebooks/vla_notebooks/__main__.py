@@ -1,4 +1,4 @@
-"""`python -m vla_notebooks --of libero`: JupyterLab over the volume's notebooks folder, behind a token."""
+"""`python -m vla_notebooks --of libero`: JupyterLab over the volume's notebooks directory, behind a token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vla_contract.server.public import PATHS, page_url
 from vla_notebooks.home import settle
 
 log = logging.getLogger("vla_notebooks")
-NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to show news, also where no news can be had
+NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to show news, also without network
 IDLE_MIN = "VLALAB_NOTEBOOK_IDLE_MIN"  # minutes after which an idle kernel is stopped; 0: never
 UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outside, how many (user_namespaces(7))
 
@@ -31,45 +31,44 @@ UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outsid
 class Server(Serving):
     """JupyterLab, in which the course's notebooks run.
 
-    Files lie in notebooks/ on the volume ($VLALAB_VOLUME); the project's own are copied there where they are missing.
-    The token is $VLALAB_TOKEN, else a random one that the log names with the address: a notebook runs code, so there is
-    always one.
+    Files are in notebooks/ on the volume ($VLALAB_VOLUME); missing notebooks of the project are copied there. A
+    notebook runs code, so a token is always required: $VLALAB_TOKEN, else a random one, printed with the address.
     """
 
-    of: str  # which notebooks: a folder of services/ that has some
-    port: int = 8888  # 0: any free one, named in the log
-    allow_root: bool = False  # run as root, where there is no other user; notebooks then may do anything
+    of: str  # a directory of services/ with notebooks
+    port: int = 8888  # 0: any free port, printed to the log
+    allow_root: bool = False  # allow running as root: notebooks can then do anything
 
 
 def main() -> None:
-    """Serves notebooks until SIGINT or SIGTERM."""
+    """Serve notebooks until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     server = tyro.cli(Server, prog="python -m vla_notebooks")
     check_user(server)
-    given = token_for(server.host)
+    token = token_for(server.host)
     volume = Volume()
     settle(server.of, volume)
     with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as directory:
-        run(server, given, volume.notebooks, Path(directory))
+        run(server, token, volume.notebooks, Path(directory))
 
 
 def check_user(server: Server) -> None:
-    """Raises ValueError where this process is root's, and is not told to be."""
+    """Raise ValueError if this process runs as root without --allow-root."""
     if is_root() and not server.allow_root:
         raise ValueError(
-            "notebooks must not run as root: whoever has the token may then do anything here; start the lab as another "
-            "user, or in Docker, where services run as one"
+            "notebooks must not run as root: anyone with the token could do anything on this machine; start the lab as "
+            "another user, or in Docker"
         )
 
 
 def is_root() -> bool:
-    """Returns whether this process is root outside too. In a rootless engine's container uid 0 is its ordinary user."""
+    """Return whether this process is root on the host. In a rootless container uid 0 is an ordinary user."""
     return os.geteuid() == 0 and any(line.split()[:2] == ["0", "0"] for line in UID_MAP.read_text().splitlines())
 
 
-def run(server: Server, given: str | None, root: Path, private: Path) -> None:
-    """Serves the files of `root`; Jupyter's own settings, sockets and histories lie in `private`. given: the token."""
-    token = given or secrets.token_urlsafe(24)
+def run(server: Server, configured_token: str | None, root: Path, private: Path) -> None:
+    """Serve the files of `root`; Jupyter's settings, sockets and histories are in `private`."""
+    token = configured_token or secrets.token_urlsafe(24)
     os.environ.update(variables(token, private))
     config = private / "settings.json"
     config.write_text(json.dumps(settings(server, root, private)))
@@ -81,15 +80,15 @@ def run(server: Server, given: str | None, root: Path, private: Path) -> None:
     (private / "page_config.json").write_text(json.dumps({"disabledExtensions": {NEWS: True}}))
     from jupyterlab.labapp import LabApp  # reads the variables when it is imported
 
-    where = page(server) or f"http://{address(server.host)}:{server.port}"
-    log.info("notebooks: %s/lab%s  (files in %s)", where, "" if given else f"?token={token}", root)
-    if given:
+    url = page(server) or f"http://{address(server.host)}:{server.port}"
+    log.info("notebooks: %s/lab%s  (files in %s)", url, "" if configured_token else f"?token={token}", root)
+    if configured_token:
         log.info("notebooks: log in with the value of VLALAB_TOKEN")
     LabApp.launch_instance(argv=[f"--config={config}"])
 
 
 def variables(token: str, private: Path) -> dict[str, str]:
-    """Returns the environment Jupyter runs in: the token, off the command line, and no settings of this machine."""
+    """Return Jupyter's environment: the token, not on the command line, and no settings of this machine."""
     directories = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
     return {
         "JUPYTER_TOKEN": token,
@@ -101,10 +100,9 @@ def variables(token: str, private: Path) -> dict[str, str]:
 
 
 def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
-    """Returns Jupyter's configuration. Nothing in it asks the internet: no news, no updates, no extension catalogue.
+    """Return Jupyter's configuration. It disables all requests to the internet: news, updates, extensions.
 
-    A kernel keeps its memory, also a GPU's, after its tab is closed: one that has been idle for long is stopped, never
-    one that computes.
+    A kernel keeps its memory, also a GPU's, after its tab is closed: idle kernels are stopped, busy ones never.
     """
     idle_s = 60 * idle_minutes()
     public = urlsplit(page(server))
@@ -119,16 +117,16 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
         "ServerApp": {
             "ip": server.host,
             "port": server.port,
-            "port_retries": 0,  # another port would be one that nobody published
+            "port_retries": 0,  # another port would not be published
             "open_browser": False,
             "root_dir": str(root),
-            "allow_root": True,  # check_user has decided, and knows namespaces
-            "answer_yes": True,  # an interrupt ends it at once
+            "allow_root": True,  # checked by check_user, which knows namespaces
+            "answer_yes": True,  # an interrupt stops it without a question
             "kernel_websocket_connection_class": "vla_notebooks.connection.Connection",
             "jpserver_extensions": extensions,
             "base_url": f"{public.path}/",
             "allow_remote_access": bool(open_addresses(server.host)),  # else it checks Host
-            # The second and third are names of its container: the site asks for its state by them.
+            # The second and third are names of its container, which the site uses.
             "local_hostnames": [
                 "localhost",
                 server.of,
@@ -137,7 +135,7 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
                 public.hostname or "",
             ],
         },
-        "IdentityProvider": {"secure_cookie": True} if public.netloc else {},  # the proxy has the TLS
+        "IdentityProvider": {"secure_cookie": True} if public.netloc else {},  # the proxy terminates TLS
         "FileContentsManager": {"preferred_dir": server.of},  # the file browser opens there
         "LabApp": {
             "app_settings_dir": str(private),  # page_config.json is there
@@ -149,12 +147,12 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
 
 
 def page(server: Server) -> str:
-    """Returns the public address of these notebooks, "" without one."""
+    """Return the public URL of these notebooks, "" without one."""
     return page_url(server.of if server.of in PATHS else f"{server.of}_notebook")
 
 
 def idle_minutes() -> float:
-    """Returns after how many idle minutes a kernel is stopped. Raises ValueError for a value that is no number >= 0."""
+    """Return the idle minutes after which a kernel is stopped. Raises ValueError for anything but a number >= 0."""
     text = os.environ.get(IDLE_MIN) or "120"
     try:
         minutes = float(text)
@@ -166,7 +164,7 @@ def idle_minutes() -> float:
 
 
 def address(host: str) -> str:
-    """Returns the name to reach it under: where compose.yaml publishes the port, else the address it listens on."""
+    """Return the host name to open: where compose.yaml publishes the port, else the address it listens on."""
     bind = os.environ.get(BIND) or host
     bind = "127.0.0.1" if bind in ("0.0.0.0", "::") else bind
     return f"[{bind}]" if ":" in bind else bind

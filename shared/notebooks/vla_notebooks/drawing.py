@@ -1,7 +1,7 @@
-"""Drawings as HTML: lines between words, bars, pictures with captions, films.
+"""Drawings as HTML: lines between words, bars, images with captions, animations.
 
-Text takes JupyterLab's own colour, so that a drawing is read in its light and in its dark theme; every drawing shrinks
-to the width it is given, and pictures that stand beside each other go below each other where there is little of it.
+Text has JupyterLab's own colour, for its light and dark theme. Drawings scale to the available width, and images in a
+row wrap.
 """
 
 from __future__ import annotations
@@ -14,51 +14,52 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-COLOURS = ("#3b82f6", "#e5484d", "#2ca37a", "#c77d0a", "#8b5cf6", "#0e9aa7", "#d6409f", "#7a8288")  # on black and white
+# readable on black and on white
+COLOURS = ("#3b82f6", "#e5484d", "#2ca37a", "#c77d0a", "#8b5cf6", "#0e9aa7", "#d6409f", "#7a8288")
 INK = "color:var(--jp-content-font-color1,currentColor);font-family:var(--jp-content-font-family);line-height:1.3"
 
 
 def svg(width: int, height: int, parts: Sequence[str], label: str) -> str:
-    """Returns a drawing of that many pixels at most. label: what a screen reader says."""
+    """Return an SVG with a maximum width. label: for screen readers."""
     size = f'viewBox="0 0 {width} {height}" style="{INK};width:100%;max-width:{width}px;height:auto"'
     return (
         f'<svg {size} fill="currentColor" font-size="13" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )
 
 
-def text(x: float, y: float, words: object, anchor: str = "start", bold: bool = False) -> str:
-    """Returns words whose middle is at height y; anchor: start, middle or end, where x is of them."""
+def text(x: float, y: float, content: object, anchor: str = "start", bold: bool = False) -> str:
+    """Return text centred vertically at y. anchor: the part of it at x: start, middle or end."""
     weight = ' font-weight="bold"' if bold else ""
     middle = f'dominant-baseline="central" text-anchor="{anchor}"{weight}'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {middle}>{escape(str(words))}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {middle}>{escape(str(content))}</text>'
 
 
 def line(start: tuple[float, float], end: tuple[float, float], colour: str, width: float, opacity: float = 1.0) -> str:
-    """Returns a straight line."""
+    """Return a straight line."""
     ends = f'x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}"'
     return f'<line {ends} stroke="{colour}" stroke-width="{width:g}" stroke-opacity="{opacity:.3f}"/>'
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0) -> str:
-    """Returns a filled rectangle."""
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{height:.1f}"'
-    return f'<rect {place} fill="{colour}" fill-opacity="{opacity:.3f}" rx="2"/>'
+    """Return a filled rectangle."""
+    geometry = f'x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{height:.1f}"'
+    return f'<rect {geometry} fill="{colour}" fill-opacity="{opacity:.3f}" rx="2"/>'
 
 
-def shortened(word: str, most: int = 12) -> str:
-    """Returns a word, cut where it is longer than `most` letters."""
-    return word if len(word) <= most else word[: most - 1] + "…"
+def shortened(word: str, limit: int = 12) -> str:
+    """Return a word, truncated to `limit` letters."""
+    return word if len(word) <= limit else word[: limit - 1] + "…"
 
 
-# --- whole drawings -----------------------------------------------------------------------------------------
+# --- drawings -----------------------------------------------------------------------------------------------
 
 
 def lines_between(
     weights: np.ndarray, left: Sequence[str], right: Sequence[str], colours: Sequence[str], label: str
 ) -> str:
-    """Returns words in two columns, and a line from a left one to each right one that it looks at.
+    """Return words in two columns with lines from the left to the right ones they attend to.
 
-    weights: float [heads, left, right] from 0 to 1: how strong a line is. colours: one for each head.
+    weights: float [heads, left, right] from 0 to 1, the opacity of a line. colours: one per head.
     """
     step, width = 24, 360
     height = step * max(len(left), len(right)) + 8
@@ -73,12 +74,12 @@ def lines_between(
     return svg(width, height, parts, label)
 
 
-def bars(rows: Sequence[tuple[str, float]], label: str, chosen: int | None = None) -> str:
-    """Returns a bar for each (word, share from 0 to 1); the chosen one has another colour."""
+def bars(rows: Sequence[tuple[str, float]], label: str, highlighted: int | None = None) -> str:
+    """Return a bar for each (word, share from 0 to 1); the row `highlighted` has another colour."""
     step, width, left = 24, 360, 118
     parts = []
     for at, (word, share) in enumerate(rows):
-        colour = COLOURS[3] if at == chosen else COLOURS[0]
+        colour = COLOURS[3] if at == highlighted else COLOURS[0]
         parts.append(text(left - 6, step * (at + 0.5), shortened(word), "end"))
         parts.append(box(left, step * at + 3, share * (width - left - 60), step - 6, colour))
         parts.append(text(left + share * (width - left - 60) + 6, step * (at + 0.5), f"{100 * share:.1f} %"))
@@ -86,26 +87,26 @@ def bars(rows: Sequence[tuple[str, float]], label: str, chosen: int | None = Non
 
 
 def picture(pixels: np.ndarray, caption: str, widest: int = 160) -> str:
-    """Returns uint8 pixels [h, w, 3] with words underneath, every pixel a square."""
+    """Return an image, uint8 [h, w, 3], with a caption; pixels stay sharp."""
     data = base64.b64encode(_encoded(pixels)).decode()
     style = "width:100%;image-rendering:pixelated;display:block"
     image = f'<img alt="{escape(caption)}" style="{style}" src="data:image/png;base64,{data}">'
-    words = f"<figcaption>{escape(caption)}</figcaption>"
-    return f'<figure style="margin:0;flex:1 1 72px;max-width:{widest}px">{image}{words}</figure>'
+    figcaption = f"<figcaption>{escape(caption)}</figcaption>"
+    return f'<figure style="margin:0;flex:1 1 72px;max-width:{widest}px">{image}{figcaption}</figure>'
 
 
 def side_by_side(parts: Sequence[str]) -> str:
-    """Returns drawings in a row, in several rows where there is no room."""
+    """Return drawings in a row that wraps."""
     return f'<div style="{INK};display:flex;flex-wrap:wrap;gap:8px;font-size:13px">{"".join(parts)}</div>'
 
 
 def titled(title: str, drawing: str) -> str:
-    """Returns a drawing with a line of words above it."""
+    """Return a drawing with a title."""
     return f'<div style="{INK};font-size:13px;margin:4px 0">{escape(title)}</div>{drawing}'
 
 
 def legend(names: Sequence[str], colours: Sequence[str]) -> str:
-    """Returns each name behind a square of its colour."""
+    """Return the names, each with a square of its colour."""
     square = "display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.3em;background:"
     named = zip(names, colours, strict=True)
     items = "".join(f'<span><i style="{square}{colour}"></i>{escape(name)}</span>' for name, colour in named)
@@ -113,7 +114,7 @@ def legend(names: Sequence[str], colours: Sequence[str]) -> str:
 
 
 def film(frames: Sequence[np.ndarray], frame_ms: int = 100, scale: int = 1) -> bytes:
-    """Returns uint8 frames [h, w, 3] as a GIF that repeats; its last frame stays for a second."""
+    """Return uint8 frames [h, w, 3] as a looping GIF whose last frame lasts a second."""
     size = (frames[0].shape[1] * scale, frames[0].shape[0] * scale)
     images = [Image.fromarray(frame).resize(size, Image.Resampling.NEAREST) for frame in frames]
     durations = [frame_ms] * (len(images) - 1) + [1000]

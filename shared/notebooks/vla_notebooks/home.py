@@ -1,7 +1,7 @@
-"""A student's home on the volume: copies of the project's notebooks, which nothing writes over.
+"""A student's directory on the volume: copies of the project's notebooks, which are never overwritten.
 
-python -m vla_notebooks.home libero            copies what is not there yet
-python -m vla_notebooks.home libero --fresh    all of them anew; what was changed stays as NAME.before-N.ipynb
+python -m vla_notebooks.home libero            copy the missing ones
+python -m vla_notebooks.home libero --fresh    copy all; changed ones are kept as NAME.before-N.ipynb
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ SERVICES = Path(__file__).resolve().parents[3] / "services"
 class Home:
     """Copies an environment's notebooks into notebooks/ENVIRONMENT on the volume."""
 
-    of: Annotated[str, tyro.conf.Positional]  # which notebooks: a folder of services/ that has some
-    fresh: bool = False  # copies of all of them; those that were changed stay beside
+    of: Annotated[str, tyro.conf.Positional]  # a directory of services/ with notebooks
+    fresh: bool = False  # copy all; changed ones are kept as NAME.before-N.ipynb
 
 
 def shipped(of: str) -> list[Path]:
-    """Returns the project's notebooks of a service folder, in order. Raises ValueError where it has none."""
-    found = sorted(SERVICES.glob(f"{of}/notebooks/*.ipynb"))
-    if not found:
-        known = sorted({path.parents[1].name for path in SERVICES.glob("*/notebooks/*.ipynb")})
-        raise ValueError(f"there are no notebooks of '{of}'; known: {', '.join(known)}")
-    return found
+    """Return the project's notebooks of a service directory, in order. Raises ValueError if it has none."""
+    notebooks = sorted(SERVICES.glob(f"{of}/notebooks/*.ipynb"))
+    if not notebooks:
+        names = sorted({path.parents[1].name for path in SERVICES.glob("*/notebooks/*.ipynb")})
+        raise ValueError(f"no notebooks for '{of}'; choose one of {', '.join(names)}")
+    return notebooks
 
 
 def settle(of: str, volume: Volume, fresh: bool = False) -> list[Path]:
-    """Returns the copies that this made in notebooks/`of`: of what was not there; with `fresh` of what is not equal."""
+    """Copy missing notebooks, with `fresh` also changed ones, to notebooks/`of`; return the copies."""
     directory = volume.path("notebooks") / of
     pairs = [(source.read_bytes(), directory / source.name) for source in shipped(of)]
     make_directory(directory)
     made = []
     for content, target in pairs:
-        there = os.path.lexists(target)
-        if there and not (fresh and not (target.is_file() and target.read_bytes() == content)):
+        exists = os.path.lexists(target)
+        if exists and not (fresh and not (target.is_file() and target.read_bytes() == content)):
             continue
-        if there:
+        if exists:
             target.rename(_free_name(target))
-        _write_whole(target, content)
+        _write_atomically(target, content)
         made.append(target)
     return made
 
@@ -60,8 +60,8 @@ def _free_name(path: Path) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def _write_whole(target: Path, content: bytes) -> None:
-    descriptor, draft = tempfile.mkstemp(prefix=".", dir=target.parent)  # a name that nobody can have put a link at
+def _write_atomically(target: Path, content: bytes) -> None:
+    descriptor, draft = tempfile.mkstemp(prefix=".", dir=target.parent)  # a name at which no link can exist
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -73,7 +73,7 @@ def _write_whole(target: Path, content: bytes) -> None:
 
 
 def main() -> None:
-    """Copies, and says what and where."""
+    """Copy the notebooks and print their names."""
     home = tyro.cli(Home, description=__doc__)
     made = settle(home.of, Volume(), home.fresh)
     directory = shown(Volume().path("notebooks") / home.of)

@@ -1,4 +1,4 @@
-"""What every kernel of the lab's notebooks loads when it starts, as an extension of IPython."""
+"""An IPython extension that every kernel of the lab loads at its start."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-FIRST_TO_KILL = "500"  # of 1000: where memory runs out, kernels go before the server that holds everybody's notebooks
+FIRST_TO_KILL = "500"  # of 1000: out of memory, kernels are killed before the notebook server
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 def load_ipython_extension(shell: object) -> None:
-    """Offer this kernel to the OOM killer first, and let matplotlib write Hangul."""
-    if int(OOM_SCORE.read_text()) < int(FIRST_TO_KILL):  # less needs privileges
+    """Make this kernel the OOM killer's first choice, and add a Hangul font to matplotlib."""
+    if int(OOM_SCORE.read_text()) < int(FIRST_TO_KILL):  # lowering it needs privileges
         OOM_SCORE.write_text(FIRST_TO_KILL)
     sys.meta_path.insert(0, HangulFont())
 

@@ -1,4 +1,4 @@
-"""Viewers as a page: one HTML file that any browser opens, without a kernel, a server or anything from elsewhere."""
+"""Viewers as one self-contained HTML page, without a kernel or a server."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ for (const one of document.querySelectorAll('section')) {
 
 
 def page(title: str, viewers: Mapping[str, tuple[VBox, Mapping[str, Sequence[Any]]]]) -> str:
-    """Returns an HTML page with these viewers under their headings, each drawn for all values of its controls.
+    """Return an HTML page with these viewers under their headings, rendered for all values of their controls.
 
-    viewers: heading -> what `viewer` returned, and for controls with too many values those that the page has.
+    viewers: heading -> (a viewer, the values to render for controls with too many).
     """
-    sections = "".join(_section(heading, *given) for heading, given in viewers.items())
+    sections = "".join(_section(heading, *parts) for heading, parts in viewers.items())
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     body = f"<h1>{escape(title)}</h1>{sections}<script>{SCRIPT}</script>"
     return f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>\n'
@@ -46,30 +46,30 @@ def _section(heading: str, box: VBox, only: Mapping[str, Sequence[Any]]) -> str:
     *controls, screen = box.children
     values = [dict(_values(control, only.get(control.description))) for control in controls]
     before, drawings = [control.value for control in controls], {}
-    for chosen in itertools.product(*(enumerate(value.values()) for value in values)):
-        for control, (_, value) in zip(controls, chosen, strict=True):
+    for combination in itertools.product(*(enumerate(value.values()) for value in values)):
+        for control, (_, value) in zip(controls, combination, strict=True):
             control.value = value
-        drawings[",".join(str(number) for number, _ in chosen)] = screen.value
+        drawings[",".join(str(number) for number, _ in combination)] = screen.value
     for control, value in zip(controls, before, strict=True):
         control.value = value
-    told = (_control(*given) for given in zip(controls, values, before, strict=True))
+    inputs = (_control(*arguments) for arguments in zip(controls, values, before, strict=True))
     data = json.dumps(drawings, ensure_ascii=False).replace("</", "<\\/")
-    kept = f'<script type="application/json">{data}</script>'
-    return f"<section><h2>{escape(heading)}</h2>{''.join(told)}<div></div>{kept}</section>"
+    embedded = f'<script type="application/json">{data}</script>'
+    return f"<section><h2>{escape(heading)}</h2>{''.join(inputs)}<div></div>{embedded}</section>"
 
 
 def _values(control: DescriptionWidget, only: Sequence[Any] | None) -> list[tuple[str, Any]]:
-    """Returns what a control may be, with what it is called."""
+    """Return (label, value) for each value of a control."""
     if hasattr(control, "options"):
         pairs = zip(control._options_labels, control._options_values, strict=True)
         return [(name, value) for name, value in pairs if only is None or value in only]
-    chosen = only or range(control.min, control.max + 1)
-    return [(f"{value:g}", value) for value in chosen]
+    numbers = only or range(control.min, control.max + 1)
+    return [(f"{value:g}", value) for value in numbers]
 
 
 def _control(control: DescriptionWidget, values: Mapping[str, Any], before: Any) -> str:
     names = list(values)
     start = next((number for number, value in enumerate(values.values()) if value == before), 0)
     slider = f'<input type="range" min="0" max="{len(names) - 1}" value="{start}" '
-    told = f"data-names='{escape(json.dumps(names, ensure_ascii=False), quote=True)}'>"
-    return f"<label>{escape(control.description)} {slider}{told}<output></output></label>"
+    labels = f"data-names='{escape(json.dumps(names, ensure_ascii=False), quote=True)}'>"
+    return f"<label>{escape(control.description)} {slider}{labels}<output></output></label>"

@@ -1,4 +1,4 @@
-"""A server extension: `/api` answers health checks at its usual path, also where all else lies below a public one."""
+"""A server extension: `/api` answers health checks also if the server has a public base path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A viewer: controls, and below them what is drawn for their values."""
+"""A viewer: controls above a drawing of their values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipywidgets.widgets.widget_description import DescriptionWidget
 
 
 def viewer(draw: Callable[..., str], **controls: DescriptionWidget) -> VBox:
-    """Returns the controls above what `draw` returns for their values: HTML, drawn anew at each change."""
+    """Return the controls above the HTML that `draw` returns for their values, updated at each change."""
     screen = HTML()
 
     def update(_: object = None) -> None:

@@ -1,1 +1,1 @@
-"""The client of a policy service. It imports the protocol, and nothing of the server."""
+"""The client of a policy service. It does not import the server."""

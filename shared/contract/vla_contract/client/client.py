@@ -18,10 +18,10 @@ from vla_contract.protocol.messages import decode_chunk, encode_observation
 from vla_contract.protocol.tokens import check_token
 from vla_contract.protocol.types import ActionChunk, Observation
 
-_AGAIN = frozenset({408, 429, 502, 503, 504})  # the server, or what stands before it, asks to come again
-_FINAL = "load-failed"  # a 503 that waiting will not change
-KNOWN_PROTOCOLS = (
-    "Known are policy services of the lab (http://), OpenVLA's and OpenVLA-OFT's /act (act://), openpi's and "
+_RETRYABLE = frozenset({408, 429, 502, 503, 504})  # temporary: of the server or a proxy
+_FINAL = "load-failed"  # a 503 that is permanent
+SUPPORTED_PROTOCOLS = (
+    "Supported: policy services of the lab (http://), OpenVLA's and OpenVLA-OFT's /act (act://), openpi's and "
     "vla-eval's servers (ws://)"
 )
 
@@ -29,13 +29,13 @@ KNOWN_PROTOCOLS = (
 class PolicyClient(AbstractContextManager["PolicyClient"]):
     """Talks to one policy service. Use one per process; safe to share between threads.
 
-    timeout_s    for one attempt, from connecting to the answer's last byte
-    deadline_s   for one call with all its attempts and pauses
+    timeout_s    of one attempt, from connecting to the last byte of the response
+    deadline_s   of one call with all its attempts and pauses
     retries      attempts after the first, for 429, 503 and connection errors
 
     Raises PolicyUnavailable (an infrastructure fault; SessionLost is one of them) and PolicyRefused (our
     observation or configuration is wrong). All attempts of a call have one X-Request-Id: a stateful policy answers
-    a repeat from memory instead of stepping twice.
+    a repeat from its cache instead of stepping twice.
     """
 
     def __init__(
@@ -61,40 +61,40 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
         return self._transport.base_url
 
     def info(self) -> PolicyInfo:
-        """Returns what the policy says about itself."""
+        """Return the policy's description."""
         answer = self._call("GET", "/v1/info")
         try:
             return PolicyInfo.from_dict(json.loads(answer.body))
         except (ValueError, TypeError, AttributeError) as error:
-            raise PolicyRefused(f"{self.base_url}/v1/info answered no valid PolicyInfo: {error}") from error
+            raise PolicyRefused(f"{self.base_url}/v1/info returned an invalid PolicyInfo: {error}") from error
 
     def act(self, observation: Observation) -> ActionChunk:
-        """Returns the next actions; `timings_ms["round_trip"]` holds what the whole call took here."""
+        """Return the next actions; `timings_ms["round_trip"]` is the duration of this call."""
         start = time.perf_counter()
         answer = self._call("POST", "/v1/act", encode_observation(observation))
         try:
             chunk = decode_chunk(answer.body)
         except ValueError as error:
-            raise PolicyUnavailable(f"{self.base_url}/v1/act answered no valid action chunk: {error}") from error
-        assert isinstance(chunk.timings_ms, dict)  # as a message is read
+            raise PolicyUnavailable(f"{self.base_url}/v1/act returned an invalid action chunk: {error}") from error
+        assert isinstance(chunk.timings_ms, dict)  # from decode_chunk
         chunk.timings_ms["round_trip"] = (time.perf_counter() - start) * 1e3
         return chunk
 
     def reset(self, session: str) -> None:
-        """Makes the policy forget a session; a session it never knew is fine."""
+        """Make the policy forget a session; unknown sessions are ignored."""
         self._call("POST", "/v1/reset", codec.pack({"session": session}))
 
     def reset_all(self, prefix: str) -> None:
-        """Makes the policy forget all sessions whose names begin so, for example those of a run that ended."""
+        """Make the policy forget all sessions with this prefix, for example those of a finished run."""
         self._call("POST", "/v1/reset", codec.pack({"prefix": prefix}))
 
     def wait_ready(self, timeout_s: float, on_wait: Callable[[float, str], None] | None = None) -> None:
-        """Returns once `/readyz` answers 200; calls `on_wait(seconds waited, reason)` about once a second.
+        """Wait until `/readyz` returns 200; call `on_wait(seconds waited, reason)` about once a second.
 
-        Raises PolicyUnavailable when that takes longer than `timeout_s` or when loading has failed, PolicyRefused when
-        something answers there that is not a policy service.
+        Raises PolicyUnavailable after `timeout_s` or if loading has failed, PolicyRefused if the URL is not of a policy
+        service.
         """
-        deadline, pause_s, told_s = Deadline(timeout_s), 0.05, -1.0
+        deadline, pause_s, reported_s = Deadline(timeout_s), 0.05, -1.0
         while True:
             reason = self._not_ready(min(self.timeout_s, max(deadline.left_s(), 0.1)))
             if reason is None:
@@ -102,14 +102,14 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
             if deadline.left_s() <= 0:
                 raise PolicyUnavailable(f"{self.base_url} is not ready after {timeout_s:g} s: {reason}")
             waited_s = timeout_s - deadline.left_s()
-            if on_wait and waited_s - told_s >= 1.0:
+            if on_wait and waited_s - reported_s >= 1.0:
                 on_wait(waited_s, reason)
-                told_s = waited_s
+                reported_s = waited_s
             time.sleep(min(pause_s, max(deadline.left_s(), 0.0)))
             pause_s = min(1.5 * pause_s, 1.0)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._transport.close()
 
     def __exit__(self, *exc: object) -> None:
@@ -121,14 +121,14 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
             answer = self._transport.request("GET", "/readyz", timeout_s, {})
         except FAULTS as error:
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
-                message = f"{self.base_url} does not speak HTTP: {_reason(error)}. {KNOWN_PROTOCOLS}"
+                message = f"{self.base_url} does not speak HTTP: {_reason(error)}. {SUPPORTED_PROTOCOLS}"
                 raise PolicyRefused(message) from error
             return _reason(error)
         if answer.status == 200:
             return None
         problem = _problem(answer)
-        if 300 <= answer.status < 500 and answer.status not in _AGAIN:
-            detail = problem.get("detail") or f"it is not a policy service of the lab. {KNOWN_PROTOCOLS}"
+        if 300 <= answer.status < 500 and answer.status not in _RETRYABLE:
+            detail = problem.get("detail") or f"it is not a policy service of the lab. {SUPPORTED_PROTOCOLS}"
             message = f"{self.base_url}/readyz answered HTTP {answer.status}: {detail}"
             raise PolicyRefused(message, answer.status, problem)
         if str(problem.get("type", "")).endswith(_FINAL):
@@ -136,14 +136,14 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
         return str(problem.get("detail") or f"HTTP {answer.status}")
 
     def _call(self, method: str, route: str, body: bytes | None = None) -> Response:
-        """Return the answer, of status 200. Raises a fault that stays, or that the last attempt ended with."""
+        """Return the response, of status 200. Raises a permanent fault, or that of the last attempt."""
         deadline, url = Deadline(self.deadline_s), self.base_url + route
         headers = {"X-Request-Id": f"{self._name}-{os.getpid()}-{next(self._count)}", **self._token}
         if body is not None:
             headers["Content-Type"] = codec.MEDIA_TYPE
         for attempt in itertools.count():
             timeout_s, requested_s = min(self.timeout_s, max(deadline.left_s(), 0.001)), None
-            headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # past it the server need not begin
+            headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # the server drops the request afterwards
             try:
                 answer = self._transport.request(method, route, timeout_s, headers, body)
             except FAULTS as error:
@@ -152,7 +152,7 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
                 if answer.status == 200:
                     return answer
                 fault = _fault(url, answer)
-                if answer.status not in _AGAIN or str(fault.problem.get("type", "")).endswith(_FINAL):
+                if answer.status not in _RETRYABLE or str(fault.problem.get("type", "")).endswith(_FINAL):
                     raise fault
                 requested_s = _seconds(fault.problem.get("retry_after_s", answer.headers.get("Retry-After")))
             wait_s = self._rule.wait_s(attempt, requested_s)
@@ -167,7 +167,7 @@ def _fault(url: str, answer: Response) -> PolicyError:
     problem, status = _problem(answer), answer.status
     text = f"{url} answered {status}: {problem.get('detail') or problem.get('title') or answer.reason}"
     text += "; set VLALAB_TOKEN here to the token that the service was started with" if status == 401 else ""
-    kind = PolicyRefused if 300 <= status < 500 and status not in _AGAIN else PolicyUnavailable
+    kind = PolicyRefused if 300 <= status < 500 and status not in _RETRYABLE else PolicyUnavailable
     return (SessionLost if status == 409 else kind)(text, status, problem)
 
 
@@ -182,13 +182,13 @@ def _seconds(value: Any) -> float | None:
     try:
         return min(max(float(value), 0.0), 3600.0)
     except (TypeError, ValueError):
-        return None  # absent, or an HTTP date, which our servers never send
+        return None  # missing, or an HTTP date, which our servers never send
 
 
 def _reason(error: Exception, timeout_s: float = 0.0) -> str:
-    """Return a fault's message: the system's own, without its number, where it has one."""
-    if isinstance(error, TimeoutError) and timeout_s:  # with a number it is the kernel's: nothing acknowledges
-        return "the server's machine does not answer any more" if error.errno else f"no answer within {timeout_s:.3g} s"
+    """Return a fault's message: the system's, without its number, if it has one."""
+    if isinstance(error, TimeoutError) and timeout_s:  # with an errno: the kernel got no acknowledgement
+        return "the server's machine does not respond" if error.errno else f"no answer within {timeout_s:.3g} s"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""HTTP for clients, on the standard library's `http.client`: kept connections, deadlines and the rule of retries."""
+"""HTTP for clients, on the standard library's `http.client`: persistent connections, deadlines and retries."""
 
 import functools
 import http.client
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 KEEP_S = 60.0  # an idle connection older than this is not used again; our servers keep theirs for 120 s
-CONNECT_S = 5.0  # three attempts of the kernel's; a policy that is up answers the first
-PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 10, 5, 3  # a server's machine that answers none of them is gone
+CONNECT_S = 5.0  # three attempts of the kernel; a running service accepts the first
+PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 10, 5, 3  # without a response to any, the server's machine is gone
 MAX_ANSWER = 32 * 2**20  # bytes of a body
-FAULTS = (OSError, http.client.HTTPException)  # whatever can go wrong between client and server
+FAULTS = (OSError, http.client.HTTPException)  # all errors of transport
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ class Transport:
     ) -> Response:
         """Return the server's answer, of any status.
 
-        timeout_s covers all of it, from connecting to the answer's last byte; connecting alone may take CONNECT_S.
-        Raises one of FAULTS. A kept connection that the server has closed since is replaced by a new one at once.
+        timeout_s: from connecting to the last byte of the response; connecting takes at most CONNECT_S. Raises one of
+        FAULTS. An idle connection that the server has closed is replaced.
         """
-        deadline, kept = Deadline(timeout_s), self._pop_kept()
-        if kept is not None:
+        deadline, idle = Deadline(timeout_s), self._pop_idle()
+        if idle is not None:
             try:
-                return self._exchange(kept, deadline, method, route, headers, body)
+                return self._exchange(idle, deadline, method, route, headers, body)
             except (ConnectionError, http.client.BadStatusLine):
-                self.close()  # what happened to one has happened to all
+                self.close()  # the server has probably closed all
         return self._exchange(self._open(deadline), deadline, method, route, headers, body)
 
     def close(self) -> None:
@@ -95,10 +95,10 @@ class Transport:
         while self._idle:
             self._idle.pop()[0].close()
 
-    def _pop_kept(self) -> http.client.HTTPConnection | None:
+    def _pop_idle(self) -> http.client.HTTPConnection | None:
         if self._owner != os.getpid():  # after a fork both processes hold the same sockets
             self._idle, self._owner = deque(), os.getpid()
-        with suppress(IndexError):  # none is left
+        with suppress(IndexError):  # none left
             while True:
                 connection, since = self._idle.pop()  # the one used last: the least likely to be closed
                 if time.monotonic() - since < KEEP_S:
@@ -123,7 +123,7 @@ class Transport:
         try:
             connection.sock.settimeout(_left_s(deadline))
             with suppress(BrokenPipeError, ConnectionResetError):
-                # a server that refuses a body closes early, and may have said why before
+                # a server that rejects a body closes early, maybe after a response
                 connection.request(method, self._path + route, body, headers)
             connection.response_class = functools.partial(_open_response, deadline)  # type: ignore[assignment]
             with connection.getresponse() as answer:
@@ -144,7 +144,7 @@ def _open_response(deadline: Deadline, sock: socket.socket, method: str) -> http
 
 
 class _Reader(io.RawIOBase):
-    """The socket as `HTTPResponse` reads it; each wait ends at the deadline of the whole answer."""
+    """The socket for `HTTPResponse`; every read ends at the deadline of the whole response."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline):
         # `makefile` keeps the socket open where the connection is closed before the body is read: "Connection: close".
@@ -166,9 +166,9 @@ class _Reader(io.RawIOBase):
 
 
 def _read_body(answer: http.client.HTTPResponse) -> bytes:
-    """Return the body. Raises HTTPException where its end is unknown, or it is longer than MAX_ANSWER."""
+    """Return the body. Raises HTTPException if its end is unknown or it is longer than MAX_ANSWER."""
     lengths = answer.headers.get_all("Content-Length", [])
-    # Without a length, a body that was cut off looks whole; with two, nobody knows which is right.
+    # Without a length, a truncated body looks complete; two lengths are ambiguous.
     if len(lengths) + answer.chunked > 1 or (answer.length is None and not answer.chunked):
         raise http.client.IncompleteRead(b"")
     if answer.length is not None and answer.length > MAX_ANSWER:
@@ -183,10 +183,10 @@ def _read_body(answer: http.client.HTTPResponse) -> bytes:
 
 
 def probe(sock: socket.socket) -> None:
-    """Have the kernel test whether the other machine still answers while nothing is sent.
+    """Enable TCP keepalive: the kernel probes the other machine while nothing is sent.
 
-    A container that is killed, or a machine that loses power, closes no connection: a client would wait for its
-    answer as long as for a slow policy.
+    A killed container or a machine without power closes no connection: a client would wait as long as for a slow
+    policy.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_S)
@@ -205,9 +205,11 @@ def _left_s(deadline: Deadline) -> float:
 def _split(text: str) -> SplitResult:
     try:
         url = urlsplit(text)
-        known = url.scheme in ("http", "https") and url.hostname and url.hostname.encode("idna") and url.port != 0
-    except (ValueError, TypeError, AttributeError):  # a port that is not a number, a bad host name, not a text
-        known = False
-    if not known or url.username is not None or url.query or url.fragment or not text.isprintable() or " " in text:
-        raise ValueError(f"policy address {text!r} is no URL of a service; expected for example http://127.0.0.1:8001")
+        is_valid = url.scheme in ("http", "https") and url.hostname and url.hostname.encode("idna") and url.port != 0
+    except (ValueError, TypeError, AttributeError):  # a bad port or host name, or not a text
+        is_valid = False
+    if not is_valid or url.username is not None or url.query or url.fragment or not text.isprintable() or " " in text:
+        raise ValueError(
+            f"policy address {text!r} is not a URL of a service; expected for example http://127.0.0.1:8001"
+        )
     return url

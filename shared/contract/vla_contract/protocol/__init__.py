@@ -1,1 +1,1 @@
-"""What travels between simulator and policy: types, their encoding, what a policy says of itself, errors."""
+"""The messages between simulator and policy: types, encoding, policy descriptions, errors."""

@@ -1,4 +1,4 @@
-"""`POST /act` as existing OpenVLA clients speak it: JSON with arrays in json_numpy's form.
+"""`POST /act` of existing OpenVLA clients: JSON with arrays in json_numpy's form.
 
 Request  {"image": A, "instruction": text[, "unnorm_key": text][, "state": A]}, A = {"__numpy__": base64, "dtype":
 "|u1", "shape": [H, W, 3]}; answer: the chunk's first action, float64 [n], in the same form. Or both doubly encoded:
@@ -28,46 +28,46 @@ _ND = "__numpy__"
 
 
 def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation, Callable[[ActionChunk], bytes]]:
-    """Returns the observation of a body and the function that encodes its answer in the same manner.
+    """Return a body's observation and the function that encodes its response in the same form.
 
-    Raises InvalidObservation where the body is wrong, or the policy needs what such a client cannot send.
+    Raises InvalidObservation if the body is invalid, or if the policy needs what such clients cannot send.
     """
-    refuse_unservable(info)
+    require_servable(info)
     payload = _object(loads(body))
     if "encoded" not in payload:
         return _observation(payload, info, session), encode_action
     if set(payload) != {"encoded"} or not isinstance(payload["encoded"], str):
-        raise InvalidObservation(f"the body holds {_names(payload)}; expected 'encoded' alone, with JSON in a text")
+        raise InvalidObservation(f"the body has {_names(payload)}; expected 'encoded' alone, with JSON in a text")
     inner = _object(loads(payload["encoded"]))
     return _observation(inner, info, session), lambda chunk: json.dumps(encode_action(chunk).decode()).encode()
 
 
 def encode_action(chunk: ActionChunk) -> bytes:
-    """Returns the chunk's first action as json_numpy writes a float64 array [n]."""
+    """Return the chunk's first action as json_numpy writes a float64 array [n]."""
     return json.dumps(to_json(chunk.actions[0].astype("<f8"))).encode()
 
 
 def to_json(array: np.ndarray) -> dict[str, Any]:
-    """Returns an array in json_numpy's form."""
+    """Return an array in json_numpy's form."""
     data = base64.b64encode(np.ascontiguousarray(array)).decode("ascii")
     return {_ND: data, "dtype": array.dtype.str, "shape": list(array.shape)}
 
 
 def loads(text: bytes | str) -> Any:
-    """Returns the JSON value with its arrays, which are read-only. Raises InvalidObservation."""
+    """Return the JSON value with its arrays, which are read-only. Raises InvalidObservation."""
     marks = map(text.count, "[{,") if isinstance(text, str) else map(text.count, (b"[", b"{", b","))
-    if sum(marks) > MAX_CONTAINERS:  # no base64 has them: they are lists, objects, members
-        raise InvalidObservation(f"the body holds more than {MAX_CONTAINERS} lists, objects and members; send arrays")
+    if sum(marks) > MAX_CONTAINERS:  # never in base64: lists, objects and members
+        raise InvalidObservation(f"the body has more than {MAX_CONTAINERS} lists, objects and members; send arrays")
     try:
         return json.loads(text, object_hook=_array_or_dict, parse_constant=_no_constant)
     except InvalidObservation:
         raise
     except (ValueError, RecursionError) as error:
-        raise InvalidObservation(f"the body is no valid JSON: {error}") from error
+        raise InvalidObservation(f"the body is not valid JSON: {error}") from error
 
 
-def refuse_unservable(info: PolicyInfo) -> None:
-    """Raises InvalidObservation for a policy that needs more than a picture and a text."""
+def require_servable(info: PolicyInfo) -> None:
+    """Raise InvalidObservation if the policy needs more than an image and a text."""
     if info.needs_privileged:
         raise InvalidObservation(
             f"policy {info.name!r} needs privileged simulator state, which /act cannot carry; use POST /v1/act"
@@ -124,7 +124,7 @@ def _image(value: Any) -> np.ndarray:
 
 
 def _check_names(payload: dict[str, Any]) -> None:
-    """Others are ignored, as upstream does, but a misspelt key would un-normalise wrongly."""
+    """Raise InvalidObservation for a misspelt unnorm_key; other unknown fields are ignored, as upstream does."""
     if len(payload) > MAX_FIELDS:
         raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
     for name in payload:
@@ -149,21 +149,21 @@ def _array_or_dict(items: dict[str, Any]) -> Any:
 
 
 def _from_base64(text: str) -> bytes:
-    """Returns the bytes. Strict like b64decode(validate=True), which takes three times as long in Python 3.10."""
+    """Return the bytes. Strict like b64decode(validate=True), which takes three times as long in Python 3.10."""
     try:
-        raw = binascii.a2b_base64(text)  # skips what is not of the alphabet …
+        raw = binascii.a2b_base64(text)  # skips other characters …
     except (binascii.Error, ValueError) as error:
-        raise InvalidObservation(f"an array's data is no base64: {error}") from error
-    if len(text) != 4 * -(-len(raw) // 3):  # … and then the text is longer than its bytes need
-        raise InvalidObservation("an array's data is no base64: it holds other characters")
+        raise InvalidObservation(f"an array's data is not base64: {error}") from error
+    if len(text) != 4 * -(-len(raw) // 3):  # … and then the text is longer than necessary
+        raise InvalidObservation("an array's data is not base64: it has other characters")
     return raw
 
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidObservation(f"the body holds a {type(value).__name__}; expected {{'image': …, 'instruction': …}}")
+        raise InvalidObservation(f"the body is a {type(value).__name__}; expected {{'image': …, 'instruction': …}}")
     return value
 
 
 def _no_constant(name: str) -> None:
-    raise InvalidObservation(f"the body holds {name}, which is no JSON number")
+    raise InvalidObservation(f"the body has {name}, which is not a JSON number")

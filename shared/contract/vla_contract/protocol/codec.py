@@ -31,24 +31,24 @@ LIMITS = {
 
 
 def pack(value: Any) -> bytes:
-    """Returns the message of a plain tree. Raises InvalidObservation for what cannot travel.
+    """Encode a plain tree. Raises InvalidObservation for other values.
 
-    bytes and keys that are no text do travel but are refused on arrival: the types let neither in.
+    bytes and keys other than text are encoded, but rejected on arrival.
     """
     try:
         packed: bytes = msgpack.packb(value, default=encode_special, use_bin_type=True)
     except (TypeError, OverflowError, ValueError) as error:
-        check_plain(value)  # names the place, where it can
+        check_plain(value)  # raises with the path, if it can
         raise InvalidObservation(f"this value cannot be sent: {error}") from error
     return packed
 
 
 def unpack(data: bytes, without: str | None = None) -> Any:
-    """Returns the plain tree of a message; arrays in it are read-only views of their bytes.
+    """Decode a message; its arrays are read-only views of the bytes.
 
-    `without` names a member of the outermost map that is passed over: it costs nothing but its bytes. Raises
+    without: a member of the outermost map to skip without decoding. Raises
     InvalidObservation for malformed, oversized or too deeply nested data, unknown dtypes, object dtypes, a shape that
-    does not fit its bytes, extension types and texts that are no UTF-8.
+    does not fit its bytes, extension types and texts that are not UTF-8.
     """
     if len(data) > MAX_BYTES:
         raise InvalidObservation(f"the message has {len(data)} bytes; expected at most {MAX_BYTES}")
@@ -70,28 +70,28 @@ def _is_map(data: bytes) -> bool:
 
 
 def _members(data: bytes, without: str, hooks: dict[str, Callable[..., Any]]) -> dict[str, Any]:
-    """Returns the map that a message is, less one member."""
+    """Decode a message that is a map, without one member."""
     stream = msgpack.Unpacker(max_buffer_size=MAX_BYTES, **hooks, **LIMITS)
     stream.feed(data)
-    found = {}
+    members = {}
     for _ in range(stream.read_map_header()):
         name = stream.unpack()
         if type(name) is not str:
-            raise InvalidObservation("the message has a key that is no text")
+            raise InvalidObservation("the message has a key that is not a text")
         if name == without:
             stream.skip()
         else:
-            found[name] = stream.unpack()
+            members[name] = stream.unpack()
     if stream.tell() != len(data):
         raise InvalidObservation(f"{len(data) - stream.tell()} bytes follow the message's end; expected none")
-    return found
+    return members
 
 
 def encode_special(value: Any) -> Any:
-    """Returns what msgpack packs in the place of an array, a numpy scalar or a mapping of another type."""
+    """Return the msgpack value for an array, a numpy scalar or a mapping."""
     if isinstance(value, np.ndarray):
         name = wire_dtype(value.dtype)
-        flat = np.ascontiguousarray(value, dtype=DTYPES[name])  # a copy only where order or byte order ask for it
+        flat = np.ascontiguousarray(value, dtype=DTYPES[name])  # copies only for another memory or byte order
         return {_ND: [name, value.shape, flat.data if flat.size else b""]}
     if isinstance(value, (np.bool_, np.integer, np.floating)):
         return value.item()
@@ -101,7 +101,7 @@ def encode_special(value: Any) -> Any:
 
 
 class _Count:
-    """Hooks that count containers, so that a small message cannot become a large object."""
+    """Hooks that count containers: a small message must not decode to a large object."""
 
     def __init__(self) -> None:
         self.left, self.values_left = MAX_CONTAINERS, MAX_VALUES
@@ -115,20 +115,20 @@ class _Count:
         if len(items) == 1 and _ND in items:
             return decode_array(items[_ND])
         if not all(type(key) is str for key in items):
-            raise InvalidObservation("the message has a key that is no text")
+            raise InvalidObservation("the message has a key that is not a text")
         return items
 
     def _take(self, items: Sized) -> None:
         self.left -= 1
         self.values_left -= len(items)
         if self.left < 0:
-            raise InvalidObservation(f"the message holds more than {MAX_CONTAINERS} dicts and lists")
+            raise InvalidObservation(f"the message has more than {MAX_CONTAINERS} dicts and lists")
         if self.values_left < 0:
-            raise InvalidObservation(f"the message's dicts and lists hold more than {MAX_VALUES} values; send arrays")
+            raise InvalidObservation(f"the message's dicts and lists have more than {MAX_VALUES} values; send arrays")
 
 
 def decode_array(parts: Any) -> np.ndarray:
-    """Returns the array of [dtype, shape, bytes] as a read-only view of the bytes."""
+    """Return the array of [dtype, shape, bytes] as a read-only view of the bytes."""
     if type(parts) is not list or len(parts) != 3:
         raise InvalidObservation(f"{_ND} is {shorten(parts)}; expected [dtype, shape, bytes]")
     name, shape, raw = parts
@@ -141,13 +141,13 @@ def decode_array(parts: Any) -> np.ndarray:
 
 
 def view(raw: bytes, dtype: np.dtype, shape: Any) -> np.ndarray:
-    """Returns bytes as a read-only array. Raises InvalidObservation unless the shape accounts for all of them."""
+    """Return bytes as a read-only array. Raises InvalidObservation unless the shape accounts for all of them."""
     if type(shape) is not list or len(shape) > MAX_NDIM:
         raise InvalidObservation(f"an array has shape {shorten(shape)}; expected a list of at most {MAX_NDIM} sizes")
     size = dtype.itemsize
     for side in shape:
         if type(side) is not int or not 0 <= side < 2**31:
-            raise InvalidObservation(f"an array has shape {shorten(shape)}; expected whole numbers >= 0")
+            raise InvalidObservation(f"an array has shape {shorten(shape)}; expected integers >= 0")
         size *= side
     if size != len(raw):
         raise InvalidObservation(f"an array of shape {shape} came with {len(raw)} bytes; expected {size}")

@@ -1,4 +1,4 @@
-"""Exceptions that cross module borders, and the did-you-mean that their texts use."""
+"""Exceptions of the package, and suggestions for their messages."""
 
 import difflib
 import reprlib
@@ -7,23 +7,23 @@ from typing import Any
 
 
 class ContractError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of all errors of this package."""
 
 
 class InvalidObservation(ContractError, ValueError):
-    """An observation, a request body or a field of it is not what the contract asks for (HTTP 422)."""
+    """An observation, a request body or a field of it does not match the contract (HTTP 422)."""
 
 
 class UnknownSession(ContractError):
-    """A stateful policy was asked for step > 0 of a session it does not know (HTTP 409)."""
+    """A stateful policy got step > 0 of an unknown session (HTTP 409)."""
 
 
 class PolicyLost(ContractError):
-    """What a policy works with, another process or machine, is gone: its service ends, to be started anew (503)."""
+    """A process or machine that the policy depends on is gone: its service exits and must be restarted (503)."""
 
 
 class PolicyError(ContractError):
-    """What came of a request that got no actions: an answer's status and problem document, where there was one."""
+    """A request got no actions. status, problem: of the response, if there was one."""
 
     def __init__(self, message: str, status: int | None = None, problem: Mapping[str, Any] | None = None):
         super().__init__(message)
@@ -32,19 +32,19 @@ class PolicyError(ContractError):
 
 
 class PolicyUnavailable(PolicyError):
-    """The policy could not answer: refused connection, timeout, 5xx, overload. The episode may be done again."""
+    """The policy could not answer: refused connection, timeout, 5xx, overload. The episode can be retried."""
 
 
 class SessionLost(PolicyUnavailable):
-    """The server has lost this session's state (409, for example after a restart): start the episode again."""
+    """The server lost this session's state (409, for example after a restart): restart the episode."""
 
 
 class PolicyRefused(PolicyError):
-    """The policy understood and refuses (4xx): our observation or configuration is wrong, a repeat cannot help."""
+    """The policy rejected the request (4xx): the observation or configuration is wrong, a retry cannot help."""
 
 
 class _Repr(reprlib.Repr):
-    """Cuts a value before it is written out, at every level."""
+    """Shortens values at every level."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,19 +58,19 @@ _REPR = _Repr()
 
 
 def shorten(value: object, limit: int = 80) -> str:
-    """Return a foreign value for an error's text: at most `limit` characters, however large or nested it is."""
+    """Return an untrusted value for an error message: at most `limit` characters for any size or nesting."""
     text = _REPR.repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` where a known name is close to `name`, whatever its case, else `.`"""
-    names = {one.lower(): one for one in known}
+def nearest(name: object, candidates: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the candidate closest to `name`, ignoring case, or `.` if none is close."""
+    names = {candidate.lower(): candidate for candidate in candidates}
     close = difflib.get_close_matches(str(name)[:200].lower(), names, n=1, cutoff=0.5)
     return f"; did you mean {names[close[0]]!r}?" if close else "."
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Returns what `nearest` finds and all known names: `; did you mean 'x'? Known: a, b`."""
-    names = sorted(known)
+def did_you_mean(name: object, candidates: Iterable[str]) -> str:
+    """Return the suggestion of `nearest` and all candidates: `; did you mean 'x'? Known: a, b`."""
+    names = sorted(candidates)
     return f"{nearest(name, names)} Known: {', '.join(names) or 'none'}"

@@ -1,4 +1,4 @@
-"""What a policy says about itself: `PolicyInfo`, answered by `GET /v1/info` as JSON."""
+"""`PolicyInfo`: a policy's description, returned by `GET /v1/info` as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -10,7 +10,7 @@ from vla_contract.protocol.parts import Part, total
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Which weights: a repository on a model hub or a folder's name, its revision, and the weights' sha256."""
+    """The weights: a repository on a model hub or a directory's name, its revision, and their sha256."""
 
     repo: str
     revision: str
@@ -21,24 +21,24 @@ class Checkpoint:
 class PolicyInfo:
     """Conventions as data, compared by the evaluator before the first episode.
 
-    Raises ValueError naming the field where one does not hold.
+    Raises ValueError naming an invalid field.
     """
 
     name: str
-    action: tuple[Part, ...]  # an action is their numbers one after the other; never empty
-    state: tuple[Part, ...] = ()  # the same of the state it needs; empty: none
+    action: tuple[Part, ...]  # an action is their numbers concatenated; never empty
+    state: tuple[Part, ...] = ()  # of the required state; empty: none
     checkpoint: Checkpoint | None = None
-    quantization: str = "none"  # "none", "bf16", "int4" …: as the weights are held
+    quantization: str = "none"  # of the weights: "none", "bf16", "int4" …
     device: str = "cpu"
-    cameras: tuple[str, ...] = ()  # the pictures it needs, in its order, for example ("agentview",)
-    image_hw: tuple[int, int] | None = None  # the only picture size it takes; None: any
+    cameras: tuple[str, ...] = ()  # required images, in order, for example ("agentview",)
+    image_hw: tuple[int, int] | None = None  # the only accepted image size; None: any
     needs_privileged: bool = False
-    horizon: int = 1  # the most actions in a chunk it returns
-    unnorm_keys: tuple[str, ...] = ()  # empty: none is needed and none is accepted
-    suites: tuple[str, ...] = ()  # the suites the checkpoint was made for; empty: any
+    horizon: int = 1  # maximum actions in a chunk
+    unnorm_keys: tuple[str, ...] = ()  # empty: none is accepted
+    suites: tuple[str, ...] = ()  # suites of the checkpoint; empty: any
     max_batch: int = 1
     stateful: bool = False  # keeps state per session; an unknown session at step > 0 is answered with 409
-    profile: str | None = None  # the evaluation protocol that it was made for; None: it names none
+    profile: str | None = None  # the evaluation protocol it was trained for; None: unspecified
     lock_hash: str | None = None  # sha256 of the requirements.lock it runs from
     details: Mapping[str, str] = field(default_factory=dict)  # for example {"attention": "sdpa"}
 
@@ -81,22 +81,24 @@ class PolicyInfo:
         return total(self.state)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON form that `from_dict` reads."""
+        """Return the JSON form that `from_dict` reads."""
         return {**asdict(self), "details": dict(self.details)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "PolicyInfo":
-        """Returns the info a server sent; fields of a newer server that are unknown here are left out."""
-        known = {name: data[name] for name in (f.name for f in fields(cls)) if name in data}
-        if known.get("checkpoint") is not None:
-            known["checkpoint"] = Checkpoint(**{k: known["checkpoint"].get(k) for k in ("repo", "revision", "sha256")})
-        for name in {"action", "state"} & known.keys():
-            known[name] = tuple(_part(given) for given in known[name])
-        return cls(**known)
+        """Return the info of a server; unknown fields of a newer server are ignored."""
+        values = {name: data[name] for name in (f.name for f in fields(cls)) if name in data}
+        if values.get("checkpoint") is not None:
+            values["checkpoint"] = Checkpoint(
+                **{k: values["checkpoint"].get(k) for k in ("repo", "revision", "sha256")}
+            )
+        for name in {"action", "state"} & values.keys():
+            values[name] = tuple(_part(part) for part in values[name])
+        return cls(**values)
 
 
-def _part(given: Mapping[str, Any]) -> Part:
-    return Part(**{name: given[name] for name in (f.name for f in fields(Part)) if name in given})
+def _part(data: Mapping[str, Any]) -> Part:
+    return Part(**{name: data[name] for name in (f.name for f in fields(Part)) if name in data})
 
 
 def _set_parts(info: PolicyInfo, name: str) -> None:

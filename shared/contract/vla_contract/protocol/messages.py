@@ -19,15 +19,15 @@ _REQUIRED = ("images", "instruction", "session", "step")
 
 
 def encode_observation(observation: Observation) -> bytes:
-    """Returns the body of `POST /v1/act`; fields that are None are left out."""
+    """Return the body of `POST /v1/act`; fields that are None are left out."""
     named = ((name, getattr(observation, name)) for name in _FIELDS)
     return pack({name: value for name, value in named if value is not None})
 
 
 def decode_observation(body: bytes, privileged: bool = True) -> Observation:
-    """Returns the observation of a body, with or without its privileged state, which is else passed over unread.
+    """Return the observation of a body, with or without its privileged state, which is otherwise skipped.
 
-    Raises InvalidObservation for whatever is wrong with it.
+    Raises InvalidObservation.
     """
     fields = _mapping(unpack(body, None if privileged else "privileged"), "an observation")
     for name in fields:
@@ -41,7 +41,7 @@ def decode_observation(body: bytes, privileged: bool = True) -> Observation:
 
 
 def encode_chunk(chunk: ActionChunk, timings_ms: Callable[[], Mapping[str, float]] | None = None) -> bytes:
-    """Returns the answer's body; `timings_ms` is asked after the actions are packed, so it can time that too."""
+    """Return the answer's body; `timings_ms` is called after packing, to include its time."""
     packer = msgpack.Packer(default=encode_special, use_bin_type=True, autoreset=False)
     packer.pack_map_header(2)
     packer.pack("actions")
@@ -53,7 +53,7 @@ def encode_chunk(chunk: ActionChunk, timings_ms: Callable[[], Mapping[str, float
 
 
 def decode_chunk(body: bytes) -> ActionChunk:
-    """Returns the chunk a server sent. Raises ValueError where it is not a valid one."""
+    """Decode a server's chunk. Raises ValueError if it is invalid."""
     fields = _mapping(unpack(body), "an action chunk")
     actions = fields.get("actions")
     if not isinstance(actions, np.ndarray):
@@ -62,29 +62,29 @@ def decode_chunk(body: bytes) -> ActionChunk:
 
 
 def decode_reset(body: bytes) -> tuple[str, bool]:
-    """Returns the session that a body of `POST /v1/reset` names, or the prefix of some, and whether it is a prefix."""
+    """Decode a body of `POST /v1/reset`: (session, False) or (prefix of sessions, True)."""
     fields = _mapping(unpack(body), "a reset")
     name = fields.get("session", fields.get("prefix"))
     if len(fields) != 1 or not isinstance(name, str) or not 0 < len(name) <= MAX_SESSION:
-        found = [name[:80] for name in sorted(fields)[:8]]
+        names = [name[:80] for name in sorted(fields)[:8]]
         raise InvalidObservation(
-            f"the reset holds {found}; expected {{'session': name}} or {{'prefix': its beginning}}"
+            f"the reset has the fields {names}; expected {{'session': name}} or {{'prefix': prefix}}"
         )
     return name, "prefix" in fields
 
 
-def _mapping(tree: Any, what: str) -> dict[str, Any]:
+def _mapping(tree: Any, kind: str) -> dict[str, Any]:
     if not isinstance(tree, dict):
-        raise InvalidObservation(f"the body holds a {type(tree).__name__}; expected a map with the fields of {what}")
+        raise InvalidObservation(f"the body is a {type(tree).__name__}; expected a map with the fields of {kind}")
     return tree
 
 
 def check_needs(observation: Observation, info: PolicyInfo) -> None:
-    """Raise InvalidObservation, or Problem with the known keys, where the policy cannot work with this."""
+    """Raise InvalidObservation, or Problem with the known keys, if the policy cannot use the observation."""
     for camera in info.cameras:
         if camera not in observation.images:
             sent = ", ".join(sorted(observation.images)) or "none"
-            raise InvalidObservation(f"no picture of camera {camera!r} (sent: {sent}); policy {info.name!r} needs it")
+            raise InvalidObservation(f"no image of camera {camera!r} (sent: {sent}); policy {info.name!r} needs it")
         size = observation.images[camera].shape[:2]
         if info.image_hw is not None and size != info.image_hw:
             raise InvalidObservation(

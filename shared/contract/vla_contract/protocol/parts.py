@@ -1,4 +1,4 @@
-"""What the numbers of an action and of a state are, in named parts; and words for what many robots share."""
+"""Named parts of actions and states, and the parts that many robots share."""
 
 import math
 from collections.abc import Iterable
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Part:
-    """Neighbouring numbers of an action or a state vector that mean one thing.
+    """Adjacent numbers of an action or state vector with one meaning.
 
     name        what moves or is measured
     size        how many numbers
     unit        what 1.0 is: "m", "rad", with a factor where it is a share of a step ("0.05 m"), "1" where it has none
     convention  frame, representation and sense
-    low, high   the range in which each number makes sense; None: not known. Nobody clips to it
+    low, high   the valid range of each number; None: unknown. Values are not clipped
 
-    Raises ValueError naming the field where one does not hold.
+    Raises ValueError naming an invalid field.
     """
 
     name: str
@@ -37,17 +37,17 @@ class Part:
             raise ValueError(f"Part.low of {self.name!r} is {self.low}; expected less than high, {self.high}")
 
     def __str__(self) -> str:
-        """Returns it in words, for errors: "gripper [1] (unit 1, 0 closed, 1 open)"."""
+        """Return the part as text, for errors: "gripper [1] (unit 1, 0 closed, 1 open)"."""
         return f"{self.name} [{self.size}] (unit {self.unit}, {self.convention})"
 
 
 def total(parts: Iterable[Part]) -> int:
-    """Returns how many numbers the parts have together."""
+    """Return how many numbers the parts have together."""
     return sum(part.size for part in parts)
 
 
 def in_words(parts: Iterable[Part]) -> str:
-    """Returns the parts' names and sizes: "position delta [3], gripper [1]"."""
+    """Return the parts' names and sizes: "position delta [3], gripper [1]"."""
     return ", ".join(f"{part.name} [{part.size}]" for part in parts)
 
 
@@ -60,16 +60,16 @@ def _set_bound(part: Part, field: str) -> None:
     object.__setattr__(part, field, float(value))
 
 
-# --- words that a policy and a benchmark must spell alike to fit each other ------------------------------------
+# --- parts that a policy and a benchmark must name identically -------------------------------------------------
 
-# An arm's hand as robosuite's OSC_POSE controller moves it, by its default limits; LIBERO's data were recorded so.
+# The action of robosuite's OSC_POSE controller with its default limits, as in LIBERO's data.
 OSC_POSE = (
     Part("position delta", 3, "0.05 m", "base frame", -1, 1),
     Part("rotation delta", 3, "0.5 rad", "axis-angle, base frame", -1, 1),
 )
-GRIPPER_CLOSES = Part("gripper", 1, "1", "-1 open, 1 closed", -1, 1)  # robosuite executes this
+GRIPPER_CLOSES = Part("gripper", 1, "1", "-1 open, 1 closed", -1, 1)  # robosuite's convention
 GRIPPER_OPENS = Part("gripper", 1, "1", "0 closed, 1 open", 0, 1)  # Open X-Embodiment's data, and models of them
-# Where a hand with two fingers is.
+# The pose of a hand with two fingers.
 HAND_STATE = (
     Part("position", 3, "m", "world frame"),
     Part("rotation", 3, "rad", "axis-angle, world frame"),

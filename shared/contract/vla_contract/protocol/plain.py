@@ -1,4 +1,4 @@
-"""Plain trees: what may travel inside `privileged` and, at the bottom, in any message.
+"""Plain trees: the values allowed in `privileged` and in any message.
 
 A plain tree is made of dict (with str keys), list, str, int, float, bool, None, numpy scalars and arrays whose
 dtype is on the allow-list. Nothing else is encoded or accepted, so nothing can run code on being read.
@@ -25,13 +25,13 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def check_plain(value: object, path: str = "value") -> None:
-    """Raises InvalidObservation naming the path of the first thing that is not part of a plain tree."""
+    """Raise InvalidObservation naming the path of the first value that is not allowed."""
     if not _is_plain(value, 0):
         _name_fault(value, path, 0)
 
 
 def wire_dtype(dtype: np.dtype, path: str = "array") -> str:
-    """Returns the little-endian name of an allowed dtype ("<f4"), whatever its byte order in memory."""
+    """Return the little-endian name of an allowed dtype ("<f4"), whatever its byte order in memory."""
     name: str = _NAMES.get(dtype) or dtype.newbyteorder("<").str
     if name not in DTYPES:
         raise InvalidObservation(f"{path} has dtype {dtype}; expected one of {', '.join(DTYPES)}")
@@ -39,7 +39,7 @@ def wire_dtype(dtype: np.dtype, path: str = "array") -> str:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Tells whether `_name_fault` would find nothing. Both ends of the wire ask this at every step: no texts here."""
+    """Return whether a tree is plain. Called at both ends for every step, so it builds no messages."""
     kind = type(value)
     if kind in _COMMON:
         return True

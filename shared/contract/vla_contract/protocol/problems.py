@@ -1,4 +1,4 @@
-"""Errors over HTTP: problem+json (RFC 9457) with what was wrong, what was expected and what to do."""
+"""Errors over HTTP: problem+json (RFC 9457) with the value, the expectation and the next step."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from vla_contract.protocol.errors import ContractError
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:vla-lab:problem:"
 
-# kind -> (status, title): every problem a policy service can answer with
+# kind -> (status, title) of every problem of a policy service
 KINDS = {
     "bad-request": (400, "The request is malformed"),
     "unauthorized": (401, "No or wrong token"),
@@ -37,7 +37,7 @@ KINDS = {
 
 
 class Problem(ContractError):
-    """An error with the HTTP status, headers and body it is answered with.
+    """An error with the HTTP status, headers and body of its response.
 
     detail says value, expectation and next step in a sentence or two; `extra` holds members for programs.
     """
@@ -52,16 +52,16 @@ class Problem(ContractError):
 
     @classmethod
     def retry_after(cls, kind: str, detail: str, seconds: float, **extra: Any) -> "Problem":
-        """Returns a problem that asks to come again: whole seconds in the header, exact ones in the body."""
+        """Return a problem with Retry-After: whole seconds in the header, exact ones in the body."""
         header = {"Retry-After": str(max(1, math.ceil(seconds)))}
         return cls(kind, detail, header, retry_after_s=round(seconds, 3), **extra)
 
     def body(self, request_id: str | None = None) -> dict[str, Any]:
-        """Returns the members of the problem document."""
+        """Return the members of the problem document."""
         members = {"type": TYPE_PREFIX + self.kind, "title": self.title, "status": self.status}
         members |= {"detail": self.detail, **self.extra}
         return members | ({"request_id": request_id} if request_id else {})
 
     def json(self, request_id: str | None = None) -> bytes:
-        """Returns the problem document."""
+        """Return the problem document."""
         return json.dumps(self.body(request_id), allow_nan=False, default=str).encode()

@@ -1,7 +1,7 @@
-"""What clients of `/act` send as a picture, as RGB: in numpy the bits of `Image.fromarray(image).convert("RGB")`.
+"""Convert the images of `/act` clients to RGB, in numpy, with the bits of `Image.fromarray(image).convert("RGB")`.
 
 That is what upstream's service does (openvla, vla-scripts/deploy.py, with Pillow). Where Pillow clips or wraps numbers
-that are no pixels, they are refused here: it would make a black picture of 0.0 to 1.0 without a word.
+that are no pixels, they are refused here: it would make a black image of 0.0 to 1.0 without a word.
 """
 
 import numpy as np
@@ -12,10 +12,10 @@ GREY = frozenset(map(np.dtype, ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4",
 
 
 def to_rgb(image: object) -> object:
-    """Returns uint8 [H, W, 3] of grey [H, W] with values from 0 to 255, grey and alpha [H, W, 2], or RGBA [H, W, 4].
+    """Return uint8 [H, W, 3] of grey [H, W] with values from 0 to 255, grey and alpha [H, W, 2], or RGBA [H, W, 4].
 
     Alpha is dropped, True is white, fractions are cut off. Anything else comes back as it is, for `Observation` to
-    judge. Raises InvalidObservation for a grey picture with other values.
+    judge. Raises InvalidObservation for a grey image with other values.
     """
     if not isinstance(image, np.ndarray):
         return image
@@ -33,7 +33,7 @@ def _threefold(grey: np.ndarray) -> np.ndarray:
 
 
 def _levels(grey: np.ndarray) -> np.ndarray:
-    """Returns uint8 [H, W]."""
+    """Return uint8 [H, W]."""
     if grey.dtype == bool:
         return grey.astype(np.uint8) * np.uint8(255)
     if grey.dtype != np.uint8 and grey.size:
@@ -41,6 +41,6 @@ def _levels(grey: np.ndarray) -> np.ndarray:
         is_share = grey.dtype.kind == "f" and 0 < high <= 1
         if is_share or not (low >= 0 and high <= 255):  # NaN is neither
             raise InvalidObservation(
-                f"image is a grey picture, {grey.dtype} from {low} to {high}; expected values from 0 to 255"
+                f"image is a grey image, {grey.dtype} from {low} to {high}; expected values from 0 to 255"
             )
     return grey.astype(np.float32).astype(np.uint8) if grey.dtype.kind == "f" else grey.astype(np.uint8)

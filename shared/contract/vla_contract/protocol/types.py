@@ -1,6 +1,6 @@
-"""The values that travel: observation, action chunk, and the base of every policy.
+"""Observation, action chunk, and the base class of policies.
 
-All are checked when they are made, so a value of these types can be trusted wherever it turns up.
+Values are checked on creation, so they are valid everywhere.
 """
 
 import math
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 MAX_SIDE = 4096  # pixels
 MAX_INSTRUCTION = 4096  # characters
 MAX_SESSION = 200  # characters
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say it and UTF-8 cannot: no tokenizer and no log takes it
+_SURROGATE = re.compile("[\ud800-\udfff]")  # valid in JSON but not in UTF-8: tokenizers and logs fail on it
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What a policy sees at one step of one episode.
+    """A policy's input at one step of an episode.
 
-    images      camera name -> uint8 [H, W, 3], RGB, row 0 at the top as the policy wants it
-    state       float32 [n] proprioception, the parts of `PolicyInfo.state` one after the other, or None
-    instruction the task in words
+    images      camera name -> uint8 [H, W, 3], RGB, row 0 at the top
+    state       float32 [n] proprioception, the parts of `PolicyInfo.state` concatenated, or None
+    instruction the task as text
     session     names one attempt at one episode; a stateful policy keeps its state under it
-    step        number of actions executed so far in this session; 0 starts the session anew
-    privileged  simulator state (dict, list, str, number, bool, None, ndarray), for policies that ask for it
+    step        number of actions executed so far in this session; 0 restarts the session
+    privileged  simulator state (dict, list, str, number, bool, None, ndarray), for policies that need it
     unnorm_key  which dataset's statistics un-normalise the action, or None for the policy's only one
 
     Raises InvalidObservation (a ValueError) naming the field, its value and what was expected.
@@ -49,7 +49,7 @@ class Observation:
 
     def __post_init__(self) -> None:
         if not isinstance(self.images, Mapping):
-            raise InvalidObservation(f"images is a {_type(self.images)}; expected a mapping of camera name to picture")
+            raise InvalidObservation(f"images is a {_type(self.images)}; expected a mapping of camera name to image")
         for name, image in self.images.items():
             _check_image(name, image)
         if self.state is not None:
@@ -68,11 +68,11 @@ class Observation:
 
 @dataclass(frozen=True, eq=False)
 class ActionChunk:
-    """What a policy answers: the next T actions, first one first.
+    """A policy's output: the next T actions in order.
 
-    actions    float32 [T, n], T >= 1, finite; the n numbers are the parts of `PolicyInfo.action` one after the other,
-               and T is at most its horizon: the server holds both
-    timings_ms where the time went; the server adds decode, queue, infer and encode, the client round_trip
+    actions    float32 [T, n], T >= 1, finite; the n numbers are the parts of `PolicyInfo.action` concatenated, T is at
+               most its horizon; the server checks both
+    timings_ms durations; the server adds decode, queue, infer and encode, the client round_trip
     """
 
     actions: np.ndarray
@@ -88,35 +88,35 @@ class ActionChunk:
 
 
 class Policy(ABC):
-    """What a policy service implements, `info` and `act` at least; the app factory does the rest.
+    """Base class of policies: implement at least `info` and `act`.
 
-    All are called from one thread, the one that loaded the policy, never two at a time.
+    All methods are called from the thread that loaded the policy, one at a time.
     `act` gets 1 … `info().max_batch` observations and returns as many results in the same order. It may put an
-    exception in the place of a chunk: that request alone fails. An InvalidObservation is answered with 422 and
+    exception in the place of a chunk: only that request fails. An InvalidObservation is answered with 422 and
     its text, an UnknownSession with 409, a PolicyLost with 503, everything else with 500. Where `act` itself raises, a
-    stateless policy is asked again one observation at a time. Step 0 starts a session anew.
+    stateless policy is called again with one observation at a time. Step 0 restarts a session.
     """
 
     @abstractmethod
     def info(self) -> "PolicyInfo":
-        """Returns what it needs and answers."""
+        """Return the policy's description."""
 
     @abstractmethod
     def act(self, observations: list[Observation]) -> Sequence["ActionChunk | Exception"]:
-        """Returns a chunk, or what is wrong, for every observation."""
+        """Return a chunk or an exception for every observation."""
 
     def reset(self, session: str) -> None:
-        """Forgets a session."""
+        """Forget a session."""
 
     def example(self) -> Observation | None:
-        """Returns what the first inference is made on; None: black pictures and zeros, as far as `info` allows that."""
+        """Return the input of the first inference; None: black images and zeros, if `info` allows that."""
         return None
 
     def settle(self) -> None:
-        """Called once answers are given: does what the next request needs and this one need not wait for."""
+        """Called after responses are sent: prepare for the next request."""
 
     def counters(self) -> Mapping[str, int]:
-        """Returns event -> how often so far, shown among the metrics."""
+        """Return counts by event, exported as metrics."""
         return {}
 
     def close(self) -> None:
@@ -124,9 +124,9 @@ class Policy(ABC):
 
 
 def check_actions(actions: object, size: int | None = None, horizon: int | None = None) -> None:
-    """Raises ValueError unless `actions` is float32 [T, n], T >= 1, n >= 1, with no NaN or infinity.
+    """Raise ValueError unless `actions` is float32 [T, n], T >= 1, n >= 1, with no NaN or infinity.
 
-    size and horizon, where they are given, are what n must be and what T may be at most.
+    size: the required n; horizon: the maximum T.
     """
     n = "n" if size is None else size
     if not isinstance(actions, np.ndarray) or actions.dtype != np.float32:
@@ -135,7 +135,7 @@ def check_actions(actions: object, size: int | None = None, horizon: int | None 
         raise ValueError(f"actions have shape {list(actions.shape)}; expected [T, {n}] with T >= 1")
     if horizon is not None and actions.shape[0] > horizon:
         raise ValueError(f"actions hold {actions.shape[0]} steps; expected at most the policy's horizon {horizon}")
-    if not math.isfinite(sum(map(sum, actions.tolist()))):  # a tenth of numpy's time for so few numbers
+    if not math.isfinite(sum(map(sum, actions.tolist()))):  # ten times faster than numpy for so few numbers
         row, column = np.argwhere(~np.isfinite(actions))[0]
         raise ValueError(f"actions[{row}, {column}] is {actions[row, column]}; expected finite numbers")
 
@@ -158,14 +158,12 @@ def _check_state(state: object) -> None:
         raise InvalidObservation(f"state[{at}] is {state[at]}; expected finite numbers")
 
 
-def _check_text(what: str, value: object, limit: int) -> None:
+def _check_text(name: str, value: object, limit: int) -> None:
     if not isinstance(value, str) or not 0 < len(value) <= limit:
-        shown = f"{len(value)} characters long" if isinstance(value, str) and value else shorten(value)
-        raise InvalidObservation(f"{what} is {shown}; expected a text of 1 to {limit} characters")
+        received = f"{len(value)} characters long" if isinstance(value, str) and value else shorten(value)
+        raise InvalidObservation(f"{name} is {received}; expected a text of 1 to {limit} characters")
     if not value.isascii() and _SURROGATE.search(value):
-        raise InvalidObservation(
-            f"{what} is {ascii(value)[:80]}, half of a surrogate pair in it; expected Unicode text"
-        )
+        raise InvalidObservation(f"{name} is {ascii(value)[:80]}, with an unpaired surrogate; expected Unicode text")
 
 
 def _type(value: object) -> str:

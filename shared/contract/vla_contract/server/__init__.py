@@ -1,1 +1,1 @@
-"""The HTTP server around a policy. The modules are in the order of the README's walk of a request."""
+"""The HTTP server around a policy. README.md describes the path of a request through its modules."""

@@ -1,4 +1,4 @@
-"""The HTTP face of a policy: `create_app` turns a Policy, or a function that loads one, into a FastAPI application."""
+"""`create_app` turns a Policy, or a function that loads one, into a FastAPI application."""
 
 import functools
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,7 +25,7 @@ from vla_contract.server.metrics import Metrics
 from vla_contract.server.middleware import PROBES, TIMEOUT_S, RequestGuard
 from vla_contract.server.service import DecodeAct, Service
 
-MAX_BODY_BYTES = 16 * 2**20  # two 1080p images and room to spare
+MAX_BODY_BYTES = 16 * 2**20  # two 1080p images and more
 _STATIC = "/docs/static"
 
 

@@ -1,13 +1,13 @@
-"""When clients will ask next: how long it is worth holding a batch back for clients that are expected.
+"""Predict the next request of each client: how long a batch should wait for it.
 
-A client that asks again and again (a worker of an evaluation) takes about equally long between an answer and its next
-request. So it is known when it is due, and when it is late: a worker that resets its simulator keeps nobody waiting.
+A client that sends many requests (a worker of an evaluation) takes about equally long between a response and its next
+request. A late client (a worker that resets its simulator) delays no batch.
 """
 
 from dataclasses import dataclass
 
-RECENT_S = 1.0  # a client without a known pause is expected this long, or three inferences
-LATE = 2.0  # times its usual pause, and SLACK_S: then it is not expected any more
+RECENT_S = 1.0  # wait for a client without a known pause: this long, or three inferences
+LATE = 2.0  # factor of its usual pause, plus SLACK_S: then it is late
 SLACK_S = 0.005
 MAX_CLIENTS = 512  # remembered
 
@@ -21,39 +21,39 @@ class _Client:
 
 
 class Arrivals:
-    """The clients seen lately. Used on the event loop only."""
+    """The recent clients. Used on the event loop only."""
 
     def __init__(self) -> None:
         self._clients: dict[str, _Client] = {}
 
     def asks(self, name: str, now: float) -> None:
-        """Notes that a client's request has come."""
+        """Record a client's request."""
         client = self._clients.pop(name, None) or _Client(now)
         if client.answered:
             pause_s = now - client.since
-            known_s = client.pause_s or pause_s
-            client.pause_s = known_s + 0.3 * (min(pause_s, 2 * known_s) - known_s)  # an episode's end is no habit
+            usual_s = client.pause_s or pause_s
+            client.pause_s = usual_s + 0.3 * (min(pause_s, 2 * usual_s) - usual_s)  # an episode's end is an outlier
         client.since, client.answered, client.waits = now, False, True
-        self._clients[name] = client  # at the end: the first is the one longest unseen
+        self._clients[name] = client  # at the end: the first is the least recent
         while len(self._clients) > MAX_CLIENTS:
             del self._clients[next(iter(self._clients))]
 
     def leaves_queue(self, name: str) -> None:
-        """Notes that a client's request waits no more."""
+        """Record that a client's request left the queue."""
         if name in self._clients:
             self._clients[name].waits = False
 
     def answered(self, name: str, now: float) -> None:
-        """Notes that a client gets its answer now."""
+        """Record a response to a client."""
         if name in self._clients:
             self._clients[name].since, self._clients[name].answered = now, True
 
     def forget(self, name: str) -> None:
-        """Expects a client no more."""
+        """Forget a client."""
         self._clients.pop(name, None)
 
     def due(self, now: float, end: float, infer_s: float) -> float:
-        """Returns until when to wait for others: past `now` where somebody is expected before `end`."""
+        """Return the time until which a batch should wait: after `now` if a client is expected before `end`."""
         return max(
             (self._due(client, now, end, infer_s) for client in self._clients.values() if not client.waits), default=now
         )

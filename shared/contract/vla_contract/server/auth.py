@@ -1,4 +1,4 @@
-"""A service's token: `Authorization: Bearer <token>`, compared in constant time; beyond loopback there must be one."""
+"""A service's token: `Authorization: Bearer <token>`, compared in constant time; required beyond loopback."""
 
 import base64
 import binascii
@@ -11,17 +11,17 @@ from pathlib import Path
 from vla_contract.protocol.tokens import check_token
 from vla_contract.server.public import public_url
 
-# What a page answers with so that a browser asks: any user, and the token as the password.
+# Makes a browser ask for a password, which is the token; any user name.
 ASK_PERSON = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}
-BIND = "VLALAB_BIND"  # where a container's port is published; inside, a service listens on all addresses
-CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # what Docker and Podman put into a container
+BIND = "VLALAB_BIND"  # the address of a container's published port; inside, a service listens on all
+CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # created by Docker and Podman
 
 
 def token_for(host: str) -> str | None:
-    """Returns $VLALAB_TOKEN, None where it is not set.
+    """Return $VLALAB_TOKEN, None where it is not set.
 
-    Raises ValueError for a bad one, for none where `host` or $VLALAB_PUBLIC_URL needs one, and for a bad public
-    address.
+    Raises ValueError for an invalid token, for none if `host` or $VLALAB_PUBLIC_URL requires one, and for an invalid
+    public address.
     """
     public_url()
     token = os.environ.get("VLALAB_TOKEN") or None
@@ -31,33 +31,33 @@ def token_for(host: str) -> str | None:
 
 
 def require_token_beyond_loopback(host: str, token: str | None) -> None:
-    """Raises ValueError where the network reaches a service that listens on `host`, and it asks for no token."""
+    """Raise ValueError if a service that listens on `host` is reachable from the network without a token."""
     open_at = open_addresses(host)
     if open_at and not token:
         alone = f"{BIND}=127.0.0.1" if in_container() else "--host 127.0.0.1"
         raise ValueError(
-            f"{open_at[0]} lets the whole network use this service, and no token protects it: set VLALAB_TOKEN "
-            f"(8 or more characters), or {alone} to serve this machine alone"
+            f"{open_at[0]} makes this service reachable from the network without a token: set VLALAB_TOKEN "
+            f"(8 or more characters), or {alone} to serve only this machine"
         )
 
 
 def open_addresses(host: str) -> list[str]:
-    """Return the addresses at which the network reaches a service that listens on `host`; empty for loopback only.
+    """Return the addresses of a service on `host` that are reachable from the network; empty for loopback.
 
-    In a container $VLALAB_BIND, when set, is the address that counts: compose.yaml publishes ports there. Elsewhere
-    nothing is published, and a variable cannot take back what `host` opens.
+    In a container $VLALAB_BIND, when set, is the relevant address: compose.yaml publishes ports there. Elsewhere
+    nothing is published, and the variable cannot restrict `host`.
     """
     bind = os.environ.get(BIND) or host
     return [address for address in ((bind,) if in_container() else (host, bind)) if not is_loopback(address)]
 
 
 def in_container() -> bool:
-    """Returns whether this process runs in a container of Docker's or Podman's."""
+    """Return whether this process runs in a container of Docker or Podman."""
     return any(mark.exists() for mark in CONTAINER_MARKS)
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine reaches that address: localhost, 127.x.x.x or ::1."""
+    """Return whether an address is reachable from this machine only: localhost, 127.x.x.x or ::1."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -65,7 +65,7 @@ def is_loopback(host: str) -> bool:
 
 
 class TokenCheck:
-    """Tells whether a request carries the token; with no token set, every request does.
+    """Checks the token of requests; without a configured token, all are allowed.
 
     Raises ValueError for a token that cannot travel in a header or is trivially short.
     """
@@ -77,7 +77,7 @@ class TokenCheck:
         self._expected = _digest(token.encode()) if token is not None else b""
 
     def allows(self, authorization: bytes | None) -> bool:
-        """Returns whether the header's value is right; takes as long for a near miss as for a wild guess."""
+        """Return whether the header has the token, in constant time."""
         if not self.required:
             return True
         scheme, _, token = (authorization or b"").partition(b" ")
@@ -85,7 +85,7 @@ class TokenCheck:
 
 
 def bearer(authorization: str) -> bytes:
-    """Returns an Authorization header in the form `TokenCheck` knows; a browser's password counts as the token."""
+    """Return an Authorization header for `TokenCheck`; a browser's password counts as the token."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
         return authorization.encode("latin-1", "replace")

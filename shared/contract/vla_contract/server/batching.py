@@ -10,7 +10,7 @@ from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation
 from vla_contract.server.arrivals import Arrivals
 
-WAIT_SHARE = 0.5  # never wait longer for others than this share of one inference: beyond, two half batches are faster
+WAIT_SHARE = 0.5  # of one inference, the maximum wait: beyond it, two half batches are faster
 
 
 @dataclass(eq=False)
@@ -20,7 +20,7 @@ class Job:
     observation: Observation
     future: "asyncio.Future[Any]"
     client: str
-    expires: float  # time.monotonic() after which nobody waits for the answer
+    expires: float  # time.monotonic() after which the sender has given up
     queued: float = field(default_factory=time.monotonic)
 
 
@@ -84,7 +84,7 @@ class BatchQueue:
             self.arrivals.answered(job.client, time.monotonic())
 
     async def take(self) -> list[Job]:
-        """Return the next batch, waiting for one."""
+        """Wait for the next batch and return it."""
         while not self._jobs:
             await self._wait(None)
         now, limit_s = time.monotonic(), min(self.max_wait_s, WAIT_SHARE * self._infer_s)
@@ -98,7 +98,7 @@ class BatchQueue:
         batch = [self._jobs.popleft() for _ in range(min(self.max_batch, len(self._jobs)))]
         for job in batch:
             self.arrivals.leaves_queue(job.client)
-        return batch or await self.take()  # empty where the senders have disconnected meanwhile
+        return batch or await self.take()  # empty if the senders have disconnected
 
     async def _wait(self, timeout_s: float | None) -> bool:
         """Wait for a change of the queue. Return False where none comes in time."""

@@ -20,8 +20,8 @@ from vla_contract.server.outcomes import Outcome, run_batch, warm_up
 
 log = logging.getLogger("vla_contract")
 LOADING, READY, FAILED, STOPPED = "loading", "ready", "failed", "stopped"
-FAILURES = 10  # requests in a row that the policy failed; a device's own error is enough by itself
-STUCK_S = 120.0  # an inference that takes longer has met a dead device or a deadlock
+FAILURES = 10  # consecutive failed requests; one error of a device is enough
+STUCK_S = 120.0  # longer inferences mean a dead device or a deadlock
 _DEVICE_ERROR = re.compile(  # by names and texts: torch is not in this environment
     r"CUDA error|CUDA driver|cudaError|cuBLAS|cuDNN|cuSOLVER|cuSPARSE|cuFFT|NVRTC|NVML|HIP error|Triton Error \[",
     re.IGNORECASE,
@@ -53,7 +53,7 @@ class Engine:
     stuck_s: float = STUCK_S
     state: str = LOADING
     reason: str = "the policy's weights are being loaded"
-    info: PolicyInfo = field(init=False)  # once it is loaded
+    info: PolicyInfo = field(init=False)  # set when loaded
     policy: Policy = field(init=False)
     _calls: "SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]" = field(default_factory=SimpleQueue)
     _started: float = field(default_factory=time.monotonic)
@@ -90,7 +90,7 @@ class Engine:
         """Return the policy's info; Problem (503) too while one inference has been running for very long."""
         info, since = self.require_ready(), self._busy_since
         if since is not None and (seconds := time.monotonic() - since) > self.stuck_s:
-            detail = f"one inference has been running for {seconds:.0f} s; look at the device and restart"
+            detail = f"one inference has been running for {seconds:.0f} s; check the device and restart the service"
             raise Problem("stuck", detail)
         return info
 
@@ -100,23 +100,23 @@ class Engine:
         self.queue.require_room()
 
     def submit(self, observation: Observation, client: str, timeout_s: float) -> Job:
-        """Return the job; its future becomes the outcome. Raises Problem (429) when the queue is full."""
+        """Queue an observation; the job's future becomes its outcome. Raises Problem (429) when the queue is full."""
         self.require_ready()
         job = Job(observation, self._loop.create_future(), client, time.monotonic() + timeout_s)
         if self.inline:
             if self._answer([job], *_attempt(lambda: self._compute([job]))):
-                self._testing = self._loop.create_task(self._test_again())
+                self._testing = self._loop.create_task(self._check_policy())
         else:
             self.queue.put(job)
         return job
 
     def give_up(self, job: Job) -> None:
-        """Take back a job whose sender has disconnected; one that is being computed continues."""
+        """Cancel a job whose sender has disconnected, unless it is being computed."""
         if self.queue.remove(job):
             _resolve(job.future, error=_expired())
 
     def call(self, function: Callable[[], Any]) -> "asyncio.Future[Any]":
-        """Return a future of what `function` returns on the policy's thread, after what was called before."""
+        """Run a function on the policy's thread, after earlier calls; return a future of its result."""
         future = self._loop.create_future()
         if self.inline and self.state == READY:
             _resolve(future, *_attempt(function))
@@ -125,7 +125,7 @@ class Engine:
         return future
 
     async def reset(self, sessions: list[str]) -> None:
-        """Have the policy forget sessions. Raises Problem (500) where it fails."""
+        """Let the policy forget sessions. Raises Problem (500) if that fails."""
         self.require_ready()
         for session in sessions:
             for job in self.queue.of_session(session):
@@ -143,9 +143,8 @@ class Engine:
             raise Problem("policy-failed", "the policy could not reset the session; see its log") from error
 
     def after_response(self) -> None:
-        """Let the policy prepare for the next request, unless others wait. Called after an answer is sent.
-
-        Not earlier: two threads of one Python would slow each other down, and the answer would wait.
+        """Let the policy prepare for the next request, unless requests are waiting. Called after a response is sent:
+        before, the two threads would compete for the GIL and delay the response.
         """
         is_idle = self._busy_since is None and not len(self.queue) and (self._settling is None or self._settling.done())
         if is_idle and self.state == READY and type(self.policy).settle is not Policy.settle:
@@ -173,8 +172,8 @@ class Engine:
         try:
             await self.call(self._prepare)
         except Exception as error:
-            expected = isinstance(error, ContractError) and not isinstance(error, Problem)  # not a fault of the code
-            text = str(error) if expected else f"{_one_line(error)}; the service's log has the traceback"
+            expected = isinstance(error, ContractError) and not isinstance(error, Problem)  # not a bug
+            text = str(error) if expected else f"{_summarize(error)}; the service's log has the traceback"
             log.error("the policy could not be loaded: %s", error, exc_info=None if expected else error)
             self._fail("load-failed", f"the policy could not be loaded: {text}")
             return
@@ -214,7 +213,7 @@ class Engine:
             error = raised
         self._busy_since = None
         if self._answer(jobs, result, error) and self.state == READY:
-            await self._test_again()
+            await self._check_policy()
 
     def _compute(self, jobs: list[Job]) -> "_Batch":
         start = time.monotonic()
@@ -242,14 +241,14 @@ class Engine:
         is_lost = any(isinstance(cause, PolicyLost) or is_device_error(cause) for cause in causes)
         return is_lost or self._failures >= FAILURES
 
-    async def _test_again(self) -> None:
-        """Do the first inference once more: if that fails too, the fault is not in the requests."""
+    async def _check_policy(self) -> None:
+        """Repeat the first inference: if it fails too, the policy is lost and not the requests invalid."""
         self._failures, self._busy_since = 0, time.monotonic()
         try:
             await self.call(lambda: warm_up(self.policy, self.info))
         except Exception as error:
-            log.exception("the policy does not answer any more; the service ends and is to be started again")
-            reason = f"the policy does not answer any more: {_one_line(error)}; the service ends and starts again"
+            log.exception("the policy does not answer any more; the service exits and must be restarted")
+            reason = f"the policy does not answer any more: {_summarize(error)}; the service exits and restarts"
             self._fail("policy-lost", reason)
         finally:
             self._busy_since = None
@@ -294,13 +293,13 @@ def is_device_error(error: BaseException | None) -> bool:
 
 
 def _attempt(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """Return what a function returns, and the error it raises, one that a future may hold."""
+    """Return a function's result and the error it raised, as one that a future accepts."""
     try:
         return function(), None
     except BaseException as error:  # the thread must not die with requests waiting on it
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             return None, error
-        return None, RuntimeError(_one_line(error))
+        return None, RuntimeError(_summarize(error))
 
 
 def _resolve(future: "asyncio.Future[Any]", result: Any = None, error: Exception | None = None) -> None:
@@ -309,11 +308,11 @@ def _resolve(future: "asyncio.Future[Any]", result: Any = None, error: Exception
 
 
 def _expired() -> Problem:
-    return Problem("expired", "the request waited longer than its sender would; ask again, or with fewer workers")
+    return Problem("expired", "the request waited longer than its timeout; retry, or use fewer workers")
 
 
-def _one_line(error: BaseException) -> str:
+def _summarize(error: BaseException) -> str:
     if isinstance(error, Problem) and error.__cause__ is not None:
-        error = error.__cause__  # the service's log may show a cause that its answers may not
+        error = error.__cause__  # the log may contain a cause that responses must not
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

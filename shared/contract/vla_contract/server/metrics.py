@@ -23,7 +23,7 @@ class Metrics:
         self.stages = {stage: stages.labels(stage) for stage in ("decode", "queue", "infer", "encode")}
         self.batch_size = Histogram("vla_batch_size", "Observations per inference", buckets=_SIZES, registry=registry)
         self.queue_length = Gauge("vla_queue_length", "Requests waiting for inference", registry=registry)
-        self.sessions = Gauge("vla_sessions", "Sessions a stateful policy holds", registry=registry)
+        self.sessions = Gauge("vla_sessions", "Sessions of a stateful policy", registry=registry)
         self.ready = Gauge("vla_ready", "1 once loaded and warm, else 0", registry=registry)
 
     def watch(self, counters: Callable[[], Mapping[str, int]]) -> None:

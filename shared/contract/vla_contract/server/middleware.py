@@ -18,8 +18,8 @@ from vla_contract.server.metrics import Metrics
 log = logging.getLogger("vla_contract")
 PROBES = ("/livez", "/readyz")
 TIMEOUT_S = 30.0  # from a request's head to the end of its body
-BUDGET_BYTES = 96 * 2**20  # of all bodies that are arriving or being answered
-CLOSE = {"Connection": "close"}  # uvicorn else reads on, and discards, to the end of a refused body
+BUDGET_BYTES = 96 * 2**20  # of all bodies being received or processed
+CLOSE = {"Connection": "close"}  # else uvicorn reads and discards the rest of a rejected body
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
@@ -49,7 +49,7 @@ class RequestGuard:
         self.max_body_bytes, self.timeout_s, self.budget_bytes = max_body_bytes, timeout_s, budget_bytes
         self.probes, self.browser_paths = probes, browser_paths
         self.arriving: dict[Body, None] = {}  # the oldest first
-        self.held = 0  # bytes of all bodies
+        self.buffered = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,7 +80,7 @@ class RequestGuard:
                 raise
             await _problem_response(error, path, request_id)(scope, receive, send_with_id)
         finally:
-            self.held -= body.held
+            self.buffered -= body.buffered
             if status:
                 self.metrics.requests.labels(getattr(scope.get("route"), "path", "none"), status).inc()
 
@@ -96,24 +96,24 @@ class RequestGuard:
             )
 
     def count(self, body: "Body", size: int) -> None:
-        """Count bytes of a body that is arriving; beyond the budget, cut off the oldest ones, this one included."""
-        body.held += size
-        self.held += size
-        while self.held > self.budget_bytes and self.arriving:
+        """Count received bytes; beyond the budget, evict the oldest bodies, possibly this one."""
+        body.buffered += size
+        self.buffered += size
+        while self.buffered > self.budget_bytes and self.arriving:
             oldest = next(iter(self.arriving))
             del self.arriving[oldest]
-            self.held, oldest.held, oldest.evicted = self.held - oldest.held, 0, True
+            self.buffered, oldest.buffered, oldest.evicted = self.buffered - oldest.buffered, 0, True
             oldest.scope.cancel()
 
 
 class Body:
-    """The body of one request, and what it counts in the budget of its service."""
+    """The body of one request, counted in the budget of its service."""
 
     def __init__(self, guard: RequestGuard, receive: Receive, length: bytes | None):
         self._guard, self._receive, self._length = guard, receive, length
         self.max_bytes = guard.max_body_bytes
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + guard.timeout_s)
-        self.held, self.evicted, self._requested = 0, False, False
+        self.buffered, self.evicted, self._requested = 0, False, False
 
     async def receive(self) -> Message:
         """Return the whole body as one ASGI message; later calls wait for the client's disconnection.
@@ -135,13 +135,13 @@ class Body:
                         raise ClientDisconnect
                     complete = not message.get("more_body", False)
                     body += message.get("body", b"")
-                    guard.count(self, len(body) - self.held)
+                    guard.count(self, len(body) - self.buffered)
                     if len(body) > self.max_bytes:
                         raise self._too_large()
         finally:
             guard.arriving.pop(self, None)
         if self.evicted:
-            detail = f"bodies of requests take more than {guard.budget_bytes} bytes; try again, faster or with less"
+            detail = f"request bodies take more than {guard.budget_bytes} bytes; retry, faster or with less data"
             raise Problem.retry_after("busy", detail, 1.0)
         if not complete:
             raise Problem("slow-request", "the body did not arrive in time; send it faster or send less", CLOSE)

@@ -53,7 +53,7 @@ def _check(result: object, info: PolicyInfo) -> Outcome | Problem:
     if not isinstance(result, ActionChunk):
         return _as_problem(_InvalidOutput(f"the policy returned a {type(result).__name__}; expected an ActionChunk"))
     try:
-        check_actions(result.actions, info.action_size, info.horizon)  # again: an array may have changed meanwhile
+        check_actions(result.actions, info.action_size, info.horizon)  # again: the array may have changed
     except ValueError as error:
         return _as_problem(_InvalidOutput(f"the policy's {error}"))
     return Outcome(result)
@@ -71,7 +71,7 @@ def _as_problem(error: Exception) -> Problem:
         problem = Problem.retry_after("policy-lost", str(error), 2.0)
     elif isinstance(error, _InvalidOutput):
         log.error("%s", error)
-        problem = Problem("invalid-action", f"{error}; no action was sent, look into the policy's log")
+        problem = Problem("invalid-action", f"{error}; no action was sent; see the policy's log")
     else:
         log.error("the policy failed", exc_info=error)
         detail = f"the policy raised {type(error).__name__}; the service's log has the traceback"

@@ -1,4 +1,4 @@
-"""The public address of the lab's pages: where a reverse proxy with TLS shows them, each service under its own path.
+"""The public URL of the lab's pages, behind a reverse proxy with TLS: a path for each service.
 
 The host tool imports this module, so it needs the standard library only.
 """
@@ -29,7 +29,7 @@ _ROOT_COOKIE = re.compile(rb"; path=/(?=;|$)", re.IGNORECASE)
 def public_url(variables: Mapping[str, Any] = os.environ) -> str:
     """Return $VLALAB_PUBLIC_URL without a slash at its end, "" where it is not set.
 
-    Raises ValueError for a value that is no such address, and for one without a token: the proxy is open to others.
+    Raises ValueError for an invalid URL, and for a URL without a token: other users can reach the proxy.
     """
     url = (variables.get(VARIABLE) or "").strip()
     if not url:
@@ -38,8 +38,8 @@ def public_url(variables: Mapping[str, Any] = os.environ) -> str:
         raise ValueError(f"{VARIABLE} must be like https://lab.example.org or https://lab.example.org/vla, got {url!r}")
     if not variables.get("VLALAB_TOKEN"):
         raise ValueError(
-            f"{VARIABLE}={url} lets others reach this lab, and no token protects it: set VLALAB_TOKEN (8 or more "
-            f"characters), or unset {VARIABLE}"
+            f"{VARIABLE}={url} makes this lab reachable without a token: set VLALAB_TOKEN (8 or more characters), "
+            f"or unset {VARIABLE}"
         )
     return url.rstrip("/")
 

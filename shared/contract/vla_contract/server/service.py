@@ -100,9 +100,9 @@ class Service:
         request_id = request.state.request_id
         future = self._sessions.answered(observation, request_id)
         if future is not None:
-            return Outcome((await asyncio.shield(future)).chunk)  # a repeat: its times are counted already
+            return Outcome((await asyncio.shield(future)).chunk)  # a repeat: its times are already counted
         future = self._submit(request, observation, client)
-        self._sessions.asked(observation, request_id, future)
+        self._sessions.record(observation, request_id, future)
         self._metrics.sessions.set(len(self._sessions))
         return await asyncio.shield(future)
 
@@ -127,10 +127,10 @@ class Service:
 
     def _forget(self, session: str) -> None:
         forgotten = self._engine.call(lambda: self._engine.policy.reset(session))
-        forgotten.add_done_callback(lambda done: done.cancelled() or done.exception())  # which else would be logged
+        forgotten.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it
 
     async def _after_response(self, stages_s: Mapping[str, float], batch: int) -> None:
-        await asyncio.sleep(0)  # uvloop writes the answer at the end of this turn of the loop
+        await asyncio.sleep(0)  # uvloop sends the response at the end of this iteration
         self._engine.after_response()
         if batch:
             self._metrics.batch_size.observe(batch)

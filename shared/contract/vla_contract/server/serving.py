@@ -16,7 +16,7 @@ from vla_contract.server.auth import require_token_beyond_loopback
 from vla_contract.server.hosts import HostGuard
 
 log = logging.getLogger("vla_contract")
-CONNECTIONS = 900  # a process may have 1,024 files open on many machines
+CONNECTIONS = 900  # many machines limit a process to 1,024 open files
 HEAD_BYTES = 32 * 2**10  # of a request, before its body
 
 
@@ -91,7 +91,7 @@ def uvicorn_config(app: ASGIApp, log_level: str, *, has_token: bool = False) -> 
         limit_concurrency=CONNECTIONS,
         log_level=log_level,
         log_config=None,
-        access_log=False,  # the metrics count requests; a line per step would drown everything else
+        access_log=False,  # the metrics count requests; a line per step would flood the log
         ws="none",
         server_header=False,
         proxy_headers=False,
@@ -101,19 +101,19 @@ def uvicorn_config(app: ASGIApp, log_level: str, *, has_token: bool = False) -> 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises OSError with a way out where the address is taken or not ours."""
-    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    """Return a listening socket. Raises OSError with the next step if the address cannot be used."""
+    family, kind, protocol, _, sockaddr = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Inherited by every connection: head and body of an answer are two writes, and between them
         # Nagle's algorithm would wait 40 ms for the client's delayed acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind(where)
+        listener.bind(sockaddr)
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        text = f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0: any) or stop what holds it"
+        text = f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0: any) or stop its program"
         raise OSError(error.errno, text) from error
     listener.set_inheritable(True)
     return listener

@@ -1,7 +1,7 @@
-"""What a stateful policy's service knows of its sessions: the last step and answer of each.
+"""The sessions of a stateful policy: the last step and response of each.
 
-Used on the event loop only. A request that is sent again (same X-Request-Id) gets the first one's answer, so a
-repeat after a broken connection does not move the policy two steps on.
+Used on the event loop only. A repeated request (same X-Request-Id) gets the first one's response, so a retry after a
+broken connection does not advance the policy twice.
 """
 
 import asyncio
@@ -30,72 +30,72 @@ class _Session:
 class SessionTable:
     """Sessions in the order of last use.
 
-    The longest unused one is dropped and `forget` is told past `limit`, and once it has not moved for `idle_s`: its
-    sender was killed and could not say that it ended.
+    The least recently used session is dropped, with a call of `forget`, beyond `limit` sessions, and after `idle_s`
+    without a request: its sender was killed.
     """
 
     def __init__(self, forget: Callable[[str], object], limit: int = MAX_SESSIONS, idle_s: float = IDLE_S):
         self._forget, self._limit, self._idle_s = forget, limit, idle_s
-        self._known: OrderedDict[str, _Session] = OrderedDict()
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._sessions)
 
     def answered(self, observation: Observation, request_id: str) -> "asyncio.Future[Any] | None":
-        """Returns the future of the same request's earlier arrival, or None for a new one.
+        """Return the future of an earlier attempt of this request, None for a new request.
 
-        Raises Problem (409) for a step > 0 of an unknown session, or one that does not go on from the last.
+        Raises Problem (409) for step > 0 of an unknown session, and for a step that is not after the last.
         """
-        known = self._known.get(observation.session)
-        if known is not None and known.request_id == request_id and known.step == observation.step:
-            return known.future
+        last = self._sessions.get(observation.session)
+        if last is not None and last.request_id == request_id and last.step == observation.step:
+            return last.future
         if observation.step == 0:
             return None
-        if known is None:
+        if last is None:
             raise Problem(
                 "session-lost",
                 f"session {observation.session!r} is unknown here and step is {observation.step}, not 0; "
-                "the service may have been restarted: start the episode again",
+                "the service may have been restarted: restart the episode",
             )
-        if observation.step <= known.step:
+        if observation.step <= last.step:
             raise Problem(
                 "session-lost",
-                f"session {observation.session!r} is at step {known.step} already and {observation.step} was asked "
-                "for; steps only go up: start the episode again under a new session",
+                f"session {observation.session!r} is at step {last.step} already and got {observation.step}; "
+                "steps must increase: restart the episode with a new session",
             )
         return None
 
-    def asked(self, observation: Observation, request_id: str, future: "asyncio.Future[Any]") -> None:
-        """Notes a request that is on its way to the policy."""
-        entry = _Session(observation.step, request_id, future, self._known.get(observation.session))
-        self._known[observation.session] = entry
-        self._known.move_to_end(observation.session)
+    def record(self, observation: Observation, request_id: str, future: "asyncio.Future[Any]") -> None:
+        """Record a request that was submitted to the policy."""
+        entry = _Session(observation.step, request_id, future, self._sessions.get(observation.session))
+        self._sessions[observation.session] = entry
+        self._sessions.move_to_end(observation.session)
         future.add_done_callback(lambda done: self._done(observation.session, entry))
         self._drop_the_longest_unused(entry.used)
 
     def _drop_the_longest_unused(self, now: float) -> None:
-        while self._known:
-            session, entry = next(iter(self._known.items()))
-            if len(self._known) <= self._limit and (now - entry.used < self._idle_s or not entry.future.done()):
+        while self._sessions:
+            session, entry = next(iter(self._sessions.items()))
+            if len(self._sessions) <= self._limit and (now - entry.used < self._idle_s or not entry.future.done()):
                 return
             self.drop(session)
             self._forget(session)
 
     def beginning(self, prefix: str) -> list[str]:
-        """Returns the sessions whose names begin so."""
-        return [session for session in self._known if session.startswith(prefix)]
+        """Return the sessions with this prefix."""
+        return [session for session in self._sessions if session.startswith(prefix)]
 
     def drop(self, session: str) -> None:
-        """Forgets a session."""
-        self._known.pop(session, None)
+        """Drop a session."""
+        self._sessions.pop(session, None)
 
     def _done(self, session: str, entry: _Session) -> None:
         before, entry.before = entry.before, None
         error = None if entry.future.cancelled() else entry.future.exception()
-        if self._known.get(session) is not entry or (error is None and not entry.future.cancelled()):
+        if self._sessions.get(session) is not entry or (error is None and not entry.future.cancelled()):
             return
         if before is not None and isinstance(error, Problem) and error.kind == "expired":
-            self._known[session] = before  # it never reached the policy
+            self._sessions[session] = before  # the request never reached the policy
         else:
-            self.drop(session)  # the policy may or may not have moved on: nobody can tell
+            self.drop(session)  # the policy may have advanced or not
             self._forget(session)

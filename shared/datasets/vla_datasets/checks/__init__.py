@@ -1,7 +1,7 @@
-"""A data set read back whole, and everything in which it departs from what readers of such sets need.
+"""Check a whole data set against what its readers require.
 
-`faults(folder)` reads every row and decodes every frame. Nothing is written, and nothing in a data set raises an error:
-whatever is wrong with it is a Fault, in words, with the file and the row.
+`faults(directory)` reads every row and decodes every frame. It writes nothing and raises no error for a bad data set:
+each problem becomes a Fault with file, row and message.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["Fault", "Findings", "faults"]
 
 
 def faults(directory: Path | str, tick: Callable[[int, int], None] = lambda done, of: None) -> list[Fault]:
-    """Returns what is wrong with a data set of either layout, file by file; empty when it is in order.
+    """Return the faults of a data set of either layout, file by file; empty for a valid one.
 
     tick(done, of) is called before each episode.
     """
     directory = Path(directory).expanduser().absolute()
     if not directory.exists():
-        return [Fault(str(directory), None, "it is not there; expected a data set's folder")]
+        return [Fault(str(directory), None, "not found; expected a data set's directory")]
     findings = Findings(directory)
     if not (directory / "meta").is_dir():
         from vla_datasets import hdf5  # h5py is loaded where it is needed
@@ -40,17 +40,17 @@ def _lerobot(findings: Findings, tick: Callable[[int, int], None]) -> None:
     from vla_datasets.checks import meta, rows, stats, videos
     from vla_datasets.lerobot import LeRobotDataset
 
-    meta.lines(findings)  # what the reader forgives
+    meta.lines(findings)  # what the reader accepts
     try:
         dataset = LeRobotDataset(findings.directory)
         meta.check(findings, dataset)
         totals = rows.Totals()
-        for place, episode in enumerate(dataset.episodes):
-            tick(place, len(dataset.episodes))
+        for index, episode in enumerate(dataset.episodes):
+            tick(index, len(dataset.episodes))
             columns = rows.check(findings, dataset, episode, totals)
             for key in dataset.video_keys if episode.length else ():
                 videos.check(findings, dataset, episode, key, columns, totals)
-    except DatasetError as error:  # of what all that follows needs: what is listed, and paths in the data set
+    except DatasetError as error:  # without lists and paths, no other check can run
         findings.error(metadata.INFO, error)
         return
     meta.totals(findings, dataset, totals)

@@ -1,4 +1,4 @@
-"""LIBERO's HDF5 files: keys, shapes, lengths, numbers and pictures of every demonstration."""
+"""LIBERO's HDF5 files: keys, shapes, lengths, numbers and images of every demonstration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vla_datasets import hdf5
 from vla_datasets.checks.findings import Findings
 from vla_datasets.errors import DatasetError
 
-SIZES = {"actions": 7, "obs/ee_pos": 3, "obs/ee_ori": 3, "obs/gripper_states": 2}  # without them nothing can be learned
+SIZES = {"actions": 7, "obs/ee_pos": 3, "obs/ee_ori": 3, "obs/gripper_states": 2}  # required for training
 USUAL = ("states", "rewards", "dones", "obs/joint_states", "obs/agentview_rgb", "obs/eye_in_hand_rgb")
 
 
 def check(findings: Findings, tick: Callable[[int, int], None]) -> None:
-    """Checks every file of the folder."""
+    """Check every file of the directory."""
     for path in hdf5.files(findings.directory):
         try:
             with hdf5.opened(path) as file:
@@ -34,53 +34,53 @@ def _file(findings: Findings, path: Path, file: h5py.File, tick: Callable[[int, 
     data = file["data"]
     demos = [name for name in data if name.startswith("demo_")]
     if not demos:
-        findings.add(path, "has no demonstrations; expected data/demo_0 and on")
+        findings.add(path, "has no demonstrations; expected data/demo_0, data/demo_1, …")
     if "problem_info" not in data.attrs:
-        findings.note(path, f"has no problem_info; the instruction is its name's: {hdf5.instruction(data, path)!r}")
+        findings.note(path, f"no problem_info; the instruction is from its name: {hdf5.instruction(data, path)!r}")
     if int(data.attrs.get("num_demos", len(demos))) != len(demos):
-        findings.add(path, f"num_demos is {data.attrs['num_demos']}; there are {len(demos)}")
-    for place, name in enumerate(demos):
-        tick(place, len(demos))
+        findings.add(path, f"num_demos is {data.attrs['num_demos']}; the file has {len(demos)}")
+    for index, name in enumerate(demos):
+        tick(index, len(demos))
         _demo(findings, path, f"data/{name}", data[name])
 
 
-def _demo(findings: Findings, path: Path, where: str, demo: h5py.Group) -> None:
+def _demo(findings: Findings, path: Path, group: str, demo: h5py.Group) -> None:
     missing = [key for key in SIZES if key not in demo]
     if "obs" not in demo:
-        findings.add(path, f"{where} has no observations (obs); {hdf5.MAKE_OBSERVATIONS}")
+        findings.add(path, f"{group} has no observations (obs); {hdf5.MAKE_OBSERVATIONS}")
     elif missing:
-        findings.add(path, f"{where} lacks {', '.join(missing)}")
-    if lacking := [key for key in USUAL if key not in demo]:
-        findings.note(path, f"{where} has no {', '.join(lacking)}")
+        findings.add(path, f"{group} has no {', '.join(missing)}")
+    if absent := [key for key in USUAL if key not in demo]:
+        findings.note(path, f"{group} has no {', '.join(absent)}")
     if "actions" not in demo:
         return
     length = len(demo["actions"])
     if not length:
-        findings.add(path, f"{where} has no rows; training leaves it out")
+        findings.add(path, f"{group} has no rows; training skips it")
     if int(demo.attrs.get("num_samples", length)) != length:
-        findings.add(path, f"{where}: num_samples is {demo.attrs['num_samples']}; there are {length} actions")
+        findings.add(path, f"{group}: num_samples is {demo.attrs['num_samples']}; it has {length} actions")
     keys = [key for key in demo if isinstance(demo[key], h5py.Dataset)]
     keys += [f"obs/{key}" for key in demo.get("obs", ())]
     for key in keys:
-        _array(findings, path, where, key, demo[key], length)
+        _array(findings, path, group, key, demo[key], length)
 
 
-def _array(findings: Findings, path: Path, where: str, key: str, array: h5py.Dataset, length: int) -> None:
+def _array(findings: Findings, path: Path, group: str, key: str, array: h5py.Dataset, length: int) -> None:
     if len(array) != length:
-        findings.add(path, f"{where}/{key} has {len(array)} rows; there are {length} actions")
+        findings.add(path, f"{group}/{key} has {len(array)} rows; it has {length} actions")
     if key in SIZES and array.shape[1:] != (SIZES[key],):
-        findings.add(path, f"{where}/{key} has {list(array.shape[1:])} numbers a row; expected [{SIZES[key]}]")
+        findings.add(path, f"{group}/{key} has {list(array.shape[1:])} numbers a row; expected [{SIZES[key]}]")
     try:
         if key.endswith("_rgb"):
-            hdf5.decode(array, range(len(array)), f"{where}/{key}")
+            hdf5.decode(array, range(len(array)), f"{group}/{key}")
         else:
-            findings.not_finite(path, f"{where}/{key}", array[:])
+            findings.not_finite(path, f"{group}/{key}", array[:])
     except DatasetError as error:
         findings.add(path, str(error))
         return
     except OSError as error:
-        findings.add(path, f"{where}/{key} cannot be read: {error}")
+        findings.add(path, f"{group}/{key} cannot be read: {error}")
         return
     if key.endswith("_rgb") and (array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] != 3):
-        stored = f"{where}/{key} is {array.dtype} {list(array.shape)}, which the lab decodes"
+        stored = f"{group}/{key} is {array.dtype} {list(array.shape)}, which the lab decodes"
         findings.note(path, f"{stored}; LIBERO's and openvla's tools expect uint8 [T, height, width, 3]")

@@ -1,4 +1,4 @@
-"""The faults of a data set, with what several checks share."""
+"""The faults of a data set, and helpers of several checks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from vla_datasets.statistics import as_rows
 class Fault:
     """A problem and its location. `row` counts from 0 in tables and videos, from 1 in lines of text; None: the file.
 
-    grave: a reader fails on it or learns something wrong; else it only costs time or concerns few readers.
+    grave: a reader fails on it or learns from wrong data; else it only costs time or affects few readers.
     """
 
     file: str
     row: int | None
-    words: str
+    message: str
     grave: bool = True
 
     def __str__(self) -> str:
-        where = self.file if self.row is None else f"{self.file}, row {self.row}"
-        return f"{'' if self.grave else 'note: '}{where}: {self.words}"
+        location = self.file if self.row is None else f"{self.file}, row {self.row}"
+        return f"{'' if self.grave else 'note: '}{location}: {self.message}"
 
 
 @dataclass
@@ -34,25 +34,25 @@ class Findings:
     directory: Path
     all: list[Fault] = field(default_factory=list)
 
-    def add(self, file: Path | str, words: str, row: int | None = None, grave: bool = True) -> None:
-        """Add a fault; `file` is named from the data set's folder on."""
+    def add(self, file: Path | str, message: str, row: int | None = None, grave: bool = True) -> None:
+        """Add a fault; `file` is named from the data set's directory on."""
         path = Path(file)
         name = path.relative_to(self.directory) if path.is_absolute() and path.is_relative_to(self.directory) else path
-        self.all.append(Fault(str(name), row, words, grave))
+        self.all.append(Fault(str(name), row, message, grave))
 
-    def note(self, file: Path | str, words: str, row: int | None = None) -> None:
+    def note(self, file: Path | str, message: str, row: int | None = None) -> None:
         """Add a fault that is not grave."""
-        self.add(file, words, row, grave=False)
+        self.add(file, message, row, grave=False)
 
     def not_finite(self, file: Path | str, name: str, values: np.ndarray) -> None:
         """Add a fault where a column of floats [T, …] holds a NaN or an infinity."""
         if values.dtype.kind == "f":
             odd = np.flatnonzero(~np.isfinite(as_rows(values)).all(axis=1))
             if len(odd):
-                self.add(file, f"{name} holds a NaN or an infinity ({len(odd)} rows do)", int(odd[0]))
+                self.add(file, f"{name} contains NaN or infinity in {len(odd)} rows", int(odd[0]))
 
     def error(self, file: Path | str, error: Exception) -> None:
         """Add a reader's error about a file."""
-        words = str(error).replace(f"{self.directory}/", "")
+        message = str(error).replace(f"{self.directory}/", "")
         at = str(file).removeprefix(f"{self.directory}/")
-        self.add(file, words.removeprefix(f"{at}: ").removeprefix(f"{at} "))
+        self.add(file, message.removeprefix(f"{at}: ").removeprefix(f"{at} "))

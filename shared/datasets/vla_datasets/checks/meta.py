@@ -1,4 +1,4 @@
-"""The files of meta/ but statistics, against each other, the columns and the files that they name."""
+"""Check the files of meta/ (except statistics) against each other, the columns and the files they name."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from vla_datasets.checks.rows import Totals
 
 WRITTEN = ("robot_type", "total_episodes", "total_frames", "total_tasks", "total_chunks", "chunks_size", "splits")
-KINDS = {"state": "observation.state", "action": "action"}  # where a part lies unless it says so
+KINDS = {"state": "observation.state", "action": "action"}  # a part's column if it names none
 EULER = tuple(f"euler_angles_{order}" for order in ("rpy", "ryp", "pry", "pyr", "yrp", "ypr"))
 ROTATIONS = ("axis_angle", "quaternion", "rotation_6d", "matrix", *EULER)
 
-PICTURE = (("height",), ("width",), ("channel", "channels", "rgb"))  # what the three numbers of a shape may be called
+AXIS_NAMES = (
+    ("height",),
+    ("width",),
+    ("channel", "channels", "rgb"),
+)  # accepted names of a shape's axes
 
 
 def lines(findings: Findings) -> None:
-    """Checks for blank lines and byte order marks, on which upstream's loaders fail."""
+    """Check for blank lines and byte order marks, on which upstream's loaders fail."""
     for name in (metadata.INFO, metadata.MODALITY, metadata.STATS):
         path = findings.directory / name
         with suppress(OSError), open_regular(path) as file:  # the reader reports a missing one
@@ -38,16 +42,16 @@ def lines(findings: Findings) -> None:
                 if row == 1:
                     _byte_order_mark(findings, name, line)
                 if not line.strip():
-                    findings.add(name, "a blank line; GR00T's loader fails on it: remove it", row)
+                    findings.add(name, "blank line; GR00T's loader fails on it: remove it", row)
 
 
 def _byte_order_mark(findings: Findings, name: str, start: bytes) -> None:
     if start.startswith(codecs.BOM_UTF8):
-        findings.add(name, "begins with a byte order mark; LeRobot's and GR00T's loaders fail on it: save without it")
+        findings.add(name, "starts with a byte order mark; LeRobot's and GR00T's loaders fail on it: save without it")
 
 
 def check(findings: Findings, dataset: LeRobotDataset) -> None:
-    """Checks what is listed."""
+    """Check info.json, episodes.jsonl, tasks.jsonl and the files of data/."""
     missing = [name for name in WRITTEN if name not in dataset.info]
     if missing:
         findings.add(metadata.INFO, f"lacks {', '.join(missing)}")
@@ -70,12 +74,12 @@ def _image(findings: Findings, dataset: LeRobotDataset, key: str, feature: dict[
     names = feature.get("names")
     if len(shape) != 3:
         findings.add(metadata.INFO, f"feature {key}: shape is {shape}; expected height, width and 3 colours")
-    elif not isinstance(names, list) or not all(any(name in names for name in known) for known in PICTURE):
+    elif not isinstance(names, list) or not all(any(name in names for name in spellings) for spellings in AXIS_NAMES):
         findings.add(metadata.INFO, f"feature {key}: names is {names!r}; expected height, width and channel")
-    told = feature.get("info") or feature.get("video_info") or {}
-    rate = told.get("video.fps")
+    video_info = feature.get("info") or feature.get("video_info") or {}
+    rate = video_info.get("video.fps")
     if rate is None:
-        findings.note(metadata.INFO, f"feature {key}: no video.fps in info; GR00T's loader asks for it")
+        findings.note(metadata.INFO, f"feature {key}: no video.fps in info; GR00T's loader requires it")
     elif rate != dataset.info["fps"]:
         findings.add(metadata.INFO, f"feature {key}: video.fps is {rate}; fps is {dataset.info['fps']}")
 
@@ -87,13 +91,13 @@ def _episodes(findings: Findings, dataset: LeRobotDataset) -> None:
             findings.add(metadata.EPISODES, f"episode {index} is listed {count} times")
     gaps = sorted(set(range(len(counts))) - counts.keys())
     if gaps:
-        findings.add(metadata.EPISODES, f"episodes are not numbered from 0 on: {gaps[0]} is missing")
-    known = set(dataset.tasks.values())
+        findings.add(metadata.EPISODES, f"episodes must be numbered from 0; {gaps[0]} is missing")
+    instructions = set(dataset.tasks.values())
     for row, episode in enumerate(dataset.episodes, 1):
         if not episode.length:
             findings.add(metadata.EPISODES, "length is 0; expected at least one step", row)
         for text in episode.tasks:
-            if text not in known:
+            if text not in instructions:
                 findings.add(metadata.EPISODES, f"task {text!r} is not in {metadata.TASKS}", row)
         if not episode.tasks:
             findings.add(metadata.EPISODES, "tasks is empty; expected the instruction", row)
@@ -102,7 +106,7 @@ def _episodes(findings: Findings, dataset: LeRobotDataset) -> None:
 def _tasks(findings: Findings, dataset: LeRobotDataset) -> None:
     count = sum(1 for _ in metadata.read_lines(dataset.directory / metadata.TASKS))
     if count != len(dataset.tasks):
-        findings.add(metadata.TASKS, f"{count} lines give {len(dataset.tasks)} task_index; one is there twice")
+        findings.add(metadata.TASKS, f"{count} lines have {len(dataset.tasks)} task_index; remove the duplicate")
     for text, count in Counter(dataset.tasks.values()).items():
         if count > 1:
             findings.note(metadata.TASKS, f"task {text!r} has {count} numbers")
@@ -112,26 +116,26 @@ def _tasks(findings: Findings, dataset: LeRobotDataset) -> None:
 
 
 def _strays(findings: Findings, dataset: LeRobotDataset) -> None:
-    """Names files that no episode means: upstream's statistics read every parquet file there is."""
-    known = {dataset.data_path(episode.index) for episode in dataset.episodes}
+    """Report files of no episode: upstream's statistics read every parquet file."""
+    expected = {dataset.data_path(episode.index) for episode in dataset.episodes}
     for path in sorted(metadata.files_below(dataset.directory / "data")):
-        if path.suffix == ".parquet" and path not in known:
+        if path.suffix == ".parquet" and path not in expected:
             findings.add(path, f"belongs to no episode of {metadata.EPISODES}; statistics of GR00T's loader count it")
 
 
 def totals(findings: Findings, dataset: LeRobotDataset, counted: Totals) -> None:
-    """Checks info.json's sums against what was read."""
+    """Check info.json's sums against what was read."""
     videos = sum(feature["dtype"] == "video" for feature in dataset.features.values()) * len(dataset.episodes)
     sums = {"total_episodes": len(dataset.episodes), "total_frames": counted.rows, "total_tasks": len(dataset.tasks)}
     for name, value in sums.items():
         if dataset.info.get(name, value) != value:
-            findings.add(metadata.INFO, f"{name} is {dataset.info[name]}; there are {value}")
+            findings.add(metadata.INFO, f"{name} is {dataset.info[name]}; the data set has {value}")
     if dataset.info.get("total_videos", videos) != videos:
-        findings.note(metadata.INFO, f"total_videos is {dataset.info['total_videos']}; there are {videos}")
+        findings.note(metadata.INFO, f"total_videos is {dataset.info['total_videos']}; the data set has {videos}")
     size = dataset.info.get("chunks_size") or metadata.CHUNK
     chunks = len({episode.index // size for episode in dataset.episodes})
     if dataset.info.get("total_chunks", chunks) != chunks:
-        findings.note(metadata.INFO, f"total_chunks is {dataset.info['total_chunks']}; there are {chunks}")
+        findings.note(metadata.INFO, f"total_chunks is {dataset.info['total_chunks']}; the data set has {chunks}")
     splits, count = dataset.info.get("splits", {}), len(dataset.episodes)
     if not isinstance(splits, dict):
         findings.note(metadata.INFO, f"splits is {splits!r:.200}; expected an object such as {{'train': '0:{count}'}}")
@@ -143,7 +147,7 @@ def totals(findings: Findings, dataset: LeRobotDataset, counted: Totals) -> None
 
 
 def check_modality(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
-    """Checks every part, video and annotation."""
+    """Check every part, video and annotation."""
     modality = dataset.modality or {}
     columns = set(next(iter(totals.columns.values()), ()))  # may be more than info.json lists
     for kind in ("state", "action", "video"):
@@ -155,14 +159,14 @@ def check_modality(findings: Findings, dataset: LeRobotDataset, totals: Totals) 
     for name, part in _entries(modality, "video"):
         key = part.get("original_key") or name
         if dataset.features.get(key, {}).get("dtype") != "video":
-            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, which info.json has no film of")
+            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, which is not a video in info.json")
     _exchanged(findings, _entries(modality, "video"))
     for kind, column in KINDS.items():
         _overlaps(findings, kind, _entries(modality, kind), column)
     for name, part in _entries(modality, "annotation"):
         key = part.get("original_key") or f"annotation.{name}"
         if key not in dataset.features and totals.columns and key not in columns:
-            findings.add(metadata.MODALITY, f"annotation.{name} is column {key!r}, which there is none of")
+            findings.add(metadata.MODALITY, f"annotation.{name} is column {key!r}, which no table has")
 
 
 def _entries(modality: dict[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
@@ -171,15 +175,15 @@ def _entries(modality: dict[str, Any], kind: str) -> list[tuple[str, dict[str, A
 
 
 def _exchanged(findings: Findings, videos: list[tuple[str, dict[str, Any]]]) -> None:
-    """Check for a camera whose video is called as another camera is, and for a video that two cameras name."""
+    """Check for a camera whose video has another camera's name, and for a video of two cameras."""
     keys = {name: str(part.get("original_key") or name) for name, part in videos}
     for name, key in keys.items():
         last = key.rpartition(".")[2]
         if last != name and last in keys and keys[last] != key:
-            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, which is called as video.{last}: exchanged")
+            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, the name of video.{last}: exchanged")
     for name, key in keys.items():
-        if (first := next(one for one in keys if keys[one] == key)) != name:
-            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, which is video.{first}, too")
+        if (first := next(camera for camera in keys if keys[camera] == key)) != name:
+            findings.add(metadata.MODALITY, f"video.{name} is {key!r}, which is also video.{first}")
 
 
 def _overlaps(findings: Findings, kind: str, parts: list[tuple[str, dict[str, Any]]], usual: str) -> None:
@@ -197,7 +201,7 @@ def _overlaps(findings: Findings, kind: str, parts: list[tuple[str, dict[str, An
 def _part(findings: Findings, dataset: LeRobotDataset, name: str, part: dict[str, Any], usual: str) -> None:
     start, end, key = part.get("start"), part.get("end"), part.get("original_key") or usual
     if type(start) is not int or type(end) is not int or not 0 <= start < end:
-        findings.add(metadata.MODALITY, f"{name}: start {start!r}, end {end!r}; expected whole numbers, start < end")
+        findings.add(metadata.MODALITY, f"{name}: start {start!r}, end {end!r}; expected integers, start < end")
         return
     shape = dataset.features.get(key, {}).get("shape")
     if not shape:

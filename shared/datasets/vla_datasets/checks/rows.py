@@ -13,7 +13,7 @@ from vla_datasets.checks.findings import Findings
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
-from vla_datasets.writing import OWN_COLUMNS
+from vla_datasets.writing import DEFAULT_COLUMNS
 
 TOLERANCE_S = 1e-4  # LeRobot's own, of time stamps
 Columns = dict[str, np.ndarray]
@@ -21,11 +21,12 @@ Columns = dict[str, np.ndarray]
 
 @dataclass
 class Totals:
-    """What was read.
+    """Counts and data of the episodes read so far.
 
-    rows     those of all tables so far, as long as listed where a table cannot be read
-    listed   as many as episodes.jsonl says
-    columns  each episode's columns of numbers, images its image statistics by (episode, feature)
+    rows     of all tables; the listed length where a table cannot be read
+    listed   rows by episodes.jsonl
+    columns  each episode's columns of numbers
+    images   image statistics by (episode, feature)
     """
 
     rows: int = 0
@@ -35,7 +36,7 @@ class Totals:
 
 
 def check(findings: Findings, dataset: LeRobotDataset, episode: Episode, totals: Totals) -> Columns | None:
-    """Checks an episode's rows; returns its columns, None where they cannot be read."""
+    """Check an episode's rows; return its columns, None if they cannot be read."""
     path = dataset.data_path(episode.index)
     try:
         table = tables.read(path)
@@ -50,10 +51,10 @@ def check(findings: Findings, dataset: LeRobotDataset, episode: Episode, totals:
         if feature["dtype"] != "video":
             _column(findings, path, key, feature, table, columns)
     for key in columns.keys() - dataset.features.keys():
-        findings.note(path, f"column {key} is no feature of info.json")
+        findings.note(path, f"column {key} is not a feature of info.json")
     if not table.num_rows:
-        findings.add(path, f"has no rows; training leaves episode {episode.index} out")
-    _own(findings, dataset, episode, path, columns, totals)
+        findings.add(path, f"has no rows; training skips episode {episode.index}")
+    _default_columns(findings, dataset, episode, path, columns, totals)
     totals.rows, totals.listed = totals.rows + table.num_rows, totals.listed + episode.length
     totals.columns[episode.index] = columns
     return columns
@@ -61,12 +62,12 @@ def check(findings: Findings, dataset: LeRobotDataset, episode: Episode, totals:
 
 def _column(findings: Findings, path: Path, key: str, feature: dict, table: pa.Table, columns: Columns) -> None:
     if key not in table.column_names:
-        findings.add(path, f"column {key} is missing; info.json promises it")
+        findings.add(path, f"column {key} is missing; info.json lists it")
         return
     if key not in columns:
-        return  # pictures
+        return  # images
     values, shape = columns[key], tuple(feature.get("shape") or ())
-    size = int(np.prod(shape)) if all(type(one) is int for one in shape) else 0
+    size = int(np.prod(shape)) if all(type(side) is int for side in shape) else 0
     width = int(np.prod(values.shape[1:]))
     if values.dtype != object and width != size:
         findings.add(path, f"column {key} has {width} numbers a row; info.json says shape {list(shape)}")
@@ -79,16 +80,16 @@ def _column(findings: Findings, path: Path, key: str, feature: dict, table: pa.T
     findings.not_finite(path, f"column {key}", values)
 
 
-def _own(
+def _default_columns(
     findings: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, totals: Totals
 ) -> None:
-    missing = [name for name in OWN_COLUMNS if name not in columns and name not in dataset.features]
+    missing = [name for name in DEFAULT_COLUMNS if name not in columns and name not in dataset.features]
     if missing:
         grave = "timestamp" in missing or "task_index" in missing
         findings.add(path, f"lacks LeRobot's own column {', '.join(missing)}", grave=grave)
     steps = np.arange(len(next(iter(columns.values()), ())))
     index = columns.get("index", np.zeros(0)).ravel()
-    # An episode of another length than listed is reported once, and not by every index after it.
+    # An episode whose length differs from the listed one is reported once, not at every index after it.
     first_row = totals.listed if len(index) and index[0] == totals.listed else totals.rows
     expected = {"frame_index": steps, "index": first_row + steps, "episode_index": np.full(len(steps), episode.index)}
     for name, values in expected.items():
@@ -101,7 +102,7 @@ def _own(
     if "task_index" in columns:
         indices = columns["task_index"].ravel()
         for row in [row for row, index in enumerate(indices) if index not in dataset.tasks][:1]:
-            findings.add(path, f"task_index is {indices[row]}, which tasks.jsonl lacks", row)
+            findings.add(path, f"task_index is {indices[row]}, which is not in tasks.jsonl", row)
             return
         for row, index in enumerate(indices):
             if (text := dataset.tasks[int(index)]) not in episode.tasks:
@@ -122,5 +123,5 @@ def _timestamps(findings: Findings, path: Path, values: np.ndarray, fps: float) 
         )
     elif abs(values[0]) > TOLERANCE_S:
         findings.add(
-            path, f"timestamp begins at {values[0]:.4f} s; expected 0: loaders that go by time show later frames", 0
+            path, f"timestamp begins at {values[0]:.4f} s; expected 0: loaders with timestamps read later frames", 0
         )

@@ -1,4 +1,4 @@
-"""Statistics beside a data set, against those of its rows."""
+"""Check the stored statistics of a data set against its rows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset, incomplete
 
 IMAGE_ROOM = 0.05  # of 0 to 1: how far a mean or std of an episode's images may be from the decoded frames'
-ANEW = "they are stale: `--write-stats` writes them anew"
+STALE = "outdated: `--write-stats` writes them again"
 
 
 def check(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
-    """Checks stats.json and episodes_stats.jsonl."""
+    """Check stats.json and episodes_stats.jsonl."""
     if len(totals.columns) == len(dataset.episodes) > 0:
         try:
             _of_all(findings, dataset, totals)
-        except ValueError as error:  # columns of different widths: told of each file already
+        except ValueError as error:  # columns of different widths: already reported per file
             findings.note(metadata.STATS, f"not compared with the rows: {error}")
     if dataset.info["codebase_version"] == "v2.1":
         _per_episode(findings, dataset, totals)
@@ -34,14 +34,14 @@ def _of_all(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None
         findings.error(metadata.STATS, error)
         return
     if stated is None:
-        words = "is missing; GR00T's loader computes it and writes it into the data set: `--write-stats` does so now"
-        findings.add(metadata.STATS, words, grave=dataset.info["codebase_version"] == "v2.0")
+        message = "is missing; GR00T's loader will compute and write it: `--write-stats` does so now"
+        findings.add(metadata.STATS, message, grave=dataset.info["codebase_version"] == "v2.0")
         return
     for key, name in incomplete(stated):
-        findings.add(metadata.STATS, f"{key} lacks {name}; GR00T's loader then computes all anew and overwrites it")
+        findings.add(metadata.STATS, f"{key} lacks {name}; GR00T's loader then computes all again and overwrites it")
     for key, rows in statistics.all_rows(totals.columns.values()).items():
         if key in dataset.features and key not in stated:
-            findings.add(metadata.STATS, f"lacks column {key}; {ANEW}")
+            findings.add(metadata.STATS, f"lacks column {key}; {STALE}")
         _compare(findings, metadata.STATS, None, key, stated.get(key, {}), rows)
 
 
@@ -49,9 +49,11 @@ def _compare(
     findings: Findings, file: str, row: int | None, key: str, stated: dict[str, Any], rows: np.ndarray
 ) -> None:
     try:
-        for one in sorted(statistics.departures(key, stated, rows), key=lambda one: not one.grave)[:1]:
-            wider = "it leaves more room than the rows need; `--write-stats` writes the rows'"
-            findings.add(file, f"{one}; {ANEW if one.grave else wider}", row, one.grave)
+        for departure in sorted(statistics.departures(key, stated, rows), key=lambda departure: not departure.grave)[
+            :1
+        ]:
+            wider = "wider than the rows need; `--write-stats` writes the rows'"
+            findings.add(file, f"{departure}; {STALE if departure.grave else wider}", row, departure.grave)
     except ValueError as error:
         findings.add(file, str(error), row)
 
@@ -59,12 +61,12 @@ def _compare(
 def _count(findings: Findings, row: int, key: str, stated: dict[str, Any], rows: int) -> None:
     count = np.asarray(stated.get("count", rows), object).ravel().tolist()
     if count != [rows]:
-        text = f"{key}: count is {count!r:.100}; there are {rows} rows; {ANEW}"
+        text = f"{key}: count is {count!r:.100}; the episode has {rows} rows; {STALE}"
         findings.add(metadata.EPISODES_STATS, text, row)
 
 
 def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actual: dict[str, np.ndarray]) -> None:
-    """Compare mean and std per colour: LeRobot takes them from other frames, made smaller, before they are encoded."""
+    """Compare mean and std per colour. LeRobot computes them from other frames, downscaled, before encoding."""
     for name in ("mean", "std"):
         try:
             values = np.asarray(stated.get(name, actual[name]), np.float64).ravel()
@@ -72,7 +74,7 @@ def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actu
             values = np.full(3, np.nan)
         expected = actual[name].ravel()
         if values.shape != expected.shape or not np.all(np.abs(values - expected) <= IMAGE_ROOM):
-            text = f"{key}: {name} is {_listed(values)}; the frames' is {_listed(expected)}, of 0 to 1; {ANEW}"
+            text = f"{key}: {name} is {_listed(values)}; the frames' is {_listed(expected)}, of 0 to 1; {STALE}"
             findings.add(metadata.EPISODES_STATS, text, row)
 
 
@@ -93,8 +95,10 @@ def _per_episode(findings: Findings, dataset: LeRobotDataset, totals: Totals) ->
                 continue
             for key in sorted(stats.keys() & columns.keys()):
                 if columns[key].dtype != object and len(columns[key]) and isinstance(stats[key], dict):
-                    kept = {name: value for name, value in stats[key].items() if name in ("min", "max", "mean", "std")}
-                    _compare(findings, metadata.EPISODES_STATS, row, key, kept, columns[key])
+                    compared = {
+                        name: value for name, value in stats[key].items() if name in ("min", "max", "mean", "std")
+                    }
+                    _compare(findings, metadata.EPISODES_STATS, row, key, compared, columns[key])
                     _count(findings, row, key, stats[key], len(columns[key]))
             for key in stats.keys() & set(dataset.video_keys):
                 if (index, key) in totals.images and isinstance(stats[key], dict):
@@ -103,5 +107,5 @@ def _per_episode(findings: Findings, dataset: LeRobotDataset, totals: Totals) ->
         findings.error(path, error)
         return
     if missing:
-        what = f"has no line for episode {min(missing)} ({len(missing)} are missing)"
-        findings.add(path, f"{what}; LeRobot asks for them: `--write-stats` writes them")
+        problem = f"has no line for episode {min(missing)} ({len(missing)} are missing)"
+        findings.add(path, f"{problem}; LeRobot requires them: `--write-stats` writes them")

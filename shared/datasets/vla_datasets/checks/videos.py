@@ -1,4 +1,4 @@
-"""An episode's videos: whole, as many frames as rows, as fast and as large as info.json says."""
+"""Check an episode's videos: complete, a frame per row, with the rate and size of info.json."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
 
-LONG_GROUP = 30  # frames from key frame to key frame; more and reading one frame takes a training loader's time
+LONG_GROUP = 30  # frames between key frames; with more, reading single frames slows training down
 Columns = dict[str, np.ndarray]
 
 
 def check(
     findings: Findings, dataset: LeRobotDataset, episode: Episode, key: str, columns: Columns | None, totals: Totals
 ) -> None:
-    """Checks an episode's film, or its pictures that lie in the rows; keeps their statistics."""
+    """Check an episode's video, or its images in the rows; store their statistics."""
     if dataset.features[key]["dtype"] == "image":
         if columns is not None:  # else the table is reported already
             path = dataset.data_path(episode.index)
@@ -34,7 +34,7 @@ def check(
         if path.is_file() or (dataset.directory / path).parent.is_dir() or _needed(dataset, key):
             findings.error(path, error)
         elif episode == dataset.episodes[0]:
-            findings.note("meta/info.json", f"feature {key} has no films, and modality.json does without it")
+            findings.note("meta/info.json", f"feature {key} has no videos; modality.json does not use it")
         return
     try:
         _keep(totals, episode, key, _check_video(findings, dataset, episode, key, video, columns))
@@ -48,7 +48,7 @@ def _keep(totals: Totals, episode: Episode, key: str, images: np.ndarray | None)
 
 
 def _needed(dataset: LeRobotDataset, key: str) -> bool:
-    """Returns whether a film that is missing everywhere is missed: GR00T reads what modality.json names."""
+    """Return whether a feature's videos are required: GR00T reads those that modality.json names."""
     videos = (dataset.modality or {}).get("video")
     if not isinstance(videos, dict):
         return True
@@ -71,31 +71,31 @@ def _check_video(
         findings.add(path, f"{float(video.rate or 0):g} frames per second; info.json says {dataset.fps:g}")
     shape = [video.height, video.width, 3]
     if list(feature.get("shape") or ()) not in (shape, [3, *shape[:2]]):
-        findings.add(path, f"pictures of {shape}; info.json says {feature.get('shape')}")
+        findings.add(path, f"images of {shape}; info.json says {feature.get('shape')}")
     _encoding(findings, video, feature)
     return _decode(findings, path, video.frames)
 
 
 def _encoding(findings: Findings, video: videos.Video, feature: dict) -> None:
-    told = feature.get("info") or feature.get("video_info") or {}
-    codec = told.get("video.codec", video.codec)
+    video_info = feature.get("info") or feature.get("video_info") or {}
+    codec = video_info.get("video.codec", video.codec)
     if _family(codec) != _family(video.codec):
         findings.add(video.path, f"the codec is {video.codec}; info.json says {codec}")
     if _family(video.codec) != videos.CODEC:
         findings.add(
-            video.path, f"the codec is {video.codec}, which not every decoder reads (decord: no AV1); use H.264"
+            video.path, f"the codec is {video.codec}, which some decoders cannot read (decord: AV1); use H.264"
         )
-    if video.pixels != told.get("video.pix_fmt", video.pixels):
-        findings.add(video.path, f"pixels are {video.pixels}; info.json says {told['video.pix_fmt']}")
+    if video.pixels != video_info.get("video.pix_fmt", video.pixels):
+        findings.add(video.path, f"pixels are {video.pixels}; info.json says {video_info['video.pix_fmt']}")
     if video.longest_group > LONG_GROUP:
         text = f"a key frame only every {video.longest_group} frames: reading one frame decodes that many"
         findings.note(video.path, f"{text}; training reads it slowly")
     if len(video) and abs(video.seconds[0]) > 1e-3:
-        findings.add(video.path, f"begins at {video.seconds[0]:.3f} s; loaders that go by time show other frames", 0)
+        findings.add(video.path, f"starts at {video.seconds[0]:.3f} s; loaders with timestamps read other frames", 0)
 
 
 def _family(codec: str) -> str:
-    """Returns a codec's name, for that of one of its encoders or decoders."""
+    """Return the codec of an encoder's or decoder's name."""
     return "av1" if "av1" in codec else "h264" if codec in ("avc1", "libx264") else codec
 
 

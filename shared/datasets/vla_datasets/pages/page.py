@@ -1,4 +1,4 @@
-"""The page: what the set holds, its statistics, and episodes with their films and the curves of their numbers."""
+"""Render a data set as an HTML page: content, statistics, and episodes with videos and curves."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
 
-SHOWN = 12  # episodes, of as many tasks as possible
-EMBED_BYTES = 24_000_000  # of films; those beyond are left out, so that a browser opens the page at once
+MAX_EPISODES = 12  # episodes, of as many tasks as possible
+EMBED_BYTES = 24_000_000  # of all embedded videos; a browser opens larger pages slowly
 POINTS = 240  # of a curve, at most
 WIDTH, HEIGHT = 240, 56  # of a chart's drawing
 LINES = 8  # in one chart
@@ -28,7 +28,7 @@ TABLE = 200  # rows of statistics
 
 @dataclass(frozen=True)
 class Line:
-    """One number over an episode: its name, and the points of a polyline."""
+    """A number over an episode, as the points of a polyline."""
 
     name: str
     points: str
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Numbers that belong together; low and high are the chart's edges."""
+    """Related numbers of an episode; low and high are the limits of the axis."""
 
     title: str
     low: str
@@ -45,7 +45,7 @@ class Chart:
 
 
 def write(dataset: Dataset, path: Path, faults: list | None = None) -> Path:
-    """Writes the page; `faults`, where they were looked for, stand on top. Returns its path."""
+    """Write the page, with the faults on top if there was a check; return its path."""
     html = render(dataset, faults)
     with metadata.replacing(path) as partial:
         partial.write_text(html, encoding="utf-8", errors="backslashreplace")
@@ -55,21 +55,21 @@ def write(dataset: Dataset, path: Path, faults: list | None = None) -> Path:
 def render(dataset: Dataset, faults: list | None = None) -> str:
     """Return the page as HTML."""
     room = EMBED_BYTES
-    shown = []
+    excerpts = []
     for episode in _choose_episodes(dataset):
         videos = []
         for key in dataset.video_keys if episode.length else ():
             try:
                 data = _read_video(dataset, episode, key, room)
-            except DatasetError:  # the check says why
+            except DatasetError:  # --check reports it
                 continue
             room -= len(data)
             uri = f"data:video/mp4;base64,{base64.b64encode(data).decode()}" if data else None
             videos.append((key.removeprefix("observation.images."), uri))
-        shown.append({"episode": episode, "films": videos, "charts": charts(dataset, episode)})
+        excerpts.append({"episode": episode, "videos": videos, "charts": charts(dataset, episode)})
     try:
         numbers = list(summary.statistics(dataset))
-    except DatasetError:  # the check says why
+    except DatasetError:  # --check reports it
         numbers = []
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
@@ -83,33 +83,33 @@ def render(dataset: Dataset, faults: list | None = None) -> str:
         schema=summary.schema(dataset),
         tasks=summary.tasks(dataset),
         statistics=numbers[:TABLE],
-        shown=shown,
+        excerpts=excerpts,
         verdict=None if faults is None else list(summary.verdict(faults)),
-        in_order=not any(one.grave for one in faults or ()),
+        in_order=not any(fault.grave for fault in faults or ()),
         width=WIDTH,
         height=HEIGHT,
     )
 
 
 def _choose_episodes(dataset: Dataset) -> list[Episode]:
-    """Return the episodes to show: the first of every task, then the others, in the set's order."""
+    """Return the episodes to display: the first of every task, then others, in the set's order."""
     seen: set[str] = set()
     firsts = [
         episode
         for episode in dataset.episodes
         if episode.tasks and episode.tasks[0] not in seen and not seen.add(episode.tasks[0])
     ]
-    others = [episode for episode in dataset.episodes if episode not in firsts]
-    return sorted((firsts + others)[:SHOWN], key=lambda one: one.index)
+    rest = [episode for episode in dataset.episodes if episode not in firsts]
+    return sorted((firsts + rest)[:MAX_EPISODES], key=lambda episode: episode.index)
 
 
 def _read_video(dataset: Dataset, episode: Episode, key: str, room: int) -> bytes:
-    """Return a film's file, empty where it has more than `room` bytes; pictures that lie in the rows become one."""
+    """Return a video file's bytes, empty if more than `room`; images in the rows are encoded as a video."""
     with tempfile.TemporaryDirectory(prefix="vla-lab-page-") as directory:
         if isinstance(dataset, LeRobotDataset) and dataset.features[key]["dtype"] == "video":
             path = dataset.video_path(episode.index, key)
         else:
-            path = Path(directory) / "film.mp4"
+            path = Path(directory) / "video.mp4"
             videos.write(path, dataset.frames(episode.index, key), dataset.fps)
         try:
             with open_regular(path) as file:
@@ -119,32 +119,32 @@ def _read_video(dataset: Dataset, episode: Episode, key: str, room: int) -> byte
 
 
 def charts(dataset: Dataset, episode: Episode) -> tuple[Chart, ...]:
-    """Return a chart for each part of modality.json, or for each column where there is none."""
+    """Return a chart for each part of modality.json or, without one, for each column."""
     try:
         columns = dataset.columns(episode.index)
     except DatasetError:
         return ()
     if not episode.length:
         return ()
-    found = []
-    for title, key, places in _parts(dataset):
+    built = []
+    for title, key, indices in _parts(dataset):
         if key in columns and columns[key].dtype != object:
             values = statistics.as_rows(columns[key])
-            known = range(max(0, places.start), min(places.stop, values.shape[1]))
+            valid = range(max(0, indices.start), min(indices.stop, values.shape[1]))
             names = summary.names_of(dataset, key)
-            named = [(names[place] if place < len(names) else str(place), values[:, place]) for place in known]
-            found += [_chart(title, named[at : at + LINES]) for at in range(0, len(named), LINES)]
-    return tuple(found)
+            named = [(names[index] if index < len(names) else str(index), values[:, index]) for index in valid]
+            built += [_chart(title, named[at : at + LINES]) for at in range(0, len(named), LINES)]
+    return tuple(built)
 
 
 def _parts(dataset: Dataset) -> list[tuple[str, str, range]]:
-    """Return (title, column, its numbers)."""
+    """Return (title, column, range of its numbers) for each chart."""
     parts = []
     for kind, usual in (("action", "action"), ("state", "observation.state")):
         for name, part in ((dataset.modality or {}).get(kind) or {}).items():
             if isinstance(part, dict) and type(part.get("start")) is int and type(part.get("end")) is int:
-                places = range(part["start"], part["end"])
-                parts.append((f"{kind} {name}", part.get("original_key") or usual, places))
+                indices = range(part["start"], part["end"])
+                parts.append((f"{kind} {name}", part.get("original_key") or usual, indices))
     if not parts:
         keys = [key for key in dataset.column_keys if key.startswith(("action", "observation."))]
         parts = [(key, key, range(len(summary.names_of(dataset, key)))) for key in sorted(keys)]
@@ -153,7 +153,7 @@ def _parts(dataset: Dataset) -> list[tuple[str, str, range]]:
 
 def _chart(title: str, named: list[tuple[str, np.ndarray]]) -> Chart:
     every = max(1, -(-len(named[0][1]) // POINTS)) if named else 1
-    values = np.array([one[::every] for _, one in named], np.float64)
+    values = np.array([series[::every] for _, series in named], np.float64)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
     x = np.linspace(0, WIDTH, values.shape[1]) if values.shape[1] > 1 else np.array([0.0])

@@ -1,1 +1,1 @@
-"""What every training program needs: devices and processes, a progress line, Ctrl-C as a wish, weight files, curves."""
+"""Shared by all training programs: devices, processes, progress, stop signals, weight files, curves."""

@@ -1,4 +1,4 @@
-"""Curves of a run in TensorBoard: `./lab up tensorboard` shows what lies under logs/tensorboard on the volume."""
+"""Curves of a run in TensorBoard: `./lab up tensorboard` displays logs/tensorboard on the volume."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 class Curves:
-    """Writes a run's events below `folder`, or nowhere when folder is None (processes other than the main one)."""
+    """Writes a run's events to `directory`; None (in processes other than the main one) writes nothing."""
 
     def __init__(self, directory: Path | None, step: int = 0) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # a second's import, which translating need not pay
+        from torch.utils.tensorboard import SummaryWriter  # takes a second to import
 
-        # a run that goes on takes back what was written after the state it goes on from
+        # a resumed run discards the points after its state
         self.writer = (
             SummaryWriter(str(directory), purge_step=step + 1 if step else None, flush_secs=10) if directory else None
         )
@@ -25,7 +25,7 @@ class Curves:
             self.writer.close()
 
     def scalars(self, group: str, values: Mapping[str, float], step: int) -> None:
-        """Adds a point to each curve: group/name."""
+        """Add a point to each curve group/name."""
         if self.writer:
             for name, value in values.items():
                 self.writer.add_scalar(f"{group}/{name}", value, step)

@@ -1,6 +1,6 @@
-"""How far a program has come and how long it will take: a line that stays in place on a terminal, silence elsewhere.
+"""A progress line with the remaining time, on terminals only.
 
-Numbers are never cut: where a line is too narrow the bar gives way first, then whole figures from the last one on.
+On a narrow terminal the bar is dropped first, then figures from the last; numbers are never truncated.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from rich.text import Text
 from vla_common import endings
 from vla_common.durations import show_seconds
 
-BAR_WIDTHS = 6, 24  # least and most; without room for the least there is none
+BAR_WIDTHS = 6, 24  # minimum and maximum; narrower terminals get no bar
 DRAW_EVERY_S = 0.1
-LONG_S = 600.0  # what takes longer is told once, also to a log
-SURE_AFTER_S = 10.0  # of work, until the pace says something: the first steps are slow
+LONG_S = 600.0  # longer runs print an estimate once, also to a log
+SURE_AFTER_S = 10.0  # the first steps are slow
 
 
 class Progress:
-    """`advance` after each of `total` steps, inside `with`. done: how many were done before.
+    """Call `advance` after each of `total` steps, inside `with`. done: steps of an earlier run.
 
-    long: what to say, after the estimate, of a run that takes more than ten minutes.
+    long: text after the estimate, for runs of more than ten minutes. enabled: False prints nothing.
     """
 
-    def __init__(self, total: int, done: int = 0, long: str = "", shown: bool = True, console: Console | None = None):
+    def __init__(self, total: int, done: int = 0, long: str = "", enabled: bool = True, console: Console | None = None):
         self.total, self.done, self.long = total, done, long
-        self.first, self.started, self.drawn_at = done, time.monotonic(), 0.0
+        self.first, self.started, self.rendered_at = done, time.monotonic(), 0.0
         self.figures: tuple[str, ...] = ()
         self.console = console or endings.console(highlight=False)
-        self.shown = shown
-        self.live = Live(console=self.console, auto_refresh=False) if shown and self.console.is_terminal else None
+        self.enabled = enabled
+        self.live = Live(console=self.console, auto_refresh=False) if enabled and self.console.is_terminal else None
 
     def __enter__(self) -> Progress:
         if self.live:
@@ -46,26 +46,26 @@ class Progress:
             self.live.stop()
 
     def advance(self, *figures: str, steps: int = 1) -> None:
-        """Counts steps. figures: what is shown beside how far it is, the most important first; none keeps the last."""
+        """Count steps. figures: displayed next to the bar, the most important first; none keeps the last ones."""
         self.done += steps
         self.figures = figures or self.figures
         now = time.monotonic()
-        self._tell(now)
-        if self.live and now - self.drawn_at >= DRAW_EVERY_S:
-            self.drawn_at = now
+        self._print_estimate(now)
+        if self.live and now - self.rendered_at >= DRAW_EVERY_S:
+            self.rendered_at = now
             self._draw()
 
-    def step_of(self, what: str) -> Callable[[int], None]:
-        """Returns a function for samplers to call at each of their steps; `what` is shown."""
-        return lambda t: self.advance(what)
+    def step_of(self, figure: str) -> Callable[[int], None]:
+        """Return a callback for the steps of a sampler, which displays `figure`."""
+        return lambda t: self.advance(figure)
 
     def left_s(self, now: float) -> float | None:
-        """Returns how many seconds the rest will take at the pace so far."""
+        """Return the estimated remaining seconds, None before the first step."""
         fresh = self.done - self.first
         return (now - self.started) / fresh * (self.total - self.done) if fresh > 0 else None
 
-    def _tell(self, now: float) -> None:
-        if not self.long or not self.shown or now - self.started < SURE_AFTER_S:
+    def _print_estimate(self, now: float) -> None:
+        if not self.long or not self.enabled or now - self.started < SURE_AFTER_S:
             return
         if (left := self.left_s(now) or 0.0) > LONG_S:
             print(f"this will take about {show_seconds(left)} more; {self.long}", flush=True)
@@ -80,11 +80,11 @@ class Progress:
 
 
 def line(share: float, numbers: Iterable[str], width: int) -> str:
-    """Returns a bar of a share (0 to 1) with numbers behind it, in at most `width` characters."""
-    kept = list(numbers)
-    while len(kept) > 1 and len(", ".join(kept)) > width:
-        kept.pop()
-    text = ", ".join(kept)
+    """Return a bar for a share (0 to 1), followed by numbers, in at most `width` characters."""
+    figures = list(numbers)
+    while len(figures) > 1 and len(", ".join(figures)) > width:
+        figures.pop()
+    text = ", ".join(figures)
     room = min(BAR_WIDTHS[1], width - len(text) - 2)
     if room < BAR_WIDTHS[0]:
         return text

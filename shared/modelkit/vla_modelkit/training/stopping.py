@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that a loop looks at between two steps, so that nothing is lost."""
+"""Ctrl-C and SIGTERM as a flag that a training loop checks between steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class StopSignal:
 
     def __enter__(self) -> StopSignal:
         self.before = {}
-        if threading.current_thread() is threading.main_thread():  # Python handles signals nowhere else
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
