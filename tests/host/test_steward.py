@@ -175,7 +175,7 @@ def test_one_action_at_a_time_for_a_service(served, clone):
         assert Asked(served).ask("/services/oracle/start", "POST")[0] == 200
         for what in ("start", "stop"):
             status, told = Asked(served).ask(f"/services/oracle/{what}", "POST")
-            assert status == 409 and "oracle is being started" in told["detail"]
+            assert status == 409 and "oracle is already being started" in told["detail"]
         assert action_of(served, "oracle")["ended"] is None
     finally:
         hold.unlink()
