@@ -67,7 +67,7 @@ def test_words_and_flags_may_be_mixed_and_lists_typed_in_several_flags(argv, nam
 
 def test_repeated_flag_is_rejected(told):
     done = told("logs", "oracle", "--lines=2", "--lines", "3")
-    assert done.returncode == 1 and "--lines is given twice, the second time as '3'; give it once" in done.stderr
+    assert done.returncode == 1 and "--lines was given more than once (the second value is '3')" in done.stderr
 
 
 def test_settings_of_a_second_set_are_read_as_those_of_the_first():
