@@ -91,7 +91,7 @@ def test_lines_are_drawn_for_the_chosen_kind_layer_and_head(run):
 
 def test_the_moments_end_where_ddim_does_and_fit_each_other(drawer):
     way = diffusion.moments(drawer, steps=5, seed=3)
-    x, _ = sample_ddim(drawer.nn_model, drawer.schedule, diffusion.SHOWN, 5, seed=3)
+    x, _ = sample_ddim(drawer.nn_model, drawer.schedule, diffusion.SAMPLE_COUNT, 5, seed=3)
     assert torch.equal(way[-1].x, x) and [now.t for now in way] == [20, 16, 12, 8, 4, 0]
     for now in way[:-1]:
         ab = drawer.schedule.ab_t[now.t]
