@@ -87,7 +87,7 @@ def run(settings: Server) -> None:
     config = uvicorn_config(app, "info", has_token=token is not None)
     config.timeout_graceful_shutdown = 1  # open pages hold connections that do not end by themselves
     with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
-        log.info("pages at %s, policy at %s", address(listener), default_policy.url)
+        log.info("the page is at %s, policy at %s", address(listener), default_policy.url)
         uvicorn.Server(config).run(sockets=[listener])
     for link in (default_policy, *other_policies.values()):
         link.close()

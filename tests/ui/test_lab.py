@@ -177,7 +177,7 @@ def test_it_shows_what_the_machine_knows_of_its_services(site, tmp_path):
         client = site(tmp_path)
         up, down, page = row_of(client, "oracle"), row_of(client, "random"), client.get("/lab/state").text
     assert 'data-state="ready"' in up and "8101" in up and "3.0 GB" in up and "0: 2.0 GiB" in up and "docker" in up
-    assert "2× restarted" in up and "of another lock" in up and 'data-do="stop"' in up
+    assert "2× restarted" in up and "outdated lock" in up and 'data-do="stop"' in up
     assert 'data-state="down"' in down and 'data-do="start"' in down and "lock</span>" not in down
     assert "H&lt;100&gt;" in page and "20.0" in page and "80.0 GB" in page and "c0ffee" in page
     assert '<details id="done-random-1" data-code="1" open>' in page and "&lt;i&gt;no weights" in page

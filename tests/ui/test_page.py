@@ -92,7 +92,7 @@ def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(page_over):
     [
         ({"path": None}, "The image is missing", 400),
         ({"instruction": "  "}, "The instruction is empty", 400),
-        ({"key": None}, "No unnorm key is chosen", 400),
+        ({"key": None}, "No unnorm key is selected", 400),
         ({"key": "libero_gaol"}, "did you mean 'libero_goal'? Known: bridge_orig, libero_goal", 400),
         ({"instruction": "break"}, "The policy failed on this request", 502),
     ],
@@ -182,7 +182,7 @@ def test_the_probes_need_no_password_and_tell_of_the_policy(serve_policy, serve_
     url = serve_page(serve_policy(SeeingPolicy()), password=TOKEN)
     url = url.removesuffix("/ask")
     assert httpx.get(f"{url}/livez").json() == {"status": "alive"}
-    assert httpx.get(f"{url}/readyz").json() == {"status": "ready", "policy": "seeing answers"}
+    assert httpx.get(f"{url}/readyz").json() == {"status": "ready", "policy": "seeing responds"}
     away = httpx.get(f"{serve_page(nobody()).removesuffix('/ask')}/readyz")
     assert away.status_code == 200 and "No policy answers" in away.json()["policy"]
 

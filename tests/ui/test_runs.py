@@ -106,7 +106,7 @@ def test_the_list_has_every_run_and_keeps_to_its_filters(url):
         assert name in page
     left = httpx.get(f"{url}/runs?policy=vla&suite=libero_goal").text
     assert 'href="/runs/goal-vla-1"' in left and 'href="/runs/goal-oracle-1"' not in left
-    assert "No run fits" in httpx.get(f"{url}/runs?policy=nobody").text
+    assert "No run matches" in httpx.get(f"{url}/runs?policy=nobody").text
 
 
 def test_a_run_is_shown_with_its_tasks_films_and_their_filters(url):
@@ -217,7 +217,7 @@ def test_the_leaderboard_has_what_may_be_compared_in_one_table_and_says_what_is_
         assert "80.0 %" in mine and "49.0–94.3 %" in mine and 'href="/runs/object-vla-1"' in mine
         assert 'href="/runs/goal-oracle-1"' in mine and "official-vla-1" not in mine
         assert "<b>90.0 %</b></td>" in mine, "the mean of goal's 80 and object's 100"
-        assert re.search(r"<b>broken-1</b> it cannot be read: run store", page)
+        assert re.search(r"<b>broken-1</b> cannot be read: run store", page)
         rows = list(csv.DictReader(io.StringIO(httpx.get(f"{url}/runs/leaderboard.csv").text)))
         assert {(row["policy"], row["suite"], row["assets"], row["rate"]) for row in rows} == {
             ("vla", "libero_goal", "kit", "0.8"), ("vla", "libero_object", "kit", "1.0"),

@@ -54,7 +54,7 @@ def test_without_a_simulator_the_page_says_how_to_start_one():
         assert shown.status_code == 502 and "./lab up simulator" in shown.text
         for method, path in (("GET", "policies"), ("POST", "sessions"), ("GET", "sessions/x/frame")):
             answer = client.request(method, f"{API}/{path}")
-            assert answer.status_code == 502 and "does not answer" in answer.json()["detail"]
+            assert answer.status_code == 502 and "does not respond" in answer.json()["detail"]
         assert client.post(f"{API}/sessions", content=b"{").status_code == 400
         assert client.post(f"{API}/sessions", content=b"x" * 100_000).status_code == 413
         from_elsewhere = client.post(f"{API}/sessions", json={}, headers={"Sec-Fetch-Site": "cross-site"})
