@@ -13,9 +13,9 @@ from itertools import zip_longest
 from typing import Any, NoReturn
 
 from vlalab.description import environment_file
-from vlalab.host import borrowed
-from vlalab.host.borrowed import endings
-from vlalab.host.console import LabError, require_known
+from vlalab.host import shared_code
+from vlalab.host.console import LabError, check_choices
+from vlalab.host.shared_code import entrypoint
 from vlalab.tasks import GROUPS
 from vlalab.tasks.task import LabTask
 
@@ -182,7 +182,7 @@ def run(argv: Sequence[str]) -> None:
     """Run the task of a command line (without the program), or print help. Raise LabError for invalid arguments."""
     name, *rest = argv or ["--list"]
     if name in ("-V", "--version"):
-        print(f"lab {borrowed.version()}")
+        print(f"lab {shared_code.version()}")
     elif name == "--print-completion-script":
         print(COMPLETION_SCRIPT)
     elif name == "--complete":
@@ -191,16 +191,16 @@ def run(argv: Sequence[str]) -> None:
         print(task_list(GROUPS))
     elif name == "help" or {"-h", "--help"} & set(rest):
         name = rest[0] if name == "help" else name
-        require_known("task", [name], sorted(TASKS))
+        check_choices("task", [name], sorted(TASKS))
         print(Parser(TASKS[name]).full_help())
     else:
-        require_known("task", [name], sorted(TASKS))
+        check_choices("task", [name], sorted(TASKS))
         TASKS[name].run(Parser(TASKS[name]).typed(rest))
 
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    endings.run(_main, expected=(LabError,), prefix="lab: ")
+    entrypoint.run(_main, expected=(LabError,), prefix="lab: ")
 
 
 def _main() -> None:

@@ -17,7 +17,7 @@ import tyro
 from services.bridge import act
 from services.bridge.connection import Server, check_address
 from services.bridge.robots import ROBOTS
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash
 from vla_contract import ContractError, Policy, PolicyClient, serve
@@ -116,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

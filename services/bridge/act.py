@@ -21,7 +21,7 @@ from services.bridge.policy import FIRST_S, MAX_HORIZON, BadActions
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.client.transport import Transport
 from vla_contract.protocol.act_json import loads, to_json
-from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE, in_words, total
+from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE, format_parts, total
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import check_actions
 
@@ -168,7 +168,7 @@ class ActPolicy(Policy):
             check_actions(actions, total(ACTION), self.horizon)
         except (ValueError, TypeError) as error:
             size = total(ACTION)
-            raise BadActions(f"{error}; expected actions [{size}] or [T, {size}]: {in_words(ACTION)}") from error
+            raise BadActions(f"{error}; expected actions [{size}] or [T, {size}]: {format_parts(ACTION)}") from error
         return actions
 
 

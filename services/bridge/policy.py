@@ -15,7 +15,7 @@ from services.bridge.robots import ACTIONS, Robot, blank, describe
 from services.bridge.wire import ProtocolError
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.protocol.errors import did_you_mean
-from vla_contract.protocol.parts import in_words, total
+from vla_contract.protocol.parts import format_parts, total
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import check_actions
 
@@ -127,7 +127,7 @@ class BridgePolicy(Policy):
         if ACTIONS not in answer:
             raise BadActions(f"the answer has no {ACTIONS!r}{did_you_mean(ACTIONS, list(answer)[:20])}")
         if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f" or actions.shape[1:] != (size,):
-            expected = f"floats [T, {size}]: {in_words(self.robot.action)}"
+            expected = f"floats [T, {size}]: {format_parts(self.robot.action)}"
             raise BadActions(f"the actions are {describe(actions)}; expected {expected}: serve a model of this robot")
         if not 0 < len(actions) <= MAX_HORIZON:
             raise BadActions(f"the answer has {len(actions)} actions; expected 1 to {MAX_HORIZON}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from vla_contract import InvalidObservation, Observation
 from vla_contract.protocol.errors import did_you_mean
-from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE, Part, in_words, total
+from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE, Part, format_parts, total
 
 PROMPT, ACTIONS = "prompt", "actions"
 
@@ -65,7 +65,7 @@ def state_of(message: Mapping[str, Any], key: str, parts: tuple[Part, ...]) -> n
     """Return the state under a key, float32 [n]. Raises InvalidObservation for another type or size."""
     state, size = member(message, key), total(parts)
     if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.shape != (size,):
-        raise InvalidObservation(f"{key!r} is {describe(state)}; expected {size} numbers: {in_words(parts)}")
+        raise InvalidObservation(f"{key!r} is {describe(state)}; expected {size} numbers: {format_parts(parts)}")
     return state.astype(np.float32)
 
 

@@ -15,8 +15,8 @@ from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, embodiment, sh
 from services.gr00t.options import CheckpointOptions
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError
+from vla_modelkit.checkpoint_program import GetCheckpoint, main, make_random
 from vla_modelkit.download import fetch
-from vla_modelkit.getting import GetCheckpoint, main, make_random
 
 FILES = ("*.json", "*.txt", "*.safetensors", "experiment_cfg/*", "LICENSE*", "README.md")  # not the optimizer's state
 

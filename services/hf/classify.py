@@ -24,7 +24,7 @@ from services.hf import collate, practice
 from services.hf.made.texts import Row
 from services.hf.metrics import Sentiment
 from services.hf.practice import Request, Result
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 
 MAX_TOKENS = 64  # per review; NSMC reviews have at most 140 characters
@@ -88,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -19,7 +19,7 @@ from services.hf import collate, decoding, metrics, practice, sources
 from services.hf.collate import IGNORED
 from services.hf.made.texts import Row
 from services.hf.practice import Request, Result
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 
 CUE = "\n제목:"  # between report and headline
@@ -127,4 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from services.hf import collate, practice
 from services.hf.practice import Request, Result
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 
 MAX_TOKENS = 64
@@ -87,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -14,7 +14,7 @@ import tyro
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from services.hf import loops, sources
-from vla_common.volume import Volume, put_whole, shown
+from vla_common.volume import Volume, display_path, replace_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +115,8 @@ def save(request: Request, volume: Volume, parts: Sequence[Any]) -> Path:
         for part in parts:
             part.save_pretrained(draft)
 
-    directory = put_whole(volume.path("checkpoints") / "hf" / request.LAB / request.name, write)
-    print(f"saved: {shown(directory)}")
+    directory = replace_directory(volume.path("checkpoints") / "hf" / request.LAB / request.name, write)
+    print(f"saved: {display_path(directory)}")
     sources.push(request.push, list(parts))
     return directory
 

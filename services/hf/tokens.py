@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from services.hf import practice, sources
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 
 KINDS = {"bert": "WordPiece", "gpt": "byte-level BPE", "t5": "unigram"}
@@ -99,8 +99,8 @@ def main() -> None:
     request = tyro.cli(Tokens, prog="python -m services.hf.tokens", description=__doc__)
     tokenizers, descriptions = load(request.model, Volume())
     print("\n".join(descriptions))
-    endings.console().print(table(tokenizers, request.sentences))
+    entrypoint.console().print(table(tokenizers, request.sentences))
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from services.hf import collate, decoding, metrics, practice
 from services.hf.made.texts import Row
 from services.hf.practice import Request, Result
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 
 MAX_TOKENS = 64  # per sentence
@@ -84,4 +84,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

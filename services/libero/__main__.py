@@ -2,11 +2,11 @@
 
 import sys
 
-from vla_common import endings, memory
+from vla_common import entrypoint, memory
 
 if __name__ == "__main__":
     with memory.importing():
         from services.libero.benchmark import BENCHMARK
         from vla_evaluation.cli import main
 
-    endings.run(main, BENCHMARK, sys.argv[1:])
+    entrypoint.run(main, BENCHMARK, sys.argv[1:])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from services.libero.benchmark import BENCHMARK
-from vla_common import endings
+from vla_common import entrypoint
 from vla_datasets import libero
 from vla_evaluation.offline import program
 
@@ -18,4 +18,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main, sys.argv[1:])
+    entrypoint.run(main, sys.argv[1:])

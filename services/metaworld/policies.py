@@ -10,7 +10,7 @@ import tyro
 
 from services.metaworld.arm import ACTION
 from services.metaworld.benchmark import BENCHMARK
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash
 from vla_contract import Policy, serve
@@ -57,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -19,7 +19,7 @@ from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_contract.protocol.parts import Part, total
 from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import find, open_dataset
+from vla_datasets.loader import find, open_dataset
 
 CAMERA_INDICES = {"both": (0, 1), "front": (0,), "wrist": (1,)}  # "both" uses one camera if the data set has only one
 

@@ -20,11 +20,11 @@ from services.minivla.data import Demonstrations, Learned, augmented, load
 from services.minivla.heads import HEADS, Diffusion, Flow, Regression
 from services.minivla.model import MiniVLA, Shape
 from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, new_run, train_to_end, update_ema
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.counts import plural
-from vla_common.volume import Volume, shown
+from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_machine, leave
+from vla_modelkit.training.machine import Machine, choose_machine, destroy_process_group
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.weights import State, WeightFiles
 
@@ -185,7 +185,7 @@ def train_model(config: Config, volume: Volume) -> bool:
     summary = f"{plural(run.data.learned.demonstrations, 'demonstration')}, {plural(len(run.data), 'step')}"
     if run.data.left_out:
         summary += f" ({run.data.left_out})"
-    log(f"{config.name}: {summary}, {machine}, weights in {shown(files.directory)}", flush=True)
+    log(f"{config.name}: {summary}, {machine}, weights in {display_path(files.directory)}", flush=True)
     curves = Curves(config.tensorboard_directory(volume) if machine.is_main else None, run.global_step)
     return train_to_end(run, files, curves)
 
@@ -243,10 +243,10 @@ def main() -> int:
     try:
         complete = train_model(config, Volume())
     finally:
-        leave()
+        destroy_process_group()
     print("trained. Next: ./lab eval SUITE --policy minivla" if complete else "stopped and saved; " + LONG)
     return 0 if complete else 130
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

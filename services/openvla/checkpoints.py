@@ -10,8 +10,8 @@ from services.openvla.checkpoint.published import DOWNLOAD_PATTERNS, PUBLISHED, 
 from services.openvla.checkpoint.suites import SUITES
 from vla_common.options import option
 from vla_contract.protocol.errors import did_you_mean
+from vla_modelkit.checkpoint_program import GetCheckpoint, main, make_random
 from vla_modelkit.download import fetch
-from vla_modelkit.getting import GetCheckpoint, main, make_random
 
 SIZES = ("tiny", "siglip", "mid")  # of random checkpoints
 

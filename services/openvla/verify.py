@@ -19,7 +19,7 @@ import tyro
 
 from services.openvla.options import MODES, VerifySettings
 from services.openvla.service.settings import INT8, PREFIX, checkpoint_directory
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.unreadable import explain
 from vla_modelkit.settings import from_environment
 from vla_modelkit.threads import set_wait_policy
@@ -161,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -17,7 +17,7 @@ import uvicorn
 from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
 from services.ui.volume.stores import Stores
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.volume import Volume
 from vla_contract.server.auth import token_for
@@ -99,4 +99,4 @@ def not_cut_off(record: logging.LogRecord) -> bool:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -31,8 +31,8 @@ from services.ws_mdl.diffusion.train import PREFIX
 from services.ws_mdl.transformer import config as transformer
 from services.ws_mdl.transformer.model import describe, get_model, load_into
 from services.ws_mdl.transformer.tokenization import fingerprint, load_tokenizer
-from vla_common import endings
-from vla_common.volume import Volume, put_whole, require_space, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path, replace_directory, require_space
 from vla_modelkit.checkpoint import file_hash
 from vla_modelkit.training.weights import IMPORTED, DamagedFileError, State, WeightFiles, load_state
 
@@ -344,13 +344,13 @@ def write_target(target: Target) -> None:
 
     exists = target.directory.exists()
     if not exists:
-        put_whole(target.directory, fill)
+        replace_directory(target.directory, fill)
     else:
         record = target.directory / IMPORTED
         earlier = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
         if {n: f["sha256"] for n, f in earlier.items()} != {n: f["sha256"] for n, f in listed.items()}:
-            raise ValueError(f"{shown(target.directory)} already exists with other files; use another --name")
-    print(f"{target.line}\n  {'already imported: ' if exists else ''}{shown(target.directory)}", flush=True)
+            raise ValueError(f"{display_path(target.directory)} already exists with other files; use another --name")
+    print(f"{target.line}\n  {'already imported: ' if exists else ''}{display_path(target.directory)}", flush=True)
 
 
 # --- the command --------------------------------------------------------------------------------------------
@@ -416,4 +416,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

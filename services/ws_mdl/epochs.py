@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from services.ws_mdl.settings import RunSettings
-from vla_common.volume import Volume, shown
+from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.progress import Progress
@@ -192,7 +192,7 @@ def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_tr
     if checkpoint:
         run.restore(checkpoint[1], checkpoint[0])
         print(f"resuming from {checkpoint[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
-    print(f"{config.name}: {run.summary}, {machine}, weights in {shown(files.directory)}", flush=True)
+    print(f"{config.name}: {run.summary}, {machine}, weights in {display_path(files.directory)}", flush=True)
     train_to_end(run, files, Curves(config.tensorboard_directory(volume), run.global_step))
     return run
 
@@ -204,7 +204,12 @@ def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
             complete = train_epoch(run, stop, advance)
             if complete:
                 run.on_epoch_end()
-            if not complete or stop.asked or run.epoch % run.config.save_every == 0 or run.epoch == run.config.epochs:
+            if (
+                not complete
+                or stop.requested
+                or run.epoch % run.config.save_every == 0
+                or run.epoch == run.config.epochs
+            ):
                 save(run, files)
             if complete:
                 run.after_save(files.directory, curves)
@@ -227,7 +232,7 @@ def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], No
 
 def stop_requested(run: EpochRun, stop: StopSignal) -> bool:
     """Return whether a stop is requested on any process, so that all stop after the same batch."""
-    return any(run.machine.sums(int(stop.asked)))
+    return any(run.machine.sums(int(stop.requested)))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vla_common.regular_files import open_regular
-from vla_common.volume import Volume, make_own_directory, require_space
+from vla_common.volume import Volume, make_directory_without_links, require_space
 from vla_datasets import metadata
 from vla_datasets.errors import DatasetError
 
@@ -84,7 +84,7 @@ def write_cache(path: Path, size: int, parts: Callable[[], Iterator[Tensor]]) ->
 
     Raises OSError if the disk is full.
     """
-    draft = make_own_directory(path.parent) / f".{path.name}"
+    draft = make_directory_without_links(path.parent) / f".{path.name}"
     with exclusive_lock(path.parent) as locked:
         if not locked:
             return False

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_common.options import Options, option
-from vla_common.volume import Volume, make_own_directory
+from vla_common.volume import Volume, make_directory_without_links
 
 PYTHON = "python"  # a monolingual corpus: Python's reference manual
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")
@@ -127,8 +127,8 @@ class RunSettings(Options):
 
     def run_directory(self, volume: Volume) -> Path:
         """Return this run's directory; create it if needed."""
-        return make_own_directory(self.runs_directory(volume) / self.name)
+        return make_directory_without_links(self.runs_directory(volume) / self.name)
 
     def tensorboard_directory(self, volume: Volume) -> Path:
         """Return the directory of this run's curves; `./lab up tensorboard` shows all of logs/tensorboard."""
-        return make_own_directory(volume.path("logs") / "tensorboard" / self.LAB / self.name)
+        return make_directory_without_links(volume.path("logs") / "tensorboard" / self.LAB / self.name)

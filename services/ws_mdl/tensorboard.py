@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tyro
 
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.volume import Volume, make_directory
 from vla_contract.protocol.problems import MEDIA_TYPE
@@ -91,4 +91,4 @@ def _answer(
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

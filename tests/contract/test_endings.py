@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from vla_common import endings
+from vla_common import entrypoint
 
-PACKAGE = Path(endings.__file__).parents[1]
+PACKAGE = Path(entrypoint.__file__).parents[1]
 
 
 def program(body: str, **variables: str) -> dict:
     """Returns the options of a program whose main is that body."""
-    head = "import errno, os, sys, time\nfrom vla_common import endings\n\ndef main():\n"
+    head = "import errno, os, sys, time\nfrom vla_common import entrypoint\n\ndef main():\n"
     text = head + textwrap.indent(body, "    ")
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE), **variables}
     return {"args": [sys.executable, "-c", f"{text}\nendings.run(main)"], "env": environment, "text": True}
@@ -81,7 +81,7 @@ def test_output_that_nobody_reads_ends_it_silently(body):
     os.close(reader)
     done = subprocess.run(**program(body), stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (endings.CLOSED_PIPE, "")
+    assert (done.returncode, done.stderr) == (entrypoint.CLOSED_PIPE, "")
 
 
 def test_a_pipe_of_its_own_that_breaks_is_told():
@@ -130,10 +130,12 @@ def test_what_a_library_makes_of_a_full_disk_is_told_as_one(body):
 
 def test_a_place_of_somebody_elses_is_told_with_its_owner(tmp_path, monkeypatch):
     error = PermissionError(13, os.strerror(13), "/proc/1/mem/x")
-    monkeypatch.setattr(endings.os, "geteuid", lambda: 4321)
-    assert endings.in_words(error).endswith(": /proc/1/mem belongs to user 0 (root), and you are user 4321")
+    monkeypatch.setattr(entrypoint.os, "geteuid", lambda: 4321)
+    assert entrypoint.describe_os_error(error).endswith(": /proc/1/mem belongs to user 0 (root), and you are user 4321")
     monkeypatch.setenv("VLALAB_VOLUME", "/proc/1")
-    assert endings.in_words(error).endswith("you are user 4321; set VLALAB_VOLUME to a directory you can use")
+    assert entrypoint.describe_os_error(error).endswith(
+        "you are user 4321; set VLALAB_VOLUME to a directory you can use"
+    )
 
 
 EVIL = r"a\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e\u2028 b\tc"
@@ -151,12 +153,12 @@ SHOWN = r"a\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e\u2028 b" + "\tc"
         f"raise ValueError('{EVIL}')",
         f"raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), '{EVIL}')",
         f"raise TypeError('{EVIL}')",
-        f"endings.run(lambda: print('{EVIL}'))",
+        f"entrypoint.run(lambda: print('{EVIL}'))",
     ],
 )
 def test_text_from_outside_steers_no_terminal(body):
     _, out, errors = ended(body)
-    assert SHOWN in out + errors and not endings.CONTROL.search(out + errors)
+    assert SHOWN in out + errors and not entrypoint.CONTROL.search(out + errors)
 
 
 def test_the_health_check_shows_an_answer_and_obeys_none():

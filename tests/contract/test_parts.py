@@ -3,13 +3,13 @@
 import pytest
 
 from vla_contract import Part
-from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE, in_words, total
+from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE, format_parts, total
 
 
 def test_a_vector_is_its_parts_one_after_the_other():
     parts = (*OSC_POSE, GRIPPER_OPENS)
     assert total(parts) == 7
-    assert in_words(parts) == "position delta [3], rotation delta [3], gripper [1]"
+    assert format_parts(parts) == "position delta [3], rotation delta [3], gripper [1]"
     assert str(GRIPPER_OPENS) == "gripper [1] (unit 1, 0 closed, 1 open)"
 
 

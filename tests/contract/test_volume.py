@@ -12,11 +12,11 @@ from vla_common.volume import (
     DIRECTORIES,
     Volume,
     VolumeError,
+    display_path,
     main,
     make_directory,
-    make_own_directory,
+    make_directory_without_links,
     require_space,
-    shown,
 )
 
 
@@ -227,18 +227,18 @@ def test_root_writes_in_no_folder_that_holds_a_link(tmp_path, target, monkeypatc
     (own / at).parent.mkdir(parents=True)
     (own / at).symlink_to(target / "file")
     with pytest.raises(VolumeError, match=r"is a link to .*etc/file"):
-        make_own_directory(own)
+        make_directory_without_links(own)
     assert untouched(target)
     (own / at).unlink()
-    assert make_own_directory(own) == own
+    assert make_directory_without_links(own) == own
 
 
 def test_a_path_below_the_callers_folder_is_shown_from_there(tmp_path, monkeypatch):
     monkeypatch.delenv("VLALAB_HERE", raising=False)
     report = tmp_path / "volume" / "runs" / "a" / "report.html"
-    assert shown(report) == str(report)
+    assert display_path(report) == str(report)
     monkeypatch.setenv("VLALAB_HERE", str(tmp_path))
-    assert shown(report) == "volume/runs/a/report.html"
-    assert shown(tmp_path) == str(tmp_path)
+    assert display_path(report) == "volume/runs/a/report.html"
+    assert display_path(tmp_path) == str(tmp_path)
     monkeypatch.setenv("VLALAB_HERE", str(tmp_path / "elsewhere"))
-    assert shown(report) == str(report)
+    assert display_path(report) == str(report)

@@ -144,7 +144,7 @@ def lab(base, engine) -> Iterator[Lab]:
 def beside(lab, say, request) -> Iterator[Beside]:
     """The images' own tests, three images' at a time where cores and memory allow."""
     names = {name for item in request.session.items if (name := whose_own_tests(item))}
-    found = Beside(lab, say, ThreadPoolExecutor(min(3, parts.at_once())), names)
+    found = Beside(lab, say, ThreadPoolExecutor(min(3, parts.max_parallel_parts())), names)
     yield found
     found.stop()
 

@@ -8,7 +8,7 @@ import pytest
 from tests.docker.builds import GROUPS
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
-from vlalab.host import borrowed, paths
+from vlalab.host import paths, shared_code
 
 pytestmark = pytest.mark.docker
 ORDER = [name for group in GROUPS for name in group]
@@ -49,9 +49,9 @@ print(json.dumps({
 def test_it_says_what_it_was_built_from(name, lab, builds, looked):
     labels = lab.image(name)["Config"]["Labels"]
     assert labels["vla-lab.env"] == name
-    assert labels["vla-lab.lock"] == venvs.named(name, paths.ROOT).lock_hash
+    assert labels["vla-lab.lock"] == venvs.get(name, paths.ROOT).lock_hash
     assert labels["org.opencontainers.image.revision"] == builds.commits[name]
-    assert labels["org.opencontainers.image.version"] == borrowed.version()
+    assert labels["org.opencontainers.image.version"] == shared_code.version()
     about = looked["about"]
     assert (about["env"], about["lock"]) == (name, labels["vla-lab.lock"])
     assert about["flash_attn"]["mode"] == labels["vla-lab.flash-attn"] == "none"
@@ -74,7 +74,7 @@ def test_its_self_test_ran_when_it_was_built_and_passes_for_any_user_with_a_read
 
 def test_every_pin_of_its_lock_is_what_is_installed(name, looked):
     installed = dict(looked["packages"])
-    lock = venvs.named(name, paths.ROOT).lock.read_text()
+    lock = venvs.get(name, paths.ROOT).lock.read_text()
     pins = pinned(lock)
     assert pins and set(installed) <= set(pins) | {"pip", "setuptools"}
     assert set(re.findall(r"(?m)^([\w.-]+)(?:\[[^\]]*\])?==[^\s;]+ \\$", lock)) <= set(installed), (

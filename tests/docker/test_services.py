@@ -30,7 +30,7 @@ def test_healthy_means_ready(up, service):
 
 def test_the_policy_says_which_lock_it_runs_on_and_how_it_attends(up):
     info = json.loads(get(url(up, "openvla", "/v1/info"))[1])
-    assert info["lock_hash"] == venvs.named("openvla", paths.ROOT).lock_hash
+    assert info["lock_hash"] == venvs.get("openvla", paths.ROOT).lock_hash
     assert "sdpa" in json.dumps(info).lower(), "without flash-attn a service says what it uses instead"
 
 

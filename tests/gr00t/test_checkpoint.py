@@ -12,7 +12,7 @@ from services.gr00t.checkpoints import Get
 from services.gr00t.service.layout import layout
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import RECORD, CheckpointError, identity
-from vla_modelkit.getting import RANDOM
+from vla_modelkit.checkpoint_program import RANDOM
 
 
 @pytest.fixture

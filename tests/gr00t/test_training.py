@@ -271,7 +271,7 @@ class Filler:
             file.write(bytes(max(0, room.f_bavail * room.f_frsize - 200_000)))
         return False
 
-program.endings.run(lambda: program.train(program.Finetune(sys.argv[1], base=sys.argv[2], max_steps=2, batch_size=1),
+program.entrypoint.run(lambda: program.train(program.Finetune(sys.argv[1], base=sys.argv[2], max_steps=2, batch_size=1),
                                           program.Volume(), program.choose_machine("cpu"), Filler()))
 """
 SMALL = """

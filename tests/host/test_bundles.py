@@ -261,7 +261,7 @@ def engine(speaking, tmp_path, monkeypatch):
     """An engine with one image, whose layers are bytes; `load` keeps what it was given."""
     state = tmp_path / "engine"
     state.mkdir()
-    labels = {images.LOCK_LABEL: images.venvs.named("ui").lock_hash}
+    labels = {images.LOCK_LABEL: images.venvs.get("ui").lock_hash}
     record = {
         "Id": "sha256:1", "RepoTags": [images.reference("ui")], "Size": 1000, "Created": "2026-01-02T00:00:00Z",
         "Config": {"Labels": labels},
@@ -314,7 +314,7 @@ def test_failed_docker_save_leaves_no_file_and_reports_its_output(volume, engine
 
 def test_an_image_of_another_lock_is_not_bundled(volume, engine, tmp_path):
     record = (engine / "record.json").read_text()
-    (engine / "record.json").write_text(record.replace(images.venvs.named("ui").lock_hash, "0"))
+    (engine / "record.json").write_text(record.replace(images.venvs.get("ui").lock_hash, "0"))
     with pytest.raises(LabError, match="another lock"):
         packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))
 

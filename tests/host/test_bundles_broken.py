@@ -234,7 +234,7 @@ def test_what_a_killed_restore_left_is_removed_by_the_next(tmp_path, volume):
 
 def test_two_restores_at_once_do_not_mix(tmp_path, volume, capsys):
     path = make(tmp_path / "x")
-    with ThreadPoolExecutor() as pool, venvs.exclusive(state.directory() / ".restore.lock", ""):
+    with ThreadPoolExecutor() as pool, venvs.file_lock(state.directory() / ".restore.lock", ""):
         second = pool.submit(restoring.restore, path)
         while "another restore is running" not in capsys.readouterr().err and not second.done():
             time.sleep(0.05)

@@ -165,4 +165,4 @@ def test_files_that_the_cache_shares_free_nothing(tmp_path):
     os.link(tmp_path / "cache", tmp_path / "venv" / "shared")
     freed = cleaning.freed_bytes(tmp_path / "venv")
     assert 100_000 <= freed < 150_000
-    assert images.spell_size(freed) == "0 MB"
+    assert images.format_size(freed) == "0 MB"

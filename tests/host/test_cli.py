@@ -179,10 +179,10 @@ def test_flags_for_programs():
 
 def test_paths_are_displayed_relative_to_the_callers_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert paths.shown(tmp_path / "volume" / "runs") == "volume/runs"
-    assert paths.shown(tmp_path) == str(tmp_path)
-    assert paths.shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")
-    assert paths.of_caller() == {"VLALAB_HERE": str(tmp_path)}
+    assert paths.display_path(tmp_path / "volume" / "runs") == "volume/runs"
+    assert paths.display_path(tmp_path) == str(tmp_path)
+    assert paths.display_path(tmp_path.parent / "other") == str(tmp_path.parent / "other")
+    assert paths.caller_variables() == {"VLALAB_HERE": str(tmp_path)}
 
 
 def test_folders_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import sys
 
 from tests.screen import Screen
 from vlalab.host import paths
-from vlalab.host.borrowed import endings
+from vlalab.host.shared_code import entrypoint
 
 SILENT = """
 import sys, threading
@@ -32,15 +32,15 @@ import sys
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from vlalab.host.borrowed import endings
-from vlalab.host.console import say, status
+from vlalab.host.shared_code import entrypoint
+from vlalab.host.console import log_info, status
 
 def main():
     evil = sys.argv[1]
     with status(f"fetching {evil}") as line:
         line.update(evil)
-    say(evil)
-    console = endings.console()
+    log_info(evil)
+    console = entrypoint.console()
     table = Table("name", style="bold")
     table.add_row(Text(evil))
     console.print(table)
@@ -48,7 +48,7 @@ def main():
     with Live(Text("moving"), console=console, auto_refresh=False) as live:
         live.update(Text(evil), refresh=True)
 
-endings.run(main)
+entrypoint.run(main)
 """
 
 
@@ -65,4 +65,4 @@ def test_a_name_in_an_error_steers_no_terminal(tmp_path):
     command = [paths.ROOT / "lab", "dataset", EVIL]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "VLALAB_VOLUME": str(tmp_path)})
     assert done.returncode == 1 and r"a\x1b[2J" in done.stderr
-    assert not endings.CONTROL.search(done.stdout + done.stderr)
+    assert not entrypoint.CONTROL.search(done.stdout + done.stderr)

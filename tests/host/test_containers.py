@@ -18,14 +18,14 @@ from vlalab.commands.evaluation import EvaluationRequest
 from vlalab.description import compose, gpus, manifests
 from vlalab.description import service_settings as kept_settings
 from vlalab.doctor import runner
-from vlalab.doctor.check import Case
+from vlalab.doctor.check import Context
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import identify
 from vlalab.host.state import directory as state_directory
-from vlalab.runtimes import both, containers
+from vlalab.runtimes import containers, interface
 from vlalab.testing import parts
 
 OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "SUDO_")
@@ -52,7 +52,7 @@ class Engine:
         made = [
             {
                 "RepoTags": [f"vla-lab/{name}:dev"], "Id": "sha256:1", "Size": 10**9, "Created": "2026-01-02T03:04:05Z",
-                "Config": {"Labels": {"vla-lab.lock": lock or venvs.named(name).lock_hash}},
+                "Config": {"Labels": {"vla-lab.lock": lock or venvs.get(name).lock_hash}},
             }
             for name in names
         ]  # fmt: skip
@@ -100,23 +100,23 @@ def weights(tmp_path):
 
 
 def test_auto_takes_docker_when_an_engine_answers_and_the_images_are_built(engine):
-    assert both.choose("auto", ["libero"]) == (containers, "runtime docker")
-    runtime, line = both.choose("auto", ["libero", "openvla"])
+    assert interface.choose("auto", ["libero"]) == (containers, "runtime docker")
+    runtime, line = interface.choose("auto", ["libero", "openvla"])
     assert runtime.NAME == "local" and "vla-lab/openvla:dev is not built" in line
     with pytest.raises(LabError, match=r"not built; run: \./lab build openvla, or use --runtime local"):
-        both.choose("docker", ["libero", "openvla"])
+        interface.choose("docker", ["libero", "openvla"])
 
 
 def test_auto_takes_local_where_no_engine_answers(monkeypatch):
     monkeypatch.setattr(docker, "available", lambda: "no Docker engine answers; start it")
-    assert both.choose("auto", ["libero"])[1] == "runtime local"
+    assert interface.choose("auto", ["libero"])[1] == "runtime local"
     with pytest.raises(LabError, match=r"no Docker engine answers.*or use --runtime local"):
-        both.choose("docker", ["libero"])
+        interface.choose("docker", ["libero"])
 
 
 def test_auto_follows_what_runs_already(engine):
-    assert both.choose("auto", ["libero"], prefer="local")[0].NAME == "local"
-    assert both.choose("docker", ["libero"], prefer="local")[0].NAME == "docker"
+    assert interface.choose("auto", ["libero"], prefer="local")[0].NAME == "local"
+    assert interface.choose("docker", ["libero"], prefer="local")[0].NAME == "docker"
 
 
 def test_an_image_of_another_lock_is_used_and_told(engine, capsys):
@@ -155,7 +155,7 @@ def test_an_engine_that_remaps_users_is_refused_before_anything_is_made(engine, 
     with pytest.raises(LabError, match="userns-remap.*--runtime local.*/etc/docker/daemon.json") as refusal:
         lifecycle.up(["oracle"], "docker")
     assert not (tmp_path / "volume").exists() and not engine.calls("up --detach")
-    (found,) = runner.run(runner.named(["docker-rootless"]), Case())
+    (found,) = runner.run(runner.checks_by_id(["docker-rootless"]), Context())
     assert found.finding.verdict == "fail" and found.finding.text in refusal.value.text
 
 
@@ -365,7 +365,7 @@ def test_an_evaluation_that_draws_on_the_cpu_takes_no_gpu(engine, monkeypatch, f
 
 def test_tests_in_an_image_take_no_gpu_unasked(engine, monkeypatch, tmp_path):
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
-    image = images.found(["libero"])["libero"]
+    image = images.existing(["libero"])["libero"]
     assert "--gpus" not in parts.image_command("libero", image, tmp_path)
     monkeypatch.setenv("VLALAB_LIBERO_GPU", "0,1")
     words = parts.image_command("libero", image, tmp_path)
@@ -373,7 +373,7 @@ def test_tests_in_an_image_take_no_gpu_unasked(engine, monkeypatch, tmp_path):
 
 
 def test_tests_in_an_image_compute_with_as_many_threads_as_their_part(engine, tmp_path):
-    words = parts.image_command("libero", images.found(["libero"])["libero"], tmp_path)
+    words = parts.image_command("libero", images.existing(["libero"])["libero"], tmp_path)
     assert words[words.index("OMP_NUM_THREADS") - 1] == "--env", "docker takes the value from its own environment"
 
 

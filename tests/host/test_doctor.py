@@ -15,7 +15,7 @@ import pytest
 
 from vlalab.commands import doctor
 from vlalab.doctor import fixes, runner
-from vlalab.doctor.check import FAIL, PASS, SKIP, WARN, Case, Finding, Result
+from vlalab.doctor.check import FAIL, PASS, SKIP, WARN, Context, Finding, Result
 from vlalab.doctor.machine import Disk, Machine
 from vlalab.engine import space
 from vlalab.environments import venvs
@@ -24,7 +24,7 @@ from vlalab.host.console import LabError
 
 
 def look(check: str, machine: Machine | None = None, **case) -> Finding:
-    (found,) = runner.run(runner.named([check]), Case(machine or Machine(), **case))
+    (found,) = runner.run(runner.checks_by_id([check]), Context(machine or Machine(), **case))
     assert not found.error, found.error
     return found.finding
 
@@ -135,14 +135,14 @@ def test_a_checkpoint_whose_manifest_is_damaged(checkpoint, volume, text):
 
 
 def test_an_environment_whose_python_is_gone(clone):
-    env = venvs.named("ui", clone)
+    env = venvs.get("ui", clone)
     env.python.parent.mkdir(parents=True)
     env.python.symlink_to("/nowhere/python3")
     wrong(look("environments", root=clone), FAIL, "the Python of environment ui does not run", "./lab env ui")
 
 
 def test_an_environment_of_another_lock(clone):
-    env = venvs.named("ui", clone)
+    env = venvs.get("ui", clone)
     env.python.parent.mkdir(parents=True)
     env.python.symlink_to(sys.executable)
     wrong(look("environments", root=clone), WARN, "environment ui was installed from another lock", "./lab env ui")
@@ -153,7 +153,7 @@ def test_an_environment_of_another_lock(clone):
 def test_a_secret_that_others_can_read_and_its_mending(clone):
     (clone / ".env").write_text("VLALAB_TOKEN=abcdefgh\n")
     (clone / ".env").chmod(0o644)
-    (found,) = runner.run(runner.named(["settings"]), Case(root=clone))
+    (found,) = runner.run(runner.checks_by_id(["settings"]), Context(root=clone))
     wrong(found.finding, FAIL, "mode 644", "chmod 600")
     assert fixes.apply([found]) == ["settings"], "it is safe, and asks nobody"
     assert look("settings", root=clone) == Finding(PASS, "1 settings in .env, mode 600", "")
@@ -243,7 +243,7 @@ def test_certificates_that_are_not_there(tmp_path):
 
 
 def result(fix: str, verdict: str = WARN, safe: bool = False) -> Result:
-    (check,) = runner.named(["settings"])
+    (check,) = runner.checks_by_id(["settings"])
     return Result(check, Finding(verdict, "something", fix, safe=safe), 0.0)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.host.recorded_machine import Recorded
 from vlalab.doctor import output, runner
-from vlalab.doctor.check import FAIL, GROUPS, PASS, SKIP, TORCH, VERDICTS, WARN, Case, Check, Finding, Result, ok
+from vlalab.doctor.check import FAIL, GROUPS, PASS, SKIP, TORCH, VERDICTS, WARN, Check, Context, Finding, Result, ok
 from vlalab.host import paths
 
 MACHINES = Path(__file__).parent / "machines"
@@ -47,7 +47,7 @@ def expected(name: str) -> dict[str, str]:
 
 def examined(name: str) -> dict[str, Finding]:
     chosen = [one for one in runner.checks() if one.id not in OF_THIS_CLONE]
-    case = Case(recorded(name), volume=Path("/srv/lab/volume"))
+    case = Context(recorded(name), volume=Path("/srv/lab/volume"))
     return {one.check.id: one.finding for one in runner.run(chosen, case)}
 
 
@@ -103,8 +103,8 @@ def test_a_disk_whose_place_has_a_space_is_looked_for(mounts, verdict):
         "/etc/fstab": "  # LABEL=old /srv ext4 defaults 0 2\nLABEL=lab /srv/my\\040disk ext4 defaults 0 2\n",
         "/proc/self/mountinfo": "".join(f"29 1 259:2 / {place} rw - ext4 x rw\n" for place in mounts.split(" ")),
     }
-    case = Case(Recorded(files=files), volume=Path("/srv/my disk/lab"))
-    (found,) = runner.run(runner.named(["volume-mounted"]), case)
+    case = Context(Recorded(files=files), volume=Path("/srv/my disk/lab"))
+    (found,) = runner.run(runner.checks_by_id(["volume-mounted"]), case)
     assert found.finding.verdict == verdict and ("sudo mount '/srv/my disk'" in found.finding.fix) == (verdict == FAIL)
 
 
@@ -113,20 +113,20 @@ def test_a_disk_whose_place_has_a_space_is_looked_for(mounts, verdict):
 
 def test_what_concerns_no_environment_that_was_asked_for_does_not_apply():
     with_torch = {one.id for one in runner.checks() if TORCH in one.requires}
-    case = Case(recorded("driver-old"), environments=("ui",), volume=Path("/srv/lab/volume"))
+    case = Context(recorded("driver-old"), environments=("ui",), volume=Path("/srv/lab/volume"))
     results = runner.run([one for one in runner.checks() if one.id in with_torch], case)
     assert {result.finding.verdict for result in results} == {SKIP} and output.exit_status(results) == 0
 
 
 def test_only_environments_that_were_asked_for_are_named():
-    case = Case(recorded("driver-old"), environments=("openvla",))
-    (found,) = runner.run(runner.named(["nvidia-version"]), case)
+    case = Context(recorded("driver-old"), environments=("openvla",))
+    (found,) = runner.run(runner.checks_by_id(["nvidia-version"]), case)
     assert found.finding.verdict == FAIL and "gr00t" not in found.finding.reason and "openvla" in found.finding.reason
 
 
 @pytest.mark.parametrize(("asked", "verdict"), [((), PASS), (("libero",), PASS), (("libero", "openvla"), WARN)])
 def test_one_gpu_that_is_to_draw_and_to_compute_is_a_warning(asked, verdict):
-    (found,) = runner.run(runner.named(["one-gpu"]), Case(recorded("workstation"), environments=asked))
+    (found,) = runner.run(runner.checks_by_id(["one-gpu"]), Context(recorded("workstation"), environments=asked))
     assert found.finding.verdict == verdict and ("--render cpu" in found.finding.fix) == (verdict == WARN)
 
 
@@ -146,7 +146,7 @@ def test_a_check_that_breaks_or_hangs_spoils_no_other(tmp_path):
         check("hangs", lambda case: never.wait() and ok(""), limit_s=0.2),
         check("well", lambda case: ok("fine")),
     ]
-    results = {one.check.id: one for one in runner.run(checks, Case(Recorded()))}
+    results = {one.check.id: one for one in runner.run(checks, Context(Recorded()))}
     never.set()
     assert list(results) == ["breaks", "hangs", "well"]
     assert (
@@ -162,7 +162,7 @@ def test_a_check_that_breaks_or_hangs_spoils_no_other(tmp_path):
 @pytest.mark.parametrize(("name", "code"), [("workstation", 0), ("mig", 1), ("driver-mismatch", 2)])
 def test_the_exit_code_is_the_worst_finding(name, code):
     chosen = [one for one in runner.checks() if one.id not in OF_THIS_CLONE]
-    results = runner.run(chosen, Case(recorded(name), volume=Path("/srv/lab/volume")))
+    results = runner.run(chosen, Context(recorded(name), volume=Path("/srv/lab/volume")))
     assert output.exit_status(results) == code
     told = output.as_json(results, (), 1.0)
     assert (told["schema"], told["exit_code"], told["verdict"]) == (1, code, output.verdict(results))
@@ -175,7 +175,7 @@ def test_the_exit_code_is_the_worst_finding(name, code):
 @pytest.mark.parametrize("width", [60, 80])
 def test_the_table_fits_its_width_and_ends_with_what_to_do(width):
     chosen = [one for one in runner.checks() if one.id not in OF_THIS_CLONE]
-    results = runner.run(chosen, Case(recorded("driver-mismatch"), volume=Path("/srv/lab/volume")))
+    results = runner.run(chosen, Context(recorded("driver-mismatch"), volume=Path("/srv/lab/volume")))
     lines = output.lines(results, 1.0, width)
     assert all(len(line) <= width for line in lines if not line.startswith("   $ "))
     assert [line for line in lines if line == "What to do:" or line.startswith("   $ ")][:2] == [
@@ -226,6 +226,6 @@ def test_a_check_that_does_not_apply_is_not_needed_here():
 
 def test_every_field_of_the_json_is_documented():
     page = (paths.ROOT / "docs/doctor.md").read_text()
-    told = output.as_json(runner.run([check("well", lambda case: ok("fine"))], Case(Recorded())), (), 1.0)
+    told = output.as_json(runner.run([check("well", lambda case: ok("fine"))], Context(Recorded())), (), 1.0)
     for field in (*told, *told["checks"][0]):
         assert f"`{field}`" in page, field

@@ -16,8 +16,8 @@ from tests.host.conftest import with_few_packages
 from tests.screen import Screen
 from vlalab.description import environment_file, ports
 from vlalab.host import owners
-from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError
+from vlalab.host.shared_code import entrypoint
 
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "VLALAB_PYTHON")}
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
@@ -42,7 +42,7 @@ def test_output_that_nobody_reads_ends_a_command_silently(words):
     os.close(reader)
     done = subprocess.run(**command(*words), stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
-    assert done.returncode in (0, endings.CLOSED_PIPE)  # 0: it had nothing to say there
+    assert done.returncode in (0, entrypoint.CLOSED_PIPE)  # 0: it had nothing to say there
     assert [line for line in done.stderr.splitlines() if not line.startswith("lab: ")] == []
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_in_an_environments_set_up_is_told_and_leaves_nothing_running(cop
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)  # to it alone, as kill does
     out, said = process.communicate(timeout=WAIT_S)
-    assert (process.returncode, out) == (endings.INTERRUPTED, "")
+    assert (process.returncode, out) == (entrypoint.INTERRUPTED, "")
     assert "Traceback" not in said and said.splitlines()[-1].startswith("lab: stopped; ")
     assert have_ended(clone)
 
@@ -260,9 +260,9 @@ def test_lines_for_a_person_are_plain_where_the_terminal_knows_no_codes():
 def test_a_message_ends_its_lines_between_words_and_leaves_commands_whole():
     sentence = "a policy at http://127.0.0.1:8001 answers, but speaks another version of the contract; "
     command = "./lab eval libero_goal --policy http://127.0.0.1:8001 --trials 2 --workers 2 --video none"
-    body = f"from vlalab.host.console import LabError, say\nsay({sentence * 2 + command!r})\n"
+    body = f"from vlalab.host.console import LabError, log_info\nlog_info({sentence * 2 + command!r})\n"
     body += "print('x' * 9 + ' y' * 50)\n"
-    program = f"from vlalab.host.borrowed import endings\ndef main():\n    exec({body!r})\nendings.run(main)"
+    program = f"from vlalab.host.shared_code import entrypoint\ndef main():\n    exec({body!r})\nendings.run(main)"
     with Screen([sys.executable, "-c", program], columns=80) as screen:
         assert screen.wait() == 0
     lines = screen.sent.decode().replace("\r\n", "\n").splitlines()

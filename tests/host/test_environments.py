@@ -49,7 +49,7 @@ def test_made_once_and_then_left_alone(tiny):
 def test_follows_its_lock(tiny):
     ensure(tiny)
     (tiny / "requirements.lock").write_text(pins("iniconfig", "idna"))
-    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
+    assert not venvs.get("tiny", tiny.parents[1]).is_ready()
     assert imports(ensure(tiny), "idna")
     (tiny / "requirements.lock").write_text(pins("idna"))
     assert not imports(ensure(tiny), "iniconfig")
@@ -69,7 +69,7 @@ def test_a_moved_environment_is_made_again(tiny, tmp_path):
     moved = tmp_path / "elsewhere" / "images" / "tiny"
     moved.parent.mkdir(parents=True)
     tiny.rename(moved)
-    env = venvs.named("tiny", moved.parents[1])
+    env = venvs.get("tiny", moved.parents[1])
     assert not env.is_ready()
     assert ensure(moved).is_ready()
 
@@ -79,7 +79,7 @@ def test_a_package_that_does_not_match_its_hash_is_refused(tiny):
     (tiny / "requirements.lock").write_text(wrong)
     with pytest.raises(LabError, match="idna"):
         ensure(tiny)
-    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
+    assert not venvs.get("tiny", tiny.parents[1]).is_ready()
 
 
 def test_the_finishing_step_runs_inside_and_counts(tiny):
@@ -88,19 +88,19 @@ def test_the_finishing_step_runs_inside_and_counts(tiny):
     (tiny / "finish.py").write_text("raise SystemExit('no macros here')")
     with pytest.raises(LabError, match="no macros here"):
         ensure(tiny)
-    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
+    assert not venvs.get("tiny", tiny.parents[1]).is_ready()
 
 
 def test_a_second_lock_goes_into_a_folder_beside_and_is_not_imported(tiny):
     ensure(tiny)
     (tiny / "beside.lock").write_text(pins("idna"))
-    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
+    assert not venvs.get("tiny", tiny.parents[1]).is_ready()
     env = ensure(tiny)
     assert (env.venv / "beside" / "idna" / "__init__.py").is_file() and not imports(env, "idna")
     (tiny / "beside.lock").write_text(re.sub(r"sha256:[0-9a-f]{64}", "sha256:" + "0" * 64, pins("idna")))
     with pytest.raises(LabError, match="idna"):
         ensure(tiny)
-    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
+    assert not venvs.get("tiny", tiny.parents[1]).is_ready()
 
 
 def test_two_calls_at_once_make_it_once(tiny, monkeypatch):
@@ -113,12 +113,12 @@ def test_two_calls_at_once_make_it_once(tiny, monkeypatch):
     for thread in threads:
         thread.join()
     assert len(made) == 1
-    assert venvs.named("tiny", tiny.parents[1]).is_ready()
+    assert venvs.get("tiny", tiny.parents[1]).is_ready()
 
 
 def test_an_unknown_environment_lists_the_known_ones():
     with pytest.raises(LabError, match="libero"):
-        venvs.named("liberoo")
+        venvs.get("liberoo")
 
 
 def test_a_full_disk_is_told_before_anything_is_written(tiny):

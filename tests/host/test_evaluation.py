@@ -277,7 +277,7 @@ def ancestors(pid: int) -> list[int]:
 
 
 needs_libero = pytest.mark.skipif(
-    not venvs.named("libero").is_ready(), reason="the environment libero is not set up: ./lab env libero"
+    not venvs.get("libero").is_ready(), reason="the environment libero is not set up: ./lab env libero"
 )
 
 

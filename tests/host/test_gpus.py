@@ -11,7 +11,7 @@ from tests.host.recorded_machine import Recorded
 from vlalab.commands import programs
 from vlalab.description import compose, gpus, service_settings
 from vlalab.doctor import runner
-from vlalab.doctor.check import FAIL, Case
+from vlalab.doctor.check import FAIL, Context
 from vlalab.engine import docker, reservations
 from vlalab.host.console import LabError
 from vlalab.runtimes import local
@@ -78,7 +78,7 @@ def test_a_broken_driver_is_no_silent_run_on_the_cpu(smi, service):
 @pytest.mark.parametrize(("error", "words"), [("LibRmVersionMismatch", MISMATCH), ("DriverNotLoaded", LOST)])
 def test_nvidia_smi_and_the_doctor_say_the_same_of_a_driver(error, words):
     machine = Recorded(files={"/proc/driver/nvidia/version": "", "/proc/modules": "", **CARD}, nvml={"error": error})
-    (found,) = runner.run(runner.named(["nvidia-driver"]), Case(machine))
+    (found,) = runner.run(runner.checks_by_id(["nvidia-driver"]), Context(machine))
     assert found.finding.verdict == FAIL and found.finding.fix
     assert gpus.why_silent(words) == found.finding.text
 

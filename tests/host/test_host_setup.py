@@ -16,7 +16,7 @@ from tests.package_repository import DOCKERS, DRAWING, Repository
 from vlalab.commands import host_setup, machines
 from vlalab.commands.host_setup import Setup
 from vlalab.commands.machines import Machine
-from vlalab.doctor.check import PASS, Case
+from vlalab.doctor.check import PASS, Context
 from vlalab.doctor.checks import host
 from vlalab.doctor.checks.docker import POOLS
 from vlalab.host import gl, paths
@@ -141,7 +141,7 @@ def test_a_run_makes_the_machine_ready_and_a_second_one_changes_nothing(copy, pl
     assert all(any(base.subnet_of(engine) for engine in engines) for base, _ in pools), "the engine's own, made smaller"
     said = copy.run("apt-config", "dump").stdout + 'APT::Periodic::Unattended-Upgrade "1";\n'
     commands = {**json.loads(UPGRADES.read_text())["commands"], "apt-config dump": {"out": said}}
-    found = host.upgrades(Case(Recorded(commands=commands, programs={"unattended-upgrade": "/usr/bin/it"})))
+    found = host.upgrades(Context(Recorded(commands=commands, programs={"unattended-upgrade": "/usr/bin/it"})))
     assert found.verdict == PASS, found
     groups = copy.run("id", "-nG", "vlatest", check=True).stdout.split()
     assert "vlalab" in groups

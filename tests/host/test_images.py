@@ -14,7 +14,7 @@ from vlalab.description import manifests
 from vlalab.engine import building, docker, images, space
 from vlalab.engine.building import Options
 from vlalab.environments import venvs
-from vlalab.host import borrowed, paths
+from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError
 
 NAMES = images.buildable()
@@ -31,7 +31,7 @@ def record(name: str, tag: str = "dev", lock: str | None = None, revision: str =
     """Returns an engine's record of an image."""
     labels = {
         images.ENV_LABEL: name,
-        images.LOCK_LABEL: venvs.named(name).lock_hash if lock is None else lock,
+        images.LOCK_LABEL: venvs.get(name).lock_hash if lock is None else lock,
         images.REVISION_LABEL: revision,
     }
     return {
@@ -57,14 +57,14 @@ def test_every_environment_has_an_image():
 
 def test_images_are_found_by_their_tag(speaking, monkeypatch):
     speaking(engine(record("libero"), record("ui")))
-    assert set(images.found()) == {"libero", "ui"}
+    assert set(images.existing()) == {"libero", "ui"}
     monkeypatch.setenv("VLALAB_TAG", "other")
-    assert images.found() == {}
+    assert images.existing() == {}
 
 
 def test_an_image_says_when_and_from_what_it_was_built(speaking):
     speaking(engine(record("libero", revision="abc-dirty")))
-    image = images.found(["libero"])["libero"]
+    image = images.existing(["libero"])["libero"]
     assert image.created == datetime(2026, 11, 20, 12, 56, 54, tzinfo=timezone.utc)
     assert (image.size, image.revision, image.reference) == (1_460_000_000, "abc-dirty", "vla-lab/libero:dev")
     assert image.fits() and images.unusable("libero", image) is None
@@ -73,7 +73,7 @@ def test_an_image_says_when_and_from_what_it_was_built(speaking):
 @pytest.mark.parametrize("lock", ["", "0" * 64])
 def test_an_image_of_another_lock_or_of_none_does_not_fit(speaking, lock):
     speaking(engine(record("libero", lock=lock)))
-    image = images.found(["libero"])["libero"]
+    image = images.existing(["libero"])["libero"]
     assert not image.fits()
     assert "another lock" in images.unusable("libero", image) and "./lab build libero" in images.unusable(
         "libero", image
@@ -87,7 +87,7 @@ def test_an_image_that_is_not_built_names_the_command():
 def test_an_engine_that_fails_otherwise_is_no_missing_image(speaking):
     speaking("""[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || { echo "on fire" >&2; exit 1; }""")
     with pytest.raises(LabError, match="on fire"):
-        images.found(["libero"])
+        images.existing(["libero"])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_is_no_time_is_told():
     [(0, "0 min"), (-5, "0 min"), (3599, "59 min"), (3600, "1 hour"), (90000, "1 day"), (1e6, "11 days")],
 )
 def test_ages(seconds, age):
-    assert images.spell_age(seconds) == age
+    assert images.format_age(seconds) == age
 
 
 # --- what a build is given ----------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def test_every_build_gets_its_lock_and_commit_and_only_what_is_described(name):
     told = given(building.arguments([name], Options(flash_attn="none")))
     args = {key.split(".")[2] for key in told if key.startswith(f"{name}.args.")}
     assert {"LOCK_HASH", "COMMIT"} <= args <= set(images.arguments(name))
-    assert told[f"{name}.args.LOCK_HASH"] == venvs.named(name).lock_hash
-    assert told[f"{name}.args.VERSION"] == borrowed.version()
+    assert told[f"{name}.args.LOCK_HASH"] == venvs.get(name).lock_hash
+    assert told[f"{name}.args.VERSION"] == shared_code.version()
     assert told[f"{name}.tags"] == f"vla-lab/{name}:dev"
     assert told["*.context"] == str(paths.ROOT)
 

@@ -19,7 +19,7 @@ from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import Identity, identify
-from vlalab.runtimes import both, local, supervised
+from vlalab.runtimes import interface, local, state_files
 
 SERVICE = Path(__file__).with_name("small_service.py")
 COMPOSE = """
@@ -74,7 +74,7 @@ def wait_for(condition, seconds: float = 60.0):
 
 def test_starts_gets_ready_and_stops(lab, tmp_path):
     lab("--ready-after 0.5")
-    found = both.wait_ready(local, "small", 60)
+    found = interface.wait_ready(local, "small", 60)
     assert found.url == f"http://127.0.0.1:{lab.port}"
     assert found.is_healthy()
     assert [i.name for i in local.instances()] == ["small"]
@@ -87,7 +87,7 @@ def test_starts_gets_ready_and_stops(lab, tmp_path):
 
 def test_a_killed_service_comes_back_at_the_same_address(lab):
     lab()
-    before = both.wait_ready(local, "small", 60)
+    before = interface.wait_ready(local, "small", 60)
     before.child.send(signal.SIGKILL)
     after = wait_for(lambda: (f := local.instance("small")) and f.starts == 2 and f.is_healthy() and f)
     assert after.url == before.url
@@ -98,14 +98,14 @@ def test_a_killed_service_comes_back_at_the_same_address(lab):
 
 def test_a_service_that_must_not_restart_leaves_no_trace(lab):
     lab(restart='"no"')
-    both.wait_ready(local, "small", 60).child.send(signal.SIGKILL)
+    interface.wait_ready(local, "small", 60).child.send(signal.SIGKILL)
     wait_for(lambda: local.instances() == [])
-    assert not supervised.state_path("small").exists()
+    assert not state_files.state_path("small").exists()
 
 
 def test_one_that_ignores_sigterm_is_killed_after_its_grace_period(lab):
     lab("--deaf")
-    found = both.wait_ready(local, "small", 60)
+    found = interface.wait_ready(local, "small", 60)
     found.stop()
     assert not found.child.is_alive()
     assert "not gone after 1 s; killing it" in found.last_words()
@@ -118,8 +118,8 @@ def test_a_recycled_pid_is_never_ours(lab):
         real = identify(bystander.pid)
         other = Identity(real.pid, real.start_ticks - 1, real.boot_id)
         lab()
-        found = both.wait_ready(local, "small", 60)
-        state_path = supervised.state_path("small")
+        found = interface.wait_ready(local, "small", 60)
+        state_path = state_files.state_path("small")
         state = json.loads(state_path.read_text())
         found.stop()
         state |= {"supervisor": asdict(other), "child": asdict(other)}
@@ -145,7 +145,7 @@ def test_a_taken_port_gives_way_to_the_next_one(lab, capsys):
         other.listen()
         lab.port = other.getsockname()[1]
         lab()
-        found = both.wait_ready(local, "small", 60)
+        found = interface.wait_ready(local, "small", 60)
     assert found.url != f"http://127.0.0.1:{lab.port}"
     assert found.is_healthy()
     assert f"port {lab.port} is taken" in capsys.readouterr().err
@@ -154,19 +154,19 @@ def test_a_taken_port_gives_way_to_the_next_one(lab, capsys):
 def test_a_service_that_crashes_at_the_start_is_told_with_its_last_words(lab):
     lab("--crash")
     with pytest.raises(LabError, match="cannot load the weights"):
-        both.wait_ready(local, "small", 60)
+        interface.wait_ready(local, "small", 60)
 
 
 def test_a_failed_start_is_told_with_its_cause_first_and_without_earlier_starts(lab):
     lab()
-    first = both.wait_ready(local, "small", 60)
+    first = interface.wait_ready(local, "small", 60)
     before = first.last_words()
     assert f"as process {first.child.pid}" in before
     first.stop()
     time.sleep(1.1)  # lines of the log bear seconds
     lab("--crash")
     with pytest.raises(LabError) as told:
-        both.wait_ready(local, "small", 60)
+        interface.wait_ready(local, "small", 60)
     head, _, tail = str(told.value).partition("\n")
     assert head == "service 'small' ended before it was ready: cannot load the weights"
     assert f"as process {first.child.pid}" not in tail and "--crash" in tail
@@ -175,7 +175,7 @@ def test_a_failed_start_is_told_with_its_cause_first_and_without_earlier_starts(
 def test_a_service_that_never_gets_ready_is_told(lab):
     lab("--ready-after 60")
     with pytest.raises(LabError, match="not ready within 1 s"):
-        both.wait_ready(local, "small", 1)
+        interface.wait_ready(local, "small", 1)
 
 
 OWNER = """
@@ -184,11 +184,11 @@ from pathlib import Path
 from tests.ports import free_ports
 from vlalab.description import compose
 from vlalab.environments import venvs
-from vlalab.runtimes import both, local
+from vlalab.runtimes import interface, local
 directory, compose.FILE = Path({directory!r}), Path({compose!r})
 venvs.ensure = lambda name: venvs.Environment(name, directory)
 local.start("small", instance_name="private", attached=True)
-both.wait_ready(local, "private", 60)
+interface.wait_ready(local, "private", 60)
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -229,7 +229,7 @@ def test_what_killed_owners_leave_behind_is_swept_at_the_next_start(lab):
 
 def test_a_service_dies_with_its_supervisor(lab):
     lab()
-    found = both.wait_ready(local, "small", 60)
+    found = interface.wait_ready(local, "small", 60)
     found.supervisor.send(signal.SIGKILL)
     wait_for(lambda: not found.child.is_alive())
     assert local.instances() == []
@@ -266,7 +266,7 @@ def test_another_services_name_becomes_its_address(lab, monkeypatch):
     asked = command.index("--policy-url") + 1
     assert command[asked] == "http://127.0.0.1:8001"
     lab()
-    found = both.wait_ready(local, "small", 60)
+    found = interface.wait_ready(local, "small", 60)
     monkeypatch.setattr(local, "instance", lambda name: found if name == "oracle" else None)
     command, variables = local.resolve(replace(page, environment={"A": "http://oracle:8001/x", "B": "http://x:1"}), env)
     assert command[asked] == found.url
@@ -291,7 +291,7 @@ def test_what_the_caller_says_to_cuda_itself_stays(monkeypatch):
 
 def test_one_that_runs_with_the_same_settings_is_left_alone(lab):
     first = lab(variables={"VLALAB_SMALL_X": "1", "VLALAB_OTHER_X": "1"})
-    both.wait_ready(local, "small", 60)
+    interface.wait_ready(local, "small", 60)
     again = lab(variables={"VLALAB_SMALL_X": "1", "VLALAB_OTHER_X": "2"})
     assert again.supervisor == first.supervisor
     changed = lab(variables={"VLALAB_SMALL_X": "2"})
@@ -333,7 +333,7 @@ def test_every_service_has_a_check_that_it_can_ask():
 def test_a_service_goes_on_when_the_disk_is_full(small_disk, lab):
     """Its output is taken all the time, or it would stop at a full pipe; it is killed and comes back, unnoted."""
     lab("--chatty")
-    found = both.wait_ready(local, "small", 60)
+    found = interface.wait_ready(local, "small", 60)
     wait_for(lambda: os.statvfs(small_disk).f_bavail == 0)
     time.sleep(2)  # more than a pipe holds
     assert found.supervisor.is_alive() and found.is_healthy()

@@ -16,7 +16,7 @@ def mode(path) -> int:
 
 @pytest.fixture
 def path():
-    return logs.place("oracle", make=True)
+    return logs.log_path("oracle", make=True)
 
 
 @pytest.mark.parametrize(

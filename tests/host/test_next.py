@@ -10,7 +10,7 @@ import pytest
 from tests.screen import show
 from vlalab.cli import TASKS
 from vlalab.host import paths
-from vlalab.runtimes import both
+from vlalab.runtimes import interface
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_a_browser_shows_is_opened(monkeypatch, volume):
         return SimpleNamespace(service="ws_mdl", url=url, is_healthy=lambda: True, last_words=lambda lines: log)
 
     up = {"ws_mdl": instance("http://127.0.0.1:8888", "at http://127.0.0.1:8888/lab?token=abc\n")}
-    monkeypatch.setattr(both, "find", up.get)
+    monkeypatch.setattr(interface, "find", up.get)
     assert says("notebook", env="ws_mdl") == "open http://127.0.0.1:8888/lab?token=abc"
     assert says("leaderboard") == "./lab up ui"
     up["ui"], up["tensorboard"] = instance("http://127.0.0.1:7860"), instance("http://127.0.0.1:6006")

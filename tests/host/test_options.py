@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from vla_common.options import Options, option, options
-from vlalab.host import borrowed
+from vlalab.host import shared_code
 from vlalab.tasks.flags import program_flags
 
 
@@ -54,7 +54,7 @@ def test_value_outside_the_interval_reports_the_interval(kind, wrong, facts):
 
 
 def test_options_become_flags(monkeypatch):
-    monkeypatch.setattr(borrowed, "options", lambda place: options(Special))
+    monkeypatch.setattr(shared_code, "options", lambda place: options(Special))
     flags = {flag.flag: flag for flag in program_flags("a")}
     assert flags["steps"].help == "how many; default: 20" and flags["steps"].group == "advanced"
     assert flags["dtype"].help == "numbers of a special model; default: the model's own"
@@ -62,7 +62,7 @@ def test_options_become_flags(monkeypatch):
 
 
 def test_a_task_has_no_internal_option_and_only_those_it_names(monkeypatch):
-    monkeypatch.setattr(borrowed, "options", lambda place: options({"a": Base, "b": Special}[place]))
+    monkeypatch.setattr(shared_code, "options", lambda place: options({"a": Base, "b": Special}[place]))
     assert [flag.flag for flag in program_flags("a")] == ["steps", "dtype", "no-fast"]
     assert [flag.flag for flag in program_flags("a", only=["dtype"])] == ["dtype"]
     assert [flag.flag for flag in program_flags("a", without=["dtype"])] == ["steps", "no-fast"]

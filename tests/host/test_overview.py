@@ -59,7 +59,7 @@ def test_container_states_are_described(changes, state, health):
 
 
 def test_an_image_is_compared_with_the_lock_and_with_what_runs():
-    fits = venvs.named("libero").lock_hash
+    fits = venvs.get("libero").lock_hash
     for built, words in (
         ({"libero": image(fits)}, "lock fits"),
         ({"libero": image("0" * 64)}, "of another lock"),
@@ -118,7 +118,11 @@ def _with_cgroup(lines):
 
 def test_a_container_that_is_gone_has_no_memory():
     assert memory.of_container(0) is None and memory.of_container(2**22 + 1) is None
-    assert memory.spell(None) == "" and memory.spell(512_000_000) == "512 MB" and memory.spell(2 * 10**9) == "2.0 GB"
+    assert (
+        memory.format_size(None) == ""
+        and memory.format_size(512_000_000) == "512 MB"
+        and memory.format_size(2 * 10**9) == "2.0 GB"
+    )
 
 
 def test_nvidia_smis_rows_are_read(tmp_path, monkeypatch):

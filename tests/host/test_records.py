@@ -13,8 +13,8 @@ import pytest
 from vlalab.commands import lifecycle, overview
 from vlalab.host import paths, state
 from vlalab.host.processes import Identity, identify
-from vlalab.runtimes import local, supervised
-from vlalab.runtimes.supervised import Instance
+from vlalab.runtimes import local, state_files
+from vlalab.runtimes.state_files import Instance
 
 NOBODY = 54321
 
@@ -38,9 +38,9 @@ def bystander():
 
 def test_what_is_written_is_read_again():
     me = identify(os.getpid())
-    path = supervised.state_path("oracle")
-    supervised.write(path, record(me, me))
-    assert supervised.read(path) == record(me, me)
+    path = state_files.state_path("oracle")
+    state_files.write(path, record(me, me))
+    assert state_files.read(path) == record(me, me)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -66,28 +66,28 @@ def test_whoever_writes_to_the_volume_runs_nothing(tmp_path, monkeypatch, capsys
 def test_a_process_that_the_lab_did_not_start_is_never_ended(bystander):
     """Pid, start and boot fit, as a forger would know them; but that process is no supervisor of this file."""
     victim = identify(bystander.pid)
-    supervised.write(supervised.state_path("oracle"), record(victim, victim))
+    state_files.write(state_files.state_path("oracle"), record(victim, victim))
     assert local.instance("oracle") is None and bystander.poll() is None
 
 
 def test_a_supervisor_of_another_state_file_is_not_this_ones(monkeypatch):
-    mine, other, me = supervised.state_path("oracle"), supervised.state_path("other"), identify(os.getpid())
-    monkeypatch.setattr(supervised, "command", lambda pid: ["python", "-m", supervised.SUPERVISOR, str(mine)])
-    supervised.write(mine, record(me))
-    supervised.write(other, record(me, name="other"))
-    assert supervised.instance("oracle") and supervised.instance("other") is None
+    mine, other, me = state_files.state_path("oracle"), state_files.state_path("other"), identify(os.getpid())
+    monkeypatch.setattr(state_files, "command", lambda pid: ["python", "-m", state_files.SUPERVISOR, str(mine)])
+    state_files.write(mine, record(me))
+    state_files.write(other, record(me, name="other"))
+    assert state_files.instance("oracle") and state_files.instance("other") is None
 
 
 def test_a_child_that_is_not_the_supervisors_is_never_ended(bystander, monkeypatch):
-    path, me = supervised.state_path("oracle"), identify(os.getpid())
-    monkeypatch.setattr(supervised, "command", lambda pid: ["python", "-m", supervised.SUPERVISOR, str(path)])
+    path, me = state_files.state_path("oracle"), identify(os.getpid())
+    monkeypatch.setattr(state_files, "command", lambda pid: ["python", "-m", state_files.SUPERVISOR, str(path)])
     own = subprocess.Popen(["sleep", "60"])
     stranger = subprocess.Popen(["/bin/sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
     try:
-        supervised.write(path, record(me, identify(own.pid)))
-        assert supervised.instance("oracle").child == identify(own.pid)
-        supervised.write(path, record(me, identify(int(stranger.stdout.readline()))))
-        assert supervised.instance("oracle").child is None
+        state_files.write(path, record(me, identify(own.pid)))
+        assert state_files.instance("oracle").child == identify(own.pid)
+        state_files.write(path, record(me, identify(int(stranger.stdout.readline()))))
+        assert state_files.instance("oracle").child is None
     finally:
         own.kill()
         own.wait()
@@ -133,14 +133,14 @@ def test_a_damaged_state_file_is_told_and_breaks_nothing(text, capsys):
 def test_a_fact_that_makes_no_sense_is_not_believed(change, capsys):
     me = asdict(record(identify(os.getpid())))
     path = state.directory() / "oracle.json"
-    path.write_text(json.dumps({"version": supervised.VERSION, **me, **change}))
+    path.write_text(json.dumps({"version": state_files.VERSION, **me, **change}))
     assert local.instances() == []
 
 
 def test_no_mutation_of_a_state_file_breaks_anything(bystander):
     path = state.directory() / "oracle.json"
     victim = identify(bystander.pid)
-    supervised.write(path, record(victim, victim))
+    state_files.write(path, record(victim, victim))
     whole, draw = path.read_bytes(), random.Random(0)
     for _ in range(500):
         damaged = bytearray(whole)
@@ -153,10 +153,10 @@ def test_no_mutation_of_a_state_file_breaks_anything(bystander):
 
 def test_a_link_in_a_state_files_place_is_not_followed(tmp_path, capsys):
     me = identify(os.getpid())
-    supervised.write(tmp_path / "oracle.json", record(me, me))
+    state_files.write(tmp_path / "oracle.json", record(me, me))
     (state.directory() / "oracle.json").symlink_to(tmp_path / "oracle.json")
     assert local.instances() == [] and "ignoring" in capsys.readouterr().err
-    supervised.write(state.directory() / "oracle.json", record(me, me))  # takes the link's place
+    state_files.write(state.directory() / "oracle.json", record(me, me))  # takes the link's place
     assert not (state.directory() / "oracle.json").is_symlink() and (tmp_path / "oracle.json").exists()
 
 

@@ -35,7 +35,7 @@ def lab(tmp_path):
 
 
 @pytest.mark.skipif(
-    not (venvs.named("libero").is_ready() and venvs.named("ui").is_ready()), reason="./lab env libero ui is not set up"
+    not (venvs.get("libero").is_ready() and venvs.get("ui").is_ready()), reason="./lab env libero ui is not set up"
 )
 def test_reports_are_served_until_they_are_stopped(lab):
     url = f"http://127.0.0.1:{lab.port}"

@@ -51,7 +51,7 @@ def answers(url: str, token: str = "") -> bool:
 
 
 def test_a_local_service_keeps_what_it_has_says_what_differs_and_takes_it_when_told(lab, tmp_path):
-    if not venvs.named("libero").is_ready():
+    if not venvs.get("libero").is_ready():
         pytest.skip("the environment libero is not set up: ./lab env libero")
     up = ("up", "oracle", "--runtime", "local")
     lab(*up, VLALAB_TOKEN=TOKEN)

@@ -10,7 +10,7 @@ from vlalab.commands import lifecycle, start_plan
 from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.host.console import LabError
-from vlalab.runtimes import both, local
+from vlalab.runtimes import interface, local
 
 SERVICE = Path(__file__).with_name("small_service.py")
 ONE = """
@@ -76,7 +76,7 @@ def test_an_interrupt_stops_what_is_not_ready_yet(describe, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(both, "wait_ready", interrupted)
+    monkeypatch.setattr(interface, "wait_ready", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lifecycle.up(["a", "b"], "local")
     assert local.instances() == []

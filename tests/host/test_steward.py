@@ -12,12 +12,12 @@ from threading import Thread
 import pytest
 
 from tests.ports import free_ports
-from vlalab import steward as daemon
+from vlalab import control_daemon as daemon
+from vlalab.control_daemon import ControlDaemon, RequestError
 from vlalab.description import compose, manifests
 from vlalab.environments import venvs
 from vlalab.host import paths, secrets
-from vlalab.runtimes import both, local, logs, steward, supervised
-from vlalab.steward import ControlDaemon, RequestError
+from vlalab.runtimes import control, interface, local, logs, state_files
 
 SECRET = "Tr0ub4dor-and-3"
 LAB = """#!/bin/sh
@@ -187,7 +187,7 @@ def test_so_many_actions_at_once_and_no_more(monkeypatch):
     desk, names = ControlDaemon("local"), daemon.lifecycle.long_lived()
     monkeypatch.setattr(desk, "_act", lambda action: None)  # which does not end
     notebooks = manifests.notebooks().values()
-    others = [name for name in names if name != steward.PAGE and name not in notebooks]
+    others = [name for name in names if name != control.PAGE and name not in notebooks]
     for name in others[: daemon.MAX_ACTIONS]:
         desk.answer("POST", f"/services/{name}/start")
     with pytest.raises(RequestError, match="wait until one is done") as refused:
@@ -256,16 +256,16 @@ def page(tmp_path, monkeypatch):
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
     compose.FILE.write_text(json.dumps({"services": {"ui": body}}))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
-    monkeypatch.delenv(steward.OFF, raising=False)
-    yield lambda: local.start("ui", steward.variables("ui"))
-    steward.dismiss()
+    monkeypatch.delenv(control.OFF, raising=False)
+    yield lambda: local.start("ui", control.variables("ui"))
+    control.stop()
     for found in local.instances():
         found.stop()
 
 
 def answers() -> bool:
     try:
-        return Asked(steward.directory()).ask("/services/nobody/log")[0] == 404
+        return Asked(control.directory()).ask("/services/nobody/log")[0] == 404
     except OSError:
         return False
 
@@ -273,40 +273,40 @@ def answers() -> bool:
 def test_it_comes_with_the_page_is_the_callers_alone_and_goes_with_it(page, monkeypatch):
     monkeypatch.setenv("VLALAB_TOKEN", "0123456789")
     found = page()
-    assert f"folder {steward.directory()}" in wait_for(lambda: "folder" in found.last_words() and found.last_words())
-    steward.attend(found)
+    assert f"folder {control.directory()}" in wait_for(lambda: "folder" in found.last_words() and found.last_words())
+    control.start(found)
     wait_for(answers)
-    there = steward.there()
-    private = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in steward.directory().iterdir()}
+    there = control.running_daemon()
+    private = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in control.directory().iterdir()}
     assert private == {"socket": 0o600, "secret": 0o600}
-    assert stat.S_IMODE(steward.directory().parent.stat().st_mode) == 0o700
-    assert [instance.name for instance in both.instances()] == ["ui"], "it is no service"
-    steward.attend(found)
-    assert steward.there().child == there.child, "the same page keeps it"
-    monkeypatch.setenv(steward.ACTING, "1")
-    steward.dismiss()
-    assert steward.there(), "a command of its own leaves it alone"
-    monkeypatch.delenv(steward.ACTING)
-    before = (steward.directory() / "secret").read_text()
+    assert stat.S_IMODE(control.directory().parent.stat().st_mode) == 0o700
+    assert [instance.name for instance in interface.instances()] == ["ui"], "it is no service"
+    control.start(found)
+    assert control.running_daemon().child == there.child, "the same page keeps it"
+    monkeypatch.setenv(control.ACTING, "1")
+    control.stop()
+    assert control.running_daemon(), "a command of its own leaves it alone"
+    monkeypatch.delenv(control.ACTING)
+    before = (control.directory() / "secret").read_text()
     monkeypatch.setenv("VLALAB_TOKEN", "9876543210")
     found.stop()
-    steward.attend(page())
+    control.start(page())
     wait_for(answers)
-    assert steward.there().supervisor != there.supervisor, "another token is another steward"
-    assert (steward.directory() / "secret").read_text() != before
-    assert before not in logs.place(steward.NAME).read_text()
-    steward.dismiss()
-    assert steward.there() is None and not (steward.directory() / "socket").exists()
+    assert control.running_daemon().supervisor != there.supervisor, "another token is another steward"
+    assert (control.directory() / "secret").read_text() != before
+    assert before not in logs.log_path(control.NAME).read_text()
+    control.stop()
+    assert control.running_daemon() is None and not (control.directory() / "socket").exists()
 
 
 def test_it_can_be_switched_off_and_comes_back_when_it_was_killed(page, monkeypatch):
     found = page()
-    steward.attend(found)
+    control.start(found)
     wait_for(answers)
-    first = steward.there()
+    first = control.running_daemon()
     first.child.send(9)
-    wait_for(lambda: (one := steward.there()) and one.starts == 2 and answers())
-    monkeypatch.setenv(steward.OFF, "off")
-    steward.attend(found)
-    assert steward.there() is None and not first.supervisor.is_alive()
-    assert supervised.instance("ui"), "the page stays"
+    wait_for(lambda: (one := control.running_daemon()) and one.starts == 2 and answers())
+    monkeypatch.setenv(control.OFF, "off")
+    control.start(found)
+    assert control.running_daemon() is None and not first.supervisor.is_alive()
+    assert state_files.instance("ui"), "the page stays"

@@ -105,33 +105,35 @@ HARMLESS = [
 @pytest.mark.parametrize("text", PLANTED)
 def test_what_looks_like_a_secret_is_removed(text):
     around = f"before\n{text}\nafter"
-    told = secrets.removed(around)
+    told = secrets.redact(around)
     assert SECRET not in told and secrets.HIDDEN in told and told.startswith("before")
 
 
 @pytest.mark.parametrize(("text", "expected"), LEAKED_BYTES)
 def test_secrets_found_by_an_attack_are_removed(text, expected):
-    assert secrets.removed(text) == expected
+    assert secrets.redact(text) == expected
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_is_none_stays(text):
-    assert secrets.removed(text) == text
+    assert secrets.redact(text) == text
 
 
 def test_a_value_that_is_known_is_removed_wherever_it_stands():
-    known = secrets.values({"VLALAB_TOKEN": SECRET, "HTTP_PROXY": f"http://anna:{SECRET}9@proxy:1", "LANG": "C.UTF-8"})
+    known = secrets.secret_values(
+        {"VLALAB_TOKEN": SECRET, "HTTP_PROXY": f"http://anna:{SECRET}9@proxy:1", "LANG": "C.UTF-8"}
+    )
     assert known == {SECRET, f"{SECRET}9"}
-    assert secrets.removed(f"the page said <{SECRET}9>", known) == f"the page said <{secrets.HIDDEN}>"
-    known = secrets.values(
+    assert secrets.redact(f"the page said <{SECRET}9>", known) == f"the page said <{secrets.HIDDEN}>"
+    known = secrets.secret_values(
         {"VLALAB_BRIDGE_KEY": "bridge-1", "MYSQL_PWD": "mysql-2", "https_proxy": "anna:proxy-3@proxy:3128"}
         | {"PWD": "/data/anna", "VLALAB_OPENVLA_UNNORM_KEY": "libero_goal", "IMAGE": "libero:dev@sha256:57cf140a"}
     )
     assert known == {"bridge-1", "mysql-2", "proxy-3"}
-    known = secrets.values({"HF_TOKEN": "a/b+c d", "HTTPS_PROXY": "http://anna:p%40ss%2Fword@proxy:1"})
+    known = secrets.secret_values({"HF_TOKEN": "a/b+c d", "HTTPS_PROXY": "http://anna:p%40ss%2Fword@proxy:1"})
     for text in ("a/b+c d", "a%2Fb%2Bc%20d", "a%2Fb%2Bc+d", "p@ss/word", "p%40ss%2Fword"):
-        assert secrets.removed(f"<{text}>", known) == f"<{secrets.HIDDEN}>"
-    assert secrets.values({"TOKEN": "abc"}) == set()  # too short to be looked for in all other words
+        assert secrets.redact(f"<{text}>", known) == f"<{secrets.HIDDEN}>"
+    assert secrets.secret_values({"TOKEN": "abc"}) == set()  # too short to be looked for in all other words
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def clone(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("HF_ANYTHING", "what nobody knows")
     for name, private in (("oracle", False), ("random-7", True)):
-        log = logs.place(name, private, make=True)
+        log = logs.log_path(name, private, make=True)
         log.write_text("the first line of a long log\n" * 20_000 + "\n".join(PLANTED[:-1]) + "\nready\n")
     return root
 

@@ -126,7 +126,7 @@ def shell(name: str, script: str, stage: int = 0) -> Part:
 
 
 def counts(*some: Part, most: int = 2, monkeypatch) -> list[tuple[str, int, int]]:
-    monkeypatch.setattr(parts, "at_once", lambda: most)
+    monkeypatch.setattr(parts, "max_parallel_parts", lambda: most)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return [(part.name, part.passed, part.failed) for part in run.run_parts(some, Options())]
 
@@ -177,9 +177,9 @@ def test_parts_share_the_cores(monkeypatch, capsys):
 
 
 def test_as_many_at_once_as_cores_and_memory_allow(monkeypatch):
-    assert 1 <= parts.at_once() <= len(os.sched_getaffinity(0)) + 1
+    assert 1 <= parts.max_parallel_parts() <= len(os.sched_getaffinity(0)) + 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert parts.at_once() == 1
+    assert parts.max_parallel_parts() == 1
 
 
 SLEEPS = """
@@ -237,7 +237,7 @@ def test_every_family_of_the_fault_injection_is_run():
 @pytest.fixture
 def engine(speaking, tmp_path, monkeypatch):
     """An engine with libero's image; `run` writes pytest's report into the folder mounted at /report."""
-    lock = parts.venvs.named("libero").lock_hash
+    lock = parts.venvs.get("libero").lock_hash
     record = {
         "Id": "sha256:1", "RepoTags": ["vla-lab/libero:dev"], "Size": 1, "Created": "2026-01-01T00:00:00Z",
         "Config": {"Labels": {"vla-lab.lock": lock, "org.opencontainers.image.revision": "abc"}},
@@ -284,7 +284,7 @@ def test_without_an_image_the_local_environment_is_used_unless_docker_is_require
         return Result(f"{name} {flags[1]}", passed=7)
 
     monkeypatch.setattr(parts, "run_pytest", run_pytest)
-    monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.named)
+    monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.get)
     monkeypatch.setattr(gl, "ensure", lambda: None)
     assert parts.environment("ui", "not outside", Options(), None) == [Result("ui not outside", passed=7)]
     assert parts.environment("libero", "not outside", Options(runtime="local"), None)[0].passed == 7
@@ -297,9 +297,9 @@ def test_without_an_engine_the_local_environment_is_used(monkeypatch):
         raise LabError("no engine answers")  # as `docker image inspect` would
 
     monkeypatch.setattr(parts.docker, "available", lambda: "no engine answers")
-    monkeypatch.setattr(parts.images, "found", no_engine)
+    monkeypatch.setattr(parts.images, "existing", no_engine)
     monkeypatch.setattr(parts, "run_pytest", lambda name, *rest: Result(name, passed=7))
-    monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.named)
+    monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.get)
     monkeypatch.setattr(gl, "ensure", lambda: None)
     assert parts.environment("bridge", "not outside", Options(), None) == [Result("bridge", passed=7)]
     with pytest.raises(LabError, match="no engine answers"):

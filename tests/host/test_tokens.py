@@ -20,7 +20,7 @@ NAMES = ["oracle", "tensorboard", *([] if ROOT else ["ws_mdl"])]  # root must no
 
 
 def is_set_up(name: str) -> bool:
-    return venvs.named(compose.read(variables={})[name].environment_name).is_ready()
+    return venvs.get(compose.read(variables={})[name].environment_name).is_ready()
 
 
 def holding(token: str, *places: Path) -> list[Path]:

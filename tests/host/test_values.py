@@ -8,8 +8,8 @@ from tests.lab import run_lab
 from vlalab import cli
 from vlalab.commands import course, programs
 from vlalab.environments import venvs
-from vlalab.host.borrowed import Interval
-from vlalab.runtimes import both
+from vlalab.host.shared_code import Interval
+from vlalab.runtimes import interface
 from vlalab.tasks.flags import Flag
 from vlalab.tasks.values import read_text
 from vlalab.testing import run as test_run
@@ -27,7 +27,7 @@ def nothing_begins(monkeypatch, tmp_path):
         raise BeganError
 
     for owner, name in (
-        (venvs, "ensure"), (both, "choose"), (both, "instances"), (test_run, "run"),
+        (venvs, "ensure"), (interface, "choose"), (interface, "instances"), (test_run, "run"),
         (programs, "supervise"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, began)

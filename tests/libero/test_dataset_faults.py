@@ -18,7 +18,7 @@ from vla_datasets import conversion, libero, metadata, program, tables, videos
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 
 IMAGE, WRIST = (libero.video_key(camera) for camera in data_sets.CAMERAS)
 ROWS = "data/chunk-000/episode_000001.parquet"

@@ -21,7 +21,7 @@ from vla_common.volume import Volume
 from vla_datasets import conversion, libero, metadata
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 from vla_datasets.writing import draft
 from vla_evaluation.recording import sources
 

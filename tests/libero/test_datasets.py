@@ -12,7 +12,7 @@ from tests import data_sets
 from vla_datasets import libero, metadata, statistics, tables, videos, writing
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.opening import find, open_dataset
+from vla_datasets.loader import find, open_dataset
 from vla_datasets.writing import Writer
 
 IMAGE, WRIST = (libero.video_key(camera) for camera in data_sets.CAMERAS)
@@ -111,7 +111,7 @@ def test_a_set_is_there_when_it_is_whole_and_an_interrupted_one_is_gone_on_with(
     first = writer(resume=False)
     first.add(data_sets.numbers(5, 0), {}, "a")
     assert not (tmp_path / "set").exists() and writer(resume=True).written() == {0}
-    writer(resume=True).write(writing.Place(1, 5, 1, "b"), data_sets.numbers(4, 1), {})
+    writer(resume=True).write(writing.EpisodeSlot(1, 5, 1, "b"), data_sets.numbers(4, 1), {})
     done = writer(resume=True).finish()
     assert [e.tasks for e in done.episodes] == [("a",), ("b",)] and done.columns(1)["index"].tolist() == [5, 6, 7, 8]
     assert [path.name for path in tmp_path.iterdir()] == ["set"]

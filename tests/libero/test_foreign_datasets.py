@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tests import data_sets
-from vla_common.endings import CONTROL
+from vla_common.entrypoint import CONTROL
 from vla_datasets import conversion, hdf5, marks, metadata, program, summary, tables, videos
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 
 ROWS = "data/chunk-000/episode_000001.parquet"
 IMAGE = "observation.images.image"

@@ -16,7 +16,7 @@ from vla_evaluation import report
 from vla_evaluation.progress import LiveProgress, PlainProgress
 from vla_evaluation.runs import __main__ as runs
 from vla_evaluation.runs import directories as rundir
-from vla_evaluation.terminal import one_line, plain, say
+from vla_evaluation.terminal import plain, say, single_line
 
 EVIL = "vla\x1b]0;owned\x07\x1b[2J\x9b1A\r\nlibero_goal: success rate 100.0 % (9/9)\u202e[/red][bold]\ud800"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]")
@@ -119,7 +119,7 @@ def test_a_damaged_run_is_not_resumed(tmp_path):
 
 def test_control_characters_are_escaped():
     assert plain("a\x1b[31m\tb\n\x9b\x7f\u202e") == "a\\x1b[31m\tb\n\\x9b\\x7f\\u202e"
-    assert one_line("a\nb\r\x1b") == "a b\\r\\x1b"
+    assert single_line("a\nb\r\x1b") == "a b\\r\\x1b"
     assert plain("Größe 90 % – ▎“ok”") == "Größe 90 % – ▎“ok”"
     out = io.StringIO()
     say(EVIL, out)

@@ -9,7 +9,7 @@ from services.libero.datasets import __main__ as program
 from tests import data_sets
 from vla_datasets import conversion, libero, marks
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 from vla_datasets.pages import page
 
 

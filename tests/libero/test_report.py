@@ -11,7 +11,7 @@ from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.invented import ASSETS, IDENTITY, make_run
-from vla_common.durations import show_seconds
+from vla_common.durations import format_duration
 from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import OSC_POSE
 from vla_evaluation import evaluate, report
@@ -382,7 +382,7 @@ def test_long_run_prints_its_duration_once():
 
 @pytest.mark.parametrize(("s", "text"), [(None, "?"), (4.4, "4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")])
 def test_durations(s, text):
-    assert show_seconds(s) == text
+    assert format_duration(s) == text
 
 
 def test_plain_lines_for_logs():

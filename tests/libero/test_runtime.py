@@ -89,7 +89,7 @@ def devices(monkeypatch):
 
     def show(*found):
         monkeypatch.setattr(gl, "egl_devices", lambda: list(found))
-        monkeypatch.setattr(gl, "why_no_context", lambda index: None)
+        monkeypatch.setattr(gl, "context_error", lambda index: None)
 
     return show
 

@@ -21,7 +21,7 @@ from vla_contract import InvalidObservation, Observation, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 from vla_evaluation import agreement
 from vla_evaluation.random_policy import RandomPolicy
 from vla_evaluation.recording import Demonstrations, demonstrations

@@ -22,7 +22,7 @@ from vla_contract import Checkpoint, Observation, PolicyClient
 from vla_contract.protocol.parts import Part
 from vla_datasets import libero, marks, metadata
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 from vla_datasets.writing import Writer
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.stopping import StopSignal

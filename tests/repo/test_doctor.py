@@ -47,7 +47,7 @@ def test_every_place_that_is_named_is_there(row):
             defined = ast.walk(ast.parse((paths.ROOT / path).read_text()))
             assert name in {getattr(node, "name", "") for node in defined}, place
         elif place != "shm_size":
-            assert runner.named([place]), place
+            assert runner.checks_by_id([place]), place
 
 
 def test_the_checks_before_a_task_are_those_of_tasks_that_ask():

@@ -15,7 +15,7 @@ import yaml
 from vlalab import cli
 from vlalab.description import compose, manifests, ports
 from vlalab.environments import locks
-from vlalab.host import borrowed, gl, paths
+from vlalab.host import gl, paths, shared_code
 
 ROOT = paths.ROOT
 SERVICES = compose.read(variables={})
@@ -170,7 +170,7 @@ def test_the_volume_has_one_layout():
 @pytest.mark.parametrize(("task", "config"), [("eval", "EvalConfig"), ("record", "RecordConfig")])
 def test_what_the_host_decides_itself_is_no_flag(task, config):
     """The policy's address, the volume's folders, the token."""
-    options = borrowed.options(f"vla_evaluation.config:{config}")
+    options = shared_code.options(f"vla_evaluation.config:{config}")
     internal = {name for name, option in options.items() if option.group == "internal"}
     assert internal == {"suite", "policy_url", "token", "run_dir", "lease_s"}
     ours = {flag.name for flag in cli.TASKS[task].flags}
@@ -304,7 +304,7 @@ def test_imports_go_one_way():
         elif name.startswith("lessons/"):
             assert not found & {"vlalab", "services", *SHARED}, name
         elif name.startswith("vlalab/"):
-            loads = {"vla_common"} if name == "vlalab/host/borrowed.py" else set()  # which needs no package
+            loads = {"vla_common"} if name == "vlalab/host/shared_code.py" else set()  # which needs no package
             assert not found & {"services", *SHARED} - loads, name
 
 

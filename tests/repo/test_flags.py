@@ -12,9 +12,9 @@ import pytest
 from vlalab import cli
 from vlalab.commands import course
 from vlalab.description import manifests
-from vlalab.host import borrowed, paths
-from vlalab.host.borrowed import Interval
+from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError
+from vlalab.host.shared_code import Interval
 from vlalab.tasks.data import CHECKPOINT_OPTIONS
 from vlalab.tasks.flags import KINDS, program_flags
 
@@ -28,7 +28,7 @@ PLACES = {
     course.module("transformer", "config:TranslateCommand"),
     CHECKPOINT_OPTIONS,
 }
-OPTIONS = [(place, option) for place in sorted(PLACES) for option in borrowed.options(place).values()]
+OPTIONS = [(place, option) for place in sorted(PLACES) for option in shared_code.options(place).values()]
 PUBLIC = [(place, one) for place, one in OPTIONS if one.group != "internal"]
 
 
@@ -71,7 +71,7 @@ def test_programs_options_need_the_standard_library_only():
     """`./lab` imports them without the packages of their environments."""
     code = f"""
 import sys
-from vlalab.host import borrowed
+from vlalab.host import shared_code
 for place in {sorted(PLACES)}:
     borrowed.options(place)
 ours = ("vlalab", "services", "vla_")

@@ -32,7 +32,7 @@ def test_the_sum_is_the_tables():
 
 @pytest.mark.parametrize("name", paths.image_names())
 def test_an_environment_takes_what_the_table_says(name):
-    env = venvs.named(name)
+    env = venvs.get(name)
     if not env.is_ready():
         pytest.skip(f"environment '{name}' is not made here")
     done = subprocess.run(["du", "-s", "--block-size=1", str(env.venv)], capture_output=True, text=True)

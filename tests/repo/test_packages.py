@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from tests.ports import free_ports
 from vlalab.environments import licences, locks, venvs
-from vlalab.host import borrowed, paths
+from vlalab.host import paths, shared_code
 
 ROOT = paths.ROOT
 PACKAGES = {next((ROOT / directory).glob("vla_*")).name: ROOT / directory for directory in paths.SHARED}
@@ -124,7 +124,7 @@ def test_a_package_installs_alone_and_every_module_that_needs_no_extra_imports(p
         Requirement(line).name for lines in project(package).get("optional-dependencies", {}).values() for line in lines
     }
     assert set(map(distribution, missing.values())) <= extras
-    assert {versions[name.replace("_", "-")] for name in [*ours, package]} == {borrowed.version()}
+    assert {versions[name.replace("_", "-")] for name in [*ours, package]} == {shared_code.version()}
 
 
 @pytest.mark.nightly

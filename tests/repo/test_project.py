@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from vlalab.environments import licences, venvs
-from vlalab.host import borrowed, paths
+from vlalab.host import paths, shared_code
 from vlalab.testing import run
 
 ROOT = paths.ROOT
-VERSION = borrowed.version()
+VERSION = shared_code.version()
 
 
 # --- the version --------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_every_package_of_the_images_is_listed_with_its_licence():
 def test_a_packages_licence_is_what_its_metadata_states(tmp_path, metadata, licence):
     (tmp_path / "METADATA").write_text(f"Name: x\nVersion: 1\n{metadata}\n")
     (tmp_path / "LICENSE").write_text("\nISC License\n\nPermission to use …\n")
-    assert licences.stated(PathDistribution(tmp_path)) == licence
+    assert licences.package_licence(PathDistribution(tmp_path)) == licence
 
 
 def test_the_table_follows_the_locks_and_keeps_what_stands_above_it(tmp_path, monkeypatch):

@@ -51,5 +51,5 @@ def shared_terminal(tmp_path_factory) -> Terminal:
 @pytest.fixture(scope="session")
 def needs_course() -> None:
     """Skips where the course's environment, of 5.8 GB, is not made."""
-    if not venvs.named("ws_mdl", paths.ROOT).is_ready():
+    if not venvs.get("ws_mdl", paths.ROOT).is_ready():
         pytest.skip("environment 'ws_mdl' is not made: ./lab env ws_mdl")

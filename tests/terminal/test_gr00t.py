@@ -25,7 +25,7 @@ ONE = {"OMP_NUM_THREADS": "1"}
 def needs_gr00t() -> None:
     """Skips where the policy's environment, of 6.4 GB, is not made."""
     for name in ("gr00t", "libero"):
-        if not venvs.named(name, paths.ROOT).is_ready():
+        if not venvs.get(name, paths.ROOT).is_ready():
             pytest.skip(f"environment {name!r} is not made: ./lab env {name}")
 
 
@@ -39,7 +39,7 @@ def tiny(needs_gr00t, shared_terminal):
 @pytest.fixture(scope="module")
 def trained(tiny):
     """The volume with a new robot's data set, checked, and what a broken-off training made of it in the end."""
-    python, directory = venvs.named("gr00t", paths.ROOT).python, tiny.volume / "datasets/cups"
+    python, directory = venvs.get("gr00t", paths.ROOT).python, tiny.volume / "datasets/cups"
     variables = {**os.environ, "PYTHONPATH": ":".join(str(paths.ROOT / one) for one in SHARED)}
     subprocess.run([python, "-c", MAKE, directory], env=variables, cwd=paths.ROOT, check=True, timeout=120)
     checked = tiny.done("data", "gr00t", "--dataset", "cups", "--check", "--write-stats").transcript

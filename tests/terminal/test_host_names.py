@@ -36,7 +36,7 @@ def volume(tmp_path_factory) -> Path:
 
 
 def run_module(environment: str, volume: Path, *words: str) -> None:
-    env = venvs.named(environment, paths.ROOT)
+    env = venvs.get(environment, paths.ROOT)
     variables = {**os.environ, **env.variables(), "VLALAB_VOLUME": str(volume), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([env.python, "-m", *words], env=variables, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -71,7 +71,7 @@ def serving(name: str, volume: Path, **more: str) -> Iterator[str]:
         ports.port_variable(name): str(port), "OMP_NUM_THREADS": "1", **more,
     }  # fmt: skip
     service = compose.read(variables=variables)[name]
-    command, declared = local.resolve(service, venvs.named(service.environment_name, paths.ROOT))
+    command, declared = local.resolve(service, venvs.get(service.environment_name, paths.ROOT))
     if os.geteuid() == 0 and "vla_notebooks" in command:
         command.append("--allow-root")
     kept = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
@@ -109,7 +109,7 @@ def status(url: str, **headers: str) -> int | None:
 def test_a_service_without_a_token_answers_to_loopback_and_configured_names_only(name, volume):
     service = compose.read(variables={})[name]
     for needed in (service.environment_name, "libero"):
-        if not venvs.named(needed, paths.ROOT).is_ready():
+        if not venvs.get(needed, paths.ROOT).is_ready():
             pytest.skip(f"environment {needed!r} is not made: ./lab env {needed}")
     with contextlib.ExitStack() as stack:
         policy_url = stack.enter_context(serving("random", volume)) if name in ("replay", "openpi") else ""

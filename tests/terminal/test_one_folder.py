@@ -55,7 +55,7 @@ class Lab:
 
 def lend(name: str, tree: Path) -> None:
     """Gives a copy of the tree an environment that is made here: another of the same lock would be the same files."""
-    made, lent = venvs.ensure(name, paths.ROOT), venvs.named(name, tree)
+    made, lent = venvs.ensure(name, paths.ROOT), venvs.get(name, tree)
     lent.venv.mkdir()
     for path in made.venv.iterdir():
         if path.name != ".stamp":

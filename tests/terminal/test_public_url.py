@@ -58,7 +58,7 @@ while True:
 """
 
 pytestmark = pytest.mark.skipif(
-    not all(venvs.named(name, paths.ROOT).is_ready() for name in ("ui", "libero", "ws_mdl")),
+    not all(venvs.get(name, paths.ROOT).is_ready() for name in ("ui", "libero", "ws_mdl")),
     reason="environments are missing: ./lab env ui libero ws_mdl",
 )
 
@@ -218,7 +218,7 @@ def test_tensorboard_answers_there(public, certificate):
 
 
 def test_a_kernel_computes_over_the_proxys_websocket(public, certificate):
-    env = venvs.named("ws_mdl", paths.ROOT)
+    env = venvs.get("ws_mdl", paths.ROOT)
     port = str(urlsplit(public).port)
     words = [f"{public}/notebook/ws_mdl", NAME, port, TOKEN, str(certificate / "lab.pem")]
     done = subprocess.run([env.python, "-c", COMPUTE, *words], capture_output=True, text=True, timeout=120)

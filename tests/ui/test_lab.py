@@ -229,7 +229,7 @@ def started(stack, tmp_path):
     environment = {**kept, **{name: str(value) for name, value in own.items()}, "VLALAB_TENSORBOARD_PORT": str(port)}
     (directory := tmp_path / "steward").mkdir()
     (tmp_path / "volume").mkdir()
-    command = [HOST_TOOL, "-m", "vlalab.steward", directory, "local"]
+    command = [HOST_TOOL, "-m", "vlalab.control_daemon", directory, "local"]
     process = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
     stack.callback(process.wait)
     stack.callback(process.send_signal, signal.SIGTERM)

@@ -31,9 +31,9 @@ def trained_to_end(run, after: int | None = None) -> None:
     with StopSignal() as stop:
 
         def count(_):
-            stop.asked = after is not None and run.global_step >= after
+            stop.requested = after is not None and run.global_step >= after
 
-        while run.epoch < run.config.epochs and not stop.asked:
+        while run.epoch < run.config.epochs and not stop.requested:
             train_epoch(run, stop, count)
 
 

@@ -11,7 +11,7 @@ from services.ws_mdl.frames import images_of, of_episode
 from tests import data_sets
 from vla_datasets import libero, videos
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 
 KEYS = [libero.video_key(camera) for camera in data_sets.CAMERAS]
 STEPS = sum(data_sets.LENGTHS)
@@ -98,7 +98,7 @@ def full(descriptor: int) -> None:
 
 
 def test_while_another_process_keeps_them_nobody_waits(found, volume):
-    directory = frames.make_own_directory(volume.path("datasets") / frames.DIRECTORY)
+    directory = frames.make_directory_without_links(volume.path("datasets") / frames.DIRECTORY)
     with frames.exclusive_lock(directory) as mine:
         assert mine
         seen, _ = read(found)

@@ -24,21 +24,21 @@ def test_a_notebook_runs_and_shows_pictures(path, trained):
 
 def test_a_new_home_has_every_notebook_and_a_later_start_leaves_what_a_student_did(tmp_path):
     volume, names = Volume(tmp_path), [path.name for path in notebooks.of("ws_mdl")]
-    made = home.settle("ws_mdl", volume)
+    made = home.copy_notebooks("ws_mdl", volume)
     assert [path.name for path in made] == names and made[0].parent == tmp_path / "notebooks" / "ws_mdl"
     assert [path.read_bytes() for path in made] == [path.read_bytes() for path in notebooks.of("ws_mdl")]
     made[0].write_text("mine")
     made[1].unlink()
-    assert home.settle("ws_mdl", volume) == [made[1]], "what is missing comes again"
+    assert home.copy_notebooks("ws_mdl", volume) == [made[1]], "what is missing comes again"
     assert made[0].read_text() == "mine"
 
 
 def test_fresh_copies_leave_the_old_ones_beside(tmp_path):
     volume = Volume(tmp_path)
-    first, *_ = home.settle("ws_mdl", volume)
+    first, *_ = home.copy_notebooks("ws_mdl", volume)
     for words in ("mine", "mine again"):
         first.write_text(words)
-        assert home.settle("ws_mdl", volume, fresh=True) == [first], "one that was not changed stays"
+        assert home.copy_notebooks("ws_mdl", volume, fresh=True) == [first], "one that was not changed stays"
     kept = [first.with_name(f"{first.stem}.before-{number}.ipynb").read_text() for number in (1, 2)]
     assert kept == ["mine", "mine again"]
     assert first.read_bytes() == notebooks.of("ws_mdl")[0].read_bytes()
@@ -48,15 +48,15 @@ def test_fresh_copies_leave_the_old_ones_beside(tmp_path):
 def test_a_link_in_a_students_home_is_neither_followed_nor_lost(tmp_path):
     outside, volume = tmp_path / "outside", Volume(tmp_path / "volume")
     outside.write_text("of somebody else")
-    (first, *_) = home.settle("ws_mdl", volume)
+    (first, *_) = home.copy_notebooks("ws_mdl", volume)
     first.unlink()
     first.symlink_to(outside)
-    assert home.settle("ws_mdl", volume) == []
-    assert home.settle("ws_mdl", volume, fresh=True) == [first] and not first.is_symlink()
+    assert home.copy_notebooks("ws_mdl", volume) == []
+    assert home.copy_notebooks("ws_mdl", volume, fresh=True) == [first] and not first.is_symlink()
     assert outside.read_text() == "of somebody else"
 
 
 def test_an_unknown_folder_is_named_with_those_there_are(tmp_path):
     with pytest.raises(ValueError, match="no notebooks of 'wsmdl'; known: .*ws_mdl"):
-        home.settle("wsmdl", Volume(tmp_path))
+        home.copy_notebooks("wsmdl", Volume(tmp_path))
     assert not (tmp_path / "notebooks").exists()

@@ -27,7 +27,7 @@ from typing import BinaryIO
 from vlalab.description import compose, manifests
 from vlalab.engine import building, docker, images, volumes
 from vlalab.host import paths
-from vlalab.host.console import LabError, Status, require_known, say, status, unknown
+from vlalab.host.console import LabError, Status, check_choices, log_info, status, unknown
 
 FORMAT = "vla-lab-bundle 3"
 MANIFEST = "manifest.json"
@@ -90,7 +90,7 @@ def bundle(request: BundleRequest) -> Path | None:
     selected = []
     if request.names:
         docker.require()
-        available = images.found()
+        available = images.existing()
         for name in request.names:
             if name != "all" and (problem := images.unusable(name, available.get(name))):
                 raise LabError(problem)
@@ -102,16 +102,16 @@ def bundle(request: BundleRequest) -> Path | None:
             "nothing to bundle; give environments (build images with ./lab build), --checkpoints or --assets"
         )
     for image in selected:
-        print(f"{images.spell_size(image.size):>10}  image {image.reference}, {image.age()} old")
+        print(f"{images.format_size(image.size):>10}  image {image.reference}, {image.age()} old")
     sizes: dict[str, int] = {}
     for path in files:
         name = "/".join(path.relative_to(paths.volume()).parts[:2])
         sizes[name] = sizes.get(name, 0) + path.stat().st_size
     for name, size in sizes.items():
-        print(f"{images.spell_size(size):>10}  {name}")
+        print(f"{images.format_size(size):>10}  {name}")
     checkpoints = names_on_volume("checkpoints")
     if checkpoints and not any(name.startswith("checkpoints/") for name in sizes):
-        say(f"no checkpoint is included; on the volume: {', '.join(checkpoints)} (--checkpoints NAME,… or all)")
+        log_info(f"no checkpoint is included; on the volume: {', '.join(checkpoints)} (--checkpoints NAME,… or all)")
     if request.dry_run:
         return None
     _check_target(request, selected, sum(sizes.values()))
@@ -125,8 +125,10 @@ def bundle(request: BundleRequest) -> Path | None:
         raise LabError(f"{request.file} could not be written: {reason}; the partial file was removed") from error
     finally:
         temporary.unlink(missing_ok=True)
-    volumes.give(request.file)
-    say(f"{request.file}: {images.spell_size(request.file.stat().st_size)}; on the other machine: ./lab restore FILE")
+    volumes.give_to_parent_owner(request.file)
+    log_info(
+        f"{request.file}: {images.format_size(request.file.stat().st_size)}; on the other machine: ./lab restore FILE"
+    )
     return request.file
 
 
@@ -141,7 +143,7 @@ def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[Path
     files = []
     for directory, names in zip(DIRECTORIES, (checkpoints, assets), strict=True):
         available = names_on_volume(directory)
-        require_known(directory.rstrip("s"), names, [*available, "all"])
+        check_choices(directory.rstrip("s"), names, [*available, "all"])
         for name in available if "all" in names else dict.fromkeys(names):
             root = paths.volume() / directory / name
             files += sorted(root.rglob("*")) if root.is_dir() else [root]
@@ -164,7 +166,7 @@ def _check_target(request: BundleRequest, selected: Sequence[images.Image], byte
     free = shutil.disk_usage(file.parent).free
     if free < need:
         raise LabError(
-            f"the bundle needs up to {images.spell_size(need)}; {file.parent} has {images.spell_size(free)} free"
+            f"the bundle needs up to {images.format_size(need)}; {file.parent} has {images.format_size(free)} free"
         )
 
 

@@ -22,9 +22,9 @@ from pathlib import Path, PurePosixPath
 
 from vlalab.bundles.packing import BLOCK, DIRECTORIES, FORMAT, MANIFEST
 from vlalab.engine import docker, images, space, volumes
-from vlalab.environments.venvs import exclusive
+from vlalab.environments.venvs import file_lock
 from vlalab.host import paths, state
-from vlalab.host.console import LabError, say, status
+from vlalab.host.console import LabError, log_info, status
 
 STAGING = ".restoring"  # on the volume; removed by the next restore if one was killed
 UNPACKED = 3  # times the compressed size: disk space to load an image
@@ -168,10 +168,10 @@ def _plan(bundle: Bundle, force: bool) -> RestorePlan:
             plan.newer.append(name)
         else:
             plan.write.append(name)
-    size = images.spell_size(sum(bundle.files[name].size for name in plan.write))
+    size = images.format_size(sum(bundle.files[name].size for name in plan.write))
     print(f"  files: {len(plan.write)} to write ({size}), {plan.same} already here, {len(plan.newer)} newer here")
     for name in plan.newer[:5]:
-        say(f"{name} is newer here and stays; --force overwrites it")
+        log_info(f"{name} is newer here and stays; --force overwrites it")
     return plan
 
 
@@ -189,12 +189,14 @@ def _check_space(bundle: Bundle, plan: RestorePlan) -> None:
     need = sum(max(image["size"], UNPACKED * bundle.members[image["member"]].size) for image in plan.load)
     free = space.free_at_engine() if plan.load else None
     if free is not None and free < need:
-        raise LabError(f"loading needs {images.spell_size(need)}; the engine's disk has {images.spell_size(free)} free")
+        raise LabError(
+            f"loading needs {images.format_size(need)}; the engine's disk has {images.format_size(free)} free"
+        )
     existing = next(path for path in (paths.volume(), *paths.volume().parents) if path.exists())
     size, free = sum(bundle.files[name].size for name in plan.write), shutil.disk_usage(existing).free
     if free < size:
         raise LabError(
-            f"the files need {images.spell_size(size)}; {existing} has {images.spell_size(free)} free; "
+            f"the files need {images.format_size(size)}; {existing} has {images.format_size(free)} free; "
             "free some space, or set VLALAB_VOLUME to another disk"
         )
 
@@ -202,7 +204,7 @@ def _check_space(bundle: Bundle, plan: RestorePlan) -> None:
 def _carry_out(bundle: Bundle, plan: RestorePlan) -> None:
     """Write the files to the staging directory, load the images, rename the files into place."""
     staging = paths.volume() / STAGING
-    with exclusive(state.directory() / ".restore.lock", "another restore is running"):
+    with file_lock(state.directory() / ".restore.lock", "another restore is running"):
         if bundle.files:
             volumes.prepare()
         if os.path.lexists(staging):  # left by a killed restore
@@ -217,13 +219,13 @@ def _carry_out(bundle: Bundle, plan: RestorePlan) -> None:
             for target in targets:
                 for directory in reversed([parent for parent in target.parents if not parent.exists()]):
                     directory.mkdir()
-                    volumes.give(directory)
+                    volumes.give_to_parent_owner(directory)
             for image in plan.load:
                 with status(f"loading {image['reference']}"):
                     _load(bundle, image)
             for index, target in enumerate(targets):
                 os.replace(staging / str(index), target)
-                volumes.give(target)
+                volumes.give_to_parent_owner(target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 

@@ -15,8 +15,8 @@ from vlalab.commands import lifecycle
 from vlalab.description import compose, ports
 from vlalab.host import paths
 from vlalab.host.console import LabError
-from vlalab.runtimes import both
-from vlalab.runtimes.both import Instance
+from vlalab.runtimes import interface
+from vlalab.runtimes.interface import Instance
 
 LOG_LINES = 5000  # a notebook server logs its address at the start, and little afterwards
 
@@ -51,7 +51,7 @@ def page_of(instance: Instance) -> str:
 
 def open_page(service: str, path: str = "") -> str:
     """Return "open URL" for a service with a web page; "" if it is not up."""
-    instance = both.find(service)
+    instance = interface.find(service)
     if not instance or not instance.is_healthy():
         return ""
     return f"open {page_of(instance)}{path}" if path else f"open {with_token(instance)}"

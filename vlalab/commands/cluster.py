@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from vlalab.environments import venvs
-from vlalab.environments.venvs import exclusive
+from vlalab.environments.venvs import file_lock
 from vlalab.host import paths, state
-from vlalab.host.borrowed import endings
-from vlalab.host.console import LabError, say, status
-from vlalab.runtimes import local, logs, supervised
-from vlalab.runtimes.supervised import Instance
+from vlalab.host.console import LabError, log_info, status
+from vlalab.host.shared_code import entrypoint
+from vlalab.runtimes import local, logs, state_files
+from vlalab.runtimes.state_files import Instance
 
 NAME = paths.CLUSTER.name
 PORT = 6379  # Ray's own
@@ -62,7 +62,7 @@ def _state_path(make: bool = True) -> Path:
 
 def instance() -> Instance | None:
     """Return the head or node that this user runs on this machine, None without one."""
-    return supervised.load(_state_path(make=False))
+    return state_files.load(_state_path(make=False))
 
 
 def member() -> Member | None:
@@ -127,11 +127,13 @@ def start(host: str | None, port: int, offer: list[str], dashboard: int | None =
             _require_free(address, dashboard, "--dashboard")
             arguments += [f"--dashboard-host={address}", f"--dashboard-port={dashboard}"]
         _launch([*arguments, *offer], Member(f"{address}:{port}", address))
-    say(f"the cluster's head is at {address}:{port}" + dashboard_note(f"{address}:{dashboard}" if dashboard else ""))
+    log_info(
+        f"the cluster's head is at {address}:{port}" + dashboard_note(f"{address}:{dashboard}" if dashboard else "")
+    )
     if address == LOOPBACK:
-        say("only this machine can use it (--host ADDRESS lets others join): ./lab eval SUITE --cluster")
+        log_info("only this machine can use it (--host ADDRESS lets others join): ./lab eval SUITE --cluster")
     else:
-        say(f"copy its token ({TOKEN}) to other machines, and run there: ./lab cluster join {address}:{port}")
+        log_info(f"copy its token ({TOKEN}) to other machines, and run there: ./lab cluster join {address}:{port}")
 
 
 def join(head: str, host: str | None, offer: list[str]) -> None:
@@ -145,7 +147,7 @@ def join(head: str, host: str | None, offer: list[str]) -> None:
         require_token(make=False)
         _ask("check", membership)
         _launch([f"--address={address}", f"--node-ip-address={membership.node}", *offer], membership)
-    say(f"this machine ({membership.node}) is a node of the cluster at {address}")
+    log_info(f"this machine ({membership.node}) is a node of the cluster at {address}")
 
 
 def _start_lock() -> AbstractContextManager[None]:
@@ -153,7 +155,7 @@ def _start_lock() -> AbstractContextManager[None]:
         raise LabError(
             f"this machine is already in the cluster at {membership.head}; leave it with: ./lab cluster stop"
         )
-    return exclusive(state.directory() / f".{NAME}.lock", "another command is starting the cluster")
+    return file_lock(state.directory() / f".{NAME}.lock", "another command is starting the cluster")
 
 
 def _launch(arguments: list[str], membership: Member) -> None:
@@ -336,6 +338,6 @@ def show(as_json: bool) -> None:
             f"{machine['memory_gb']:g} GB",
         )
         table.add_row(*cells, "head" if machine["is_head"] else "")
-    endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    entrypoint.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     if dashboard:
-        say(f"the head is at {membership.head}{dashboard_note(dashboard)}")
+        log_info(f"the head is at {membership.head}{dashboard_note(dashboard)}")

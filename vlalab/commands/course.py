@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vlalab.description import manifests
-from vlalab.host import borrowed, paths
-from vlalab.host.borrowed import Interval, Option
-from vlalab.host.console import LabError, require_known
+from vlalab.host import paths, shared_code
+from vlalab.host.console import LabError, check_choices
+from vlalab.host.shared_code import Interval, Option
 
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
@@ -44,7 +44,7 @@ def config(lab: str) -> str:
 
 def exercises() -> tuple[str, ...]:
     """Return the names of the lessons' exercises."""
-    return borrowed.load("lessons.exercises:NAMES")
+    return shared_code.load("lessons.exercises:NAMES")
 
 
 def exercises_directory() -> Path:
@@ -54,7 +54,7 @@ def exercises_directory() -> Path:
 
 def settings(lab: str) -> dict[str, Option]:
     """Return a lab's settings by flag name: batch-size."""
-    return {option.flag: option for option in borrowed.options(config(lab)).values()}
+    return {option.flag: option for option in shared_code.options(config(lab)).values()}
 
 
 def flags(lab: str, typed: Sequence[str]) -> list[str]:
@@ -68,7 +68,7 @@ def flags(lab: str, typed: Sequence[str]) -> list[str]:
 def _flag(lab: str, text: str) -> str:
     name, equals, value = text.partition("=")
     name, options = name.replace("_", "-"), settings(lab)
-    require_known(f"train {lab} --set", [name], options)
+    check_choices(f"train {lab} --set", [name], options)
     option = options[name]
     if option.type is bool:
         value = value.lower() if equals else "true"
@@ -78,7 +78,7 @@ def _flag(lab: str, text: str) -> str:
     if not value:
         raise LabError(f"--set {name} requires a value; expected {name}={example(option)}")
     if option.choices:
-        require_known(f"--set {name}", [value], map(str, option.choices))
+        check_choices(f"--set {name}", [value], map(str, option.choices))
     elif option.type in (int, float):
         try:
             Interval(option.within or "(-inf, inf)").read(f"--set {name}", value, option.type)

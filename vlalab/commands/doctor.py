@@ -10,22 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from vlalab.commands import course, lifecycle
 from vlalab.description import compose, gpus, manifests
 from vlalab.doctor import fixes, output, runner, selftests
-from vlalab.doctor.check import FAIL, Case, Result
+from vlalab.doctor.check import FAIL, Context, Result
 from vlalab.engine import images
-from vlalab.host.borrowed import endings
-from vlalab.host.console import LabError, require_known, say, status
+from vlalab.host.console import LabError, check_choices, log_info, status
+from vlalab.host.shared_code import entrypoint
 
 BEFORE_S = 1.8  # time limit of the checks before a task
 
 
 def run(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool) -> int:
     """Check machine and clone, self-test the named environments, print the results; return the exit code."""
-    require_known("environment", names, manifests.environments())
-    context, began = Case(environments=tuple(names), offline=offline), time.monotonic()
+    check_choices("environment", names, manifests.environments())
+    context, began = Context(environments=tuple(names), offline=offline), time.monotonic()
     results = run_checks(context)
     if fix and (done := fixes.apply(results, yes)):
-        context = Case(environments=context.environments, offline=offline)
-        rerun = {result.check.id: result for result in runner.run(runner.named(done), context)}
+        context = Context(environments=context.environments, offline=offline)
+        rerun = {result.check.id: result for result in runner.run(runner.checks_by_id(done), context)}
         results = output.judge([rerun.get(result.check.id, result) for result in results])
     seconds = time.monotonic() - began
     if in_json:
@@ -35,7 +35,7 @@ def run(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool
     return output.exit_status(results)
 
 
-def run_checks(context: Case) -> list[Result]:
+def run_checks(context: Context) -> list[Result]:
     """Return the results of all checks and of the self-test of each environment in the context."""
     results = runner.run(runner.checks(), context)
     for name in context.environments:
@@ -47,7 +47,7 @@ def run_checks(context: Case) -> list[Result]:
 def _show(lines: Sequence[str]) -> None:
     from rich.text import Text  # slow import
 
-    console = endings.console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
+    console = entrypoint.console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
     for line in lines:
         text = Text(line)
         for verdict, mark in output.MARKS.items():
@@ -82,13 +82,13 @@ def require(task: str, values: FlagValues) -> None:
     )
     checks = [check for check in runner.checks() if task in check.before]
     selected = [check for check in checks if check.group != "nvidia" or not _on_cpu(services, values)]
-    context = Case(environments=tuple(dict.fromkeys(environments)), no_cache=bool(values.get("no_cache")))
+    context = Context(environments=tuple(dict.fromkeys(environments)), no_cache=bool(values.get("no_cache")))
     limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes; wait for all checks
     for result in runner.run(selected, context, limit_s):
         if result.finding.verdict != FAIL:
             continue
         if task == "build" and result.check.group == "nvidia":  # the image may be built for another machine
-            say(f"services of this image will have no GPU on this machine: {result.finding.text}")
+            log_info(f"services of this image will have no GPU on this machine: {result.finding.text}")
             continue
         cpu = ", or run on the CPU with --gpu none" if result.check.group == "nvidia" else ""
         raise LabError(

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 from vlalab.commands import preflight
 from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
-from vlalab.host import borrowed, paths
-from vlalab.host.console import LabError, say, status, unknown
-from vlalab.runtimes import both, containers
-from vlalab.runtimes.both import READY_TIMEOUT_S, Instance, Runtime
+from vlalab.host import paths, shared_code
+from vlalab.host.console import LabError, log_info, status, unknown
+from vlalab.runtimes import containers, interface
+from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance, Runtime
 
 CONNECT_S = 2.0  # a slower address is reported as silent; the evaluator still waits for it
 WATCH_S = {"local": 0.5, "docker": 5.0}  # a query of the engine takes 40 ms of CPU time
@@ -116,7 +116,7 @@ class EvaluationRequest:
         """Return the evaluator's variables, which set the GPUs it may use: none to render on the CPU."""
         gpu = "none" if self.flag("--render") == "cpu" else self.gpu
         settings = service_settings.from_flags(self.job, gpu=gpu)
-        return {**paths.of_caller(), **service_settings.merged({}, settings)}
+        return {**paths.caller_variables(), **service_settings.merged({}, settings)}
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def name_of_policy(request: EvaluationRequest) -> str:
 def _healthy(request: EvaluationRequest) -> list[Instance]:
     """Return the healthy policies that support the suite; the benchmark's own is last, since `up ui` starts it."""
     services = compose.read()
-    running = [instance for instance in both.instances() if instance.role == "policy" and not instance.attached]
+    running = [instance for instance in interface.instances() if instance.role == "policy" and not instance.attached]
     fitting = [
         instance
         for instance in running
@@ -261,7 +261,7 @@ def _choice(
     choice = choose_policy(request.policy, reachable, policies, request.fallback)
     for instance in healthy:
         if instance not in reachable and request.policy in ("auto", instance.service):
-            say(
+            log_info(
                 f"{instance.name} at {instance.url} is a local process, which containers cannot reach; to use it add "
                 "--runtime local"
             )
@@ -299,7 +299,7 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
     choice = _choice(request, runtime, healthy, policies())
     if request.module:
         _reject_simulated(choice)
-    say(f"{line}; {choice.reason}")
+    log_info(f"{line}; {choice.reason}")
 
     def address(instance: Instance) -> str:
         """Return the address at which the evaluator, and machines that join, reach an instance."""
@@ -333,11 +333,11 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
         resume_command = typed if request.program or request.module else resume_line(typed)
         if watch.is_gone:
             names = " and ".join(policy.name for policy in private)
-            say(f"the policy {names} exited and is not restarted; this run was stopped. To resume:")
-            say(f"  {resume_command}")
+            log_info(f"the policy {names} exited and is not restarted; this run was stopped. To resume:")
+            log_info(f"  {resume_command}")
         elif cause := describe_signal(code):
-            say(f"the evaluator was killed by {cause}; finished episodes are saved. To resume:")
-            say(f"  {resume_command}")
+            log_info(f"the evaluator was killed by {cause}; finished episodes are saved. To resume:")
+            log_info(f"  {resume_command}")
     return code
 
 
@@ -353,7 +353,7 @@ def _runtime(
     to_start = [] if up or request.urls else [request.fallback if request.policy == "auto" else request.policy]
     names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
     is_local = any(map(_is_local, request.addresses))
-    return both.choose(request.runtime, names, up[0].runtime if up else "local" if is_local else None)
+    return interface.choose(request.runtime, names, up[0].runtime if up else "local" if is_local else None)
 
 
 def _reject_simulated(choice: PolicyChoice) -> None:
@@ -369,7 +369,7 @@ def _reject_simulated(choice: PolicyChoice) -> None:
 
 def _report_silent(request: EvaluationRequest) -> None:
     """Report the addresses that do not answer yet, and how long the evaluator waits."""
-    default = borrowed.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
+    default = shared_code.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
     timeout_s = float(request.flag("--policy-timeout-s") or default)
     for url in request.addresses:
         parts = urlsplit(url)
@@ -377,7 +377,7 @@ def _report_silent(request: EvaluationRequest) -> None:
         try:
             socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
         except OSError:
-            say(f"no answer from {url}; waiting up to {timeout_s:g} s (--policy-timeout-s)")
+            log_info(f"no answer from {url}; waiting up to {timeout_s:g} s (--policy-timeout-s)")
 
 
 # --- private policies ---------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def _ready_policy(
                 name = f"{choice.service}-{os.getpid()}{f'-{number}' if several else ''}"
                 started.append(runtime.start(choice.service, variables, instance_name=name, attached=True))
             for instance in started:
-                both.wait_ready(runtime, instance.name, READY_TIMEOUT_S, line.update)
+                interface.wait_ready(runtime, instance.name, READY_TIMEOUT_S, line.update)
         yield ",".join(map(address, started)), outcome, started
     finally:
         for instance in started:

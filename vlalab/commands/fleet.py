@@ -11,10 +11,10 @@ from typing import Any
 
 from vlalab.commands.machines import Machine
 from vlalab.environments import venvs
-from vlalab.host.borrowed import endings
 from vlalab.host.console import LabError, status
 from vlalab.host.paths import ADMIN
 from vlalab.host.processes import die_with_parent
+from vlalab.host.shared_code import entrypoint
 
 SCHEMA = 1
 PLAIN_WIDTH = 160
@@ -67,7 +67,7 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
     table = Table("machine", "verdict", "what", "fix", "s", box=None, pad_edge=False)
     for row in reports:
         table.add_row(row["machine"], row["verdict"], row["what"], row["fix"], f"{row['seconds']:.1f}")
-    endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    entrypoint.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     print(f"\n{sum(row['verdict'] == 'pass' for row in reports)} of {len(reports)} machines without problems")
     return CODES[worst]
 

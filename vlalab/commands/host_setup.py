@@ -15,7 +15,7 @@ import yaml
 
 from vlalab.commands import fleet, machines
 from vlalab.commands.machines import Machine
-from vlalab.host.console import LabError, require_known, say
+from vlalab.host.console import LabError, check_choices, log_info
 from vlalab.host.paths import ADMIN, ROOT
 
 STEPS = ("engine", "nvidia", "users", "volume", "install", "upgrades", "boot")
@@ -44,7 +44,7 @@ def settings(typed: list[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals:
             raise LabError(f"--set '{text}' requires a value; expected NAME=VALUE")
-        require_known("--set", [name], defaults)
+        check_choices("--set", [name], defaults)
         values[name] = value
     return values
 
@@ -77,7 +77,7 @@ def run(setup: Setup) -> int:
         code = subprocess.run(line, env=machines.variables()).returncode
     if code or setup.check:
         return code
-    say("running the doctor")
+    log_info("running the doctor")
     if is_local:
         return subprocess.run([ROOT / "lab", "doctor"], stdin=subprocess.DEVNULL).returncode
     root = str(values["lab_root"]) if "lab_root" in values else None

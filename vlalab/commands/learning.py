@@ -18,7 +18,7 @@ from vlalab.commands.evaluation import INTERRUPTED, EvaluationRequest
 from vlalab.description import manifests, service_settings
 from vlalab.engine import volumes
 from vlalab.host import paths
-from vlalab.host.console import LabError, say
+from vlalab.host.console import LabError, log_info
 
 MODEL = "minivla"
 NOISE = 0.2  # of the oracle's actions, so that demonstrations include recovery
@@ -66,10 +66,10 @@ class Progress:
     def save(self) -> None:
         """Write the file atomically."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        volumes.give(self.path.parent)
+        volumes.give_to_parent_owner(self.path.parent)
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(asdict(self), indent=1))
-        volumes.give(new)
+        volumes.give_to_parent_owner(new)
         os.replace(new, self.path)
 
 
@@ -86,7 +86,7 @@ def load_progress(plan: LearningPlan, counted: bool = True) -> Progress:
     except FileNotFoundError:
         return progress
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise LabError(f"{paths.shown(progress.path)} cannot be read ({error}); use another --name") from error
+        raise LabError(f"{paths.display_path(progress.path)} cannot be read ({error}); use another --name") from error
     if not counted:
         plan = replace(plan, demonstrations=previous.demonstrations)
     differ = [
@@ -144,17 +144,17 @@ class Learning:
             plan = self.progress.plan
             recording = plan.demonstrations / (DEMONSTRATIONS_PER_MINUTE * (self.workers or cores()))
             training = max(plan.minutes - recording, MIN_TRAINING_SHARE * plan.minutes)
-            say(
+            log_info(
                 f"{plan.demonstrations} demonstrations in up to {recording:.0f} min, then up to {training:.0f} min "
                 f"training; the evaluation takes extra time"
             )
         stages = self.stages()
         for number, (name, (path, job)) in enumerate(stages.items(), 1):
             finished = name in self.progress.finished and (paths.volume() / path).exists()
-            say(f"stage {number} of {len(stages)}, {name}{': finished' if finished else ''}")
+            log_info(f"stage {number} of {len(stages)}, {name}{': finished' if finished else ''}")
             if not finished and (code := self._stage(name, job)):
                 outcome = "stopped" if code == INTERRUPTED else "not complete"
-                say(f"{outcome} in stage {name}. To resume:\n  {self.typed}")
+                log_info(f"{outcome} in stage {name}. To resume:\n  {self.typed}")
                 return code
         if not self.dry_run:
             self.print_summary()
@@ -220,8 +220,8 @@ class Learning:
         run, curves = paths.volume() / "runs" / plan.run_id, paths.volume() / "logs" / "tensorboard" / MODEL
         videos = sorted(run.rglob("*.mp4"))
         print(f"\nlearned: {plan.name}, {plan.demonstrations} demonstrations of {plan.suite}")
-        print(f"videos   {len(videos)} in {paths.shown(videos[0].parent if videos else run)}")
-        print(f"curve    {paths.shown(curves / plan.name)} (show with ./lab tensorboard)")
+        print(f"videos   {len(videos)} in {paths.display_path(videos[0].parent if videos else run)}")
+        print(f"curve    {paths.display_path(curves / plan.name)} (show with ./lab tensorboard)")
         print(f"report   ./lab report {plan.run_id}")
 
 

@@ -13,10 +13,10 @@ from vlalab.commands.start_plan import StartPlan, start_services
 from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
-from vlalab.host.console import LabError, require_known, say, status, unknown
-from vlalab.runtimes import both, containers, local, steward
+from vlalab.host.console import LabError, check_choices, log_info, status, unknown
+from vlalab.runtimes import containers, control, interface, local
 from vlalab.runtimes import logs as service_logs
-from vlalab.runtimes.both import READY_TIMEOUT_S, Instance
+from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance
 
 LOOK_S = 0.5  # between checks of a policy in the foreground
 Overrides = Mapping[str, service_settings.Settings]  # service → its settings from the flags of `up`
@@ -37,7 +37,7 @@ def check_names(names: Sequence[str], also: Sequence[str] = ()) -> None:
     services = [*long_lived(), *also]
     if not names:
         raise LabError(f"a service is required. Known: {', '.join(services)}")
-    require_known("service", names, services)
+    check_choices("service", names, services)
 
 
 # --- up -----------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def up(
     check_names(names, also=all_jobs)
     named_jobs = [name for name in names if name in all_jobs]
     names = [name for name in names if name not in all_jobs]
-    running = {instance.service: instance for instance in both.instances() if not instance.attached}
+    running = {instance.service: instance for instance in interface.instances() if not instance.attached}
     requested = _settings(names, overrides or {}, running)
     order = in_order(names, {**compose.environment_variables(), **_flat(requested)})
     settings = checkpoints.complete(order, names, _settings(order, overrides or {}, running), running)
@@ -73,14 +73,14 @@ def up(
     environments = [services[name].environment_name for name in [*order, *named_jobs]]
     # Dependent services must run in the same runtime.
     prefer = next((running[name].runtime for name in order if name in running), None)
-    selected, line = both.choose(runtime, environments, prefer)
+    selected, line = interface.choose(runtime, environments, prefer)
     for instance in (running[name] for name in order if name in running):
         if instance.runtime != selected.NAME:
             location = f"in runtime {instance.runtime} at {instance.url}"
             raise LabError(
                 f"'{instance.name}' is already running {location}; stop it first: ./lab down {instance.name}"
             )
-    say(line)
+    log_info(line)
     if dry_run:
         for name in order:
             print(selected.start_command(name, settings[name]))
@@ -88,15 +88,15 @@ def up(
     volumes.require_writable()
     selected.prepare(environments)
     for name in named_jobs:
-        say(f"{name} is a job: its environment is ready; run it with ./lab eval SUITE")
+        log_info(f"{name} is a job: its environment is ready; run it with ./lab eval SUITE")
     other_settings = service_settings.of_all([name for name in running if name not in settings])
     current = {name: _current_settings(running[name], settings[name], restart) for name in order if name in running}
     plan = StartPlan(
         order, names, settings, {**other_settings, **_flat(settings)}, {**current, **(previous_settings or {})}
     )
     ready = start_services(plan, selected)
-    for page in (instance for instance in ready if instance.service == steward.PAGE):
-        steward.attend(page)
+    for page in (instance for instance in ready if instance.service == control.PAGE):
+        control.start(page)
     return ready
 
 
@@ -108,7 +108,7 @@ def _current_settings(instance: Instance, settings: Mapping[str, str], restart: 
         if not other or not restart:
             _report_other(instance.service, other)
             return current
-        say(f"{instance.name} restarts with new settings: {', '.join(other)}")
+        log_info(f"{instance.name} restarts with new settings: {', '.join(other)}")
         instance.stop()
     new = {**current, **{name: requested[name] for name in current if name in requested}}
     return {name: value for name, value in new.items() if not service_settings.belongs_to(instance.service, name)}
@@ -116,8 +116,8 @@ def _current_settings(instance: Instance, settings: Mapping[str, str], restart: 
 
 def _report_other(name: str, other: Sequence[str]) -> None:
     if other:
-        say(f"{name} keeps its settings; the requested ones differ in {', '.join(other)}.")
-        say(f"  To apply them: ./lab up {name} --restart")
+        log_info(f"{name} keeps its settings; the requested ones differ in {', '.join(other)}.")
+        log_info(f"  To apply them: ./lab up {name} --restart")
 
 
 def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
@@ -160,7 +160,7 @@ def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool
     try:
         with status(f"starting {name}") as line:
             policy = local.start(name, settings, instance_name=f"{name}-{os.getpid()}", attached=True)
-            both.wait_ready(local, policy.name, READY_TIMEOUT_S, line.update)
+            interface.wait_ready(local, policy.name, READY_TIMEOUT_S, line.update)
         is_ready = True
         print(f"{name} {local.address(policy)}", flush=True)
         while not policy.has_ended():
@@ -181,8 +181,8 @@ def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
         for instance in instances:
             print(f"stop {instance.name} (runtime {instance.runtime})")
         return []
-    if not names or steward.PAGE in names:
-        steward.dismiss()  # before its page, which would report a lost connection
+    if not names or control.PAGE in names:
+        control.stop()  # before its page, which would report a lost connection
     with ThreadPoolExecutor() as pool:
         list(pool.map(_stop, instances))
     if not names and not docker.available():  # fails while a container is on the network
@@ -192,7 +192,7 @@ def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
 
 def _running_instances(names: Sequence[str]) -> list[Instance]:
     """Return instances that run, or exited without being removed: the named ones, or all that `up` started."""
-    instances = {instance.name: instance for instance in [*containers.everything(), *both.instances()]}
+    instances = {instance.name: instance for instance in [*containers.everything(), *interface.instances()]}
     for name in names:
         if name not in instances:
             raise LabError(f"'{name}' is not running. Running: {', '.join(sorted(instances)) or 'none'}")
@@ -202,7 +202,7 @@ def _running_instances(names: Sequence[str]) -> list[Instance]:
 def _stop(instance: Instance) -> None:
     instance.stop()
     service_settings.forget(instance.name)
-    say(f"stopped {instance.name}")
+    log_info(f"stopped {instance.name}")
 
 
 def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
@@ -212,13 +212,13 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     if dry_run:
         for instance in selected:
             print(f"stop {instance.name} (runtime {instance.runtime})")
-            print(both.of(instance).start_command(instance.service, stored[instance.service]))
+            print(interface.runtime_of(instance).start_command(instance.service, stored[instance.service]))
         return []
     previous = {instance.service: instance.started_with() for instance in selected}
     requested = compose.environment_variables()
     other = {name: service_settings.differing(name, settings, requested) for name, settings in previous.items()}
-    if steward.PAGE in stored:
-        steward.dismiss()
+    if control.PAGE in stored:
+        control.stop()
     for instance in selected:
         _stop(instance)
     started: list[Instance] = []
@@ -237,12 +237,12 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
 def logs(name: str, lines: int, follow: bool) -> None:
     """Print the end of a service's log; with `follow`, keep printing new lines."""
     instance = next(
-        (candidate for candidate in [*both.instances(), *containers.everything()] if candidate.name == name), None
+        (candidate for candidate in [*interface.instances(), *containers.everything()] if candidate.name == name), None
     )
     services = {*long_lived(), *service_logs.names()}
     if instance is None and name not in services:
         raise LabError(unknown("service", name, sorted(services)))
-    runtime = both.of(instance) if instance else both.choose("local", [])[0]
+    runtime = interface.runtime_of(instance) if instance else interface.choose("local", [])[0]
     try:
         runtime.follow_log(name, lines, follow)
     except KeyboardInterrupt:
@@ -254,8 +254,8 @@ def shell(name: str, runtime: str = "auto", command: str | None = None, dry_run:
     services = compose.read()
     if name not in services:
         raise LabError(unknown("environment", name, sorted({*services, *paths.image_names()})))
-    selected, line = both.choose(runtime, [services[name].environment_name])
-    say(line)
+    selected, line = interface.choose(runtime, [services[name].environment_name])
+    log_info(line)
     if not dry_run:
         selected.prepare([services[name].environment_name])
     return selected.shell(name, command, dry_run)

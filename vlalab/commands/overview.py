@@ -17,8 +17,8 @@ from vlalab.engine import building, docker, images
 from vlalab.engine.images import Image
 from vlalab.environments import venvs
 from vlalab.host import memory, paths
-from vlalab.host.borrowed import endings
-from vlalab.runtimes import containers, local, steward
+from vlalab.host.shared_code import entrypoint
+from vlalab.runtimes import containers, control, local
 from vlalab.runtimes.containers import Container
 from vlalab.runtimes.local import Instance
 
@@ -42,7 +42,7 @@ def gather() -> Snapshot:
     """Return the current state."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         instances = pool.submit(containers.everything), pool.submit(local.instances)
-        built = pool.submit(lambda: {} if docker.available() else images.found())
+        built = pool.submit(lambda: {} if docker.available() else images.existing())
         running = [instance for some in instances for instance in some.result()]
         used = pool.submit(gpus.memory_by_process if running else dict)
         healthy = dict(zip((r.name for r in running), pool.map(lambda r: r.is_healthy(), running), strict=True))
@@ -54,7 +54,7 @@ def show() -> None:
     from rich.table import Table  # slow import
 
     now, services = gather(), compose.read()
-    console = endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console = entrypoint.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     columns = COLUMNS if console.width > 110 else NARROW
     table = Table(*columns, box=None, pad_edge=False)
     for instance, service in _rows(services, now):
@@ -77,7 +77,7 @@ def as_json() -> dict[str, Any]:
         "volume": str(paths.volume()),
         "docker": docker.available(),
         "commit": building.commit(),
-        "steward": steward.there() is not None,
+        "steward": control.running_daemon() is not None,
         "gpus": [{name: device.get(name) for name in ("index", "name", "used", "memory")} for device in devices],
         "services": [_entry(instance, service, now) for instance, service in _rows(services, now)],
     }
@@ -95,7 +95,7 @@ def _rows(services: Mapping[str, compose.Service], now: Snapshot) -> list[tuple[
 def _entry(instance: Container | Instance | None, service: compose.Service, now: Snapshot) -> dict[str, Any]:
     """Return the --json entry of a service; unknown fields are None."""
     environment = service.environment_name
-    env, image = venvs.named(environment), now.images.get(environment)
+    env, image = venvs.get(environment), now.images.get(environment)
     entry: dict[str, Any] = {"name": instance.name if instance else service.name, "service": service.name}
     entry |= {"role": service.role, "state": "down"}
     entry |= dict.fromkeys(("runtime", "health", "since", "restarts", "private", "memory", "gpus", "gpu_memory", "url"))
@@ -145,10 +145,10 @@ def _row(instance: Container | Instance | None, service: compose.Service, now: S
         fits = {None: "not built", True: "environment, lock fits", False: "environment of another lock"}
         source = fits[entry["environment_fits"]]
     used = ", ".join(f"{device}: {mib / 1024:.1f} GiB" for device, mib in sorted((entry["gpu_memory"] or {}).items()))
-    gpu, size = used or entry["gpus"] or "", memory.spell(entry["memory"])
+    gpu, size = used or entry["gpus"] or "", memory.format_size(entry["memory"])
     return [entry["runtime"] or "", state, entry["health"] or "", source, gpu, size, entry["url"] or ""]
 
 
 def spell_duration(seconds: float) -> str:
     """Return a run time: "40 s", "12 min", "3 hours"."""
-    return f"{max(0, int(seconds))} s" if seconds < 60 else images.spell_age(seconds)
+    return f"{max(0, int(seconds))} s" if seconds < 60 else images.format_age(seconds)

@@ -11,9 +11,9 @@ from typing import Any
 from vlalab.description import compose, gpus, manifests, service_settings
 from vlalab.environments import venvs
 from vlalab.host import gl, paths
-from vlalab.host.console import LabError, say
+from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import supervise
-from vlalab.runtimes import both, local
+from vlalab.runtimes import interface, local
 
 
 def benchmarks() -> list[str]:
@@ -119,10 +119,13 @@ def run_module(
     gpu: the value of --gpu, None if not given, "none" for programs that use no GPU. prefer: the runtime for `auto`, if
     available.
     """
-    variables = {**paths.of_caller(), **service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))}
+    variables = {
+        **paths.caller_variables(),
+        **service_settings.merged({}, service_settings.from_flags(service, gpu=gpu)),
+    }
     environment = compose.read()[service].environment_name
-    selected, line = both.choose(runtime, [environment], prefer)
-    say(line)
+    selected, line = interface.choose(runtime, [environment], prefer)
+    log_info(line)
     command = ["python", "-m", module, *arguments]
     if not dry_run:
         selected.prepare([environment])

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from vlalab.commands import cluster
 from vlalab.commands.cluster import Member
 from vlalab.description import compose, manifests, ports
-from vlalab.host.console import LabError, say, status
+from vlalab.host.console import LabError, log_info, status
 from vlalab.host.processes import die_with_parent
 
 END_S = 10.0
@@ -65,7 +65,7 @@ class RayPlacement:
                 else:
                     raise LabError(f"{service} did not start on the cluster: {last or 'no output'}")
             follow.start()
-            say(f"cluster: {service} at {' and '.join(urls)}")
+            log_info(f"cluster: {service} at {' and '.join(urls)}")
             yield ",".join(urls)
 
     @contextmanager
@@ -95,7 +95,7 @@ class RayPlacement:
             message = ""
             for line in process.stdout:
                 message = cluster.explain_output(line.strip())
-                say(f"cluster: {message}")
+                log_info(f"cluster: {message}")
             if process.wait() != 0 and not over.is_set():
                 self.stop_reason = message or "Ray exited"
                 os.kill(os.getpid(), signal.SIGINT)
@@ -139,14 +139,14 @@ def prepare(
         raise LabError(f"a container cannot reach {host}, this machine's loopback address; use --runtime local")
     cores = int(sum(machine["cores"] for machine in machines))
     many = f"{len(machines)} machine{'s' * (len(machines) > 1)}, {cores} core{'s' * (cores != 1)}"
-    say(f"cluster at {membership.head}: {many}{cluster.dashboard_note(dashboard)}")
+    log_info(f"cluster at {membership.head}: {many}{cluster.dashboard_note(dashboard)}")
     if replicas and replicas >= cores:
         raise LabError(
             f"--replicas must be less than the cluster's {cores} cores, got {replicas}; each replica takes a core, and "
             "workers need one"
         )
     if workers and workers > cores - replicas:
-        say(f"some of the {workers} workers wait for free cores, or for more machines to join")
+        log_info(f"some of the {workers} workers wait for free cores, or for more machines to join")
     runs_in = "docker" if runtime == "docker" else "local"
     return RayPlacement(membership, host, ports.free(host), workers, runs_in, replicas)
 

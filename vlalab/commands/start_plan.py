@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from vlalab.description import compose, service_settings
-from vlalab.environments.venvs import exclusive
+from vlalab.environments.venvs import file_lock
 from vlalab.host import state
-from vlalab.host.console import LabError, say, status
-from vlalab.runtimes import both, steward
-from vlalab.runtimes.both import READY_TIMEOUT_S, Instance, Runtime, failed
+from vlalab.host.console import LabError, log_info, status
+from vlalab.runtimes import control, interface
+from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance, Runtime, start_failure
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> lis
     errors: list[LabError] = []
     with ExitStack() as locks:
         for name in sorted(names):  # the same order in every process, against deadlocks
-            locks.enter_context(exclusive(state.directory() / f".{name}.lock", f"another command is starting '{name}'"))
+            locks.enter_context(file_lock(state.directory() / f".{name}.lock", f"another command is starting '{name}'"))
         try:
             for name in names:
                 before = runtime.instance(name)
@@ -57,19 +57,19 @@ def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> lis
                     continue
                 settings = {**plan.variables, **plan.current_settings.get(name, {}), **plan.settings[name]}
                 # Keeps a running one whose settings match.
-                started = runtime.start(name, {**settings, **steward.variables(name)})
+                started = runtime.start(name, {**settings, **control.variables(name)})
                 service_settings.save(name, plan.settings[name])
                 is_same = before and before.started_at == started.started_at and started.is_healthy()
                 (running if is_same else pending)[name] = started
             for name in names:
                 if name in running:
-                    say(f"{name} is running at {running[name].url}")
+                    log_info(f"{name} is running at {running[name].url}")
                     continue
                 try:
                     if runtime.instance(name) is None:  # exited in the meantime
-                        raise LabError(failed(name, "exited at once", pending[name]))
+                        raise LabError(start_failure(name, "exited at once", pending[name]))
                     with status(f"starting {name}") as line:
-                        running[name] = both.wait_ready(runtime, name, READY_TIMEOUT_S, line.update)
+                        running[name] = interface.wait_ready(runtime, name, READY_TIMEOUT_S, line.update)
                     del pending[name]
                 except LabError as error:
                     errors.append(error)
@@ -79,7 +79,7 @@ def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> lis
                 _stop(service, runtime)
             raise
     for error in errors[1:]:
-        say(error.text)
+        log_info(error.text)
     if errors:
         raise errors[0]
     return [running[name] for name in names]

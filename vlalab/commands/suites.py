@@ -14,8 +14,8 @@ from vlalab.commands import evaluation
 from vlalab.commands.evaluation import INTERRUPTED, EvaluationRequest
 from vlalab.description import compose, manifests
 from vlalab.host import paths
-from vlalab.host.console import LabError, say
-from vlalab.runtimes import both
+from vlalab.host.console import LabError, log_info
+from vlalab.runtimes import interface
 
 NAMED = ("--resume", "--run-id")  # the flags that name a run
 
@@ -42,19 +42,19 @@ def run(request: EvaluationRequest, suites: Sequence[str], typed: Sequence[str])
     typed_flags = _without_names([word for word in typed[2:] if word not in ("all", *manifests.suites())])
     code, ids = 0, []
     for number, suite in enumerate(suites, 1):
-        say(f"suite {number} of {len(suites)}: {suite}")
+        log_info(f"suite {number} of {len(suites)}: {suite}")
         ids.append(f"{suite}-{name}")
         suite_request = replace(request, suite=suite, flags=(*flags, "--run-id", ids[-1]))
         code = evaluation.run(suite_request, shlex.join(["./lab", "eval", suite, *typed_flags]))
         if code:
             break
     if len(ids) > 1:  # its exit code is ignored: the runs are complete
-        runtime, _ = both.choose(request.runtime, [compose.read()[request.job].environment_name])
+        runtime, _ = interface.choose(request.runtime, [compose.read()[request.job].environment_name])
         runtime.run(request.job, ["python", "-m", evaluation.RUNS, "table", *ids], dry_run=request.dry_run)
     if code and not request.dry_run:
         resume_command = shlex.join(["./lab", "eval", *suites, *typed_flags, "--run-id", name])
-        say(f"{'stopped' if code == INTERRUPTED else 'not complete'}; to resume all {len(suites)} suites:")
-        say(f"  {resume_command}")
+        log_info(f"{'stopped' if code == INTERRUPTED else 'not complete'}; to resume all {len(suites)} suites:")
+        log_info(f"  {resume_command}")
     return code
 
 

@@ -20,8 +20,8 @@ from vlalab.description.interpolation import read_dotenv
 from vlalab.engine import building, docker
 from vlalab.environments import venvs
 from vlalab.host import paths, secrets
-from vlalab.host.console import LabError, say, status
-from vlalab.runtimes import both, containers, logs
+from vlalab.host.console import LabError, log_info, status
+from vlalab.runtimes import containers, interface, logs
 
 MODE = 0o600
 MAX_LOG = 200_000  # characters; the end of a longer log
@@ -67,7 +67,9 @@ def write(target: Path | None, root: Path = paths.ROOT) -> Path:
                 archive.addfile(entry, io.BytesIO(text.encode()))
     for name, text in parts.items():
         print(f"{name:<28} {len(text.encode()):>8} bytes")
-    say(f"{sum(text.count(secrets.HIDDEN) for text in parts.values())} secrets removed; only you can read the file")
+    log_info(
+        f"{sum(text.count(secrets.HIDDEN) for text in parts.values())} secrets removed; only you can read the file"
+    )
     return path
 
 
@@ -91,7 +93,7 @@ def gather(root: Path) -> dict[str, str]:
             for container in containers.everything()
         },
     }
-    return {name: secrets.removed(_or_reason(make), secret_values) for name, make in parts.items()}
+    return {name: secrets.redact(_or_reason(make), secret_values) for name, make in parts.items()}
 
 
 def versions() -> dict[str, object]:
@@ -103,7 +105,7 @@ def versions() -> dict[str, object]:
         "python": sys.version,
         "lab": {"commit": building.commit(), "root": str(paths.ROOT), "volume": str(paths.volume())},
         "docker": engine or json.loads(docker.run(["version", "--format", "{{json .}}"]).stdout),
-        "environments": {n: "ready" if venvs.named(n).is_ready() else "not ready" for n in paths.image_names()},
+        "environments": {n: "ready" if venvs.get(n).is_ready() else "not ready" for n in paths.image_names()},
     }
 
 
@@ -125,10 +127,10 @@ def variables(root: Path) -> str:
 def current_secrets(root: Path = paths.ROOT) -> set[str]:
     """Return the known secret values: those of the shell, of .env, and of running services."""
     try:
-        values = secrets.values(compose.environment_variables(root))
+        values = secrets.secret_values(compose.environment_variables(root))
     except LabError:  # .env cannot be read; values that look secret are removed anyway
-        values = secrets.values(os.environ)
-    return values.union(*(secrets.values(instance.started_with()) for instance in both.instances()))
+        values = secrets.secret_values(os.environ)
+    return values.union(*(secrets.secret_values(instance.started_with()) for instance in interface.instances()))
 
 
 def _or_reason(make: Callable[[], str]) -> str:
@@ -145,7 +147,7 @@ def _output(command: Sequence[str | Path]) -> str:
 
 
 def _service_log(name: str) -> str:
-    path = next(path for path in (logs.place(name), logs.place(name, attached=True)) if path.exists())
+    path = next(path for path in (logs.log_path(name), logs.log_path(name, attached=True)) if path.exists())
     return _last_lines(path.read_bytes().decode(errors="replace"))
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from vlalab.description import compose, manifests, service_settings
 from vlalab.host import paths
-from vlalab.host.console import say
+from vlalab.host.console import log_info
 
 RequestedSettings = Mapping[str, Mapping[str, str]]  # service → its settings, by variable
 Settings = dict[str, dict[str, str]]
@@ -43,7 +43,7 @@ def complete(
         if candidates is None or (name in named and len(candidates) != 1):
             completed[name] = dict(requested[name])
         elif len(candidates) == 1:
-            say(f"{name} serves checkpoint {candidates[0]}, the only suitable one on the volume")
+            log_info(f"{name} serves checkpoint {candidates[0]}, the only suitable one on the volume")
             completed[name] = {**requested[name], variable: candidates[0]}
         else:
             suite = manifests.models()[name].example_suite
@@ -52,5 +52,5 @@ def complete(
                 command = (
                     f"./lab up {name} --checkpoint {candidates[0]} (also on the volume: {', '.join(candidates[1:])})"
                 )
-            say(f"{', '.join(named)} starts without {name}; to add it: {command}")
+            log_info(f"{', '.join(named)} starts without {name}; to add it: {command}")
     return completed

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from vlalab.description.interpolation import interpolate, read_dotenv
-from vlalab.host import borrowed, state
+from vlalab.host import shared_code, state
 from vlalab.host.console import LabError
 from vlalab.host.paths import ROOT
 
@@ -29,8 +29,8 @@ PAGE = "ui"  # the service of the web pages
 PROJECT = "VLALAB_PROJECT"  # its value is the `name:` in compose.yaml
 UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
-ADDRESS = borrowed.module("vla_contract.server.public")
-_TOKENS = borrowed.module("vla_contract.protocol.tokens")
+ADDRESS = shared_code.module("vla_contract.server.public")
+_TOKENS = shared_code.module("vla_contract.protocol.tokens")
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from vlalab.description import manifests, runs
-from vlalab.host import borrowed, paths
+from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError
 
 SUFFIXES = (".hdf5", ".h5")
 CONFIG_BYTES = 2**24  # of a run's or a recording's config.json
 FIRST = "./lab record libero_goal --name goal; ./lab dataset goal --format lerobot"
 
-regular_files = borrowed.module("vla_common.regular_files")
+regular_files = shared_code.module("vla_common.regular_files")
 
 
 def available() -> list[str]:
@@ -73,7 +73,7 @@ def job_of(text: str) -> str | None:
 
 def _missing(label: str, text: str, names: list[str], kind: str) -> LabError:
     if not names:
-        none_yet = f"there is no {kind} in {paths.shown(paths.volume())} yet; create one: {FIRST}"
+        none_yet = f"there is no {kind} in {paths.display_path(paths.volume())} yet; create one: {FIRST}"
         return LabError(f"{label} '{text}' not found; {none_yet}")
     close = difflib.get_close_matches(text, names, 1, 0.4)
     hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(names[:5])}"

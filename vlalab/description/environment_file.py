@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vlalab.description.compose import FILE
 from vlalab.description.interpolation import read_dotenv
-from vlalab.host.console import LabError, say
+from vlalab.host.console import LabError, log_info
 from vlalab.host.paths import CLONES_VOLUME, ROOT, default_volume, image_names
 
 # Variables with a directory → their values that are not directories.
@@ -37,7 +37,7 @@ def load() -> None:
         if os.environ.get(name):
             raise LabError(f"{name} was removed: {replacement}; unset it")
     for text in strangers(values, variable_names()) if values else ():
-        say(f".env: {text}")
+        log_info(f".env: {text}")
 
 
 def variable_names() -> set[str]:

@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from vlalab.host import borrowed, paths
-from vlalab.host.console import LabError, require_known, unknown
+from vlalab.host import paths, shared_code
+from vlalab.host.console import LabError, check_choices, unknown
 
 NAME = "manifest.yaml"
 DEFINED = ("suites", "cameras", "profiles", "variants")  # fields of a benchmark that its program may define
@@ -207,7 +207,7 @@ def benchmarks() -> dict[str, Benchmark]:
 def _loaded(benchmark: Benchmark) -> Benchmark:
     """Return a benchmark with the fields that its program defines."""
     locations = {name: value for name, value in vars(benchmark).items() if name in DEFINED and isinstance(value, str)}
-    values = {name: borrowed.load(location) for name, location in locations.items()}
+    values = {name: shared_code.load(location) for name, location in locations.items()}
     return replace(benchmark, **{name: value if name == "variants" else tuple(value) for name, value in values.items()})
 
 
@@ -244,7 +244,7 @@ def default_job() -> str:
 
 def job_of(suite: str) -> str:
     """Return the job of a suite. Raise LabError for an unknown suite."""
-    require_known("suite", [suite], suites(), suite_aliases())
+    check_choices("suite", [suite], suites(), suite_aliases())
     return suites()[suite]
 
 

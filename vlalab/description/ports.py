@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vlalab.description import compose
 from vlalab.description.compose import Service
-from vlalab.host.console import LabError, require_known, say
+from vlalab.host.console import LabError, check_choices, log_info
 
 
 def is_loopback(bind: str) -> bool:
@@ -52,7 +52,7 @@ def service_on_free_port(
             f"VLALAB_BIND={bind} makes services reachable from the network; set VLALAB_TOKEN too (8 characters or more)"
         )
     services = compose.read(path, variables)
-    require_known("service", [name], services)
+    check_choices("service", [name], services)
     service = services[name]
     if not service.ports:
         return service
@@ -67,7 +67,7 @@ def service_on_free_port(
     if port == requested:
         return service
     if not any_port:
-        say(f"port {requested} is already in use; '{name}' uses {port}")
+        log_info(f"port {requested} is already in use; '{name}' uses {port}")
     updated = compose.read(path, {**variables, port_variable(name): str(port)})[name]
     if updated.ports[0].published != port:
         raise LabError(f"compose.yaml: the port of '{name}' does not follow {port_variable(name)}")

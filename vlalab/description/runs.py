@@ -8,11 +8,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlalab.host import borrowed, paths
+from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError
 
-STORE: str = borrowed.load("vla_evaluation.runs:STORE")  # the file in every run's directory
-PREFIXES: dict[str, str] = borrowed.load("vla_evaluation.runs.models:PREFIXES")  # lab → prefix of its weights files
+STORE: str = shared_code.load("vla_evaluation.runs:STORE")  # the file in every run's directory
+PREFIXES: dict[str, str] = shared_code.load("vla_evaluation.runs.models:PREFIXES")  # lab → prefix of its weights files
 LATEST = "latest"
 FIRST = {
     "run": "./lab eval libero_goal --trials 2",
@@ -135,4 +135,4 @@ def _some(names: Sequence[str]) -> str:
 
 def _none(kind: str) -> str:
     label = kind if kind in ("run", "recording") else f"trained {kind}"
-    return f"no {label} in {paths.shown(paths.volume())} yet; create one: {FIRST[kind]}"
+    return f"no {label} in {paths.display_path(paths.volume())} yet; create one: {FIRST[kind]}"

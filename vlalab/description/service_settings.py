@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from vlalab.description import compose, gpus, manifests, ports, runs
-from vlalab.host import borrowed, paths, state
-from vlalab.host.borrowed import Option
+from vlalab.host import paths, shared_code, state
 from vlalab.host.console import LabError, unknown
+from vlalab.host.shared_code import Option
 
 _SINGLE_VARIABLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that consists of one variable with its default
 _PORT = re.compile(r":\d+")
@@ -67,7 +67,7 @@ def from_flags(
 def model_options(service: str) -> Mapping[str, Option]:
     """Return a model's options that are flags of `up`."""
     location = manifests.models()[service].options.get("up")
-    options = borrowed.options(location) if location else {}
+    options = shared_code.options(location) if location else {}
     return {name: option for name, option in options.items() if option.group != "internal" and name != "checkpoint"}
 
 
@@ -104,7 +104,7 @@ def existing_checkpoint(name: str, advice: str = "") -> str:
     existing = ", ".join(checkpoints_on_volume()) or "none"
     advice = advice or "./lab checkpoint " + " or ".join(manifests.models())
     raise LabError(
-        f"checkpoint '{name}' not found in {paths.shown(directory)}; existing: {existing}. Get one: {advice}"
+        f"checkpoint '{name}' not found in {paths.display_path(directory)}; existing: {existing}. Get one: {advice}"
     )
 
 

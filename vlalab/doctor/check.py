@@ -47,7 +47,7 @@ def from_refusal(verdict: str, message: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class Case:
+class Context:
     """The machine, clone, volume and environments to examine; no environment selected means all."""
 
     machine: Machine = field(default_factory=Machine)
@@ -63,8 +63,8 @@ class Case:
         return {name: environments[name] for name in self.environments or environments}
 
 
-Probe = Callable[[Case], Finding]
-Condition = tuple[Callable[[Case], object], str]  # a predicate, and the reason to skip if it is false
+Probe = Callable[[Context], Finding]
+Condition = tuple[Callable[[Context], object], str]  # a predicate, and the reason to skip if it is false
 
 NOT_SELECTED = "not for the selected environments"
 TORCH: Condition = (lambda context: any(environment.torch for environment in context.selected().values()), NOT_SELECTED)
@@ -87,7 +87,7 @@ class Check:
     limit_s: float = 6.0
     named_limit_s: float = 0.0  # limit for named environments, which are examined more closely
 
-    def run(self, context: Case) -> Finding:
+    def run(self, context: Context) -> Finding:
         """Return the finding; a problem without a fix of its own gets the check's usual fix."""
         reason = next((reason for holds, reason in self.requires if not holds(context)), None)
         finding = self.probe(context) if reason is None else skip(reason)

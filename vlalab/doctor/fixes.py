@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from vlalab.doctor.check import FAIL, WARN, Result
 from vlalab.host import paths
-from vlalab.host.console import agreed, say
+from vlalab.host.console import confirm, log_info
 
 # Commands with a placeholder, for the caller's shell, or for Windows.
 MANUAL = re.compile(r"\b(?:SERVICE|ENV|MODEL|FILE|CERTIFICATE|SUITE)\b|^(?:unset|wsl\.exe)\b")
@@ -25,12 +25,12 @@ def apply(results: Sequence[Result], yes: bool = False) -> list[str]:
             continue
         if not finding.safe and not yes:
             if not sys.stdin.isatty():
-                say(f"{result.check.id} needs confirmation; run the command, or add --yes: {command}")
+                log_info(f"{result.check.id} needs confirmation; run the command, or add --yes: {command}")
                 continue
-            if not agreed(f"{result.check.title}: {finding.reason}\n  run `{command}`?"):
+            if not confirm(f"{result.check.title}: {finding.reason}\n  run `{command}`?"):
                 continue
         command = command.replace("sudo ", "") if os.geteuid() == 0 else command
-        say(f"$ {command}")
+        log_info(f"$ {command}")
         if subprocess.run(["/bin/sh", "-c", command], cwd=paths.ROOT).returncode == 0:
             fixed.append(result.check.id)
     return fixed

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from vlalab.doctor.check import GROUPS, REGISTERED, Case, Check, Result, warn
+from vlalab.doctor.check import GROUPS, REGISTERED, Check, Context, Result, warn
 from vlalab.doctor.checks import docker, graphics, host, network, nvidia, project, volume  # noqa: F401  they register
 from vlalab.host.console import LabError
 
@@ -18,12 +18,12 @@ def checks() -> list[Check]:
     return sorted(REGISTERED, key=lambda check: GROUPS.index(check.group))
 
 
-def named(ids: Sequence[str]) -> list[Check]:
+def checks_by_id(ids: Sequence[str]) -> list[Check]:
     """Return the checks with those ids."""
     return [check for check in checks() if check.id in ids]
 
 
-def run(selected: Sequence[Check], context: Case, limit_s: float = float("inf")) -> list[Result]:
+def run(selected: Sequence[Check], context: Context, limit_s: float = float("inf")) -> list[Result]:
     """Return the result of each check, in their order. limit_s: upper bound on each check's own limit."""
     results: dict[str, Result] = {}
 
@@ -43,7 +43,7 @@ def run(selected: Sequence[Check], context: Case, limit_s: float = float("inf"))
     return [results[check.id] for check in selected]
 
 
-def _run(check: Check, context: Case) -> Result:
+def _run(check: Check, context: Context) -> Result:
     started, error = time.monotonic(), ""
     try:
         finding = check.run(context)

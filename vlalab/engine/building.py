@@ -17,8 +17,8 @@ from pathlib import Path
 from vlalab.description import manifests
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
-from vlalab.host import borrowed, paths, state
-from vlalab.host.console import LabError, say, status, unknown
+from vlalab.host import paths, shared_code, state
+from vlalab.host.console import LabError, log_info, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
 PROGRESS = ("line", "plain", "tty")
@@ -83,9 +83,9 @@ def build_arguments(name: str, options: Options, variables: Mapping[str, str] | 
     """Return the build arguments for an environment; the base comes from --base, $VLALAB_BASE_<ENV>, $VLALAB_BASE."""
     environment = os.environ if variables is None else variables
     values = {
-        "LOCK_HASH": venvs.named(name, paths.ROOT).lock_hash,
+        "LOCK_HASH": venvs.get(name, paths.ROOT).lock_hash,
         "COMMIT": commit(),
-        "VERSION": borrowed.version(),
+        "VERSION": shared_code.version(),
         "BASE": options.base or environment.get(f"VLALAB_BASE_{name.upper()}") or environment.get("VLALAB_BASE"),
         "BASE_DEVEL": environment.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
@@ -184,18 +184,18 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
                         line.update(re.sub(r"^#\d+ (\d+\.\d+ )?", "", text))
             code = process.returncode
     else:
-        say(title)
+        log_info(title)
         code = docker.stream(args)
     if code != 0:
         raise LabError(_failure(selected, lines))
-    built = images.found(selected)
+    built = images.existing(selected)
     if missing := [images.reference(name) for name in selected if name not in built]:
         raise LabError(
             f"image {missing[0]} not found after the build; check that DOCKER_HOST names the engine that built it"
         )
     print(f"{'image':<24}{'size':>10}  lock")
     for image in (built[name] for name in selected):
-        print(f"{image.reference:<24}{images.spell_size(image.size):>10}  {'current' if image.fits() else 'another'}")
+        print(f"{image.reference:<24}{images.format_size(image.size):>10}  {'current' if image.fits() else 'another'}")
     print(f"built in {time.monotonic() - started:.0f} s")
     return [built[name] for name in selected]
 

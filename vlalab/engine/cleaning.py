@@ -17,7 +17,7 @@ from pathlib import Path
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, processes, state
-from vlalab.host.console import LabError, agreed, say
+from vlalab.host.console import LabError, confirm, log_info
 
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
@@ -42,12 +42,12 @@ def clean(venvs: bool = False, yes: bool = False, dry_run: bool = False, all_use
     if not items:
         print("nothing to clean: no old image, no build cache" + (", no local environment" if venvs else ""))
     for item in items:
-        print(f"{images.spell_size(item.size):>10}  {item.title}; {item.consequence}")
+        print(f"{images.format_size(item.size):>10}  {item.title}; {item.consequence}")
     if dry_run or not items:
         return 0
     if not yes and not sys.stdin.isatty():
         raise LabError("nothing was removed: confirmation needs a terminal; add --yes to remove all of it")
-    selected = [item for item in items if yes or agreed(f"remove {item.title}, {images.spell_size(item.size)}?")]
+    selected = [item for item in items if yes or confirm(f"remove {item.title}, {images.format_size(item.size)}?")]
     for item in selected:
         item.remove()
     return len(selected)
@@ -57,7 +57,7 @@ def removable(venvs: bool = False, all_users: bool = False) -> list[Item]:
     """Return the removable items, largest first."""
     items: list[Item] = []
     if reason := docker.available():
-        say(f"images and build cache are not listed: {reason}")
+        log_info(f"images and build cache are not listed: {reason}")
     else:
         usage = json.loads(docker.run(["system", "df", "--verbose", "--format", "{{json .}}"]).stdout)
         items += [*_old_images(usage, all_users), *_build_cache(usage)]
@@ -104,7 +104,7 @@ def _remove_images(names: Sequence[str]) -> None:
     for name in names:
         done = docker.run(["image", "rm", name], check=False)
         if done.returncode != 0:
-            say(f"{name} stays: {done.stderr.strip().splitlines()[-1]}")
+            log_info(f"{name} stays: {done.stderr.strip().splitlines()[-1]}")
 
 
 def _build_cache(usage: dict) -> list[Item]:
@@ -136,11 +136,11 @@ def _venvs() -> list[Item]:
     """Return the environments (images/*/.venv, admin/.venv, cluster/.venv) that no process uses."""
     items = []
     for name in (*paths.image_names(), *paths.WITHOUT_IMAGE):
-        env = venvs.named(name, paths.ROOT)
+        env = venvs.get(name, paths.ROOT)
         if not env.venv.exists():
             continue
         if pids := processes_using(env.venv):
-            say(f"the local environment '{name}' stays: processes {', '.join(map(str, pids))} run from it")
+            log_info(f"the local environment '{name}' stays: processes {', '.join(map(str, pids))} run from it")
             continue
         consequence = ("the next use" if env.is_without_image else f"./lab env {name}") + " installs it again"
         items.append(
@@ -150,7 +150,7 @@ def _venvs() -> list[Item]:
 
 
 def _remove(env: venvs.Environment) -> None:
-    with venvs.exclusive(env.directory / ".venv.lock", f"another call is setting up '{env.name}'"):
+    with venvs.file_lock(env.directory / ".venv.lock", f"another call is setting up '{env.name}'"):
         try:
             shutil.rmtree(env.venv)
         except OSError as error:

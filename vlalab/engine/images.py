@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from vlalab.engine import docker
 from vlalab.environments import venvs
 from vlalab.host import paths
-from vlalab.host.console import LabError, require_known
+from vlalab.host.console import LabError, check_choices
 
 BAKE_FILE = "images/bake.json"  # BuildKit's own tool reads it too: `docker buildx bake --file images/bake.json`
 REPOSITORY = "vla-lab"
@@ -47,11 +47,11 @@ class Image:
 
     def fits(self) -> bool:
         """Return whether it was built from the current lock."""
-        return self.lock == venvs.named(self.name, paths.ROOT).lock_hash
+        return self.lock == venvs.get(self.name, paths.ROOT).lock_hash
 
     def age(self) -> str:
         """Return its age: '3 days'."""
-        return spell_age((datetime.now(timezone.utc) - self.created).total_seconds())
+        return format_age((datetime.now(timezone.utc) - self.created).total_seconds())
 
 
 def tag() -> str:
@@ -84,11 +84,11 @@ def _bake() -> dict:
 def choose(names: Sequence[str]) -> list[str]:
     """Return these environments; none or "all" means every one. Raises LabError for an unknown name."""
     available = buildable()
-    require_known("environment", names, [*available, "all"])
+    check_choices("environment", names, [*available, "all"])
     return list(dict.fromkeys(names)) if names and "all" not in names else available
 
 
-def found(names: Sequence[str] | None = None) -> dict[str, Image]:
+def existing(names: Sequence[str] | None = None) -> dict[str, Image]:
     """Return the built images of these environments (default: all) by name. One call of the engine, 20 ms."""
     references = {reference(name): name for name in (paths.image_names() if names is None else names)}
     if not references:
@@ -130,7 +130,7 @@ def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(match[1] + match[2].replace("Z", "+00:00"))
 
 
-def spell_age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Return a duration in its largest unit: '3 days', '1 hour'; '0 min' when it is less than one minute."""
     for unit, length in (("day", 86400), ("hour", 3600)):
         if (count := int(seconds // length)) >= 1:
@@ -138,6 +138,6 @@ def spell_age(seconds: float) -> str:
     return f"{max(0, int(seconds // 60))} min"
 
 
-def spell_size(size: float) -> str:
+def format_size(size: float) -> str:
     """Return bytes in GB (10^9) or MB."""
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

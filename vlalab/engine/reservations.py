@@ -14,7 +14,7 @@ from pathlib import Path
 from vlalab.description import compose, gpus
 from vlalab.engine import docker
 from vlalab.host import state
-from vlalab.host.console import say
+from vlalab.host.console import log_info
 
 
 def files(service: str, variables: Mapping[str, str]) -> list[Path]:
@@ -31,7 +31,7 @@ def files(service: str, variables: Mapping[str, str]) -> list[Path]:
         if not gpus.count():
             return []
         if not docker.has_gpu_runtime():
-            say(f"'{service}' runs without a GPU: {docker.gpu_problem()}")
+            log_info(f"'{service}' runs without a GPU: {docker.gpu_problem()}")
             return []
     names = choice.split(",") if choice else ["0"]
     by_cdi = not docker.has_nvidia_runtime() and bool(docker.cdi_devices(docker.info()))

@@ -32,7 +32,7 @@ def shortage(names: Sequence[str], free: int, directory: str, no_cache: bool = F
 
 def needed_gb(names: Sequence[str], no_cache: bool = False) -> float:
     """Return the size of a build in GB: new images with their cache, the last layers of existing ones."""
-    built = images.found(names)
+    built = images.existing(names)
     new = [name for name in names if no_cache or images.unusable(name, built.get(name)) is not None]
     return expected_gb(new) * CACHE_FACTOR + (TOOLS_GB if new else 0.0) + REBUILD_GB * (len(names) - len(new))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vlalab.engine import docker
 from vlalab.host import owners, paths
-from vlalab.host.console import LabError, say
+from vlalab.host.console import LabError, log_info
 
 DEFAULT_USER = (1000, 1000)  # the first user of a Debian or Ubuntu machine, and the images' own
 
@@ -59,7 +59,7 @@ def prepare() -> None:
     if done.returncode != 0:
         raise LabError(f"the volume: {done.stderr.strip()}")
     for line in done.stdout.splitlines():
-        say(line)
+        log_info(line)
 
 
 def require_writable(root: Path | None = None) -> None:
@@ -88,7 +88,7 @@ def _described(root: Path) -> str:
     return str(root) if uid == os.geteuid() else f"{root}, which is {owners.user_name(uid)}'s,"
 
 
-def give(path: Path) -> None:
+def give_to_parent_owner(path: Path) -> None:
     """Give a file or directory that root created to the owner of its parent directory; never follow a link."""
     if os.geteuid() != 0:
         return

@@ -42,7 +42,7 @@ def pins(root: Path = ROOT) -> dict[Pin, list[str]]:
     return images
 
 
-def stated(package: Distribution) -> str:
+def package_licence(package: Distribution) -> str:
     """Return a package's License-Expression, else a short License, classifiers, or its licence file's first line."""
     metadata = package.metadata
     text = str(metadata.get("License-Expression") or metadata.get("License") or "").strip()
@@ -94,4 +94,6 @@ def _fetch(missing: list[Pin]) -> dict[Pin, str]:
 
 def _read(paths: list[Path]) -> dict[Pin, str]:
     packages = distributions(path=[str(path) for path in paths])
-    return {(canonicalize_name(package.metadata["Name"]), package.version): stated(package) for package in packages}
+    return {
+        (canonicalize_name(package.metadata["Name"]), package.version): package_licence(package) for package in packages
+    }

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlalab.environments import pythons
-from vlalab.host.console import LabError, require_known, status
+from vlalab.host.console import LabError, check_choices, status
 from vlalab.host.paths import ROOT, WITHOUT_IMAGE, image_names
 
 if sys.version_info >= (3, 11):
@@ -95,7 +95,7 @@ def all_locks(root: Path = ROOT) -> dict[str, Lock]:
 def choose(names: list[str]) -> list[Lock]:
     """Return the locks of those names, all without names. Raises LabError for an unknown one."""
     locks = all_locks()
-    require_known("lock", names, locks)
+    check_choices("lock", names, locks)
     return [locks[name] for name in names or locks]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from vlalab.description import manifests
 from vlalab.environments import pythons
 from vlalab.host import owners
-from vlalab.host.console import LabError, Status, say, status, unknown
+from vlalab.host.console import LabError, Status, log_info, status, unknown
 from vlalab.host.paths import ADMIN, CLUSTER, ROOT, WITHOUT_IMAGE, image_names, python_path
 from vlalab.host.processes import die_with_parent
 
@@ -104,7 +104,7 @@ class Environment:
             return ""
 
 
-def named(name: str, root: Path = ROOT) -> Environment:
+def get(name: str, root: Path = ROOT) -> Environment:
     """Return the environment of that name. Raises LabError if its directory or its lock does not exist."""
     env = Environment(name, root / name if name in WITHOUT_IMAGE else root / "images" / name)
     if not env.lock.exists():
@@ -114,7 +114,7 @@ def named(name: str, root: Path = ROOT) -> Environment:
 
 def ensure(name: str, root: Path = ROOT) -> Environment:
     """Return the environment; install it or update it to its lock first, if needed."""
-    env = named(name, root)
+    env = get(name, root)
     host = owners.owner_if_root(root)
     if env.is_ready() and (host is None or host.owns(env.venv)):
         return env
@@ -123,7 +123,7 @@ def ensure(name: str, root: Path = ROOT) -> Environment:
             if os.path.lexists(left) and not host.owns(left):
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
         whose = owners.user_name(host.uid)
-        say(f"{root} belongs to {whose}; installing environment '{name}' as that user")
+        log_info(f"{root} belongs to {whose}; installing environment '{name}' as that user")
         command = [sys.executable, "-I", "-m", "vlalab.environments.venvs", name, str(root)]
         if subprocess.run(command, stdin=subprocess.DEVNULL, cwd=root, **host.process(root)).returncode != 0:
             raise LabError(f"environment '{name}' could not be installed as {whose}; see the messages above")
@@ -137,14 +137,14 @@ def ensure(name: str, root: Path = ROOT) -> Environment:
             f"environment '{name}' of {root}, which is {whose}'s, {lack}. Ask {whose} to run {root}/lab env {name}, or "
             "use a clone of your own"
         )
-    with exclusive(env.directory / ".venv.lock", f"another call is setting up '{name}'"):
+    with file_lock(env.directory / ".venv.lock", f"another call is setting up '{name}'"):
         if not env.is_ready():
             _make(env)
     return env
 
 
 @contextmanager
-def exclusive(path: Path, waiting: str) -> Iterator[None]:
+def file_lock(path: Path, waiting: str) -> Iterator[None]:
     """Hold a file lock; print `waiting` if another process holds it."""
     try:
         handle = path.open("a" if os.access(path, os.W_OK) or not path.exists() else "r")  # either can be locked
@@ -154,7 +154,7 @@ def exclusive(path: Path, waiting: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"{waiting}; waiting for it")
+            log_info(f"{waiting}; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -204,18 +204,20 @@ def _interpreter(env: Environment) -> str:
                 note = f", not {installed[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
             elif not pythons.runs_as(python, preferred):
                 note = f"; Python {preferred}, as in the images, is not installed"
-            say(f"environment '{env.name}' uses {python}{note}")
+            log_info(f"environment '{env.name}' uses {python}{note}")
             return python
     lack = (
         f"{installed[0]} cannot be run by other users, who can read {env.directory}"
         if installed
         else "none is installed"
     )
-    say(f"environment '{env.name}' needs Python {' or '.join(env.versions)}: {lack}; downloading {preferred} with uv")
+    log_info(
+        f"environment '{env.name}' needs Python {' or '.join(env.versions)}: {lack}; downloading {preferred} with uv"
+    )
     if python := pythons.download(preferred, env.directory):
         return python
     if installed:
-        say(f"using {installed[0]}: other users cannot use this environment")
+        log_info(f"using {installed[0]}: other users cannot use this environment")
         return installed[0]
     raise LabError(
         f"environment '{env.name}' needs Python {' or '.join(env.versions)}; none is installed and uv could not "

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from vlalab.host.borrowed import endings
+from vlalab.host.shared_code import entrypoint
 
 MAX_LISTED = 30  # valid names in one message
 
@@ -51,7 +51,7 @@ def nearest(value: str, names: Sequence[str]) -> str | None:
     return by_plain[close[0]] if close else None
 
 
-def require_known(
+def check_choices(
     kind: str, names: Iterable[str], choices: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Raise LabError for the first of `names` that is not in `known`."""
@@ -60,15 +60,15 @@ def require_known(
             raise LabError(unknown(kind, name, choices, aliases))
 
 
-def say(text: str) -> None:
+def log_info(text: str) -> None:
     """Print a line of progress."""
     print(f"lab: {text}", file=sys.stderr, flush=True)
 
 
-def agreed(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Ask for confirmation; return whether the answer is yes. Enter means no."""
     try:
-        return input(f"{endings.plain(question)} [y/N] ").strip().lower() in ("y", "yes")
+        return input(f"{entrypoint.plain(question)} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
 
@@ -100,9 +100,9 @@ class Status:
     def _draw(self) -> None:
         if self.live:
             width = shutil.get_terminal_size().columns - 1
-            title, detail = endings.plain(self.title), endings.plain(self.detail)
+            title, detail = entrypoint.plain(self.title), entrypoint.plain(self.detail)
             text = fit_line(f"lab: {title}", f" … {self.seconds():.0f} s", detail, width)
-            print("\r\033[K" + text, end="", file=endings.unfiltered(sys.stderr), flush=True)
+            print("\r\033[K" + text, end="", file=entrypoint.unfiltered(sys.stderr), flush=True)
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
@@ -121,7 +121,7 @@ class Status:
             self.ended.set()
             if self.live:
                 ticker.join()
-                print("\r\033[K", end="", file=endings.unfiltered(sys.stderr), flush=True)
+                print("\r\033[K", end="", file=entrypoint.unfiltered(sys.stderr), flush=True)
 
 
 @contextmanager
@@ -129,8 +129,8 @@ def status(title: str) -> Iterator[Status]:
     """Print that a step starts and, if it succeeds, how long it took."""
     line = Status(title)
     if not line.live:
-        say(f"{title} …")
+        log_info(f"{title} …")
     line.update()
     with line.ticking():
         yield line
-    say(f"{title}: done in {line.seconds():.0f} s")
+    log_info(f"{title}: done in {line.seconds():.0f} s")

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-from vlalab.host.console import LabError, say, status
+from vlalab.host.console import LabError, log_info, status
 
 PACKAGES = (
     "libegl1", "libegl-mesa0", "libgl1-mesa-dri", "libgl1", "libgles2", "libglvnd0", "libosmesa6", "libglib2.0-0",
@@ -80,7 +80,7 @@ def _install() -> None:
     install = ("apt-get", "install", "-y", "-q", "--no-install-recommends")
     if apt(*install, *PACKAGES).returncode == 0:
         return
-    say("refreshing the package lists")
+    log_info("refreshing the package lists")
     apt("apt-get", "update", "-q")
     available = [
         name for name in PACKAGES if apt("apt-cache", "show", name).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from vlalab.host.console import say
+from vlalab.host.console import log_info
 
 PROXIES = ("ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 INTEGER_VARIABLES = (
@@ -42,4 +42,4 @@ def usable(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in reasons}
 
 
-_log_once = functools.cache(say)
+_log_once = functools.cache(log_info)

@@ -58,7 +58,7 @@ def belongs_to_session(pid: int, leader: int) -> bool:
         return False
 
 
-def spell(size: int | None) -> str:
+def format_size(size: int | None) -> str:
     """Return bytes in MB or GB, "" for None."""
     if size is None:
         return ""

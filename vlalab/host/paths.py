@@ -38,13 +38,13 @@ def default_volume(clone_volume: Path = CLONES_VOLUME) -> Path:
     return Path(home) / "vla-lab"
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return a path for messages: relative if it is below the current directory, else absolute."""
     cwd = Path.cwd()
     return str(path.relative_to(cwd)) if path.is_relative_to(cwd) and path != cwd else str(path)
 
 
-def of_caller() -> dict[str, str]:
+def caller_variables() -> dict[str, str]:
     """Return the variable with the caller's directory; programs run elsewhere and print paths relative to it."""
     return {"VLALAB_HERE": str(Path.cwd())}
 

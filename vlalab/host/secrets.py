@@ -63,7 +63,7 @@ LEFT_OUT = (
 )  # fmt: skip
 
 
-def values(variables: Mapping[str, str]) -> set[str]:
+def secret_values(variables: Mapping[str, str]) -> set[str]:
     """Return the values of variables with secret names, and passwords in URLs.
 
     Each value is returned plain and URL-encoded.
@@ -80,7 +80,7 @@ def values(variables: Mapping[str, str]) -> set[str]:
     return {value for value in spelled if len(value) >= SHORTEST}
 
 
-def removed(text: str, secrets: Iterable[str] = ()) -> str:
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the text with known secrets, longest first, and text that looks like a secret replaced."""
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, HIDDEN)

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from vlalab.description import compose, ports, service_settings
 from vlalab.engine import docker, guard, images, reservations, volumes
 from vlalab.host import library_variables, memory, paths
-from vlalab.host.console import LabError, say
+from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import Identity, identify, supervise
-from vlalab.runtimes import logs, steward
+from vlalab.runtimes import control, logs
 
 NAME = "docker"
 LABEL = "com.docker.compose."
@@ -129,7 +129,7 @@ def everything() -> list[Container]:
     containers = []
     for container in map(_container, docker.parse_json(done.stdout)):
         if container.is_abandoned():
-            say(f"removing {container.container}: the command that started it has ended")
+            log_info(f"removing {container.container}: the command that started it has ended")
             guard.remove(container.container)
         else:
             containers.append(container)
@@ -185,12 +185,12 @@ def prepare(names: Sequence[str]) -> None:
 
     Prints a warning for an image of another lock.
     """
-    built = images.found(list(dict.fromkeys(names)))
+    built = images.existing(list(dict.fromkeys(names)))
     for name in dict.fromkeys(names):
         if problem := images.unusable(name, built.get(name)):
             if name not in built:
                 raise LabError(problem)
-            say(problem)
+            log_info(problem)
     if problem := docker.volume_problem(docker.info()):
         raise LabError(problem)
     volumes.prepare()
@@ -208,7 +208,7 @@ def _variables(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
 def _on_volume(name: str, value: str) -> str:
     """Return a value; a path on this machine's volume becomes the container's."""
     volume = str(paths.volume())
-    if name == steward.DIRECTORY:  # mounted from its own path
+    if name == control.DIRECTORY:  # mounted from its own path
         return value
     if value == volume or value.startswith(volume + "/"):
         return MOUNT + value[len(volume) :]
@@ -393,7 +393,7 @@ def follow_log(name: str, lines: int, follow: bool) -> None:
 def close(container: Container, keep_log: bool) -> None:
     """Stop a private instance. keep_log: save its log for the user."""
     if keep_log:
-        say(f"the policy's log: {logs.save(container.name, container.last_words(lines=10_000))}")
+        log_info(f"the policy's log: {logs.save(container.name, container.last_words(lines=10_000))}")
     container.stop()
 
 

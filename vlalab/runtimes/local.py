@@ -24,12 +24,12 @@ from vlalab.engine import volumes
 from vlalab.environments import venvs
 from vlalab.environments.venvs import Environment
 from vlalab.host import gl, library_variables, paths
-from vlalab.host.console import LabError, say
+from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import supervise
-from vlalab.runtimes import logs, supervised
-from vlalab.runtimes.supervised import HEALTHCHECK, Instance, instance
-from vlalab.runtimes.supervised import NAME as NAME
-from vlalab.runtimes.supervised import instances as instances
+from vlalab.runtimes import logs, state_files
+from vlalab.runtimes.state_files import HEALTHCHECK, Instance, instance
+from vlalab.runtimes.state_files import NAME as NAME
+from vlalab.runtimes.state_files import instances as instances
 
 _ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
 
@@ -140,7 +140,7 @@ def start_command(service_name: str, variables: Mapping[str, str] | None = None,
     """Return the command line that `start` runs, for a dry run."""
     settings = {**compose.environment_variables(), "VLALAB_LISTEN": "127.0.0.1", **(variables or {})}
     service = compose.read(variables=settings)[service_name]
-    return shlex.join(resolve(service, venvs.named(service.environment_name))[0])
+    return shlex.join(resolve(service, venvs.get(service.environment_name))[0])
 
 
 def launch(
@@ -161,7 +161,7 @@ def launch(
         settings: the result of `Instance.started_with`; kept in the supervisor's environment, private to its user.
         fields: further fields of the instance.
     """
-    state_path, log_path = state_path or supervised.state_path(name), logs.place(name, attached, make=True)
+    state_path, log_path = state_path or state_files.state_path(name), logs.log_path(name, attached, make=True)
     record = {"name": name, "service": name, "started_at": time.time(), "attached": attached, **fields}
     spec = {
         "record": record, "command": list(command), "environment": dict(environment), "restart": restart,
@@ -173,9 +173,9 @@ def launch(
         raise LabError(f"cannot write the log {log_path}: {error.strerror or error}") from error
     with open(log, "ab") as errors:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", supervised.SUPERVISOR, str(state_path)],
+            [sys.executable, "-m", state_files.SUPERVISOR, str(state_path)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, cwd=paths.ROOT, start_new_session=True,
-            env={**service_variables(), supervised.SETTINGS: json.dumps(settings or {})}, text=True,
+            env={**service_variables(), state_files.SETTINGS: json.dumps(settings or {})}, text=True,
         )  # fmt: skip
     assert supervisor.stdin is not None
     supervisor.stdin.write(json.dumps(spec) + "\n")
@@ -185,7 +185,7 @@ def launch(
     else:
         supervisor.stdin.close()
     deadline = time.monotonic() + 20
-    while (instance := supervised.load(state_path)) is None:
+    while (instance := state_files.load(state_path)) is None:
         if supervisor.poll() is not None or time.monotonic() > deadline:
             supervisor.kill()
             raise LabError(f"service '{name}' could not be started; see {log_path}")
@@ -249,7 +249,7 @@ def close(private_instance: Instance, keep_log: bool) -> None:
     """Stop a private instance. keep_log: keep its log for the user."""
     (instance(private_instance.name) or private_instance).stop()
     if keep_log:
-        say(f"the policy's log: {logs.save(private_instance.name)}")
+        log_info(f"the policy's log: {logs.save(private_instance.name)}")
     else:
         logs.remove(private_instance.name)
 

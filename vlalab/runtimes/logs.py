@@ -24,7 +24,7 @@ LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ERROR ")  # by a servi
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-def place(name: str, attached: bool = False, make: bool = False) -> Path:
+def log_path(name: str, attached: bool = False, make: bool = False) -> Path:
     """Return the path of an instance's log."""
     return state.directory("logs", *(["private"] if attached else []), make=make) / f"{name}.log"
 
@@ -48,10 +48,10 @@ def open_private(path: Path) -> int:
 
 def save(name: str, text: str | None = None) -> Path:
     """Save a private instance's log for the user and return its path. text: the log, if it is not a file yet."""
-    path = place(name, make=True)
+    path = log_path(name, make=True)
     if text is not None:
         state.write(path, f"{text}\n")
-    elif (private_path := place(name, attached=True)).exists():
+    elif (private_path := log_path(name, attached=True)).exists():
         private_path.replace(path)
         remove(name)
     return path
@@ -59,7 +59,7 @@ def save(name: str, text: str | None = None) -> Path:
 
 def remove(name: str) -> None:
     """Remove the log of a private instance."""
-    path = place(name, attached=True)
+    path = log_path(name, attached=True)
     for file in (path, _older(path)):
         file.unlink(missing_ok=True)
 
@@ -98,7 +98,7 @@ def names() -> list[str]:
 
 def require(name: str, attached: bool) -> Path:
     """Return the path of a log. Raises LabError if it does not exist."""
-    path = place(name, attached)
+    path = log_path(name, attached)
     if not path.exists():
         available = ", ".join(names()) or "none"
         raise LabError(

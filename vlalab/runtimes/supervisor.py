@@ -22,7 +22,7 @@ from pathlib import Path
 
 from vlalab.host.paths import ROOT
 from vlalab.host.processes import die_with_parent, identify
-from vlalab.runtimes import supervised
+from vlalab.runtimes import state_files
 from vlalab.runtimes.logs import Log
 
 PAUSE_S = (0.5, 30.0)  # before a restart: first and longest
@@ -134,9 +134,9 @@ class Supervisor:
         """Write the state file. On a full disk it is stale until the next event, when the write is retried."""
         child = identify(self.child.pid) if self.child else None
         processes = {"supervisor": identify(os.getpid()), "child": child}
-        instance = supervised.Instance(**self.record, **processes, starts=self.starts, last_exit=self.last_exit)
+        instance = state_files.Instance(**self.record, **processes, starts=self.starts, last_exit=self.last_exit)
         try:
-            supervised.write(self.state_path, instance)
+            state_files.write(self.state_path, instance)
             self.is_noted = True
         except OSError as error:
             if self.is_noted:

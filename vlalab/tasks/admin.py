@@ -9,8 +9,8 @@ from vlalab.commands import programs
 from vlalab.description import manifests
 from vlalab.engine import building, cleaning
 from vlalab.environments import locks, venvs
-from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
+from vlalab.host.shared_code import option
 from vlalab.tasks.flags import Flag, Runtime, positional
 from vlalab.tasks.task import finish, task
 from vlalab.testing import parts as test_parts

@@ -6,8 +6,8 @@ import sys
 
 from vlalab.commands import evaluation, programs
 from vlalab.description import datasets, manifests
-from vlalab.host.borrowed import option
-from vlalab.host.console import LabError, agreed
+from vlalab.host.console import LabError, confirm
+from vlalab.host.shared_code import option
 from vlalab.tasks import evaluate
 from vlalab.tasks.flags import Runtime, of_benchmarks, of_models, positional, program_flags
 from vlalab.tasks.task import finish, task
@@ -136,6 +136,6 @@ def runs(
         evaluate.on_runs(["size", *delete], runtime)
         if not sys.stdin.isatty():
             raise LabError("cannot ask for confirmation without a terminal; add --yes to delete")
-        if not agreed("delete permanently?"):
+        if not confirm("delete permanently?"):
             raise LabError("nothing was deleted")
     evaluate.on_runs(["remove", *delete], runtime)

@@ -9,8 +9,8 @@ from pathlib import Path
 from vlalab.commands import addresses, distributed_eval, evaluation, programs, ray_placement, suites
 from vlalab.description import compose, manifests
 from vlalab.description import runs as existing
-from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
+from vlalab.host.shared_code import option
 from vlalab.tasks.flags import Runtime, of_benchmarks, positional, program_flags
 from vlalab.tasks.task import FlagValues, finish, task
 

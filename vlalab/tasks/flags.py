@@ -14,9 +14,9 @@ from typing import Any, Literal, get_origin, get_type_hints
 
 from vlalab.commands import course, evaluation, programs
 from vlalab.description import compose, datasets, gpus, manifests, runs, service_settings
-from vlalab.host import borrowed
-from vlalab.host.borrowed import Option, option
+from vlalab.host import shared_code
 from vlalab.host.console import LabError
+from vlalab.host.shared_code import Option, option
 from vlalab.tasks.values import Values, choice, existing, matching, number, ranges
 
 Runtime = Literal["auto", "docker", "local"]
@@ -181,7 +181,7 @@ def flags_of_function(function: Callable[..., None]) -> list[Flag]:
     declared = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     hints = get_type_hints(function)
     fields = [(name, hints[name], default) for name, default in declared.items() if isinstance(default, Field)]
-    options = borrowed.options_of(make_dataclass("Flags", fields, kw_only=True))
+    options = shared_code.options_of(make_dataclass("Flags", fields, kw_only=True))
     return [Flag(**vars(declaration)) for declaration in options.values()]
 
 
@@ -193,7 +193,7 @@ def program_flags(*locations: str, only: Collection[str] = (), without: Collecti
     """
     flags: dict[str, Flag] = {}
     for location in locations:
-        for name, declared in borrowed.options(location).items():
+        for name, declared in shared_code.options(location).items():
             if declared.group == "internal" or name in without or (only and name not in only):
                 continue
             flag = Flag(**vars(declared))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from vlalab.commands import addresses, course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
-from vlalab.host.borrowed import option
 from vlalab.host.console import LabError, unknown
+from vlalab.host.shared_code import option
 from vlalab.tasks.flags import Flag, of_models, positional, program_flags
 from vlalab.tasks.serve import print_addresses
 from vlalab.tasks.task import FlagValues, finish, task

@@ -9,8 +9,8 @@ from vlalab.commands import fleet as fleets
 from vlalab.commands import host_setup, machines
 from vlalab.commands import support as supporting
 from vlalab.host import paths
-from vlalab.host.borrowed import option
 from vlalab.host.console import LabError
+from vlalab.host.shared_code import option
 from vlalab.tasks.flags import positional
 from vlalab.tasks.task import finish, task
 
@@ -96,7 +96,7 @@ def support(
 
     ./lab support
     """
-    print(paths.shown(supporting.write(Path(out).expanduser().absolute() if out else None)))
+    print(paths.display_path(supporting.write(Path(out).expanduser().absolute() if out else None)))
 
 
 @task("Ray cluster for eval", "./lab eval libero_goal --cluster")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from vlalab.host.console import say
+from vlalab.host.console import log_info
 from vlalab.tasks.flags import SHARED, Flag, flags_of_function
 
 FlagValues = Mapping[str, object]  # parameter name → value
@@ -54,7 +54,7 @@ class LabTask:
             doctor.require(self.name, values)
         self.function(**values)
         if sys.stderr.isatty() and not values.get("dry_run"):
-            say(f"next: {self.next_command(values)}")
+            log_info(f"next: {self.next_command(values)}")
 
     def next_command(self, values: FlagValues) -> str:
         """Return the command to run next; values that the caller did not give are placeholders in capitals."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlalab.host import paths
-from vlalab.host.borrowed import Interval
-from vlalab.host.console import LabError, require_known, unknown
+from vlalab.host.console import LabError, check_choices, unknown
+from vlalab.host.shared_code import Interval
 
 
 def read_text(label: str, text: str) -> str:
@@ -50,7 +50,7 @@ def choice(choices: Sequence[str], aliases: Mapping[str, str] | None = None, met
     """Return the values of a fixed set. aliases: other names → the value to suggest."""
 
     def read(label: str, text: str) -> str:
-        require_known(label, [text], choices, aliases or {})
+        check_choices(label, [text], choices, aliases or {})
         return text
 
     return Values(metavar, read, choices)
@@ -80,7 +80,7 @@ def existing(keywords: Sequence[str] = (), directory: str = "", metavar: str = "
             return str(path.absolute())
         if keywords and "/" not in text:
             raise LabError(unknown(label, text, keywords) + f", or {metavar}")
-        elsewhere = f" here or in {paths.shown(paths.volume() / directory)}" if directory else ""
+        elsewhere = f" here or in {paths.display_path(paths.volume() / directory)}" if directory else ""
         raise LabError(f"{label} '{text}' not found{elsewhere}; expected an existing path")
 
     return Values(metavar, read, keywords)

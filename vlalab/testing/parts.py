@@ -22,7 +22,7 @@ from vlalab.description import compose, gpus, manifests
 from vlalab.engine import building, docker, images, volumes
 from vlalab.environments import pythons, venvs
 from vlalab.host import gl, paths
-from vlalab.host.console import LabError, say
+from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import die_with_parent
 from vlalab.runtimes import local
 from vlalab.testing.results import Result, read_junit, skipped
@@ -132,17 +132,17 @@ def environment(name: str, markers: str, options: Options, output: TextIO | None
         make_environments()
     else:
         if ENVIRONMENTS[home].tested_first:  # its tests take longest: files run in parallel
-            flags += ["-n", str(at_once()), "--dist", "loadfile", "--no-loadscope-reorder"]
+            flags += ["-n", str(max_parallel_parts()), "--dist", "loadfile", "--no-loadscope-reorder"]
         if options.runtime != "local":
             problem = docker.available()
             if problem is None:
-                image = images.found([home]).get(home)
+                image = images.existing([home]).get(home)
                 problem = images.unusable(home, image)
                 if problem is None:
                     return [run_in_image(name, image, flags, output)]
         if options.runtime == "docker":
             raise LabError(problem)
-        say(f"{name}: in the local environment ({problem})")
+        log_info(f"{name}: in the local environment ({problem})")
     env = venvs.ensure(home, paths.ROOT)
     if ENVIRONMENTS[home].needs_gl:
         gl.ensure()
@@ -251,7 +251,7 @@ def execute(command: Sequence[str], variables: Mapping[str, str], output: TextIO
     return process.wait()
 
 
-def at_once() -> int:
+def max_parallel_parts() -> int:
     """Return the number of concurrent parts: one per core and 5 GB of free memory, plus one, as most parts wait."""
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     limit = min(len(os.sched_getaffinity(0)), int(meminfo["MemAvailable"].split()[0]) // 5_000_000)

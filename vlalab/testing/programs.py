@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 
 from vlalab.host import paths
-from vlalab.host.console import say
+from vlalab.host.console import log_info
 
 MARKERS = {  # package → the marker of tests that are skipped without it
     "chromium": "skipif(browser.find()",
@@ -39,7 +39,7 @@ def install(parts: Sequence[str]) -> None:
         try:
             packages.install(*names)
         except packages.Unavailable as error:
-            say(f"{error}; tests that need it are skipped")
+            log_info(f"{error}; tests that need it are skipped")
 
 
 def advice(parts: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TextIO
 
-from vlalab.host.console import LabError, say, unknown
+from vlalab.host.console import LabError, log_info, unknown
 from vlalab.testing import parts, programs
 from vlalab.testing.parts import Options, Part
 from vlalab.testing.results import Result, print_summary, skipped
@@ -42,7 +42,7 @@ def run_parts(selected: Sequence[Part], options: Options) -> list[Result]:
     if len(selected) == 1:
         return _run_part(selected[0], options, None)
     # Threads that wait for each other on cores where others compute take three times the processor time.
-    os.environ.setdefault(THREADS, str(max(1, len(os.sched_getaffinity(0)) // parts.at_once())))
+    os.environ.setdefault(THREADS, str(max(1, len(os.sched_getaffinity(0)) // parts.max_parallel_parts())))
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
         for stage in sorted({part.stage for part in selected}):
@@ -57,7 +57,7 @@ def _run_batch(batch: Sequence[Part], options: Options, directory: Path) -> list
         with (directory / f"{part.name}.txt").open("w") as output:
             return _run_part(part, options, output)
 
-    with ThreadPoolExecutor(parts.at_once()) as pool:
+    with ThreadPoolExecutor(parts.max_parallel_parts()) as pool:
         futures: dict[Future[list[Result]], Part] = {pool.submit(run_logged, part): part for part in batch}
         try:
             for future in as_completed(futures):
@@ -76,12 +76,12 @@ def _run_batch(batch: Sequence[Part], options: Options, directory: Path) -> list
 
 def _run_part(part: Part, options: Options, output: TextIO | None) -> list[Result]:
     """Return the results of a part with its time. One that cannot run is a failure."""
-    say(f"part '{part.name}'")
+    log_info(f"part '{part.name}'")
     start = time.monotonic()
     try:
         results = part.run(options, output)
     except LabError as error:
-        say(f"part '{part.name}' failed: {error}")
+        log_info(f"part '{part.name}' failed: {error}")
         results = [Result(part.name, failed=1)]
     results[0].seconds = time.monotonic() - start
     return results

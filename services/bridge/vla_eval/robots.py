@@ -15,7 +15,7 @@ import numpy as np
 
 from services.bridge.robots import describe, image_hwc, member, state_of
 from vla_contract import InvalidObservation, Observation
-from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE, Part, in_words, total
+from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE, Part, format_parts, total
 
 IMAGES, TASK_DESCRIPTION, STATE, ACTIONS = "images", "task_description", "states", "actions"
 SEND_WRIST_IMAGE, SEND_STATE, FULL_ROTATION, ABSOLUTE_ACTION = (
@@ -72,7 +72,7 @@ class Robot:
             action = np.empty(0, np.float32)
         if action.shape != (size,) or not np.isfinite(action).all():
             actual = describe(value) if action.shape != (size,) else "not finite"
-            raise ValueError(f"the action is {actual}; expected {size} numbers: {in_words(self.action)}")
+            raise ValueError(f"the action is {actual}; expected {size} numbers: {format_parts(self.action)}")
         return np.array([[*action[:-1], -1.0 if action[-1] < 0 else 1.0]], np.float32)
 
     def observation(

@@ -13,7 +13,7 @@ from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, Embodiment, em
 from vla_common.volume import Volume
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import RECORD, CheckpointError, find_directory, read_json, read_record
-from vla_modelkit.getting import RANDOM
+from vla_modelkit.checkpoint_program import RANDOM
 
 OLD_RECORD = "vla-lab.json"  # the record's file name in old checkpoints
 METADATA = "experiment_cfg/metadata.json"

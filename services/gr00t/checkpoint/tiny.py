@@ -22,7 +22,7 @@ from services.gr00t.checkpoint.directory import METADATA
 from services.gr00t.checkpoint.embodiment import Embodiment, embodiment
 from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
 from vla_modelkit.checkpoint import SINGLE
-from vla_modelkit.getting import record_random
+from vla_modelkit.checkpoint_program import record_random
 
 SCALED_UP = ("embed_tokens", "q_proj", "k_proj", "to_q", "to_k")  # names of what is scaled up
 HORIZON = 16  # actions in a chunk: N1.5 was trained so

@@ -9,11 +9,11 @@ import tyro
 from services.gr00t.checkpoint.embodiment import embodiment
 from services.gr00t.data import needs
 from services.gr00t.options import DataOptions
-from vla_common import endings
-from vla_common.volume import Volume, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path
 from vla_datasets import program
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.opening import find, open_dataset
+from vla_datasets.loader import find, open_dataset
 from vla_modelkit.data_download import fetch_data
 
 SIMULATED = "nvidia/PhysicalAI-Robotics-GR00T-X-Embodiment-Sim"  # NVIDIA's: a directory per robot and task
@@ -53,9 +53,9 @@ def get(name: str) -> Path:
     """Download a data set onto the volume and return its directory."""
     repo, subdirectory, local_name = published(name)
     directory = fetch_data(repo, subdirectory, Volume().datasets / local_name)
-    print(f"data set: {shown(directory)}")
+    print(f"data set: {display_path(directory)}")
     return directory
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -20,8 +20,8 @@ from services.gr00t.model.loading import load_model, weight_bytes
 from services.gr00t.options import ExportOptions
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.info import INSTRUCTION
-from vla_common import endings
-from vla_common.volume import Volume, require_space, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path, require_space
 from vla_modelkit.devices import DTYPES
 from vla_modelkit.weights import Safetensors
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{part.file}.onnx: {_megabytes(path):.1f} MB, apart by {rows[-1].apart:.1e}", flush=True)
     show(rows)
     script = tensorrt.write_script(directory, exported, views)
-    print(f"files: {shown(directory)}")
+    print(f"files: {display_path(directory)}")
     if failed := [row for row in rows if not row.apart <= LIMITS[dtype]]:
         advice = "try --dtype fp32" if options.dtype == "fp16" else "do not use its files"
         raise ValueError(
@@ -52,10 +52,10 @@ def main(arguments: Sequence[str]) -> int:
             f"{LIMITS[dtype]:g} in {options.dtype}: {advice}"
         )
     if (program := tensorrt.trtexec()) is None:
-        print(f"TensorRT is not installed here (no trtexec); on a machine that has it run {shown(script)}")
+        print(f"TensorRT is not installed here (no trtexec); on a machine that has it run {display_path(script)}")
         return 0
     tensorrt.build(program, directory, exported, views)
-    print(f"TensorRT engines: {shown(directory / 'engines')}")
+    print(f"TensorRT engines: {display_path(directory / 'engines')}")
     return 0
 
 
@@ -78,7 +78,7 @@ def show(rows: Sequence[Measured]) -> None:
     for row in rows:
         cells = (f"{row.torch_ms:.2f}", f"{row.onnx_ms:.2f}", f"{row.apart:.1e}", f"{row.cosine:.6f}")
         table.add_row(Path(row.file).name, *cells)
-    endings.console().print(table)
+    entrypoint.console().print(table)
 
 
 def _megabytes(path: Path) -> float:
@@ -86,4 +86,4 @@ def _megabytes(path: Path) -> float:
 
 
 if __name__ == "__main__":
-    endings.run(main, sys.argv[1:])
+    entrypoint.run(main, sys.argv[1:])

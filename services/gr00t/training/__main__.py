@@ -26,16 +26,16 @@ from services.gr00t.training.robot import NEW, Robot, robot_of
 from services.gr00t.training.samples import BatchIndices, Samples, loader
 from services.gr00t.training.settings import BASES, Finetune, digest_of
 from services.gr00t.training.trainer import Trainer, learning_rate, states_of
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.counts import plural
-from vla_common.volume import Volume, make_own_directory, require_space, shown
+from vla_common.volume import Volume, display_path, make_directory_without_links, require_space
 from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.opening import find as find_dataset
+from vla_datasets.loader import find as find_dataset
 from vla_modelkit.checkpoint import changed_files, identity, read_record
 from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_machine, leave
+from vla_modelkit.training.machine import Machine, choose_machine, destroy_process_group
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.weights import Safetensors
@@ -117,17 +117,17 @@ def digest_of_data(dataset: LeRobotDataset) -> str:
 
 
 def train(settings: Finetune, volume: Volume, machine: Machine, stop: object) -> Trainer:
-    """Train to the last step, or save and stop when `stop.asked` becomes true; return the trainer."""
+    """Train to the last step, or save and stop when `stop.requested` becomes true; return the trainer."""
     job = _with_alpha(prepare(settings, volume))
     _require_memory(job, machine)
     trainer = new_trainer(job, machine)
     path = trainer.resume()
     if settings.resume and path is None:
         raise ValueError(
-            f"{shown(job.directory)} has no training state to resume; remove --resume to start a new training"
+            f"{display_path(job.directory)} has no training state to resume; remove --resume to start a new training"
         )
     _require_disk(job, trainer)
-    curves = make_own_directory(volume.path("logs") / "tensorboard" / "finetune" / settings.output_name)
+    curves = make_directory_without_links(volume.path("logs") / "tensorboard" / "finetune" / settings.output_name)
     cache_note = _cache_videos(job, trainer)
     if machine.is_main:
         _print_setup(job, trainer, path, curves)
@@ -158,7 +158,7 @@ def new_trainer(job: FinetuneJob, machine: Machine) -> Trainer:
     image_positions = torch.as_tensor(job.samples.prompts.image_positions, device=machine.device)
     loss = network.FlowLoss(model, image_positions, sum(part.width for part in job.robot.layout.action))
     digests = job.provenance(machine.world)
-    return Trainer(settings, machine, loss, make_own_directory(job.directory), digests)
+    return Trainer(settings, machine, loss, make_directory_without_links(job.directory), digests)
 
 
 def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) -> None:
@@ -187,7 +187,7 @@ def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) 
                 and trainer.step % max(1, settings.max_steps // 20) == 0
             ):
                 print(f"step {trainer.step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
-            stop_requested = bool(sum(machine.sums(int(stop.asked))))
+            stop_requested = bool(sum(machine.sums(int(stop.requested))))
             if machine.is_main and (
                 stop_requested or trainer.step % settings.save_steps == 0 or trainer.step == settings.max_steps
             ):
@@ -204,7 +204,7 @@ def _check_loss(loss: float, trainer: Trainer) -> None:
 def _finish(job: FinetuneJob, trainer: Trainer) -> None:
     settings, name = job.settings, job.settings.output_name
     if trainer.step < settings.max_steps:
-        print(f"stopped after step {trainer.step} of {settings.max_steps}; saved in {shown(job.directory)}")
+        print(f"stopped after step {trainer.step} of {settings.max_steps}; saved in {display_path(job.directory)}")
         print("run the same command to resume", flush=True)
         return
     provenance = job.provenance(trainer.machine.world)
@@ -214,10 +214,10 @@ def _finish(job: FinetuneJob, trainer: Trainer) -> None:
     if read_record(job.target).get("finetuned") == provenance and not changed_files(
         job.target, read_record(job.target)
     ):
-        print(f"all {trainer.step} steps are done: {shown(job.target)}; give another --name to train again")
+        print(f"all {trainer.step} steps are done: {display_path(job.target)}; give another --name to train again")
         return
     target = result.write(job.target, job.base, job.robot, network.merged(trainer.model), provenance)
-    print(f"trained {trainer.step} steps; checkpoint: {shown(target)}")
+    print(f"trained {trainer.step} steps; checkpoint: {display_path(target)}")
     print(f"serve it: ./lab up gr00t --checkpoint {name}", flush=True)
 
 
@@ -268,7 +268,7 @@ def _print_setup(job: FinetuneJob, trainer: Trainer, path: Path | None, curves: 
             print(
                 f"warning: below {MIN_LORA_SCALE:g} it has little effect; --lora-alpha {settings.lora_rank} makes it 1"
             )
-    print(f"states in {shown(job.directory)}, curves in {shown(curves)}")
+    print(f"states in {display_path(job.directory)}, curves in {display_path(curves)}")
     if path:
         print(f"resuming from {path.name}: {trainer.step} of {settings.max_steps} steps are done")
     sys.stdout.flush()
@@ -280,9 +280,9 @@ def main() -> int:
     machine = choose_machine(settings.device, settings.precision)
     with StopSignal() as stop:
         steps = train(settings, Volume(), machine, stop).step  # drops the trainer before `leave`
-    leave()
+    destroy_process_group()
     return 0 if steps >= settings.max_steps else INTERRUPTED
 
 
 if __name__ == "__main__":
-    endings.run(main, expected=(ValueError, MemoryError))
+    entrypoint.run(main, expected=(ValueError, MemoryError))

@@ -21,7 +21,7 @@ from services.gr00t.checkpoint import embodiment, tokenizer
 from services.gr00t.checkpoint.directory import METADATA, CheckpointDirectory
 from services.gr00t.training.network import ROWS
 from services.gr00t.training.robot import Robot
-from vla_common.volume import put_whole
+from vla_common.volume import replace_directory
 from vla_modelkit.checkpoint import INDEX, file_hash, weight_files, write_record
 
 COPIED = ("config.json", *tokenizer.FILES)
@@ -57,7 +57,7 @@ def write(
             draft, f"finetuned-{directory.name}", provenance["settings_digest"], hashes, **eagle, finetuned=provenance
         )
 
-    return put_whole(directory, fill)
+    return replace_directory(directory, fill)
 
 
 def _files(directory: Path) -> Iterable[Path]:

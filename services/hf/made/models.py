@@ -22,7 +22,7 @@ from transformers import (
 
 from services.hf import collate, loops
 from services.hf.made import texts, tokenizers
-from vla_common.volume import Volume, put_whole
+from vla_common.volume import Volume, replace_directory
 
 STEPS = 300  # of pre-training; takes seconds on one core
 PRETRAINING = {"bert": "masked tokens", "gpt": "the next token"}  # objective per kind; T5 is not pre-trained
@@ -31,7 +31,7 @@ PRETRAINING = {"bert": "masked tokens", "gpt": "the next token"}  # objective pe
 def directory_of(kind: str, volume: Volume, steps: int = STEPS) -> Path:
     """Return the directory of the small model of a kind (bert, gpt, t5), made at the first call."""
     directory = volume.path("hf") / "made" / f"{kind}-{0 if kind not in PRETRAINING else steps}"
-    return directory if directory.is_dir() else put_whole(directory, lambda draft: make(kind, draft, steps))
+    return directory if directory.is_dir() else replace_directory(directory, lambda draft: make(kind, draft, steps))
 
 
 def make(kind: str, directory: Path, steps: int) -> None:

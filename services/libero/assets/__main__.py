@@ -14,7 +14,7 @@ from services.libero.assets import official, plus, pro, resolve
 from services.libero.assets.official import DownloadError
 from services.libero.assets.sources import ensure_kit
 from services.libero.simulator import pro_objects
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 
 LICENCE = (
@@ -71,7 +71,7 @@ def main(command: AssetCommand) -> None:
 def _download(volume: Path, threads: int) -> None:
     """Download the official files with a progress bar, or a line per 10 % without a terminal."""
     columns = TextColumn("LIBERO assets"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=endings.console(), disable=not sys.stdout.isatty()) as bar:
+    with Progress(*columns, console=entrypoint.console(), disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("assets", total=None)
 
         def show(done: int, total: int, path: str) -> None:
@@ -84,4 +84,4 @@ def _download(volume: Path, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    endings.run(lambda: main(tyro.cli(AssetCommand)))
+    entrypoint.run(lambda: main(tyro.cli(AssetCommand)))

@@ -8,11 +8,11 @@ import tyro
 
 from services.libero.datasets import convert
 from services.libero.datasets.config import DatasetConfig
-from vla_common import endings
-from vla_common.volume import Volume, VolumeError, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, VolumeError, display_path
 from vla_datasets import conversion, hdf5, marks, program, summary
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import find, open_dataset
+from vla_datasets.loader import find, open_dataset
 from vla_evaluation.evaluate import choose_workers
 from vla_evaluation.recording import sources
 from vla_evaluation.runs.directories import STORE
@@ -49,7 +49,7 @@ def make(config: DatasetConfig) -> Path:
     final = volume.datasets / (config.name or base + {"hdf5": "-hdf5", "lerobot-v3.0": "-v3.0"}.get(config.format, ""))
     conversion.require_converter(config.format)
     if final.exists():
-        raise DatasetError(f"{shown(final)} already exists; choose another --name, or remove it")
+        raise DatasetError(f"{display_path(final)} already exists; choose another --name, or remove it")
     directory = final.with_name(f"{final.name}.v2.1") if config.format == "lerobot-v3.0" else final
     if existing is not None:
         if layout != "lerobot":
@@ -63,10 +63,10 @@ def make(config: DatasetConfig) -> Path:
         convert.convert(of, episodes, directory, layout, config.camera_names, config.size, workers)
     if config.format == "lerobot-v3.0":
         conversion.convert_to_v3(directory, final)
-        print(f"data set: {shown(final)}")
+        print(f"data set: {display_path(final)}")
         return final
     say(summary.describe_line(open_dataset(final)))
-    say(f"data set: {shown(final)}\nlook at it: ./lab dataset {final.name} --show")
+    say(f"data set: {display_path(final)}\nlook at it: ./lab dataset {final.name} --show")
     return final
 
 
@@ -81,4 +81,4 @@ def existing_set(config: DatasetConfig, volume: Volume) -> Path | None:
 
 
 if __name__ == "__main__":
-    endings.run(main, expected=(ValueError, VolumeError, StoreError, RuntimeError))
+    entrypoint.run(main, expected=(ValueError, VolumeError, StoreError, RuntimeError))

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from services.libero.simulator import suites
-from vla_common.durations import show_seconds
-from vla_common.volume import require_space, shown
+from vla_common.durations import format_duration
+from vla_common.volume import display_path, require_space
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS
 from vla_datasets import libero, metadata
 from vla_datasets.errors import DatasetError
 from vla_datasets.hdf5 import DemoWriter
-from vla_datasets.writing import PIECES, Place, Writer, draft
+from vla_datasets.writing import PIECES, EpisodeSlot, Writer, draft
 from vla_evaluation.recording import Demonstration, draw
 from vla_evaluation.recording.sources import Episodes
 from vla_evaluation.terminal import say
@@ -30,13 +30,13 @@ REPORT_INTERVAL_S = 20.0  # between two lines of progress
 EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each episode, in meta/source.json
 
 
-def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, Place]:
+def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, EpisodeSlot]:
     """Return the slot of each episode by its index: rows do not depend on the order of writing."""
     slots, row, texts = {}, 0, {}
     for episode in episodes:
         task = texts.setdefault(episode.instruction, len(texts))
         name = suites.load_suite(episode.suite).tasks[episode.task].name
-        slots[episode.index] = Place(episode.index, row, task, episode.instruction, f"{name}_demo.hdf5")
+        slots[episode.index] = EpisodeSlot(episode.index, row, task, episode.instruction, f"{name}_demo.hdf5")
         row += episode.steps
     return slots
 
@@ -64,7 +64,7 @@ def convert(
     require_space(directory, bytes_needed + SPARE)
     already = f", {len(done)} of them done" if done else ""
     say(f"data set {directory.name} of {recorded.kind} {recorded.name}: {len(episodes)} episodes{already}")
-    say(f"{steps:,} steps to render, about {bytes_needed / 1e6:,.0f} MB, into {shown(directory)}")
+    say(f"{steps:,} steps to render, about {bytes_needed / 1e6:,.0f} MB, into {display_path(directory)}")
     if recorded.facts["starts"] == "evaluation":
         say(
             "its episodes start where evaluations start: use it to inspect and for offline evaluation, not for training"
@@ -78,7 +78,7 @@ def convert(
         if now - reported >= REPORT_INTERVAL_S and count < len(episodes):
             reported = now
             remaining_s = (steps - rendered) * (now - start) / rendered
-            say(f"{count} of {len(episodes)} episodes, {show_seconds(remaining_s)} remaining")
+            say(f"{count} of {len(episodes)} episodes, {format_duration(remaining_s)} remaining")
     writer.finish()
     return directory
 
@@ -140,12 +140,12 @@ def require_same_plan(directory: Path, source: Mapping[str, Any]) -> None:
     if odd:
         raise DatasetError(
             f"unfinished set {directory.name} was started with different {', '.join(odd)}; repeat that command, "
-            f"choose another --name, or remove {shown(draft(directory))}"
+            f"choose another --name, or remove {display_path(draft(directory))}"
         )
 
 
 def put(
-    writer: Writer | DemoWriter, slots: Mapping[int, Place], demo: Demonstration, images: Mapping[str, np.ndarray]
+    writer: Writer | DemoWriter, slots: Mapping[int, EpisodeSlot], demo: Demonstration, images: Mapping[str, np.ndarray]
 ) -> None:
     """Write a rendered episode, in the process that rendered it."""
     if isinstance(writer, DemoWriter):

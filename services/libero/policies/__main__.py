@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash
 from vla_common.volume import Volume
@@ -96,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -6,7 +6,7 @@ import tyro
 
 from services.metaworld.datasets.config import Config
 from services.metaworld.datasets.convert import make
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import VolumeError
 from vla_datasets import program
 from vla_evaluation.store.records import StoreError
@@ -20,4 +20,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main, expected=(ValueError, VolumeError, StoreError, RuntimeError))
+    entrypoint.run(main, expected=(ValueError, VolumeError, StoreError, RuntimeError))

@@ -13,11 +13,11 @@ import numpy as np
 from services.metaworld.benchmark import BENCHMARK
 from services.metaworld.datasets import layout
 from services.metaworld.datasets.config import Config
-from vla_common.volume import Volume, require_space, shown
+from vla_common.volume import Volume, display_path, require_space
 from vla_datasets import summary
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import open_dataset
-from vla_datasets.writing import Place, Writer
+from vla_datasets.loader import open_dataset
+from vla_datasets.writing import EpisodeSlot, Writer
 from vla_evaluation.evaluate import choose_workers
 from vla_evaluation.recording import Demonstration, draw, sources
 from vla_evaluation.terminal import say
@@ -37,7 +37,7 @@ def make(config: Config) -> Path:
         )
     directory = volume.datasets / (config.name or recorded.name)
     if directory.exists():
-        raise DatasetError(f"{shown(directory)} already exists; choose another --name, or remove it")
+        raise DatasetError(f"{display_path(directory)} already exists; choose another --name, or remove it")
     episodes, cameras = sources.choose(recorded, config.keep_failures), config.camera_names
     source = describe(recorded, episodes, cameras, config.size)
     features, modality = layout.features(cameras, config.size), layout.modality(cameras)
@@ -54,15 +54,15 @@ def make(config: Config) -> Path:
         pass
     writer.finish()
     say(summary.describe_line(open_dataset(directory)))
-    say(f"data set: {shown(directory)}\nlook at it: ./lab dataset {directory.name} --show")
+    say(f"data set: {display_path(directory)}\nlook at it: ./lab dataset {directory.name} --show")
     return directory
 
 
-def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, Place]:
+def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, EpisodeSlot]:
     """Return the slot of each episode by its index: rows do not depend on the order of writing."""
     slots, row, texts = {}, 0, {}
     for episode in episodes:
-        slots[episode.index] = Place(
+        slots[episode.index] = EpisodeSlot(
             episode.index, row, texts.setdefault(episode.instruction, len(texts)), episode.instruction
         )
         row += episode.steps
@@ -84,7 +84,9 @@ def describe(
     }
 
 
-def put(writer: Writer, slots: Mapping[int, Place], demo: Demonstration, images: Mapping[str, np.ndarray]) -> None:
+def put(
+    writer: Writer, slots: Mapping[int, EpisodeSlot], demo: Demonstration, images: Mapping[str, np.ndarray]
+) -> None:
     """Write a rendered episode, in the process that rendered it."""
     columns = {layout.STATE: demo.states, layout.ACTION: demo.actions}
     videos = {layout.video_key(name): np.ascontiguousarray(of[:, ::-1]) for name, of in images.items()}

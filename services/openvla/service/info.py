@@ -18,8 +18,8 @@ from vla_contract import Observation, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
 from vla_modelkit.checkpoint import identity
+from vla_modelkit.checkpoint_program import RANDOM
 from vla_modelkit.devices import device_name
-from vla_modelkit.getting import RANDOM
 
 log = logging.getLogger("services.openvla")
 CAMERA = "agentview"  # OpenVLA's only camera

@@ -17,7 +17,7 @@ from services.ui.site.problem import NotFound, Problem
 from services.ui.site.site import Site
 from services.ui.volume.datasets import Datasets
 from services.ui.volume.files import OpenFile
-from vla_common import endings
+from vla_common import entrypoint
 from vla_contract.protocol.json_body import load_json
 
 MARK_FILTERS = ("all", "good", "bad")
@@ -84,7 +84,7 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
         try:
             return await run_in_threadpool(sets.mark, name, request_marks.get("bad", []), request_marks.get("good", []))
         except OSError as error:
-            full = endings.is_full_disk(error)
+            full = entrypoint.is_full_disk(error)
             reason = "no space left; free some space and try again" if full else error.strerror or error
             raise Problem(507 if full else 503, f"the marks cannot be saved: {reason}") from error
 

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
 from services.ui.site.problem import Problem
-from vla_common import endings
+from vla_common import entrypoint
 
 MAX_BYTES = 64 * 2**10
 BODY_TIMEOUT_S = 30.0  # for the whole body
@@ -68,7 +68,7 @@ async def read_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]
     except HTTPException as error:
         raise Problem(error.status_code, error.detail) from None
     except OSError as error:
-        if not endings.is_full_disk(error):
+        if not entrypoint.is_full_disk(error):
             raise
         raise Problem(507, NO_ROOM) from None
     try:

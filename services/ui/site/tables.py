@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from vla_common.endings import plain
+from vla_common.entrypoint import plain
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings that a spreadsheet treats as a formula
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.ws_mdl.corpora.corpus import Corpus, Languages, clean
-from vla_common.regular_files import RefusedFileError, open_regular
+from vla_common.regular_files import UnsafeFileError, open_regular
 from vla_common.unreadable import explain
 from vla_common.volume import Volume
 
@@ -42,7 +42,7 @@ def load(path: Path, languages: Languages) -> Corpus:
         with open_regular(path, MAX_BYTES) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as text:
             lines = text.read().split("\n")  # splitlines would also split at other characters
     except OSError as error:
-        reason = error if isinstance(error, RefusedFileError) else explain(path, error)
+        reason = error if isinstance(error, UnsafeFileError) else explain(path, error)
         raise ValueError(f"corpus {path} cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error

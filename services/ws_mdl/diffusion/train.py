@@ -22,7 +22,7 @@ from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.samplers import sample_ddim_context
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
 from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, run_files, train_run, update_ema
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.devices import choose_device
 from vla_modelkit.training.board import Curves
@@ -185,4 +185,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -37,7 +37,7 @@ def strip(x0: Tensor, schedule: str, timesteps: int, seed: int) -> str:
     panels = []
     for t in torch.linspace(0, timesteps, PARTS).round().int().tolist():
         x = perturb_input(noise_schedule, x0[None], torch.tensor([t]), noise)
-        panels.append(drawing.picture(pixels(x, 1), f"t={t} √ᾱ={noise_schedule.ab_t[t].sqrt():.2f}", 110))
+        panels.append(drawing.image(pixels(x, 1), f"t={t} √ᾱ={noise_schedule.ab_t[t].sqrt():.2f}", 110))
     return drawing.side_by_side(panels)
 
 
@@ -93,7 +93,7 @@ def denoising(run: Trained, steps: int = 20) -> VBox:
             trajectory_of(steps, eta, guidance, context), key=lambda moment: abs(moment.t - t * run.schedule.timesteps)
         )
         parts = {f"x_t at t = {now.t}": now.x, "ε: predicted noise": now.noise / 2, "x̂0: predicted image": now.x0}
-        return drawing.side_by_side([drawing.picture(pixels(x), name) for name, x in parts.items()])
+        return drawing.side_by_side([drawing.image(pixels(x), name) for name, x in parts.items()])
 
     timesteps = run.schedule.timesteps
     return viewer(

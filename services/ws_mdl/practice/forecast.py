@@ -26,8 +26,8 @@ from services.ws_mdl.practice.settings import Forecast as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.transformer.dataset import causal_mask
 from services.ws_mdl.transformer.visualize import save
-from vla_common import endings
-from vla_common.volume import Volume, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
@@ -177,7 +177,7 @@ class Training(PracticeRun):
         curves.scalars("held out, baselines", baselines, self.global_step)
         figure = plot(self.averaged, self.data, self.guesses())
         curves.writer.add_figure("forecast", figure, self.global_step)
-        path = shown(save(figure, directory / "forecast.png"))
+        path = display_path(save(figure, directory / "forecast.png"))
         return f"baselines' error: {training.format_figures(baselines)}\nforecasts: {path}"
 
     def guesses(self) -> dict[str, Guess]:
@@ -247,4 +247,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -33,8 +33,8 @@ from services.ws_mdl.transformer.model import ProjectionLayer, TranslationLoss, 
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from services.ws_mdl.transformer.train import Sample, as_text, run_validation
 from services.ws_mdl.transformer.visualize import plot_attention, save
-from vla_common import endings
-from vla_common.volume import Volume, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State as Stored
@@ -237,7 +237,7 @@ class Training(PracticeRun):
         if isinstance(self.averaged, Seq2Seq) and self.averaged.attention:
             figure = self.attention_figure(*self.data.val.pairs[0])
             curves.writer.add_figure("attention", figure, self.global_step)
-            lines.append(f"attention: {shown(save(figure, directory / 'attention.png'))}")
+            lines.append(f"attention: {display_path(save(figure, directory / 'attention.png'))}")
         if self.config.corpus == "reverse":
             letters = range(4, min(24, seq - 2) + 1, 2)
             shares = lengths.exact_by_length(self.averaged, *self.data.tokenizers, seq, letters, count=50)
@@ -289,4 +289,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

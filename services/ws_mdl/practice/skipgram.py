@@ -23,7 +23,7 @@ from services.ws_mdl.practice import text, training
 from services.ws_mdl.practice.settings import Skipgram as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.transformer.tokenization import SPECIAL
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
@@ -251,4 +251,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

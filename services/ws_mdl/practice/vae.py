@@ -24,7 +24,7 @@ from services.ws_mdl.epochs import new_run
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.settings import Vae as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
@@ -248,4 +248,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -24,11 +24,11 @@ from services.ws_mdl.practice.blocks import build_positions, build_stack, initia
 from services.ws_mdl.practice.settings import Vit as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.transformer.visualize import record_attention, save
-from vla_common import endings
-from vla_common.volume import Volume, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path
 from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
@@ -213,7 +213,7 @@ class Training(PracticeRun):
     def show(self, directory: Path, curves: Curves) -> str:
         figure = plot_rollouts(self.averaged, self.data.val.x[:10])
         curves.writer.add_figure("roll-out", figure, self.global_step)
-        return f"attention roll-outs: {shown(save(figure, directory / 'rollout.png'))}"
+        return f"attention roll-outs: {display_path(save(figure, directory / 'rollout.png'))}"
 
     def extra_state(self) -> State:
         val = self.data.val
@@ -251,4 +251,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -41,10 +41,10 @@ from services.ws_mdl.transformer.dataset import (
 from services.ws_mdl.transformer.decode import translate
 from services.ws_mdl.transformer.model import TranslationLoss, get_model, load_into
 from services.ws_mdl.transformer.tokenization import fingerprint, get_or_build_tokenizer, split_words
-from vla_common import endings
-from vla_common.volume import Volume, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_machine, leave
+from vla_modelkit.training.machine import Machine, choose_machine, destroy_process_group
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import WeightFiles
@@ -360,7 +360,7 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
     if machine.is_main:
         count = sum(parameter.numel() for parameter in trainer.model.parameters())
         print(f"{config.size} Transformer with {count / 1e6:.1f} million weights on {machine}")
-        print(f"weights in {shown(directory)}, curves in {shown(curves_dir)}")
+        print(f"weights in {display_path(directory)}, curves in {display_path(curves_dir)}")
         if path:
             print(f"resuming from {path.name}: {trainer.epoch + 1} epochs and {trainer.batches} batches are done")
         if trainer.epoch + 1 >= config.epochs:
@@ -397,7 +397,7 @@ def train_epoch(trainer: Trainer, curves: Curves, stop: StopSignal, progress: Pr
             figures = f"loss {loss:.3f}", f"{values['tokens_per_s']:,.0f} tokens/s"
         progress.advance(f"epoch {trainer.epoch + 1:02d}", *figures, steps=len(group))
         # processes stop after the same batch
-        trainer.stopped = any(machine.sums(int(stop.asked))) and trainer.batches < len(loader.batch_sampler)
+        trainer.stopped = any(machine.sums(int(stop.requested))) and trainer.batches < len(loader.batch_sampler)
     trainer.seconds += time.monotonic() - started
     if not trainer.stopped:
         data, validation = trainer.data, None
@@ -438,9 +438,9 @@ def report_epoch(trainer: Trainer, validation: Validation, curves: Curves) -> No
 def main() -> None:
     """Train; exit with 130 if the run was stopped."""
     stopped = train_model(tyro.cli(Config, description=__doc__)).stopped
-    leave()
+    destroy_process_group()
     sys.exit(INTERRUPTED if stopped else 0)
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -12,8 +12,8 @@ import tyro
 from services.ws_mdl.transformer import decode
 from services.ws_mdl.transformer.config import TranslateCommand
 from services.ws_mdl.transformer.decode import Trained, find_run, load_trained
-from vla_common import endings
-from vla_common.volume import Volume, make_directory, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path, make_directory
 
 
 def main(command: TranslateCommand) -> None:
@@ -42,7 +42,7 @@ def draw(trained: Trained, source: str, target: str) -> None:
     directory = make_directory(trained.path.parent / "pictures")
     for name, (weights, queries, keys) in view.kinds().items():
         figure = visualize.plot_attention(weights, queries, keys, f"{name}: each row looks at the columns")
-        print(shown(visualize.save(figure, directory / f"attention_{name}.png")), file=sys.stderr)
+        print(display_path(visualize.save(figure, directory / f"attention_{name}.png")), file=sys.stderr)
     boxes = {
         "Who looks where": viewers.attention(view),
         "The next word": viewers.next_token(trained, source),
@@ -50,10 +50,10 @@ def draw(trained: Trained, source: str, target: str) -> None:
     }
     path = directory / "looking-in.html"
     path.write_text(page(source, {name: (box, {}) for name, box in boxes.items()}), encoding="utf-8")
-    print(shown(path), file=sys.stderr)
+    print(display_path(path), file=sys.stderr)
 
 
 if __name__ == "__main__":
-    endings.run(
+    entrypoint.run(
         lambda: main(tyro.cli(TranslateCommand, description=__doc__, config=(tyro.conf.PositionalRequiredArgs,)))
     )

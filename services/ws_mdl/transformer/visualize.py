@@ -19,7 +19,7 @@ from torch import Tensor
 
 from services.ws_mdl.transformer.dataset import Special, causal_mask, padding_mask
 from services.ws_mdl.transformer.model import MultiHeadAttentionBlock, Transformer, sinusoids
-from vla_common import endings
+from vla_common import entrypoint
 
 
 class AttentionMaps(NamedTuple):
@@ -186,4 +186,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -38,7 +38,7 @@ def directory(root: Path, *names: str, make: bool = False) -> Iterator[int]:
         os.close(descriptor)
 
 
-def refuse_links(root: Path) -> None:
+def require_no_links(root: Path) -> None:
     """Raise LinkError if this process is root and a directory is a link or contains one at any depth.
 
     For directories that only the lab writes, never with links: any link in them was planted. A user other than root

@@ -1,7 +1,7 @@
 """Durations as text."""
 
 
-def show_seconds(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Return a duration as text: "40 s", "3 min 05 s", "2 h 10 min"."""
     if seconds is None:
         return "?"

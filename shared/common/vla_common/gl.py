@@ -110,7 +110,7 @@ def _error_of(child: "subprocess.CompletedProcess[str]") -> str:
     return (child.stderr.strip().splitlines() or [f"its process ended with code {child.returncode}"])[-1]
 
 
-def why_no_context(index: int) -> str | None:
+def context_error(index: int) -> str | None:
     """Return why an EGL device cannot render, None where it can: a MIG slice may be listed and have no graphics.
 
     Tried in a child: MuJoCo's own context comes later, and drivers may crash.
@@ -175,7 +175,7 @@ def choose(render: str, environ=os.environ) -> GlChoice:
     if render != "cpu":
         gpu = configured if configured is not None else next(iter(visible_gpus(devices or [], environ)), None)
         if gpu is not None and not gpu.software:
-            reason = why_no_context(gpu.index)
+            reason = context_error(gpu.index)
             if reason is None:
                 return GlChoice("egl", gpu.index, software=False)
             reason = f"EGL lists GPU {gpu.cuda}, but it cannot render ({reason}), as a MIG slice without graphics"

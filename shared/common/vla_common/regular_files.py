@@ -13,7 +13,7 @@ from typing import BinaryIO
 Opener = Callable[[str, int], int]  # as in open(); a caller that must not follow links passes its own
 
 
-class RefusedFileError(OSError):
+class UnsafeFileError(OSError):
     """The path is not a regular file, or the file is larger than its use allows."""
 
 
@@ -44,8 +44,8 @@ def open_regular(path: Path, max_bytes: int | None = None, opener: Opener | None
 
 def _check_status(status: os.stat_result, max_bytes: int | None) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise RefusedFileError("it is a device, a pipe or a directory; expected a regular file: remove it")
+        raise UnsafeFileError("it is a device, a pipe or a directory; expected a regular file: remove it")
     if max_bytes is not None and status.st_size > max_bytes:
-        raise RefusedFileError(
+        raise UnsafeFileError(
             f"it has {status.st_size:,} bytes; expected at most {max_bytes:,}: check where it comes from"
         )

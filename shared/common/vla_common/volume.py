@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vla_common import anchored, endings
+from vla_common import anchored, entrypoint
 
 DIRECTORIES = ("checkpoints", "hf", "datasets", "assets", "runs", "demonstrations", "notebooks", "logs")
 VARIABLE = "VLALAB_VOLUME"
 MORE_SPACE = f"free some space or set {VARIABLE} to another disk"
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return a path for display: relative to the user's working directory ($VLALAB_HERE) if it is below it."""
     base = os.environ.get("VLALAB_HERE")
     below = bool(base) and path.is_relative_to(base) and path != Path(base)
@@ -123,20 +123,20 @@ def make_directory(path: Path) -> Path:
         return path
 
 
-def make_own_directory(path: Path) -> Path:
+def make_directory_without_links(path: Path) -> Path:
     """Create a directory that only the caller writes to; return `path`. As root, links in it are rejected.
 
     Raises VolumeError naming the link.
     """
     make_directory(path)
     try:
-        anchored.refuse_links(path)
+        anchored.require_no_links(path)
     except anchored.LinkError as error:
         raise VolumeError(error.errno, f"{error.filename}: {error.strerror}; remove it") from error
     return path
 
 
-def put_whole(directory: Path, make: Callable[[Path], object]) -> Path:
+def replace_directory(directory: Path, make: Callable[[Path], object]) -> Path:
     """Write a directory atomically: `make` fills a draft next to it, which then replaces it; return the directory.
 
     An interrupted call leaves no incomplete directory. The replaced one is kept as NAME.before-N.
@@ -144,12 +144,12 @@ def put_whole(directory: Path, make: Callable[[Path], object]) -> Path:
     draft = directory.with_name(f".{directory.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        make(make_own_directory(draft))
+        make(make_directory_without_links(draft))
         if os.path.lexists(directory):
             directory.rename(_free_name(directory))
         draft.rename(directory)
     except Exception as error:
-        if endings.is_full_disk(error):  # reported now: deleting the draft frees the space
+        if entrypoint.is_full_disk(error):  # reported now: deleting the draft frees the space
             text = f"{directory.parent} has no space left for {directory.name}: {MORE_SPACE}"
             raise VolumeError(errno.ENOSPC, text) from error
         raise

@@ -1,6 +1,6 @@
 """Data sets of robot demonstrations: LeRobot's layout and LIBERO's HDF5 files, read, write, check, display.
 
-An episode is columns (an array per feature, a row per step) and one video per camera. `opening.open_dataset` returns a
+An episode is columns (an array per feature, a row per step) and one video per camera. `loader.open_dataset` returns a
 data set of either layout behind one interface; `writing.Writer` writes LeRobot v2.1 with GR00T's modality.json.
 """
 

@@ -22,7 +22,7 @@ from vla_datasets import libero, metadata, statistics, videos
 from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 from vla_datasets.metadata import Episode
-from vla_datasets.writing import DraftWriter, Place
+from vla_datasets.writing import DraftWriter, EpisodeSlot
 
 LAYOUT = "LIBERO HDF5"
 # create_dataset.py of Lifelong-Robot-Learning/LIBERO, dataset_states_to_obs.py of ARISE-Initiative/robomimic
@@ -259,7 +259,7 @@ class DemoWriter(DraftWriter):
         super().__init__(directory, source, resume)
         self.task_attributes = task_attributes
 
-    def write(self, position: Place, columns: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray]) -> None:
+    def write(self, position: EpisodeSlot, columns: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray]) -> None:
         """Write one demonstration: arrays by their name in it, as "obs/ee_pos"; images as OpenGL renders them."""
         with metadata.replacing(self.piece(position.episode)) as partial, h5py.File(partial, "w") as file:
             demo = file.create_group("demo")

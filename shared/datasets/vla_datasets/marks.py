@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_common import anchored
-from vla_common.volume import Volume, shown
+from vla_common.volume import Volume, display_path
 from vla_datasets import metadata
 from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
@@ -63,9 +63,9 @@ def read(dataset: Dataset) -> Marks:
     stored = metadata.read_json(path, getattr(dataset, "opener", None))
     bad = stored.get("bad")
     if not isinstance(bad, list) or not all(type(number) is int for number in bad):
-        raise DatasetError(f"{shown(path)}: bad is not a list of episodes; remove the file and mark them again")
+        raise DatasetError(f"{display_path(path)}: bad is not a list of episodes; remove the file and mark them again")
     if stored.get("of") != _identity(dataset):
-        raise DatasetError(f"{shown(path)} has the marks of an earlier set named {dataset.name}; remove it")
+        raise DatasetError(f"{display_path(path)} has the marks of an earlier set named {dataset.name}; remove it")
     return Marks(tuple(sorted(set(bad))))
 
 

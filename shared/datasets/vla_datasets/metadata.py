@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vla_common.regular_files import Opener, RefusedFileError, open_regular
+from vla_common.regular_files import Opener, UnsafeFileError, open_regular
 from vla_common.unreadable import explain
 from vla_datasets.errors import DatasetError
 
@@ -113,7 +113,7 @@ def unreadable(path: Path, error: Exception, kind: str, opener: Opener | None = 
 
     With a caller's own opener, the file must not be opened otherwise: the reason is the error's text.
     """
-    is_explained = opener is not None or isinstance(error, RefusedFileError)
+    is_explained = opener is not None or isinstance(error, UnsafeFileError)
     reason = str(error).partition("\n")[0] if is_explained else explain(path, error)
     return DatasetError(f"{path} cannot be read as {kind}: {reason}")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from vla_common.volume import Volume, make_directory, shown
+from vla_common.volume import Volume, display_path, make_directory
 from vla_datasets import marks, metadata, summary
 from vla_datasets.checks import Fault, Findings, faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.opening import open_dataset
+from vla_datasets.loader import open_dataset
 
 Requirements = Callable[[Findings], None]  # adds the faults that concern one model
 
@@ -31,15 +31,15 @@ def read(
     if write_stats:
         dataset = open_dataset(directory)
         if not isinstance(dataset, LeRobotDataset):
-            raise DatasetError(f"{shown(directory)} is {summary.layout(dataset)}, which has no stats.json")
+            raise DatasetError(f"{display_path(directory)} is {summary.layout(dataset)}, which has no stats.json")
         for path in dataset.write_statistics():
-            print(f"written: {shown(path)}")
+            print(f"written: {display_path(path)}")
     reported = check_and_report(directory, needs) if check else None
     if show:
         from vla_datasets.pages import page
 
         dataset, pages = open_dataset(directory), make_directory(Volume().path("logs") / "datasets")
-        print(f"page: {shown(page.write(dataset, pages / f'{dataset.name}.html', reported))}")
+        print(f"page: {display_path(page.write(dataset, pages / f'{dataset.name}.html', reported))}")
     if not (check or show or write_stats):
         print("\n".join(summary.describe(open_dataset(directory))))
     try:

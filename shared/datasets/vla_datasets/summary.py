@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vla_common.durations import show_seconds
-from vla_common.endings import one_line
+from vla_common.durations import format_duration
+from vla_common.entrypoint import single_line
 from vla_datasets import metadata
 from vla_datasets.checks import Fault
 from vla_datasets.dataset import Dataset
@@ -18,9 +18,9 @@ MAX_FAULTS = 40  # printed; the rest are counted
 def describe_line(dataset: Dataset) -> str:
     """Return one line: layout, robot, episodes, steps, tasks, size."""
     steps = len(dataset)
-    took = show_seconds(steps / dataset.fps)
+    took = format_duration(steps / dataset.fps)
     robot = dataset.info.get("robot_type") or "unknown robot"
-    return one_line(
+    return single_line(
         f"{dataset.name}: {layout(dataset)}, {robot}, {_count(len(dataset.episodes), 'episode')}, {steps:,} steps at "
         f"{dataset.fps:g} fps ({took}), {_count(len(dataset.tasks), 'task')}, {size(dataset.directory) / 1e6:,.0f} MB"
     )
@@ -101,7 +101,7 @@ def statistics(dataset: Dataset) -> Iterator[tuple[str, str, dict[str, float]]]:
 
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    rows = [[one_line(cell) for cell in row] for row in rows]
+    rows = [[single_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     yield f"{title}:"
     for row in rows:
@@ -115,7 +115,7 @@ def verdict(faults: Sequence[Fault]) -> Iterator[str]:
         kinds.setdefault((fault.grave, fault.row, fault.message), []).append(fault)
     for alike in list(kinds.values())[:MAX_FAULTS]:
         repeats = f" (and in {_count(len(alike) - 1, 'other file')})" if alike[1:] else ""
-        yield one_line(f"{alike[0]}{repeats}")
+        yield single_line(f"{alike[0]}{repeats}")
     if len(kinds) > MAX_FAULTS:
         yield f"… and {len(kinds) - MAX_FAULTS} more kinds"
     grave = sum(fault.grave for fault in faults)

@@ -30,7 +30,7 @@ PIECES = "pieces"  # a file per finished episode, until the set is finished
 
 
 @dataclass(frozen=True)
-class Place:
+class EpisodeSlot:
     """An episode's position in a set: its number, the rows before it, and its instruction with its task_index.
 
     file: for layouts with a file per task.
@@ -107,12 +107,12 @@ class Writer(DraftWriter):
         columns: {feature: [T, …]} of every feature that is neither a video nor LeRobot's own; frames: {feature: uint8
         [T, H, W, 3]}; task: the instruction. Raises DatasetError if they do not match the features or each other.
         """
-        position = Place(self._count, self._rows, self._tasks.setdefault(task, len(self._tasks)), task)
+        position = EpisodeSlot(self._count, self._rows, self._tasks.setdefault(task, len(self._tasks)), task)
         self.write(position, columns, frames)
         self._count, self._rows = self._count + 1, self._rows + len(next(iter(columns.values())))
         return position.episode
 
-    def write(self, position: Place, columns: Mapping[str, np.ndarray], frames: Mapping[str, np.ndarray]) -> None:
+    def write(self, position: EpisodeSlot, columns: Mapping[str, np.ndarray], frames: Mapping[str, np.ndarray]) -> None:
         """Write one episode, in any order and from any process."""
         length = self._check(columns, frames)
         values = {}

@@ -3,7 +3,7 @@
 A benchmark is a directory under services/. Its benchmark.py has an object with the members of `Benchmark`,
 called BENCHMARK; its __main__.py is the job that compose.yaml runs:
 
-    endings.run(main, BENCHMARK, sys.argv[1:])  # main of vla_evaluation.cli
+    entrypoint.run(main, BENCHMARK, sys.argv[1:])  # main of vla_evaluation.cli
 
 The evaluator's own process reads only the data. Every worker process imports the benchmark's module by name and calls
 `make_env` once. Settings that must precede the import of a simulator belong there; the module itself must not import

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vla_common.durations import show_seconds
+from vla_common.durations import format_duration
 from vla_evaluation import provenance
 from vla_evaluation.progress import LONG_S, MIN_EPISODES
 from vla_evaluation.runs.directories import find_runs
@@ -35,7 +35,7 @@ class EarlierRun:
         if seconds <= LONG_S:
             return None
         pace = f"{self.episode_s:.1f} s per episode and worker"
-        return f"this will take about {show_seconds(seconds)}, at the pace of {self.name} on this machine ({pace})"
+        return f"this will take about {format_duration(seconds)}, at the pace of {self.name} on this machine ({pace})"
 
 
 def find_earlier(root: Path, identity: Mapping[str, Any]) -> EarlierRun | None:

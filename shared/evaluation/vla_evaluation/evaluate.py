@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.counts import plural
-from vla_common.volume import Volume, require_space, shown
+from vla_common.volume import Volume, display_path, require_space
 from vla_contract import ContractError, PolicyClient, PolicyInfo
 from vla_contract.server.auth import in_container, require_token_beyond_loopback
 from vla_evaluation import hosts, provenance, report
@@ -36,7 +36,7 @@ from vla_evaluation.report.data import Summary
 from vla_evaluation.runs.directories import Run, RunRefused, explain_os_error, open_run
 from vla_evaluation.store.reading import NEXT_SESSION
 from vla_evaluation.store.records import StoreError, unfinished
-from vla_evaluation.terminal import one_line, say
+from vla_evaluation.terminal import say, single_line
 from vla_evaluation.workers.job import InvocationClock, Job
 from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, Supervisor, worker_names
 
@@ -75,11 +75,11 @@ def wait_for_policy(config: RunConfig, url: str) -> PolicyInfo:
 
     On a terminal one line is updated; elsewhere each new reason is printed as a line.
     """
-    console, reasons = endings.console(), set()
+    console, reasons = entrypoint.console(), set()
     status = console.status("")
 
     def waiting(waited_s: float, reason: str) -> None:
-        message = f"waiting for the policy at {url}, up to {config.policy_timeout_s:g} s ({one_line(reason)})"
+        message = f"waiting for the policy at {url}, up to {config.policy_timeout_s:g} s ({single_line(reason)})"
         if console.is_terminal:
             status.update(escape(f"{message}: {waited_s:.0f} s"))
             status.start()
@@ -155,7 +155,7 @@ def try_to_work(
         code = 130
     except (RunFailed, StoreError, OSError) as error:
         code = 1
-        say(f"error: {one_line(error_message(error, run.directory))}")
+        say(f"error: {single_line(error_message(error, run.directory))}")
     if info.stateful:  # killed or stopped workers could not end their sessions
         for url in plan.config.policies:
             with suppress(ContractError), PolicyClient(url, token_of(plan.config), 5.0, 5.0, retries=0) as client:
@@ -341,10 +341,10 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
     """Print the run's settings; return the expected duration, as `announce`."""
     count = len(plan.config.policies)
     addresses = f" at {count} addresses" if count > 1 else ""
-    say(f"run {run.id} in {shown(run.directory)}{' (resumed)' if run.resumed else ''}")
+    say(f"run {run.id} in {display_path(run.directory)}{' (resumed)' if run.resumed else ''}")
     say(
         f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
-        f"{left} of {len(plan.units)} to do, policy {one_line(info.name)}{addresses}, {plural(workers, 'worker')}, "
+        f"{left} of {len(plan.units)} to do, policy {single_line(info.name)}{addresses}, {plural(workers, 'worker')}, "
         f"assets: {assets.kind}"
     )
     if assets.advice:
@@ -356,7 +356,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
 
 def print_result(run: Run, summary: Summary) -> None:
     """Print the report's path and, as the last line, the result."""
-    say(f"\nreport: {shown(run.directory / 'report.html')}")
+    say(f"\nreport: {display_path(run.directory / 'report.html')}")
     for row in summary.published:
         say(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
     if summary.policy_errors:
@@ -377,7 +377,7 @@ def print_result(run: Run, summary: Summary) -> None:
 def error_message(error: Exception, path: Path) -> str:
     if isinstance(error, OSError):
         return explain_os_error(error, path)
-    return one_line(error) if isinstance(error, ContractError) else str(error)
+    return single_line(error) if isinstance(error, ContractError) else str(error)
 
 
 def guarded(job: Callable[[], int]) -> int:

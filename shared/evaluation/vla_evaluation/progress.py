@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from vla_common import endings
-from vla_common.durations import show_seconds
+from vla_common import entrypoint
+from vla_common.durations import format_duration
 from vla_evaluation.store.records import total
-from vla_evaluation.terminal import one_line, plain, say
+from vla_evaluation.terminal import plain, say, single_line
 from vla_evaluation.workers.heartbeat import RENDERING
 
 PLAIN_EVERY_S = 10.0
@@ -45,7 +45,7 @@ class Totals:
         rate = f"{100 * self.successes / self.done:.1f} %" if self.done else "–"
         rate += f" ({self.policy_errors} policy errors)" if self.policy_errors else ""
         pace = "" if self.steps_per_s is None else f"{self.steps_per_s:.0f} steps/s"
-        left = "" if self.left_s is None else f"about {show_seconds(self.left_s)} left"
+        left = "" if self.left_s is None else f"about {format_duration(self.left_s)} left"
         counted = f"{self.done}/{self.planned} episodes", f"success {rate}"
         return [part for part in (*counted, pace, self.phase or left, self.machines) if part]
 
@@ -73,7 +73,7 @@ class Pace:
         self.announced = True
         if totals.left_s <= LONG_S:
             return None
-        left = show_seconds(totals.left_s)
+        left = format_duration(totals.left_s)
         return f"about {left} remaining; Ctrl-C keeps finished episodes, --resume continues"
 
     def totals(
@@ -99,7 +99,7 @@ class Pace:
         if done == planned and workers:
             phase = RENDERING if RENDERING in workers.values() else "stopping the workers"
         elif done < planned and pace is None:
-            phase = next((one_line(status) for status in workers.values() if not status.startswith("task ")), "")
+            phase = next((single_line(status) for status in workers.values() if not status.startswith("task ")), "")
         return Totals(planned, done, total(counts, "successes"), pace, left, policy_errors, machines, phase)
 
 
@@ -138,7 +138,7 @@ class LiveProgress:
         self, names: Mapping[int, str], counts, console: Console | None = None, expected_s: float | None = None
     ):
         self.names = names
-        self.console = console or endings.console()
+        self.console = console or entrypoint.console()
         self.pace = Pace(counts, time.monotonic(), expected_s)
         self.live = Live(console=self.console, auto_refresh=False, transient=False)
 
@@ -179,7 +179,7 @@ class LiveProgress:
             bars = [task_bar(row, bar)] if bar else []
             table.add_row(str(task), Text(self.names[task]), *bars, count_of[task], rate)
         waiting = sorted({status for status in workers.values() if not status.startswith("task ")})
-        texts = [f"{sum(s == status for s in workers.values())} × {one_line(status)}" for status in waiting]
+        texts = [f"{sum(s == status for s in workers.values())} × {single_line(status)}" for status in waiting]
         below = [Text(f"    {text}", style="dim", no_wrap=True, overflow="ellipsis") for text in texts]
         lines: list[str] = []
         for part in totals.parts:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from vla_common.endings import folded, one_line, plain
+from vla_common.entrypoint import folded, plain, single_line
 
-__all__ = ["one_line", "plain", "say"]
+__all__ = ["plain", "say", "single_line"]
 
 
 def say(text: object = "", file: TextIO | None = None) -> None:

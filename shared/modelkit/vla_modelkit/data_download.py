@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from vla_common.volume import make_own_directory, require_space, shown
+from vla_common.volume import display_path, make_directory_without_links, require_space
 from vla_contract.protocol.tokens import check_token
 from vla_modelkit import hub, pace
 from vla_modelkit.checkpoint import CheckpointError, file_hash
@@ -26,7 +26,7 @@ def fetch_data(repo: str, below: str, directory: Path, revision: str = "main") -
     such directory, or sent files with a wrong sha256; VolumeError without space.
     """
     if directory.exists():
-        print(f"{shown(directory)} exists already")
+        print(f"{display_path(directory)} exists already")
         return directory
     commit, files = _listing(repo, below, revision)
     stage = directory.with_name(f".{directory.name}.download")
@@ -35,7 +35,7 @@ def fetch_data(repo: str, below: str, directory: Path, revision: str = "main") -
     name = f"{repo}/{below}".rstrip("/")
     print(f"{name} at {commit}: {len(missing)} of {len(files)} files, {size / 1e9:.2f} GB to download", flush=True)
     require_space(directory, size + SPARE)
-    make_own_directory(stage)
+    make_directory_without_links(stage)
     with pace.announced(stage, size), ThreadPoolExecutor(AT_ONCE) as pool:
         every = -(-len(missing) // PROGRESS_LINES)
         for count, _ in enumerate(pool.map(lambda file: _download(repo, commit, file, stage), missing), 1):

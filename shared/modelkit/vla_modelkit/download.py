@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from vla_common.volume import make_own_directory, require_space, shown
+from vla_common.volume import display_path, make_directory_without_links, require_space
 from vla_contract.protocol.tokens import check_token
 from vla_modelkit import pace
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, update_record, write_record
@@ -44,7 +44,7 @@ def fetch(
     cannot be reached, has no such revision, or sent files with a wrong sha256; VolumeError without space.
     """
     if not force and is_complete(directory, repo, revision):
-        print(f"{shown(directory)} is complete already")
+        print(f"{display_path(directory)} is complete already")
         update_record(directory, **more)
         return
     commit, files = listing(repo, revision, directory, patterns, check)
@@ -52,7 +52,7 @@ def fetch(
     size = sum(file.size for file in missing)
     require_space(directory, size + SPARE)
     print(f"{repo} at {commit}: {len(missing)} of {len(files)} files, {size / 1e9:.1f} GB to download", flush=True)
-    make_own_directory(directory)
+    make_directory_without_links(directory)
     with pace.announced(directory, size):
         # largest first: small files say nothing about the bandwidth
         for file in sorted(missing, key=lambda file: -file.size):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vla_common.durations import show_seconds
+from vla_common.durations import format_duration
 
 MEASURED_S = 15.0  # until then the speed is not representative
 MIN_BYTES = 10**6  # bytes, to estimate a speed
@@ -40,7 +40,7 @@ def estimate(total: int, come: int, seconds: float) -> str | None:
     if left_s <= LONG_S:
         return None
     speed = come / seconds / 1e6
-    return f"this will take about {show_seconds(left_s)} more at {speed:.1f} MB/s; the same command resumes it"
+    return f"this will take about {format_duration(left_s)} more at {speed:.1f} MB/s; the same command resumes it"
 
 
 def _written(directory: Path) -> int:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_contract import Policy, serve
 from vla_modelkit.settings import from_environment
@@ -28,7 +28,7 @@ def main(
     prepare: settings -> (function that loads the policy, options of `serve`), fast and without torch, so that errors
     appear before the web server is loaded. reserved: see `from_environment`. $VLALAB_TOKEN: the token of clients.
     """
-    endings.run(_main, name, kind, prepare, reserved)
+    entrypoint.run(_main, name, kind, prepare, reserved)
 
 
 def _main(name: str, kind: type[Settings], prepare: Callable, reserved: Collection[str] | None) -> None:

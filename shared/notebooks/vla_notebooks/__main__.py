@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import tyro
 
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.volume import Volume
 from vla_contract.server.auth import BIND, open_addresses, token_for
 from vla_contract.server.hosts import allowed_names
 from vla_contract.server.public import PATHS, page_url
-from vla_notebooks.home import settle
+from vla_notebooks.home import copy_notebooks
 
 log = logging.getLogger("vla_notebooks")
 NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to show news, also without network
@@ -47,7 +47,7 @@ def main() -> None:
     check_user(server)
     token = token_for(server.host)
     volume = Volume()
-    settle(server.of, volume)
+    copy_notebooks(server.of, volume)
     with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as directory:
         run(server, token, volume.notebooks, Path(directory))
 
@@ -171,4 +171,4 @@ def address(host: str) -> str:
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -86,7 +86,7 @@ def bars(rows: Sequence[tuple[str, float]], label: str, highlighted: int | None 
     return svg(width, step * len(rows) + 4, parts, label)
 
 
-def picture(pixels: np.ndarray, caption: str, widest: int = 160) -> str:
+def image(pixels: np.ndarray, caption: str, widest: int = 160) -> str:
     """Return an image, uint8 [h, w, 3], with a caption; pixels stay sharp."""
     data = base64.b64encode(_encoded(pixels)).decode()
     style = "width:100%;image-rendering:pixelated;display:block"
@@ -113,7 +113,7 @@ def legend(names: Sequence[str], colours: Sequence[str]) -> str:
     return f'<div style="{INK};display:flex;flex-wrap:wrap;gap:2px 12px;font-size:13px">{items}</div>'
 
 
-def film(frames: Sequence[np.ndarray], frame_ms: int = 100, scale: int = 1) -> bytes:
+def gif(frames: Sequence[np.ndarray], frame_ms: int = 100, scale: int = 1) -> bytes:
     """Return uint8 frames [h, w, 3] as a looping GIF whose last frame lasts a second."""
     size = (frames[0].shape[1] * scale, frames[0].shape[0] * scale)
     images = [Image.fromarray(frame).resize(size, Image.Resampling.NEAREST) for frame in frames]

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import tyro
 
-from vla_common import endings
-from vla_common.volume import Volume, make_directory, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path, make_directory
 
 SERVICES = Path(__file__).resolve().parents[3] / "services"
 
@@ -38,7 +38,7 @@ def shipped(of: str) -> list[Path]:
     return notebooks
 
 
-def settle(of: str, volume: Volume, fresh: bool = False) -> list[Path]:
+def copy_notebooks(of: str, volume: Volume, fresh: bool = False) -> list[Path]:
     """Copy missing notebooks, with `fresh` also changed ones, to notebooks/`of`; return the copies."""
     directory = volume.path("notebooks") / of
     pairs = [(source.read_bytes(), directory / source.name) for source in shipped(of)]
@@ -75,10 +75,10 @@ def _write_atomically(target: Path, content: bytes) -> None:
 def main() -> None:
     """Copy the notebooks and print their names."""
     home = tyro.cli(Home, description=__doc__)
-    made = settle(home.of, Volume(), home.fresh)
-    directory = shown(Volume().path("notebooks") / home.of)
+    made = copy_notebooks(home.of, Volume(), home.fresh)
+    directory = display_path(Volume().path("notebooks") / home.of)
     print(f"{directory}: {len(made)} notebooks copied" + "".join(f"\n  {path.name}" for path in made))
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

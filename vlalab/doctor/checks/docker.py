@@ -10,10 +10,10 @@ from itertools import islice
 from typing import Any
 
 from vlalab.description import ports
-from vlalab.doctor.check import FAIL, WARN, Case, Condition, Finding, check, fail, from_refusal, ok, skip, warn
+from vlalab.doctor.check import FAIL, WARN, Condition, Context, Finding, check, fail, from_refusal, ok, skip, warn
 from vlalab.doctor.machine import RUN_S
 from vlalab.engine import docker, space
-from vlalab.host.memory import spell
+from vlalab.host.memory import format_size
 
 NO_NETWORK = "Docker has no network here"
 # The engine's own address pools and the size of their networks, where daemon.json names none: 31 networks.
@@ -28,7 +28,7 @@ SETTINGS = "/etc/docker/daemon.json"
 RESTART = "sudo systemctl restart docker"
 
 
-def engine_info(context: Case) -> dict[str, Any]:
+def engine_info(context: Context) -> dict[str, Any]:
     """Return the output of `docker info`; empty if no engine answers."""
     return context.machine.run(*INFO).json() if _engine_problem(context) is None else {}
 
@@ -36,7 +36,7 @@ def engine_info(context: Case) -> dict[str, Any]:
 ENGINE: Condition = (engine_info, "no engine answers")
 
 
-def _engine_problem(context: Case) -> str | None:
+def _engine_problem(context: Context) -> str | None:
     """Return why the engine cannot be used, and the fix; None if it can. Other commands print the same message."""
     path = context.machine.which("docker")
     if path is None:
@@ -49,7 +49,7 @@ def _engine_problem(context: Case) -> str | None:
 
 
 @check("docker-engine", "engine", WARN, "sudo systemctl start docker")
-def engine(context: Case) -> Finding:
+def engine(context: Context) -> Finding:
     """Without one, services run as local processes."""
     if context.machine.which("docker") is None:
         return skip("no docker command: services run as processes")
@@ -66,7 +66,7 @@ def engine(context: Case) -> Finding:
 
 @check("docker-plugins", "Compose and buildx", WARN, "sudo apt-get install docker-compose-plugin docker-buildx-plugin",
        requires=(ENGINE,))  # fmt: skip
-def plugins(context: Case) -> Finding:
+def plugins(context: Context) -> Finding:
     """Compose starts the containers of services, buildx builds images."""
     versions = []
     for name in ("compose", "buildx"):
@@ -78,7 +78,7 @@ def plugins(context: Case) -> Finding:
 
 
 @check("docker-rootless", "users in containers", FAIL, RESTART, requires=(ENGINE,))
-def users(context: Case) -> Finding:
+def users(context: Context) -> Finding:
     """With userns-remap, users in containers map to other users, who cannot write to the volume."""
     info = engine_info(context)
     if reason := docker.volume_problem(info):
@@ -99,7 +99,7 @@ def routes(table: str, on_link: bool = False) -> Iterator[tuple[str, ipaddress.I
 
 
 @check("docker-addresses", "address pools", WARN, "sudo ./lab host setup --only engine")
-def addresses(context: Case) -> Finding:
+def addresses(context: Context) -> Finding:
     """A network that overlaps Docker's cannot be reached; without free addresses no service starts."""
     table = context.machine.read("/proc/net/route") or ""
     networks = [(name, net) for name, net in routes(table) if net.prefixlen > 1]  # a VPN's default route is two halves
@@ -130,7 +130,7 @@ def networks_left(info: dict[str, Any], used: Sequence[ipaddress.IPv4Network]) -
 
 
 @check("docker-mtu", "MTU", WARN, RESTART)
-def mtu(context: Case) -> Finding:
+def mtu(context: Context) -> Finding:
     """Packets from containers that exceed the default route's MTU are lost."""
     rows = [line.split() for line in (context.machine.read("/proc/net/route") or "").splitlines()[1:]]
     defaults = [row for row in rows if len(row) > 7 and row[1] == "0" * 8]
@@ -154,7 +154,7 @@ def mtu(context: Case) -> Finding:
 
 
 @check("docker-firewall", "firewall", WARN, "VLALAB_BIND=127.0.0.1 in .env")
-def firewall(context: Case) -> Finding:
+def firewall(context: Context) -> Finding:
     """Docker's rules take precedence over ufw's: a published port is open."""
     bind = context.machine.variables.get("VLALAB_BIND") or "127.0.0.1"
     if ports.is_loopback(bind):
@@ -168,7 +168,7 @@ def firewall(context: Case) -> Finding:
 
 
 @check("docker-disk", "disk of the images", FAIL, "./lab clean", requires=(ENGINE,), before=("build",))
-def images_disk(context: Case) -> Finding:
+def images_disk(context: Context) -> Finding:
     """A build or a pull stops halfway."""
     info, hint = engine_info(context), "see what can be freed"
     root = info.get("DockerRootDir", "")
@@ -180,7 +180,7 @@ def images_disk(context: Case) -> Finding:
         problem := space.shortage(context.environments, disk.free, directory, context.no_cache)
     ):
         return from_refusal(FAIL, problem)
-    free = f"{spell(disk.free)} free at {directory}"
+    free = f"{format_size(disk.free)} free at {directory}"
     if disk.free < MIN_DISK:
         return fail(f"{free}: no image can be built or pulled", hint=hint)
     has_separate_root = directory == space.CONTAINERD_ROOT and not root.startswith("/var/lib/docker")

@@ -6,7 +6,7 @@ import os
 import re
 
 from vlalab.description import manifests
-from vlalab.doctor.check import FAIL, GL, WARN, Case, Finding, check, fail, ok, skip, warn
+from vlalab.doctor.check import FAIL, GL, WARN, Context, Finding, check, fail, ok, skip, warn
 from vlalab.doctor.checks.nvidia import GPU, devices
 from vlalab.environments import venvs
 from vlalab.host import gl, paths
@@ -16,7 +16,7 @@ PACKAGES = f"sudo apt-get install -y {' '.join(gl.PACKAGES)}"
 
 
 @check("egl", "EGL", FAIL, PACKAGES, requires=(GL,))
-def egl(context: Case) -> Finding:
+def egl(context: Context) -> Finding:
     """Simulators render through EGL, on a GPU or on the CPU."""
     if lack := gl.missing():
         if os.geteuid() == 0 and context.machine.which("apt-get"):
@@ -27,7 +27,7 @@ def egl(context: Case) -> Finding:
 
 
 @check("egl-drivers", "EGL's drivers", WARN, f"sudo cp images/ENV/10_nvidia.json {VENDORS}/", requires=(GL, GPU))
-def egl_drivers(context: Case) -> Finding:
+def egl_drivers(context: Context) -> Finding:
     """Without NVIDIA's file a GPU renders nothing."""
     files = context.machine.names(VENDORS) + context.machine.names("/etc/glvnd/egl_vendor.d")
     if any("nvidia" in name for name in files):
@@ -41,9 +41,9 @@ def _simulator() -> str:
 
 
 @check("renderer", "renderer", FAIL, PACKAGES, requires=(GL,), limit_s=8.0)
-def renderer(context: Case) -> Finding:
+def renderer(context: Context) -> Finding:
     """Rendering on the CPU next to an idle GPU costs hours."""
-    env, module = venvs.named(_simulator(), context.root), manifests.environment(_simulator()).renderer
+    env, module = venvs.get(_simulator(), context.root), manifests.environment(_simulator()).renderer
     if not module or not env.is_ready():
         return skip("its environment is not installed yet")
     command = ("env", f"PYTHONPATH={paths.python_path()}", str(env.python), "-m", module, "auto")
@@ -65,7 +65,7 @@ def judge_renderer(text: str, has_gpu: bool, messages: str = "") -> Finding:
 
 
 @check("one-gpu", "shared GPU", WARN, "./lab eval SUITE --render cpu", requires=(GL, GPU))
-def shared_gpu(context: Case) -> Finding:
+def shared_gpu(context: Context) -> Finding:
     """Some drivers abort when one GPU renders and computes."""
     if len(devices(context)) > 1:
         return skip("more than one GPU")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from vlalab.doctor.check import FAIL, WARN, Case, Finding, check, fail, ok, skip, warn
-from vlalab.host.memory import spell
+from vlalab.doctor.check import FAIL, WARN, Context, Finding, check, fail, ok, skip, warn
+from vlalab.host.memory import format_size
 
 TESTED = {"ubuntu": ("22.04", "24.04"), "debian": ("12", "13")}
 MIN_MEMORY = 2 * 10**9  # bytes of one simulator process (docs/machine.md)
@@ -15,7 +15,7 @@ UPGRADED = ("nvidia-driver*", "nvidia-kernel*", "docker.io", "docker-ce", "conta
 
 
 @check("os", "operating system", FAIL, "install Ubuntu 22.04 or 24.04, or Debian 12 or 13")
-def operating_system(context: Case) -> Finding:
+def operating_system(context: Context) -> Finding:
     """Setup and pinned wheels support four releases on x86_64."""
     fields = dict(re.findall(r'(?m)^(\w+)="?(.*?)"?$', context.machine.read("/etc/os-release") or ""))
     name, version = fields.get("ID", "unknown"), fields.get("VERSION_ID", "")
@@ -32,42 +32,42 @@ def operating_system(context: Case) -> Finding:
 
 
 @check("memory", "memory", FAIL, "./lab status", before=("eval", "record", "learn"))
-def memory(context: Case) -> Finding:
+def memory(context: Context) -> Finding:
     """The kernel kills simulators that run out of memory, and torch's data loaders if /dev/shm is small."""
     fields = dict(re.findall(r"(\w+):\s+(\d+) kB", context.machine.read("/proc/meminfo") or ""))
     if "MemAvailable" not in fields:
         return skip("/proc/meminfo is not readable")
     free, total = (int(fields[name]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    usage, details = f"{spell(free)} of {spell(total)} free", {"free": free, "total": total}
+    usage, details = f"{format_size(free)} of {format_size(total)} free", {"free": free, "total": total}
     if free < MIN_MEMORY:
-        reason = f"{usage}; one simulator process takes up to {spell(MIN_MEMORY)}"
+        reason = f"{usage}; one simulator process takes up to {format_size(MIN_MEMORY)}"
         return (fail if free < MIN_MEMORY / 4 else warn)(reason, hint="list the running services", details=details)
     shm = context.machine.disk("/dev/shm")
     if shm and shm.total < MIN_SHM:
-        reason = f"/dev/shm has {spell(shm.total)}; data loaders need {spell(MIN_SHM)} or more"
+        reason = f"/dev/shm has {format_size(shm.total)}; data loaders need {format_size(MIN_SHM)} or more"
         return warn(reason, "sudo mount -o remount,size=8g /dev/shm", details=details)
     return ok(usage, details=details)
 
 
 @check("disk-volume", "disk of the volume", FAIL, "./lab runs",
        before=("up", "eval", "record", "train", "finetune", "learn"))  # fmt: skip
-def volume_disk(context: Case) -> Finding:
+def volume_disk(context: Context) -> Finding:
     """Downloads and runs stop halfway."""
     return _space(context, str(context.volume), "the volume's disk", "list the runs and remove old ones")
 
 
 @check("disk-clone", "disk of the clone", FAIL, "./lab clean --venvs")
-def clone_disk(context: Case) -> Finding:
+def clone_disk(context: Context) -> Finding:
     """Environments cannot be installed."""
     return _space(context, str(context.root), "the clone's disk", "see what can be freed")
 
 
-def _space(context: Case, path: str, name: str, hint: str) -> Finding:
+def _space(context: Context, path: str, name: str, hint: str) -> Finding:
     disk = context.machine.disk(path)
     if disk is None:
         return skip(f"{path} does not exist")
     usage, details = (
-        f"{spell(disk.free)} of {spell(disk.total)} free at {path}",
+        f"{format_size(disk.free)} of {format_size(disk.total)} free at {path}",
         {"free": disk.free, "total": disk.total},
     )
     if disk.free_inodes < 0.01:
@@ -78,7 +78,7 @@ def _space(context: Case, path: str, name: str, hint: str) -> Finding:
 
 
 @check("upgrades", "automatic upgrades", WARN, "sudo ./lab host setup --only upgrades")
-def upgrades(context: Case) -> Finding:
+def upgrades(context: Context) -> Finding:
     """A new driver takes the GPU from running programs, a new engine stops every container."""
     settings = context.machine.run("apt-config", "dump").out if context.machine.which("unattended-upgrade") else ""
     if not re.search(r'(?m)^APT::Periodic::Unattended-Upgrade "[^0"]', settings):

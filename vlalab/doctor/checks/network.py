@@ -6,7 +6,7 @@ import time
 from urllib.parse import urlsplit
 
 from vlalab.description.compose import ADDRESS
-from vlalab.doctor.check import FAIL, Case, Finding, check, fail, ok, skip, warn
+from vlalab.doctor.check import FAIL, Context, Finding, check, fail, ok, skip, warn
 from vlalab.doctor.checks.docker import ENGINE
 from vlalab.host.library_variables import unusable
 
@@ -22,7 +22,7 @@ TRUST = "sudo cp CERTIFICATE.crt /usr/local/share/ca-certificates/ && sudo updat
 
 
 @check("network-variables", "variables", FAIL, "unset SSL_CERT_FILE")
-def variables(context: Case) -> Finding:
+def variables(context: Context) -> Finding:
     """An invalid variable breaks downloads, a library, or services with a public address."""
     for name in CERTIFICATES:
         path = context.machine.variables.get(name)
@@ -37,7 +37,7 @@ def variables(context: Case) -> Finding:
     return ok(f"public address {url}" if url else "none breaks a library")
 
 
-def _reach(context: Case, url: str, consequence: str) -> Finding:
+def _reach(context: Context, url: str, consequence: str) -> Finding:
     variables = context.machine.variables
     if context.offline or any(variables.get(name) in ("1", "true", "yes", "on") for name in OFFLINE):
         return skip("offline mode is on")
@@ -59,19 +59,19 @@ def _reach(context: Case, url: str, consequence: str) -> Finding:
 
 
 @check("network-index", "package index", FAIL, TRUST)
-def index(context: Case) -> Finding:
+def index(context: Context) -> Finding:
     """Packages come from it; with a wrong clock no certificate is valid."""
     mirror = next(filter(None, map(context.machine.variables.get, INDEXES)), f"https://{INDEX}/")
     return _reach(context, mirror, "no environment can be installed")
 
 
 @check("network-hub", "model hub", FAIL, TRUST)
-def hub(context: Case) -> Finding:
+def hub(context: Context) -> Finding:
     """Checkpoints come from it."""
     return _reach(context, context.machine.variables.get("HF_ENDPOINT") or HUB, "no checkpoint can be downloaded")
 
 
 @check("network-registry", "image registry", FAIL, TRUST, requires=(ENGINE,))
-def registry(context: Case) -> Finding:
+def registry(context: Context) -> Finding:
     """Base images come from it."""
     return _reach(context, REGISTRY, "no image can be built")

@@ -9,11 +9,24 @@ import re
 from typing import Any
 
 from vlalab.description import gpus
-from vlalab.doctor.check import FAIL, TORCH, WARN, Case, Condition, Finding, check, fail, from_refusal, ok, skip, warn
+from vlalab.doctor.check import (
+    FAIL,
+    TORCH,
+    WARN,
+    Condition,
+    Context,
+    Finding,
+    check,
+    fail,
+    from_refusal,
+    ok,
+    skip,
+    warn,
+)
 from vlalab.doctor.checks.docker import ENGINE, RESTART, engine_info
 from vlalab.engine import docker, images
-from vlalab.host import borrowed
-from vlalab.host.memory import spell
+from vlalab.host import shared_code
+from vlalab.host.memory import format_size
 
 # The oldest driver for a CUDA release of that major number (docs.nvidia.com/deploy/cuda-compatibility, for Linux).
 OLDEST = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
@@ -23,7 +36,7 @@ INSTALL = "sudo ubuntu-drivers install"
 BEFORE = ("up", "train", "finetune", "learn")
 
 
-def devices(context: Case) -> list[dict[str, Any]]:
+def devices(context: Context) -> list[dict[str, Any]]:
     """Return the working GPUs, as NVIDIA's library reports them."""
     return [gpu for gpu in context.machine.gpus().get("devices", ()) if "error" not in gpu]
 
@@ -32,7 +45,7 @@ GPU: Condition = (devices, "no NVIDIA GPU")
 
 
 @check("nvidia-driver", "driver", FAIL, "sudo reboot", requires=(TORCH,), before=BEFORE)
-def driver(context: Case) -> Finding:
+def driver(context: Context) -> Finding:
     """Models run on a GPU only while its driver answers."""
     report, bus = context.machine.gpus(), "/sys/bus/pci/devices"
     cards = [
@@ -67,9 +80,9 @@ def driver(context: Case) -> Finding:
 
 
 @check("nvidia-version", "driver and GPU for torch", FAIL, INSTALL, requires=(TORCH, GPU), before=(*BEFORE, "build"))
-def torch_support(context: Case) -> Finding:
+def torch_support(context: Context) -> Finding:
     """CUDA rejects older drivers; torch has no machine code for newer GPUs."""
-    version, runs_on = context.machine.gpus()["driver"], borrowed.load("vla_modelkit.builds:runs_on")
+    version, runs_on = context.machine.gpus()["driver"], shared_code.load("vla_modelkit.builds:runs_on")
     builds = {name: environment.torch for name, environment in context.selected().items() if environment.torch}
     too_old = []
     for name, torch in builds.items():
@@ -89,19 +102,22 @@ def torch_support(context: Case) -> Finding:
 
 
 @check("nvidia-memory", "GPU's memory", WARN, "sudo fuser -v /dev/nvidia*", requires=(TORCH, GPU))
-def gpu_memory(context: Case) -> Finding:
+def gpu_memory(context: Context) -> Finding:
     """Memory of a dead process is not available to other processes."""
     cards = [gpu for gpu in devices(context) if gpu["memory"]]
     for gpu in cards:
         if gpu["used"] > LEAKED_BYTES and gpu["processes"] == [] and not gpu["mig"]:
-            reason = f"GPU {gpu['index']} has {spell(gpu['used'])} in use by no process"
+            reason = f"GPU {gpu['index']} has {format_size(gpu['used'])} in use by no process"
             return warn(reason, hint="find the process that holds it")
-    free = [f"{gpu['index']}: {spell(gpu['memory'] - gpu['used'])} of {spell(gpu['memory'])} free" for gpu in cards]
+    free = [
+        f"{gpu['index']}: {format_size(gpu['memory'] - gpu['used'])} of {format_size(gpu['memory'])} free"
+        for gpu in cards
+    ]
     return ok(", ".join(free))
 
 
 @check("nvidia-mig", "MIG", WARN, "nvidia-smi -L", requires=(TORCH, GPU))
-def mig(context: Case) -> Finding:
+def mig(context: Context) -> Finding:
     """A partitioned GPU has no index of its own, and its slices may not be able to render."""
     divided = ", ".join(str(gpu["index"]) for gpu in devices(context) if gpu["mig"])
     if not divided:
@@ -111,7 +127,7 @@ def mig(context: Case) -> Finding:
 
 @check("nvidia-toolkit", "GPUs for containers", WARN, "sudo apt-get install -y nvidia-container-toolkit",
        requires=(TORCH, GPU, ENGINE))  # fmt: skip
-def toolkit(context: Case) -> Finding:
+def toolkit(context: Context) -> Finding:
     """Containers get a GPU from NVIDIA's toolkit, and keep it after a reload of systemd only with device links."""
     info = engine_info(context)
     is_unfit = "Docker Desktop" in info.get("OperatingSystem", "") or "/snap/" in info.get("DockerRootDir", "")
@@ -134,12 +150,12 @@ def toolkit(context: Case) -> Finding:
 
 
 @check("gpu-in-container", "GPU in a container", FAIL, RESTART, requires=(TORCH, GPU, ENGINE), named_limit_s=30.0)
-def gpu_in_container(context: Case) -> Finding:
+def gpu_in_container(context: Context) -> Finding:
     """A service in a container would compute on the CPU."""
     if not context.environments:
         return skip("runs only for a named environment")
     name = next(
-        iter(images.found([name for name, environment in context.selected().items() if environment.torch])), None
+        iter(images.existing([name for name, environment in context.selected().items() if environment.torch])), None
     )
     if name is None:
         return skip("its image is not built")

@@ -8,7 +8,7 @@ import shlex
 import stat
 
 from vlalab.description.interpolation import read_dotenv
-from vlalab.doctor.check import FAIL, WARN, Case, Finding, check, fail, from_refusal, ok, skip, warn
+from vlalab.doctor.check import FAIL, WARN, Context, Finding, check, fail, from_refusal, ok, skip, warn
 from vlalab.doctor.checks.docker import ENGINE
 from vlalab.engine import images
 from vlalab.environments import venvs
@@ -18,9 +18,9 @@ SECRETS = re.compile(r"(?m)^\s*(?:export\s+)?\w*(?:TOKEN|PASSWORD|SECRET|INDEX|K
 
 
 @check("environments", "environments", FAIL, "./lab env ENV", limit_s=5.0)
-def environments(context: Case) -> Finding:
+def environments(context: Context) -> Finding:
     """An environment of another lock is not the tested one."""
-    made = [env for name in context.selected() if os.path.lexists((env := venvs.named(name, context.root)).python)]
+    made = [env for name in context.selected() if os.path.lexists((env := venvs.get(name, context.root)).python)]
     for env in made:
         if context.machine.run(str(env.python), "-I", "-c", "pass").code != 0:
             return fail(f"the Python of environment {env.name} does not run", f"./lab env {env.name}")
@@ -31,9 +31,9 @@ def environments(context: Case) -> Finding:
 
 
 @check("images", "images", WARN, "./lab build ENV", requires=(ENGINE,))
-def built_images(context: Case) -> Finding:
+def built_images(context: Context) -> Finding:
     """A container would run versions that differ from the lock."""
-    built = images.found(list(context.selected()))
+    built = images.existing(list(context.selected()))
     if not built:
         return skip("none is built")
     for name, image in built.items():
@@ -43,7 +43,7 @@ def built_images(context: Case) -> Finding:
 
 
 @check("settings", ".env", FAIL, "chmod 600 .env")
-def settings(context: Case) -> Finding:
+def settings(context: Context) -> Finding:
     """Other users must not be able to read a token."""
     path = context.root / ".env"
     try:

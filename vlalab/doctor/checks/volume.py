@@ -6,16 +6,16 @@ import json
 import re
 import shlex
 
-from vlalab.doctor.check import FAIL, Case, Finding, check, fail, from_refusal, ok, skip
+from vlalab.doctor.check import FAIL, Context, Finding, check, fail, from_refusal, ok, skip
 from vlalab.engine import volumes
-from vlalab.host import borrowed, owners
+from vlalab.host import owners, shared_code
 from vlalab.host.console import LabError
 
 BEFORE = ("up", "eval", "record", "train", "finetune", "learn")
 
 
 @check("volume", "volume", FAIL, "VLALAB_VOLUME in .env", before=BEFORE)
-def writable(context: Case) -> Finding:
+def writable(context: Context) -> Finding:
     """Runs, checkpoints, assets and data are stored on it."""
     try:
         volumes.require_writable(context.volume)
@@ -25,7 +25,7 @@ def writable(context: Case) -> Finding:
 
 
 @check("volume-mounted", "volume's mount", FAIL, "sudo mount /srv/vla-lab", before=BEFORE)
-def mounted(context: Case) -> Finding:
+def mounted(context: Context) -> Finding:
     """Files would fill the disk below an unmounted mount point."""
 
     def column(path: str, number: int) -> list[str]:
@@ -42,7 +42,7 @@ def mounted(context: Case) -> Finding:
 
 
 @check("volume-owner", "volume's owner", FAIL, "sudo chown UID:GID DIRECTORY")
-def owner(context: Case) -> Finding:
+def owner(context: Context) -> Finding:
     """Services cannot write to another user's directories."""
     if not context.volume.is_dir():
         return skip("the volume does not exist yet")
@@ -57,9 +57,9 @@ def owner(context: Case) -> Finding:
 
 
 @check("checkpoints", "checkpoints", FAIL, "./lab checkpoint MODEL", named_limit_s=600.0)
-def checkpoints(context: Case) -> Finding:
+def checkpoints(context: Context) -> Finding:
     """A model with a damaged file returns wrong actions."""
-    module = borrowed.module("vla_modelkit.checkpoint")
+    module = shared_code.module("vla_modelkit.checkpoint")
     records = sorted((context.volume / "checkpoints").glob(f"*/{module.RECORD}"))
     if not records:
         return skip("none has a manifest")

@@ -10,7 +10,7 @@ import numpy as np
 from vla_contract.protocol.codec import encode_special, pack, unpack
 from vla_contract.protocol.errors import InvalidObservation, did_you_mean
 from vla_contract.protocol.info import PolicyInfo
-from vla_contract.protocol.parts import in_words
+from vla_contract.protocol.parts import format_parts
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import MAX_SESSION, ActionChunk, Observation
 
@@ -95,7 +95,7 @@ def check_needs(observation: Observation, info: PolicyInfo) -> None:
     if info.needs_state and (state is None or len(state) != info.state_size):
         received = "missing" if state is None else f"{len(state)} numbers"
         raise InvalidObservation(
-            f"state is {received}; policy {info.name!r} needs {info.state_size} as float32: {in_words(info.state)}"
+            f"state is {received}; policy {info.name!r} needs {info.state_size} as float32: {format_parts(info.state)}"
         )
     if info.needs_privileged and observation.privileged is None:
         raise InvalidObservation(f"privileged is missing; policy {info.name!r} works from the simulator's state")

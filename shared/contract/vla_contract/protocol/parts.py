@@ -46,7 +46,7 @@ def total(parts: Iterable[Part]) -> int:
     return sum(part.size for part in parts)
 
 
-def in_words(parts: Iterable[Part]) -> str:
+def format_parts(parts: Iterable[Part]) -> str:
     """Return the parts' names and sizes: "position delta [3], gripper [1]"."""
     return ", ".join(f"{part.name} [{part.size}]" for part in parts)
 

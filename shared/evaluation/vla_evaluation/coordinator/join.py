@@ -34,7 +34,7 @@ from vla_evaluation.plan import machine_identity
 from vla_evaluation.runs.directories import DIRECTORIES
 from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.store.remote import Joined, RemoteStore
-from vla_evaluation.terminal import one_line, say
+from vla_evaluation.terminal import say, single_line
 from vla_evaluation.workers.job import InvocationClock, Job
 from vla_evaluation.workers.supervisor import RunFailed, StallPolicy, Supervisor, worker_names
 
@@ -84,7 +84,7 @@ def fetch_description(config: JoinConfig) -> dict[str, Any]:
         response = Transport(config.url).request("GET", "/v1/run", REQUEST_TIMEOUT_S, headers)
     except FAULTS as error:
         raise ValueError(
-            f"no response from {config.url} ({one_line(error)}); check that the run is active (eval --listen)"
+            f"no response from {config.url} ({single_line(error)}); check that the run is active (eval --listen)"
         ) from error
     if response.status == 401:
         raise ValueError(f"wrong token for the evaluator at {config.url}; set VLALAB_TOKEN to that machine's token")
@@ -124,7 +124,7 @@ def require_policy(config: JoinConfig, job: Job) -> None:
             with PolicyClient(url, config.secret, REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S, retries=1) as client:
                 info = client.info().to_dict()
         except ContractError as error:
-            missing.append(f"{url} ({one_line(error)})")
+            missing.append(f"{url} ({single_line(error)})")
             continue
         if json.loads(json.dumps(info)) != job.spec.to_json()["policy"]:
             raise ValueError(
@@ -200,7 +200,7 @@ def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, dir
     try:
         supervise(supervisor, instructions, poll_s=min(POLL_S, job.lease_s / 6))
     except (RunFailed, StoreError) as error:
-        say(f"error: {one_line(error)}")
+        say(f"error: {single_line(error)}")
         return 1
     finally:
         with suppress(StoreError):  # an evaluator that does not answer has been reported

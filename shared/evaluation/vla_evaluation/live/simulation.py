@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_contract import ActionChunk, ContractError, Observation, PolicyClient, PolicyInfo
 from vla_evaluation import benchmark
@@ -35,7 +35,7 @@ from vla_evaluation.pictures.images import upright
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.recording.trajectory import Noise, TrajectoryRecorder, seed_of
 from vla_evaluation.rollout import Record, run_episode
-from vla_evaluation.terminal import one_line
+from vla_evaluation.terminal import single_line
 from vla_evaluation.workers.worker import die_with_parent
 
 MAX_CAMERAS = 2  # the benchmark's first ones
@@ -144,7 +144,7 @@ class Simulation:
             self.success = self.record.success
             reason = "solved" if self.success else f"not solved within {self.spec.max_steps} steps"
         except PolicyFault as error:
-            reason = f"the policy returned an invalid action: {one_line(error)}"
+            reason = f"the policy returned an invalid action: {single_line(error)}"
         except EpisodeLeft as left:
             if left.do != "finish":
                 self.end_policy_session()
@@ -187,8 +187,8 @@ class Simulation:
         except Exception as error:  # a full disk, a damaged store: displayed on the page
             if not isinstance(error, ValueError):
                 logging.exception("%s failed", do)
-            cause = endings.ending(error, (Exception,))
-            return {"error": one_line(cause.text if cause else error)}, b""
+            cause = entrypoint.exit_status(error, (Exception,))
+            return {"error": single_line(cause.text if cause else error)}, b""
 
     def refusal(self) -> str:
         """Return the reason why this episode cannot be a demonstration; empty if it can."""
@@ -237,7 +237,7 @@ class Simulation:
             try:
                 return self.ask_policy(observation)
             except ContractError as error:
-                self.trouble, self._policy_session, self.controls.playing = one_line(error), "", False
+                self.trouble, self._policy_session, self.controls.playing = single_line(error), "", False
                 self.controls.wait(lambda: self.controls.playing, self.send_news)
                 self.trouble = ""
         self._policy_session = ""
@@ -262,7 +262,7 @@ class Simulation:
             try:
                 self.client.reset(self._policy_session)
             except ContractError as error:
-                logging.warning("session %s could not be ended: %s", self._policy_session, one_line(error))
+                logging.warning("session %s could not be ended: %s", self._policy_session, single_line(error))
         self._policy_session = ""
 
     # --- display -----------------------------------------------------------------------------------------
@@ -341,9 +341,9 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         if not isinstance(error, (ContractError, ValueError, OSError)):
             logging.exception("the session failed")
-        cause = endings.ending(error, (ContractError, ValueError))
+        cause = entrypoint.exit_status(error, (ContractError, ValueError))
         text = cause.text if cause else f"{type(error).__name__}: {error}"
-        simulation.send({"state": "failed", "reason": one_line(text)[:1000], "episode": simulation.episode})
+        simulation.send({"state": "failed", "reason": single_line(text)[:1000], "episode": simulation.episode})
         return 1
     return 0
 

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from vla_contract import Observation, PolicyInfo
-from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, Part, in_words, total
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, Part, format_parts, total
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import ACTION, STATE
@@ -172,7 +172,7 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
     if width != total(parts):
         raise DatasetError(
             f"{dataset.name}'s {key} has {width} numbers ({', '.join(named) or 'no names'}); policy {policy!r} has "
-            f"{total(parts)}: {in_words(parts)}. Serve a checkpoint that was trained on this robot"
+            f"{total(parts)}: {format_parts(parts)}. Serve a checkpoint that was trained on this robot"
         )
     return (Slice(key, 0, width),)
 

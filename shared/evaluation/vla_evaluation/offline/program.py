@@ -13,18 +13,18 @@ from typing import Any
 import tyro
 from rich.table import Table
 
-from vla_common import endings
-from vla_common.volume import Volume, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path
 from vla_contract import PolicyClient
+from vla_datasets.loader import find, open_dataset
 from vla_datasets.metadata import Episode
-from vla_datasets.opening import find, open_dataset
 from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.config import EvalConfig, parse_ranges, token_of
 from vla_evaluation.dataset_options import OfflineOptions
 from vla_evaluation.evaluate import reach_policy
 from vla_evaluation.offline import report, scores
 from vla_evaluation.offline.policy_view import PolicyView, view_as
-from vla_evaluation.terminal import one_line, say
+from vla_evaluation.terminal import say, single_line
 
 DEFAULT_EPISODES = 10
 TABLE_COLUMNS = 4  # dimensions in one table of a terminal
@@ -59,7 +59,7 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
         scored.append(result)
         mean = scores.average(scores.errors(result.predicted, result.recorded, high - low))
         say(f"episode {result.index}: {len(result.recorded)} steps, MSE {mean['mse']:.4g}, "
-            f"normalised {mean['mse_normalised']:.4g} · {one_line(result.instruction)}")  # fmt: skip
+            f"normalised {mean['mse_normalised']:.4g} · {single_line(result.instruction)}")  # fmt: skip
         if options.plot:
             path, title = directory / f"episode_{result.index:06d}.png", f"episode {result.index}: {result.instruction}"
             state = view.recorded_states(result.index)[: len(result.recorded)]
@@ -76,9 +76,9 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
     table = Table("key", *titles)
     for row in (*figures["keys"], {"key": "all", **figures["overall"]}):
         table.add_row(row["key"], *(f"{row[metric]:.4g}" for metric in scores.METRICS))
-    endings.console().print(table)
+    entrypoint.console().print(table)
     say(verdict)
-    say(f"report: {shown(directory / 'report.html')}")
+    say(f"report: {display_path(directory / 'report.html')}")
 
 
 def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, index: int) -> None:
@@ -93,7 +93,7 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     predicted = chunk[: len(recorded)].astype(float)
     names = scores.dimension_names(info.action)
     row_title = f"row {index}: episode {episode.index}, step {step} of {episode.length}"
-    say(f"{info.name} on {dataset.name}, {row_title}\ninstruction: {one_line(instruction)}")
+    say(f"{info.name} on {dataset.name}, {row_title}\ninstruction: {single_line(instruction)}")
     for note in view.notes:
         say(f"  {note}")
     say("the policy's action / what was recorded")
@@ -106,7 +106,7 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
             table.add_row(
                 str(number), *(f"{a:.3f} / {b:.3f}" for a, b in zip(predicted_row, recorded_row, strict=True))
             )
-        endings.console().print(table)
+        entrypoint.console().print(table)
     if len(recorded) < len(chunk):
         say(f"the episode ends after {len(recorded)} of the chunk's {len(chunk)} actions; the rest is not displayed")
     low, high = view.ranges()
@@ -121,7 +121,7 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     answer = {"predicted": predicted.tolist(), "recorded": recorded.tolist(), "names": names}
     _write(directory, html, {**figures, **answer, "instruction": instruction, "facts": provenance})
     say(f"MSE {figures['overall']['mse']:.4g}, normalised {figures['overall']['mse_normalised']:.4g}")
-    say(f"page: {shown(directory / 'report.html')}")
+    say(f"page: {display_path(directory / 'report.html')}")
 
 
 def _choose_episodes(view: PolicyView, ranges: str) -> list[Episode]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from vla_common.counts import plural
-from vla_common.volume import Volume, require_space, shown
+from vla_common.volume import Volume, display_path, require_space
 from vla_evaluation import evaluate, provenance
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
@@ -21,7 +21,7 @@ from vla_evaluation.recording import worker
 from vla_evaluation.runs.directories import DIRECTORIES, STORE, RunRefused, open_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.terminal import one_line, say
+from vla_evaluation.terminal import say, single_line
 
 DEMONSTRATION_BYTES = 500_000  # states and actions of some hundred steps
 
@@ -68,11 +68,11 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
         left = sum(row["pending"] + row["leased"] + row["broken"] for row in run.store.counts().values())
         require_space(run.directory, left * DEMONSTRATION_BYTES)
         workers = evaluate.choose_workers(config.workers, left, benchmark.worker_gb)
-        say(f"recording {run.id} in {shown(run.directory)}{' (resumed)' if run.resumed else ''}")
+        say(f"recording {run.id} in {display_path(run.directory)}{' (resumed)' if run.resumed else ''}")
         noise = f", noise {config.noise:g}" if config.noise else ""
         say(
             f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} "
-            f"to do, policy {one_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
+            f"to do, policy {single_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
         )
         expected_s = evaluate.announce(run, plan, left, workers)
         code = evaluate.try_to_work(run, plan, info, workers, expected_s, worker.MODULE) if left else 0
@@ -109,7 +109,7 @@ def report_result(store: RunStore, directory: Path, config: RecordConfig, target
     stored, attempts = sum(stored_of.values()), sum(row["done"] for row in counts.values())
     say(
         f"\n{directory.name}: {plural(stored, 'demonstration')} from {plural(attempts, 'attempt')} in "
-        f"{shown(directory)}"
+        f"{display_path(directory)}"
     )
     if code:
         if stored < config.episodes:

@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from vla_common.durations import show_seconds
+from vla_common.durations import format_duration
 from vla_contract.protocol.parts import Part
 from vla_evaluation.config import flatten
 from vla_evaluation.report.data import Summary
@@ -119,7 +119,7 @@ def templates(*directories: Path) -> jinja2.Environment:
     environment.finalize = lambda value: plain(value) if type(value) is str else value  # our own markup stays as it is
     environment.filters |= {
         "percent": lambda value: f"{100 * value:.1f}".removesuffix(".0"),
-        "duration": show_seconds,
+        "duration": format_duration,
         "clock": lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "–",
     }
     return environment

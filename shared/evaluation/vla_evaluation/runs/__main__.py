@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vla_common import endings
+from vla_common import entrypoint
 from vla_common.counts import plural
-from vla_common.volume import Volume, shown
+from vla_common.volume import Volume, display_path
 from vla_evaluation import report
 from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
@@ -23,7 +23,7 @@ from vla_evaluation.runs.directories import RunRefused, find_run, find_runs
 from vla_evaluation.runs.models import find_models
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore, read_run
-from vla_evaluation.terminal import one_line, say
+from vla_evaluation.terminal import say, single_line
 
 
 def list_runs(root: Path, console: Console) -> None:
@@ -60,7 +60,7 @@ def print_directories(
             problems.append(f"{directory.name}: {error}")
     listing.print_table(columns, rows, console)
     for problem in problems:
-        console.print(Text(one_line(problem), style="red"), soft_wrap=True)
+        console.print(Text(single_line(problem), style="red"), soft_wrap=True)
 
 
 def show_suites(root: Path, names: Sequence[str], console: Console) -> None:
@@ -84,7 +84,7 @@ def rebuild(root: Path, name: str, console: Console) -> None:
     directory = find_run(root, name)
     with read_run(directory) as store:
         summary = report.build(directory, store)
-    say(f"success rate {summary.rate}\nreport: {shown(directory / 'report.html')}", console.file)
+    say(f"success rate {summary.rate}\nreport: {display_path(directory / 'report.html')}", console.file)
 
 
 def print_comparison(
@@ -106,9 +106,9 @@ def print_comparison(
     table.add_row(f"all {pairs}" if result.pairs > 1 else "the only pair", *cells(result.a, result.b), style="bold")
     console.print(table)
     for line in result.warnings:
-        say(f"not comparable: {one_line(line)}", console.file)
+        say(f"not comparable: {single_line(line)}", console.file)
     for line in result.beside:
-        say(f"A and B also differ in {one_line(line)}", console.file)
+        say(f"A and B also differ in {single_line(line)}", console.file)
     if any(result.policy_errors):
         say("policy errors among the failures: A {}, B {}".format(*result.policy_errors), console.file)
     test = "one pair is too few for a test"
@@ -156,7 +156,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     options = make_parser().parse_args(arguments)
-    volume, console = Volume(), endings.console(width=None if sys.stdout.isatty() else 160)
+    volume, console = Volume(), entrypoint.console(width=None if sys.stdout.isatty() else 160)
     root = options.run_dir or volume.path("runs")
     try:
         if options.command == "list":
@@ -181,4 +181,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    endings.run(main, sys.argv[1:])
+    entrypoint.run(main, sys.argv[1:])

@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla_common.anchored import refuse_links
+from vla_common.anchored import require_no_links
 from vla_common.volume import Volume
 from vla_evaluation.runs.directories import RunRefused, by_beginning, find_run, find_runs, lock
 from vla_evaluation.runs.listing import show_size, size_of
 from vla_evaluation.runs.models import find_models
-from vla_evaluation.terminal import one_line, say
+from vla_evaluation.terminal import say, single_line
 
 DELETED = ".{}.deleted"  # a directory's name while it is deleted: no list shows it
 
@@ -54,7 +54,7 @@ def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[Item]:
 def show(items: Sequence[Item]) -> None:
     """Print each item's size and path."""
     for item in items:
-        say(f"{item.kind} {one_line(item.name)}: {item.size} in {item.directories[0]}")
+        say(f"{item.kind} {single_line(item.name)}: {item.size} in {item.directories[0]}")
 
 
 def delete(items: Sequence[Item]) -> None:
@@ -62,8 +62,8 @@ def delete(items: Sequence[Item]) -> None:
     for item in items:
         size = item.size
         for directory in filter(os.path.isdir, item.directories):
-            refuse_links(directory)
+            require_no_links(directory)
             with lock(directory) if item.kind in ("run", "recording") else nullcontext():
                 deleted = directory.rename(directory.with_name(DELETED.format(directory.name)))
             shutil.rmtree(deleted)
-        say(f"deleted {item.kind} {one_line(item.name)}: {size} freed")
+        say(f"deleted {item.kind} {single_line(item.name)}: {size} freed")

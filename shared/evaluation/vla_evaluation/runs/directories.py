@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from vla_common.anchored import refuse_links
+from vla_common.anchored import require_no_links
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.config import LATEST, config_hash, differences
 from vla_evaluation.runs import STORE as STORE
@@ -121,7 +121,7 @@ def open_run(
         directory.mkdir(exist_ok=True)
     else:
         directory = _make_new_directory(root, label)
-    refuse_links(directory)
+    require_no_links(directory)
     with lock(directory):
         for path in [path for pattern in PARTIAL_FILES for path in directory.glob(pattern)]:
             if path.is_dir() and not path.is_symlink():

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vla_common.counts import plural
-from vla_common.volume import shown
+from vla_common.volume import display_path
 from vla_evaluation.report import leaderboard, page
 from vla_evaluation.report.leaderboard import COLUMNS, Board, Cell, Table
 from vla_evaluation.report.stats import Rate
@@ -20,7 +20,7 @@ from vla_evaluation.runs.listing import GAP, Column, print_table
 from vla_evaluation.store.files import write_text
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import read_run
-from vla_evaluation.terminal import one_line, plain, say
+from vla_evaluation.terminal import plain, say, single_line
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 LONG = (
@@ -40,7 +40,7 @@ def read_board(root: Path, suites: Sequence[str]) -> Board:
             with read_run(directory) as store:
                 entries.append(leaderboard.read(directory.name, store))
         except (StoreError, OSError) as error:
-            unread[directory.name] = f"cannot be read: {one_line(error)}"
+            unread[directory.name] = f"cannot be read: {single_line(error)}"
     return leaderboard.board(entries, unread, suites)
 
 
@@ -54,7 +54,7 @@ def show(root: Path, suites: Sequence[str], files: Mapping[str, Path], console: 
     writers = {"csv": as_csv, "html": page.render_board}
     for suffix, path in files.items():
         write_text(path, writers[suffix](board))
-        say(f"{suffix.upper()}: {shown(path)}", console.file)
+        say(f"{suffix.upper()}: {display_path(path)}", console.file)
     return 0
 
 
@@ -62,7 +62,7 @@ def print_board(board: Board, console: Console) -> None:
     """Print every table under its settings, and the excluded runs."""
     for table in board.tables:
         for line in heading(table):
-            console.print(Text(one_line(line), style="dim"), soft_wrap=True)
+            console.print(Text(single_line(line), style="dim"), soft_wrap=True)
         print_suites(table, console)
         for suite in table.kinds():
             say(f"{suite}, by kind of task:", console.file)
@@ -79,7 +79,7 @@ def print_board(board: Board, console: Console) -> None:
     if board.left_out:
         say(f"left out: {plural(len(board.left_out), 'run')}", console.file)
     for name, reason in board.left_out:
-        say(f"  {name}: {one_line(reason)}", console.file)
+        say(f"  {name}: {single_line(reason)}", console.file)
 
 
 def heading(table: Table) -> list[str]:
@@ -99,7 +99,7 @@ def print_suites(table: Table, console: Console) -> None:
         {"policy": line.label, "mean": mean, **{suite: _figure(cell.rate) for suite, cell in line.cells.items()}}
         for line, mean in zip(table.lines, means, strict=True)
     ]
-    widths = (max(len(name), *(len(one_line(row.get(name, ""))) for row in rows)) for name in ("policy", *names))
+    widths = (max(len(name), *(len(single_line(row.get(name, ""))) for row in rows)) for name in ("policy", *names))
     if sum(widths) + GAP * len(names) <= console.width:
         print_table([Column("policy"), *(Column(name, right=True) for name in names)], rows, console)
     else:

@@ -14,7 +14,7 @@ from vla_evaluation.report.stats import Rate
 from vla_evaluation.runs.models import Model
 from vla_evaluation.store.records import total
 from vla_evaluation.store.runstore import RunStore, read_run
-from vla_evaluation.terminal import one_line
+from vla_evaluation.terminal import single_line
 
 GAP = 2
 
@@ -61,7 +61,7 @@ MODELS = (Column("trained model"), Column("lab"), Column("epochs", right=True), 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, str]], console: Console) -> None:
     """Print a table with as many columns as fit; a name that is wider than a line continues on the next."""
-    cells = [{column.name: one_line(row.get(column.name, "")) for column in columns} for row in rows]
+    cells = [{column.name: single_line(row.get(column.name, "")) for column in columns} for row in rows]
     widths = {c.name: max(len(c.name), *(len(row[c.name]) for row in cells)) for c in columns}
     visible = [*columns]
     while sum(widths[c.name] + GAP for c in visible) - GAP > console.width and max(c.rank for c in visible):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vla_contract import ContractError, PolicyClient, PolicyUnavailable
-from vla_evaluation.terminal import one_line
+from vla_evaluation.terminal import single_line
 
 PROBE_TIMEOUT_S = 5.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0  # before a replica that did not answer is probed again
@@ -112,7 +112,7 @@ class Replicas:
             ) as client:
                 self._require_same(replica, client)
         except ContractError as error:
-            replica.pause_s, replica.error = min(2 * replica.pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S, one_line(error)
+            replica.pause_s, replica.error = min(2 * replica.pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S, single_line(error)
             replica.next_at = time.monotonic() + replica.pause_s
             return False
         replica.pause_s = 0.0

@@ -34,7 +34,7 @@ from vla_evaluation.rollout import Record, run_episode
 from vla_evaluation.store.reading import BUSY_TIMEOUT_S
 from vla_evaluation.store.records import Lease, StoreError
 from vla_evaluation.store.remote import open_store, save_episode
-from vla_evaluation.terminal import one_line
+from vla_evaluation.terminal import single_line
 from vla_evaluation.workers.heartbeat import RENDERING, Phase, WorkerHeartbeat
 from vla_evaluation.workers.job import InvocationClock, Job, Stop
 from vla_evaluation.workers.replicas import AnotherPolicy, Replicas
@@ -147,7 +147,7 @@ class Worker:
             return
         except PolicyUnavailable as error:
             self.heartbeat.enter(Phase.SAVING, SAVE_S)
-            message = one_line(error)
+            message = single_line(error)
             self.store.fail(lease, message, self.clock.now(), self.job.retries, by_policy=is_answer(error))
             logging.warning("task %d episode %d: %s", lease.task, lease.episode, message)
             self.replicas.suspect(message)
@@ -189,7 +189,7 @@ class Worker:
             try:
                 self.replicas.client.reset(session)
             except ContractError as error:  # the episode itself is complete
-                logging.warning("session %s could not be ended: %s", session, one_line(error))
+                logging.warning("session %s could not be ended: %s", session, single_line(error))
         return record
 
     def load_episode(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
@@ -229,7 +229,7 @@ class Worker:
 
         def waiting(waited_s: float, reason: str) -> None:
             self.heartbeat.enter(Phase.WAITING, self.stall_timeout_s)
-            self.set_status(f"waiting for the policy ({one_line(reason)})")
+            self.set_status(f"waiting for the policy ({single_line(reason)})")
 
         try:
             with self.interruption():
@@ -285,7 +285,7 @@ def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
     else:
         return 0
     with suppress(OSError):  # the log may be on the disk that is full
-        os.write(sys.stderr.fileno(), f"{STOP}{one_line(message)}\n".encode())
+        os.write(sys.stderr.fileno(), f"{STOP}{single_line(message)}\n".encode())
     return FATAL
 
 

@@ -112,7 +112,7 @@ def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
     return Machine(torch_device, choose_dtype(torch_device, precision), rank, world)
 
 
-def leave() -> None:
+def destroy_process_group() -> None:
     """Destroy the process group of torchrun: threads that still run at exit would abort the process.
 
     Distributed models must be freed before: a reducer with the last reference to the group would wait for the group's

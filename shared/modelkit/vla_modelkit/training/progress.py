@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from vla_common import endings
-from vla_common.durations import show_seconds
+from vla_common import entrypoint
+from vla_common.durations import format_duration
 
 BAR_WIDTHS = 6, 24  # minimum and maximum; narrower terminals get no bar
 DRAW_EVERY_S = 0.1
@@ -31,7 +31,7 @@ class Progress:
         self.total, self.done, self.long = total, done, long
         self.first, self.started, self.rendered_at = done, time.monotonic(), 0.0
         self.figures: tuple[str, ...] = ()
-        self.console = console or endings.console(highlight=False)
+        self.console = console or entrypoint.console(highlight=False)
         self.enabled = enabled
         self.live = Live(console=self.console, auto_refresh=False) if enabled and self.console.is_terminal else None
 
@@ -68,14 +68,14 @@ class Progress:
         if not self.long or not self.enabled or now - self.started < SURE_AFTER_S:
             return
         if (left := self.left_s(now) or 0.0) > LONG_S:
-            print(f"this will take about {show_seconds(left)} more; {self.long}", flush=True)
+            print(f"this will take about {format_duration(left)} more; {self.long}", flush=True)
         self.long = ""
 
     def _draw(self) -> None:
         assert self.live
         left = self.left_s(time.monotonic())
         share = self.done / max(1, self.total)
-        numbers = [f"{100 * share:.0f} %", f"{show_seconds(left)} left", *self.figures]
+        numbers = [f"{100 * share:.0f} %", f"{format_duration(left)} left", *self.figures]
         self.live.update(Text(line(share, numbers, self.console.width), no_wrap=True), refresh=True)
 
 

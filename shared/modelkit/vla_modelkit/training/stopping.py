@@ -7,10 +7,10 @@ import threading
 
 
 class StopSignal:
-    """Inside `with StopSignal() as stop:` the first signal sets `stop.asked`, a second one interrupts at once."""
+    """Inside `with StopSignal() as stop:` the first signal sets `stop.requested`, a second one interrupts at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __enter__(self) -> StopSignal:
         self.before = {}
@@ -23,6 +23,6 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _note(self, number: int, _: object) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True

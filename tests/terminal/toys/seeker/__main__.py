@@ -4,7 +4,7 @@ import argparse
 
 import numpy as np
 
-from vla_common import endings
+from vla_common import entrypoint
 from vla_contract import ActionChunk, Policy, PolicyInfo, serve
 from vla_contract.protocol.parts import GRIPPER_OPENS, Part
 
@@ -46,4 +46,4 @@ def main():
 
 
 if __name__ == "__main__":
-    endings.run(main)
+    entrypoint.run(main)

@@ -3,8 +3,8 @@
 import sys
 
 from services.tabletop.benchmark import BENCHMARK
-from vla_common import endings
+from vla_common import entrypoint
 from vla_evaluation.cli import main
 
 if __name__ == "__main__":
-    endings.run(main, BENCHMARK, sys.argv[1:])
+    entrypoint.run(main, BENCHMARK, sys.argv[1:])

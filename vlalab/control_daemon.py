@@ -1,6 +1,6 @@
 """The control daemon of the page Lab: it queries, starts and stops services with the lab's own commands.
 
-`python -m vlalab.steward DIRECTORY RUNTIME` serves DIRECTORY/socket to callers that know DIRECTORY/secret:
+`python -m vlalab.control_daemon DIRECTORY RUNTIME` serves DIRECTORY/socket to callers that know DIRECTORY/secret:
 
 | route | result |
 |---|---|
@@ -34,9 +34,9 @@ from vlalab.commands import lifecycle, support
 from vlalab.description import manifests
 from vlalab.engine import docker, volumes
 from vlalab.host import paths, secrets, state
-from vlalab.host.console import say, unknown
+from vlalab.host.console import log_info, unknown
 from vlalab.runtimes import local
-from vlalab.runtimes.steward import PAGE
+from vlalab.runtimes.control import PAGE
 
 VERBS = {"start": "up", "stop": "down"}
 MAX_ACTIONS = 4  # concurrent; each is a process of the host tool
@@ -116,7 +116,7 @@ class ControlDaemon:
                 raise RequestError(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
             action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}
             self._actions[name] = action
-        say(f"request from the page: {verb} {name}")
+        log_info(f"request from the page: {verb} {name}")
         snapshot = dict(action)
         threading.Thread(target=self._act, args=[action], daemon=True).start()
         return snapshot
@@ -139,7 +139,7 @@ class ControlDaemon:
         self._status_until = 0.0
         self._read_status()  # before the action ends, so a caller sees the service's new state
         action["ended"] = time.time()
-        say(f"{verb} {service} ended with code {action['code']}:\n{safe(action['output'], current_secrets())}")
+        log_info(f"{verb} {service} ended with code {action['code']}:\n{safe(action['output'], current_secrets())}")
 
 
 # --- read-only commands, and secrets --------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def safe(value: Any, secret_values: Iterable[str]) -> Any:
         return {name: secrets.HIDDEN if name in hidden else safe(entry, secret_values) for name, entry in value.items()}
     if isinstance(value, list):
         return [safe(entry, secret_values) for entry in value]
-    return end_of(secrets.removed(value, secret_values)) if isinstance(value, str) else value
+    return end_of(secrets.redact(value, secret_values)) if isinstance(value, str) else value
 
 
 def end_of(text: str) -> str:
@@ -254,7 +254,7 @@ def main(directory: Path, runtime: str) -> None:
         if os.geteuid() == 0:
             for name in ("secret", "socket"):
                 os.chown(name, *volumes.owner(), follow_symlinks=False)
-        say(f"the page's control daemon listens at {directory}/socket")
+        log_info(f"the page's control daemon listens at {directory}/socket")
         try:
             server.serve_forever()
         finally:

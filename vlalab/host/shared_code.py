@@ -13,7 +13,7 @@ from vlalab.host.paths import ROOT, SHARED
 
 sys.path.extend(path for path in map(str, (ROOT, *(ROOT / directory for directory in SHARED))) if path not in sys.path)
 
-from vla_common import endings as endings
+from vla_common import entrypoint as entrypoint
 from vla_common.options import Interval as Interval
 from vla_common.options import Option as Option
 from vla_common.options import option as option

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from vlalab.host import borrowed, memory, state
-from vlalab.host.console import say
+from vlalab.host import memory, shared_code, state
+from vlalab.host.console import log_info
 from vlalab.host.processes import Identity, command, stat_fields
 from vlalab.runtimes import logs
 
@@ -22,7 +22,7 @@ NAME = "local"
 VERSION = 3  # of state files
 SUPERVISOR = "vlalab.runtimes.supervisor"
 SETTINGS = "VLALAB_SETTINGS"  # variable of a supervisor: its service's settings, as JSON
-HEALTHCHECK = borrowed.module("vla_common.healthcheck")
+HEALTHCHECK = shared_code.module("vla_common.healthcheck")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Instance:
     @property
     def log_path(self) -> Path:
         """Its log."""
-        return logs.place(self.name, self.attached)
+        return logs.log_path(self.name, self.attached)
 
     def owns(self, pid: int) -> bool:
         """Return whether a process belongs to it."""
@@ -123,7 +123,7 @@ def read(path: Path) -> Instance | None:
         processes = {"supervisor": Identity(**fields["supervisor"]), "child": child and Identity(**child)}
         return Instance(**{**fields, **processes})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        say(f"ignoring {path}, which is not a valid state file of this version ({error}); remove it")
+        log_info(f"ignoring {path}, which is not a valid state file of this version ({error}); remove it")
         return None
 
 

@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeAlias
 
 from vlalab.engine import docker, images
-from vlalab.host.console import LabError, require_known
-from vlalab.runtimes import containers, local, logs, supervised
+from vlalab.host.console import LabError, check_choices
+from vlalab.runtimes import containers, local, logs, state_files
 
 NAMES = ("auto", "local", "docker")
 READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
 POLL_S = (0.2, 1.0)  # first and longest interval; each poll of an engine starts processes
 Variables = Mapping[str, str]
-Instance: TypeAlias = supervised.Instance | containers.Container
+Instance: TypeAlias = state_files.Instance | containers.Container
 
 
 class Runtime(Protocol):
@@ -68,7 +68,7 @@ class Runtime(Protocol):
 _MODULES: dict[str, Runtime] = {"local": local, "docker": containers}
 
 
-def of(instance: Instance) -> Runtime:
+def runtime_of(instance: Instance) -> Runtime:
     """Return the runtime that an instance runs in."""
     return _MODULES[instance.runtime]
 
@@ -79,12 +79,12 @@ def choose(name: str, environments: Sequence[str], prefer: str | None = None) ->
     auto is `prefer` if a dependency already runs there; else docker if an engine answers and the images of these
     environments are built; else local. Raises LabError for an unknown name, or if docker cannot be used.
     """
-    require_known("runtime", [name], NAMES)
+    check_choices("runtime", [name], NAMES)
     if name == "local" or (name == "auto" and prefer == "local"):
         return local, "runtime local"
     no_engine = reason = docker.available()
     if not no_engine:
-        built = images.found(environments)
+        built = images.existing(environments)
         missing = [environment for environment in environments if environment not in built]
         reason = images.unusable(missing[0], None) if missing else None
     if not reason:
@@ -118,18 +118,18 @@ def wait_ready(
     instance = previous = runtime.instance(name)
     while True:
         if instance is None or instance.restarts:
-            raise LabError(failed(name, "ended before it was ready", previous))
+            raise LabError(start_failure(name, "ended before it was ready", previous))
         if instance.is_healthy():
             return instance
         waited_s = time.monotonic() - started
         if waited_s > timeout_s:
-            raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", instance))
+            raise LabError(start_failure(name, f"was not ready within {timeout_s:.0f} s", instance))
         on_wait()
         time.sleep(min(max(POLL_S[0], waited_s / 20), POLL_S[1]))
         previous, instance = instance, runtime.instance(name)
 
 
-def failed(name: str, problem: str, instance: Instance | None) -> str:
+def start_failure(name: str, problem: str, instance: Instance | None) -> str:
     """Return the message for a service that did not become ready: the cause, then the end of the log of this start."""
     text = instance.last_words() if instance else ""
     cause = logs.cause(text)

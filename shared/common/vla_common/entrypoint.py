@@ -33,7 +33,7 @@ COMMAND = re.compile(r"`[^`]+`|\./lab (?:(?![;:,.)] | \().)+")  # up to what end
 DRAWING = ("rich", "tqdm", "tyro")  # libraries whose own colours and progress lines reach the terminal
 
 
-class Ending(NamedTuple):
+class ExitStatus(NamedTuple):
     """The message for the user (none if empty) and the exit code."""
 
     text: str
@@ -56,7 +56,7 @@ def run(
         try:
             stream.flush()
         except OSError as error:  # a full disk or a closed pipe may show only now
-            code = tell(ending(error) or Ending(in_words(error), 1), prefix)
+            code = report_error(exit_status(error) or ExitStatus(describe_os_error(error), 1), prefix)
             _silence(stream)
     sys.exit(code)
 
@@ -69,12 +69,12 @@ def _outcome(
     except SystemExit as exit_request:  # rich makes one of a pipe that nobody reads, and has silenced it
         return CLOSED_PIPE if isinstance(exit_request.__context__, BrokenPipeError) else exit_request.code
     except BaseException as error:
-        if (status := ending(error, expected)) is None:
+        if (status := exit_status(error, expected)) is None:
             raise
-        return tell(status, prefix)
+        return report_error(status, prefix)
 
 
-def tell(status: Ending, prefix: str) -> int:
+def report_error(status: ExitStatus, prefix: str) -> int:
     """Print an exit status's message, if it has one and stderr has a reader; return its code."""
     for stream in (sys.stdout, sys.stderr):
         if _has_no_reader(stream):
@@ -84,22 +84,22 @@ def tell(status: Ending, prefix: str) -> int:
     return status.code
 
 
-def ending(error: BaseException, expected: tuple[type[Exception], ...] = ()) -> Ending | None:
+def exit_status(error: BaseException, expected: tuple[type[Exception], ...] = ()) -> ExitStatus | None:
     """Return the message and exit code of an error, None for a bug in the program."""
     if _is_interrupt(error):
-        return Ending("stopped; run the same command again to restart or resume", INTERRUPTED)
+        return ExitStatus("stopped; run the same command again to restart or resume", INTERRUPTED)
     if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (sys.stdout, sys.stderr))):
-        return Ending("", CLOSED_PIPE)
+        return ExitStatus("", CLOSED_PIPE)
     if isinstance(error, UnicodeError):
-        return Ending(_describe_unicode_error(error), 1)
+        return ExitStatus(_describe_unicode_error(error), 1)
     if isinstance(error, OSError):
-        return Ending(in_words(error), 1)
+        return ExitStatus(describe_os_error(error), 1)
     if isinstance(error, expected) and str(error):
-        return Ending(str(error), 1)
+        return ExitStatus(str(error), 1)
     if fault := next(_faults_behind(error), None):
-        return Ending(in_words(fault), 1)
+        return ExitStatus(describe_os_error(fault), 1)
     if isinstance(error, MemoryError):
-        return Ending(str(error) or "out of memory; stop other programs on this machine", 1)
+        return ExitStatus(str(error) or "out of memory; stop other programs on this machine", 1)
     return None
 
 
@@ -129,7 +129,7 @@ def _faults_behind(error: BaseException | None) -> Iterator[OSError]:
 # --- messages -----------------------------------------------------------------------------------------------
 
 
-def in_words(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """Return a system error's message with the next step; an error with its own text keeps it."""
     if error.errno is None or error.strerror != os.strerror(error.errno):
         return str(error.strerror or error)
@@ -222,7 +222,7 @@ def plain(text: object) -> str:
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
-def one_line(text: object) -> str:
+def single_line(text: object) -> str:
     """Return a text as part of one line: white space collapsed, control characters escaped."""
     return " ".join(plain(text).split())
 

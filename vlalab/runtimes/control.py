@@ -1,7 +1,7 @@
 """Start and stop the page's control daemon: a process on this machine that starts and stops services for the page.
 
 It runs while the page runs, in either runtime, under a supervisor like that of a local service. The daemon itself is
-vlalab.steward. The page reaches it through a socket in a directory that compose.yaml mounts only into the page.
+vlalab.control_daemon. The page reaches it through a socket in a directory that compose.yaml mounts only into the page.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from vlalab.description import compose
 from vlalab.description.compose import PAGE as PAGE  # the service that uses the daemon
-from vlalab.environments.venvs import exclusive
+from vlalab.environments.venvs import file_lock
 from vlalab.host import state
-from vlalab.runtimes import local, supervised
-from vlalab.runtimes.supervised import Instance
+from vlalab.runtimes import local, state_files
+from vlalab.runtimes.state_files import Instance
 
 NAME = "steward"
 OFF = "VLALAB_STEWARD"  # "off": the page cannot start or stop services
@@ -37,23 +37,23 @@ def variables(service: str) -> dict[str, str]:
     return {DIRECTORY: str(directory())} if service == PAGE else {}
 
 
-def attend(page: Instance) -> None:
+def start(page: Instance) -> None:
     """Start the daemon for this page, with the page's token; stop it if it is disabled."""
     if os.environ.get(ACTING):
         return
     if not is_enabled():
-        dismiss()
+        stop()
         return
     settings = page.started_with()
     variables = {**os.environ, **{name: settings[name] for name in TAKEN if name in settings}}
     compared = {name: variables.get(name, "") for name in (*TAKEN, "VLALAB_VOLUME", "VLALAB_PROJECT")}
     compared["runtime"] = page.runtime
-    with exclusive(state.directory() / f".{NAME}.lock", "another call is starting the page's control daemon"):
-        if daemon := there():
+    with file_lock(state.directory() / f".{NAME}.lock", "another call is starting the page's control daemon"):
+        if daemon := running_daemon():
             if daemon.started_with() == compared:
                 return
             daemon.stop()
-        command = [sys.executable, "-m", "vlalab.steward", str(directory()), page.runtime]
+        command = [sys.executable, "-m", "vlalab.control_daemon", str(directory()), page.runtime]
         environment = {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"}
         path = _state_path()
         local.launch(NAME, command, environment, state_path=path, settings=compared, gpu="none", stop_grace_s=2.0)
@@ -64,14 +64,14 @@ def is_enabled() -> bool:
     return compose.environment_variables().get(OFF, "").lower() != "off"
 
 
-def there() -> Instance | None:
+def running_daemon() -> Instance | None:
     """Return the running daemon, or None."""
-    return supervised.load(_state_path(make=False))
+    return state_files.load(_state_path(make=False))
 
 
-def dismiss() -> None:
+def stop() -> None:
     """Stop the daemon if it runs. The daemon's own commands do not stop it."""
-    if not os.environ.get(ACTING) and (daemon := there()):
+    if not os.environ.get(ACTING) and (daemon := running_daemon()):
         daemon.stop()
 
 

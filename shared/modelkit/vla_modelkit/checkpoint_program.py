@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeVar
 
 import tyro
 
-from vla_common import endings
-from vla_common.volume import Volume, put_whole, shown
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path, replace_directory
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 from vla_modelkit.checkpoint_options import CheckpointOptions
@@ -70,14 +70,14 @@ def is_random(directory: Path) -> bool:
 def make_random(directory: Path, settings: GetCheckpoint, write: Callable[[Path], object], **more: Any) -> None:
     """Let `write` create a random checkpoint and write its manifest; a complete one is kept, unless forced."""
     if is_random(directory) and not settings.force and not changed_files(directory, read_record(directory)):
-        print(f"{shown(directory)} exists already")
+        print(f"{display_path(directory)} exists already")
         return
 
     def fill(draft: Path) -> None:
         write(draft)
         record_random(draft, settings.size, settings.seed, **more)
 
-    put_whole(directory, fill)
+    replace_directory(directory, fill)
 
 
 def record_random(directory: Path, size: str, seed: int, **more: Any) -> None:
@@ -89,7 +89,7 @@ def record_random(directory: Path, size: str, seed: int, **more: Any) -> None:
 
 def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
     """Download or create the checkpoint and print the command that serves it."""
-    endings.run(_main, kind, get)
+    entrypoint.run(_main, kind, get)
 
 
 def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
@@ -99,7 +99,7 @@ def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None
         print(f"licence: {kind.LICENCE}\npage: huggingface.co/{settings.pinned()[0]}", flush=True)
     get(settings, directory)
     _give_to_owner(directory)
-    print(f"checkpoint: {shown(directory)}\nserve it: ./lab up {kind.MODEL} --checkpoint {directory.name}")
+    print(f"checkpoint: {display_path(directory)}\nserve it: ./lab up {kind.MODEL} --checkpoint {directory.name}")
 
 
 def _give_to_owner(directory: Path) -> None:
