@@ -25,8 +25,8 @@ import torch
 
 from bench.common import figure, flags, median_ms
 from lessons import transformer as lesson
-from lessons.exercises.book import exercise
-from lessons.exercises.running import LIMIT_S, check
+from lessons.exercises.registry import exercise
+from lessons.exercises.runner import LIMIT_S, check
 from lessons.exercises.source import BLANK, blank, definition, file_for
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.train import Trainer, get_ds, run_validation
@@ -61,10 +61,10 @@ def learning(steps: int) -> list[bool]:
     draw = random.Random(0)
     model = lesson.Transformer(src_vocab=29, tgt_vocab=29, seq=14)
     start = time.perf_counter()
-    lesson.train_model(model, (lesson.turned_letters(draw, BATCH) for _ in range(steps)), d_model=128)
+    lesson.train_model(model, (lesson.reversed_letters(draw, BATCH) for _ in range(steps)), d_model=128)
     minutes = (time.perf_counter() - start) / 60
     model.eval()
-    pairs = zip(*lesson.turned_letters(draw, SENTENCES), strict=True)
+    pairs = zip(*lesson.reversed_letters(draw, SENTENCES), strict=True)
     right = sum(lesson.greedy_decode(model, source, 14) == target for source, target in pairs)
     return [
         figure("course.lesson_exact", 100 * right / SENTENCES, "%", ">=95"),

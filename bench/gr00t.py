@@ -34,7 +34,7 @@ from bench.parts.gr00t_loading import loading
 from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.config import load_config
 from services.gr00t.checkpoint.directory import CheckpointDirectory, find
-from services.gr00t.export import measuring
+from services.gr00t.export import comparison
 from services.gr00t.export.__main__ import cut, show
 from services.gr00t.service.layout import Layout, layout
 from services.gr00t.service.loading import load_own_policy
@@ -111,7 +111,7 @@ def batched(policy: Policy, sizes: Layout, rounds: int) -> None:
 def modules(checkpoint: CheckpointDirectory, directory: Path, rounds: int) -> None:
     """Times each exported module, torch and onnxruntime, and checks that they agree."""
     exported, _ = cut(checkpoint, load_config(checkpoint.directory), torch.float32)
-    rows = [measuring.measure(module, measuring.export(module, directory), rounds) for module in exported]
+    rows = [comparison.measure(module, comparison.export(module, directory), rounds) for module in exported]
     show(rows)
     figure(
         f"gr00t_onnx_apart_{checkpoint.directory.name}", max(row.apart for row in rows), "share", "<=1e-4", quick=True

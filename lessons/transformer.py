@@ -232,7 +232,7 @@ def greedy_decode(model: Transformer, source: list[int], longest: int) -> list[i
     return ids[1:-1] if ids[-1] == EOS else ids[1:]
 
 
-def turned_letters(draw: random.Random, count: int) -> tuple[list[list[int]], list[list[int]]]:
+def reversed_letters(draw: random.Random, count: int) -> tuple[list[list[int]], list[list[int]]]:
     """Return sentences of 4 to 12 letters, numbered from 3 on, and the same sentences backwards."""
     sources = [draw.choices(range(3, 29), k=draw.randint(4, 12)) for _ in range(count)]
     return sources, [ids[::-1] for ids in sources]
@@ -241,7 +241,7 @@ def turned_letters(draw: random.Random, count: int) -> tuple[list[list[int]], li
 if __name__ == "__main__":
     draw = random.Random(0)
     model = Transformer(src_vocab=29, tgt_vocab=29, seq=14)
-    train_model(model, (turned_letters(draw, 64) for _ in range(2000)), d_model=128)
+    train_model(model, (reversed_letters(draw, 64) for _ in range(2000)), d_model=128)
     model.eval()
-    right = [greedy_decode(model, s, 14) == t for s, t in zip(*turned_letters(draw, 200), strict=True)]
+    right = [greedy_decode(model, s, 14) == t for s, t in zip(*reversed_letters(draw, 200), strict=True)]
     print(f"{sum(right) / 2:.1f} % of 200 new sentences are reversed without an error")

@@ -43,6 +43,8 @@ FOREIGN_FLAGS = {
     "task_suite_name": "give the suite as an argument: ./lab eval SUITE",
     "use_wandb": "use ./lab report and ./lab tensorboard; results are not uploaded",
 }
+# Flags that were renamed and stay accepted: old → new.
+OLD_FLAGS = {"--stay": "--foreground"}
 # Works in zsh too, through bashcompinit.
 COMPLETION_SCRIPT = """[ -z "$ZSH_VERSION" ] || { autoload -U +X bashcompinit && bashcompinit; }
 _complete_lab() {
@@ -195,7 +197,7 @@ def run(argv: Sequence[str]) -> None:
         print(Parser(TASKS[name]).full_help())
     else:
         check_choices("task", [name], sorted(TASKS))
-        TASKS[name].run(Parser(TASKS[name]).typed(rest))
+        TASKS[name].run(Parser(TASKS[name]).typed([OLD_FLAGS.get(argument, argument) for argument in rest]))
 
 
 def main() -> None:

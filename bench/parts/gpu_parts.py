@@ -333,13 +333,13 @@ def random_demonstrations(config: Any) -> Any:
     """Return 2,000 steps of noise, of the shapes that a LIBERO data set gives mini-VLA."""
     import torch
 
-    from services.minivla.data import Demonstrations, Learned, Scaling, encode
+    from services.minivla.data import DatasetStats, Demonstrations, Scaling, encode
     from services.minivla.robots import LIBERO
     from services.ws_mdl.transformer.tokenization import train_tokenizer
 
     sentence, steps, generator = "pick up the alphabet soup and place it in the basket", 2000, torch.Generator()
     tokenizer = train_tokenizer([sentence], "word", 1, 8000)
-    learned = Learned(
+    learned = DatasetStats(
         "random", "none", 1, "", tuple(LIBERO.cameras), action=Scaling((0.0,) * 7, (1.0,) * 7),
         state=Scaling((0.0,) * 8, (1.0,) * 8), tokenizer=tokenizer.to_str(),
     )  # fmt: skip

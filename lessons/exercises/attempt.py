@@ -21,8 +21,8 @@ import sys
 import threading
 import traceback
 
-from lessons.exercises.book import exercise
 from lessons.exercises.grader import Verdict, failure, judge
+from lessons.exercises.registry import exercise
 from lessons.exercises.types import Exercise
 
 MEMORY = 8 << 30  # bytes: far more than any exercise needs

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lessons.exercises import NAMES
-from lessons.exercises.book import exercise
 from lessons.exercises.grader import Verdict
-from lessons.exercises.running import check
+from lessons.exercises.registry import exercise
+from lessons.exercises.runner import check
 from lessons.exercises.source import file_for
 from lessons.exercises.types import Bilingual
 

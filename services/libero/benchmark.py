@@ -64,7 +64,7 @@ class Libero:
         source = assets.resolve(requested, volume)
         return Assets(source.kind, source.path, source.digest, **ASSET_NOTES.get(source.kind, {}))
 
-    def lacking(self, tasks: Sequence[Task], assets: Assets) -> str:
+    def missing_assets(self, tasks: Sequence[Task], assets: Assets) -> str:
         """Return a message if some tasks cannot be built from these assets, else "".
 
         They may need objects of LIBERO-PRO that are missing or differ from the published ones, or files of LIBERO-plus.

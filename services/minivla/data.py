@@ -53,7 +53,7 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Learned:
+class DatasetStats:
     """What a policy needs to know about its training data; stored in the weights file."""
 
     data: str  # the data set's name
@@ -74,7 +74,7 @@ class Learned:
         return asdict(self)
 
     @classmethod
-    def of(cls, stored: dict[str, Any]) -> Learned:
+    def of(cls, stored: dict[str, Any]) -> DatasetStats:
         """Invert `stored`."""
         scalings = {name: Scaling(**{k: tuple(v) for k, v in stored[name].items()}) for name in ("action", "state")}
         kinds = ("action_parts", "state_parts")
@@ -86,7 +86,7 @@ class Learned:
 class Demonstrations:
     """The steps of all episodes, concatenated: N steps, C cameras, E instructions of at most L tokens."""
 
-    learned: Learned
+    learned: DatasetStats
     images: Tensor  # uint8 [N, C, 3, side, side]
     state: Tensor  # float32 [N, S], normalized; S = 8 for LIBERO
     action: Tensor  # float32 [N, A], normalized; A = 7 for LIBERO
@@ -132,7 +132,7 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
     state, action = (np.concatenate(part).astype(np.float32) for part in zip(*columns, strict=True))
     images = images_of(dataset, episodes, keys, config.side, on_episode)
     tokenizer = train_tokenizer((text.lower() for text in texts), "word", 1, 8000)
-    learned = Learned(
+    learned = DatasetStats(
         data=dataset.name,
         digest=digest(state, action, texts),
         demonstrations=len(episodes),

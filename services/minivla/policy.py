@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from services.minivla import data, train
 from services.minivla.config import SIZES, Config
-from services.minivla.data import Learned, as_input
+from services.minivla.data import DatasetStats, as_input
 from services.minivla.heads import HEADS, TIMESTEPS
 from services.minivla.model import Memory, MiniVLA
 from services.ws_mdl.frames import small
@@ -32,7 +32,7 @@ class MiniVLAPolicy(Policy):
 
     nn_model: MiniVLA
     config: Config
-    learned: Learned
+    learned: DatasetStats
     checkpoint: Checkpoint
     steps: int = 10  # of denoising
     max_batch: int = 16

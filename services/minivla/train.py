@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
 from services.minivla.config import SIZES, Config
-from services.minivla.data import Demonstrations, Learned, augmented, load
+from services.minivla.data import DatasetStats, Demonstrations, augmented, load
 from services.minivla.heads import HEADS, Diffusion, Flow, Regression
 from services.minivla.model import MiniVLA, Shape
 from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, new_run, train_to_end, update_ema
@@ -64,7 +64,7 @@ class Training(EpochRun):
         return 1 if self.config.head == "regression" else self.config.draws
 
 
-def shape_of(config: Config, learned: Learned, vocabulary: int) -> Shape:
+def shape_of(config: Config, learned: DatasetStats, vocabulary: int) -> Shape:
     """Return the dimensions of a run's network."""
     return Shape(
         cameras=len(learned.cameras) if config.pictures else 0,
@@ -154,11 +154,11 @@ def restore(run: Training, state: State, path: object) -> None:
     load_run_state(run, state)
 
 
-def model_from(state: State) -> tuple[MiniVLA, Config, Learned]:
+def model_from(state: State) -> tuple[MiniVLA, Config, DatasetStats]:
     """Return the averaged network of a weights file in eval mode, its settings and its data statistics."""
     nn_model = MiniVLA(Shape(**state["shape"]))
     nn_model.load_state_dict(state["averaged_state_dict"])
-    return nn_model.eval(), Config.of(state["config"]), Learned.of(state["learned"])
+    return nn_model.eval(), Config.of(state["config"]), DatasetStats.of(state["learned"])
 
 
 # --- the whole run ------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def train_model(config: Config, volume: Volume) -> bool:
     machine = choose_machine(config.device, config.precision)
     data, files = load_with_progress(config, machine), WeightFiles(config.run_directory(volume), PREFIX)
     log = print if machine.is_main else lambda *_, **__: None
-    checkpoint, max_epochs = files.load_chosen(config.preload), config.epochs
+    checkpoint, max_epochs = files.load_for_resume(config.preload), config.epochs
     if config.minutes:
         config = replace(
             config, epochs=checkpoint[1]["config"]["epochs"] if checkpoint else epochs_that_fit(config, machine, data)
@@ -205,7 +205,7 @@ class TimeBudget:
         An early change hardly affects the learning rate, which decays late.
         """
         passed_ms = round(1000 * (time.monotonic() - self.started))
-        [ms] = run.machine.sums(passed_ms)  # all processes must agree
+        [ms] = run.machine.all_reduce(passed_ms)  # all processes must agree
         passed_s = max(1, ms) / 1000 / run.machine.world
         if passed_s > FIX_EPOCHS_AFTER * self.all_s and run.epoch > 1:
             return run.config.epochs
@@ -221,7 +221,7 @@ def epochs_that_fit(config: Config, machine: Machine, data: Demonstrations) -> i
             started = time.monotonic()
         train_step(trial, torch.randint(len(data), (config.batch_size,), generator=generator)).item()
     batch_s = (time.monotonic() - started) / PACE_BATCHES
-    [ms] = machine.sums(round(1000 * batch_s))  # all processes must agree
+    [ms] = machine.all_reduce(round(1000 * batch_s))  # all processes must agree
     fit = int(60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch)
     return max(1, min(config.epochs, fit))
 

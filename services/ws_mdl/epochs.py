@@ -185,7 +185,7 @@ def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_tr
     settings or data.
     """
     files = WeightFiles(config.run_directory(volume), prefix)
-    checkpoint = files.load_chosen(config.preload)
+    checkpoint = files.load_for_resume(config.preload)
     if checkpoint:
         config.check_same_settings(checkpoint[1]["config"], checkpoint[0])
     run = get_training()
@@ -232,7 +232,7 @@ def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], No
 
 def stop_requested(run: EpochRun, stop: StopSignal) -> bool:
     """Return whether a stop is requested on any process, so that all stop after the same batch."""
-    return any(run.machine.sums(int(stop.requested)))
+    return any(run.machine.all_reduce(int(stop.requested)))
 
 
 @contextmanager

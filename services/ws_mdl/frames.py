@@ -56,7 +56,7 @@ def digest(dataset: Any, episodes: Sequence[Any], keys: Sequence[str], side: int
     sha256 = hashlib.sha256(
         FORMAT_VERSION + repr((side, tuple(keys), [(episode.index, episode.length) for episode in episodes])).encode()
     )
-    for path in dict.fromkeys(dataset.pictures_path(episode.index, key) for episode in episodes for key in keys):
+    for path in dict.fromkeys(dataset.images_path(episode.index, key) for episode in episodes for key in keys):
         try:
             with open_regular(path) as file:
                 while part := file.read(2**24):

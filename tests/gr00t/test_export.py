@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 
-from services.gr00t.export import measuring, tensorrt
+from services.gr00t.export import comparison, tensorrt
 from services.gr00t.export.__main__ import main
 from tests.gr00t.harness import observe
 
@@ -124,8 +124,8 @@ def test_in_fp16_a_module_is_near_its_torch(tiny_checkpoints, tmp_path):
     exported, _ = cut(found, load_config(found.directory), torch.float16)
     dit = next(one for one in exported if "DiT" in one.file)
     assert dit.file == "action_head/DiT_fp16"
-    row = measuring.measure(dit, measuring.export(dit, tmp_path), rounds=1)
-    assert row.apart <= measuring.LIMITS[torch.float16] and row.cosine > 0.999
+    row = comparison.measure(dit, comparison.export(dit, tmp_path), rounds=1)
+    assert row.apart <= comparison.LIMITS[torch.float16] and row.cosine > 0.999
 
 
 def test_a_module_that_differs_is_refused(tiny_checkpoints, tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ class Logged:
     def service(self) -> str:
         return self.name
 
-    def last_words(self, lines: int = 15) -> str:
+    def log_tail(self, lines: int = 15) -> str:
         return "\n".join(self.log.splitlines()[-lines:])
 
 

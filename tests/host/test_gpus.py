@@ -80,7 +80,7 @@ def test_nvidia_smi_and_the_doctor_say_the_same_of_a_driver(error, words):
     machine = Recorded(files={"/proc/driver/nvidia/version": "", "/proc/modules": "", **CARD}, nvml={"error": error})
     (found,) = runner.run(runner.checks_by_id(["nvidia-driver"]), Context(machine))
     assert found.finding.verdict == FAIL and found.finding.fix
-    assert gpus.why_silent(words) == found.finding.text
+    assert gpus.explain_driver_failure(words) == found.finding.text
 
 
 def test_programs_that_need_no_gpu_run_with_a_broken_driver(smi, monkeypatch):

@@ -78,7 +78,7 @@ def test_starts_gets_ready_and_stops(lab, tmp_path):
     assert found.url == f"http://127.0.0.1:{lab.port}"
     assert found.is_healthy()
     assert [i.name for i in local.instances()] == ["small"]
-    assert f"folder {tmp_path}/data/sub" in found.last_words()  # the mount, translated
+    assert f"folder {tmp_path}/data/sub" in found.log_tail()  # the mount, translated
     found.stop()
     assert local.instances() == []
     assert not found.child.is_alive()
@@ -93,7 +93,7 @@ def test_a_killed_service_comes_back_at_the_same_address(lab):
     assert after.url == before.url
     assert after.child != before.child
     assert after.last_exit == -9
-    assert "ended with code -9" in after.last_words()
+    assert "ended with code -9" in after.log_tail()
 
 
 def test_a_service_that_must_not_restart_leaves_no_trace(lab):
@@ -108,7 +108,7 @@ def test_one_that_ignores_sigterm_is_killed_after_its_grace_period(lab):
     found = interface.wait_ready(local, "small", 60)
     found.stop()
     assert not found.child.is_alive()
-    assert "not gone after 1 s; killing it" in found.last_words()
+    assert "not gone after 1 s; killing it" in found.log_tail()
 
 
 def test_a_recycled_pid_is_never_ours(lab):
@@ -160,7 +160,7 @@ def test_a_service_that_crashes_at_the_start_is_told_with_its_last_words(lab):
 def test_a_failed_start_is_told_with_its_cause_first_and_without_earlier_starts(lab):
     lab()
     first = interface.wait_ready(local, "small", 60)
-    before = first.last_words()
+    before = first.log_tail()
     assert f"as process {first.child.pid}" in before
     first.stop()
     time.sleep(1.1)  # lines of the log bear seconds

@@ -61,7 +61,7 @@ def test_it_names_what_was_given(task, given, expected):
 
 def test_what_a_browser_shows_is_opened(monkeypatch, volume):
     def instance(url, log=""):
-        return SimpleNamespace(service="ws_mdl", url=url, is_healthy=lambda: True, last_words=lambda lines: log)
+        return SimpleNamespace(service="ws_mdl", url=url, is_healthy=lambda: True, log_tail=lambda lines: log)
 
     up = {"ws_mdl": instance("http://127.0.0.1:8888", "at http://127.0.0.1:8888/lab?token=abc\n")}
     monkeypatch.setattr(interface, "find", up.get)

@@ -274,7 +274,7 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path, changes):
         pass
     assert config_hash(IDENTITY) != config_hash(IDENTITY | changes)
     (*_, line) = differences(IDENTITY, IDENTITY | changes)
-    with pytest.raises(directories.RunRefused, match=re.escape(line)), open_run(IDENTITY | changes):
+    with pytest.raises(directories.RunUnusable, match=re.escape(line)), open_run(IDENTITY | changes):
         pass
 
 

@@ -135,7 +135,7 @@ def test_allow_drift_does_not_allow_another_plan(tmp_path, changes):
         pass
     with open_run(identity | {"seed": 1}) as run:
         assert len(run.store.plan()) == 4
-    with pytest.raises(rundir.RunRefused, match=next(iter(changes))) as refused, open_run(identity | changes):
+    with pytest.raises(rundir.RunUnusable, match=next(iter(changes))) as refused, open_run(identity | changes):
         pass
     assert "--allow-drift" not in str(refused.value)
 
@@ -501,7 +501,7 @@ def test_damaged_store_is_not_changed(light, tmp_path):
 
 def test_one_evaluator_per_run(sharded):
     directory = sharded / "by-3"
-    refused = pytest.raises(rundir.RunRefused, match="is already running 'by-3'")
+    refused = pytest.raises(rundir.RunUnusable, match="is already running 'by-3'")
     with rundir.lock(directory), refused, rundir.lock(directory):
         pass
 

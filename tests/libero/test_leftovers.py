@@ -49,7 +49,7 @@ def test_resume_removes_files_of_a_killed_process(tmp_path):
 def test_files_of_a_locked_run_are_not_removed(tmp_path):
     with open_run(tmp_path) as run:
         (run.directory / "episodes" / ".00-00.npz.0123").write_text("being written")
-        with pytest.raises(rundir.RunRefused), open_run(tmp_path):
+        with pytest.raises(rundir.RunUnusable), open_run(tmp_path):
             pass
         assert (run.directory / "episodes" / ".00-00.npz.0123").exists()
 

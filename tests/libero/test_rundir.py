@@ -99,7 +99,7 @@ def test_locked_run_is_rejected_before_any_change(tmp_path):
     (tmp_path / "run").mkdir()
     with (
         rundir.lock(tmp_path / "run"),
-        pytest.raises(rundir.RunRefused, match=r"process \d+ \(started 20.*\) is already running 'run'; wait"),
+        pytest.raises(rundir.RunUnusable, match=r"process \d+ \(started 20.*\) is already running 'run'; wait"),
         rundir.open_run(tmp_path, IDENTITY, PLAN, run_id="run", resume=None, label="x"),
     ):
         pass

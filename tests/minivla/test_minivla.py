@@ -10,7 +10,7 @@ import torch
 
 from services.minivla import data, heads, train
 from services.minivla.config import Config
-from services.minivla.data import Learned, Scaling, as_input, augmented, load, select_episodes
+from services.minivla.data import DatasetStats, Scaling, as_input, augmented, load, select_episodes
 from services.minivla.model import MiniVLA
 from services.minivla.policy import IMAGE_SIZE, MiniVLAPolicy, load_policy, newest
 from services.ws_mdl import epochs
@@ -162,7 +162,7 @@ def test_what_is_marked_as_bad_is_left_out_and_said(tmp_path):
     loaded = load(config(directory, episodes=3))
     assert len(loaded) == 3 * STEPS and loaded.learned.demonstrations == 3
     assert (loaded.learned.left_out, loaded.learned.marks) == (1, bad.digest)
-    assert loaded.learned == Learned.of(loaded.learned.stored())
+    assert loaded.learned == DatasetStats.of(loaded.learned.stored())
     with pytest.raises(DatasetError, match="--episodes 4 exceeds the data set's 3"):
         load(config(directory, episodes=4))
 
@@ -263,7 +263,7 @@ def test_a_set_of_another_benchmark_says_what_its_numbers_are(tmp_path):
     directory, action, state = another_benchmark(tmp_path / "other")
     loaded = load(config(directory))
     assert loaded.images.shape == (6, 1, 3, SIZE, SIZE) and loaded.action.shape == (6, 2)
-    learned = data.Learned.of(json.loads(json.dumps(loaded.learned.stored())))
+    learned = data.DatasetStats.of(json.loads(json.dumps(loaded.learned.stored())))
     assert (learned.action_parts, learned.state_parts, learned.cameras) == (action, state, ("above",))
     shape = train.shape_of(config(directory), learned, 10)
     served = MiniVLAPolicy(MiniVLA(shape), config(directory), learned, Checkpoint("m", "0"))

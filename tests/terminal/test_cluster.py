@@ -277,7 +277,7 @@ def test_without_a_host_nothing_listens_beyond_this_machine_and_one_without_asse
 def test_one_that_stays_leaves_when_it_is_told_to_end(machines):
     one, _, address = machines
     guest = Machine(one.volume.parent, "guest")
-    with guest("cluster", "join", address, "--host", "127.0.0.4", "--cpus", "0", "--stay") as joining:
+    with guest("cluster", "join", address, "--host", "127.0.0.4", "--cpus", "0", "--foreground") as joining:
         joining.wait_for("is a node of the cluster")
         assert listening(guest)
         joining.process.send_signal(signal.SIGTERM)

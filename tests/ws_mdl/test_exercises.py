@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from lessons.exercises import NAMES, check
-from lessons.exercises.book import EXERCISES, exercise
 from lessons.exercises.grader import Verdict, judge
-from lessons.exercises.running import check as run_file
+from lessons.exercises.registry import EXERCISES, exercise
+from lessons.exercises.runner import check as run_file
 from lessons.exercises.source import BLANK, apply_mistake, blank, definition, file_for, run
 from tests.ws_mdl.exercise_solutions import RIGHT, WRONG
 

@@ -36,7 +36,7 @@ def both(scale: float = 1.0):
 
 
 def some(count: int = 5, seed: int = 0) -> tuple[list[list[int]], list[list[int]]]:
-    return lesson.turned_letters(random.Random(seed), count)
+    return lesson.reversed_letters(random.Random(seed), count)
 
 
 def batch_of(sources, targets) -> dataset.Batch:

@@ -40,7 +40,7 @@ def with_token(instance: Instance) -> str:
     if compose.page_url(instance.service):  # its token is the caller's own and never printed
         return page_of(instance)
     port = instance.url.rpartition(":")[2]
-    urls = re.findall(rf"https?://\S+:{port}/\S*[?]token=[\w-]+", instance.last_words(LOG_LINES)) if port else []
+    urls = re.findall(rf"https?://\S+:{port}/\S*[?]token=[\w-]+", instance.log_tail(LOG_LINES)) if port else []
     return urls[-1] if urls else instance.url
 
 

@@ -186,10 +186,10 @@ def _launch(arguments: list[str], membership: Member) -> None:
         running = local.launch(NAME, command, membership.variables, state_path=_state_path(), **launch_options)
         end = time.monotonic() + START_S
         try:
-            while STARTED not in running.last_words(200):
+            while STARTED not in running.log_tail(200):
                 now = instance()
                 if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
-                    reason = explain_output(running.last_words(200))
+                    reason = explain_output(running.log_tail(200))
                     raise LabError(f"Ray did not start: {reason}\nlog: {running.log_path}")
                 time.sleep(0.2)
         except BaseException:

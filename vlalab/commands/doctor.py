@@ -103,5 +103,5 @@ def _on_cpu(services: Sequence[str], values: FlagValues) -> bool:
     variables = compose.environment_variables()
     return variables.get("CUDA_VISIBLE_DEVICES") == "" or (
         bool(services)
-        and all(gpus.chosen(name, variables) == "none" for name in services if name in compose.gpu_services())
+        and all(gpus.selection(name, variables) == "none" for name in services if name in compose.gpu_services())
     )

@@ -399,7 +399,7 @@ def _settings_of_all(service: str, request: EvaluationRequest) -> list[dict[str,
     same = _settings(service, request)
     if request.replicas < 2 or service not in compose.gpu_services() or request.gpu in ("none", "all"):
         return [same] * max(request.replicas, 1)
-    selection = gpus.chosen(service, {**compose.environment_variables(), **same})
+    selection = gpus.selection(service, {**compose.environment_variables(), **same})
     devices = selection.split(",") if selection else [str(number) for number in range(gpus.count())]
     if not devices:
         return [same] * request.replicas

@@ -136,7 +136,7 @@ def _flat(settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     return {name: value for setting in settings.values() for name, value in setting.items()}
 
 
-def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool = False) -> None:
+def run_in_foreground(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool = False) -> None:
     """Run one more instance of a policy in the foreground: print its address when it is ready, stop it at the end.
 
     Raise LabError for several names, for a service that is not a policy, and for containers, since private ones publish
@@ -144,9 +144,11 @@ def stay(names: Sequence[str], runtime: str, overrides: Overrides, dry_run: bool
     """
     policies = [name for name, service in compose.read().items() if service.role == "policy"]
     if len(names) != 1 or names[0] not in policies:
-        raise LabError(f"--stay requires exactly one policy, got {', '.join(names)}. Known: {', '.join(policies)}")
+        raise LabError(
+            f"--foreground requires exactly one policy, got {', '.join(names)}. Known: {', '.join(policies)}"
+        )
     if runtime == "docker":
-        raise LabError("--stay requires --runtime local, since private containers publish no port")
+        raise LabError("--foreground requires --runtime local, since private containers publish no port")
     (name,) = names
     requested = {name: service_settings.merged(service_settings.from_shell(name), overrides[name])}
     settings = checkpoints.complete([name], [name], requested)[name]

@@ -49,7 +49,12 @@ class RayPlacement:
         Raise LabError if one does not get ready. If all exit, interrupt the evaluation as Ctrl-C does.
         """
         model = manifests.models().get(service)
-        arguments = ["up", service, "--stay", *(["--suite", suite] if model and suite in model.checkpoints else [])]
+        arguments = [
+            "up",
+            service,
+            "--foreground",
+            *(["--suite", suite] if model and suite in model.checkpoints else []),
+        ]
         request = {"replicas": self.replicas, "command": arguments, "gpu": service in compose.gpu_services()}
         with self._driver("serve", request) as (process, follow):
             assert process.stdout

@@ -115,7 +115,7 @@ def devices(choice: str, label: str) -> list[str]:
     return names
 
 
-def chosen(service: str, variables: Mapping[str, str]) -> str:
+def selection(service: str, variables: Mapping[str, str]) -> str:
     """Return a service's selection: "" (default), "none", "all" or devices. Raise LabError if it is invalid."""
     choice = variables.get(variable(service), "")
     if service not in compose.gpu_services() or choice in ("", "auto"):
@@ -123,7 +123,7 @@ def chosen(service: str, variables: Mapping[str, str]) -> str:
     return choice if choice in ("all", "none") else ",".join(devices(choice, variable(service)))
 
 
-def why_silent(message: str, driver: str = "another driver") -> str:
+def explain_driver_failure(message: str, driver: str = "another driver") -> str:
     """Return cause and fix of a driver failure, from nvidia-smi's message or the name of NVML's error."""
     explanations = (
         explanation.format(driver=driver)
@@ -136,7 +136,9 @@ def why_silent(message: str, driver: str = "another driver") -> str:
 def check(service: str) -> None:
     """Raise LabError if a service would use the GPU by default, and nvidia-smi fails."""
     if service in compose.gpu_services() and (message := problem()):
-        raise LabError(f"{why_silent(message)}, or run on the CPU with --gpu none ({variable(service)}=none)")
+        raise LabError(
+            f"{explain_driver_failure(message)}, or run on the CPU with --gpu none ({variable(service)}=none)"
+        )
 
 
 def first(number: int) -> str | None:
@@ -150,7 +152,7 @@ def visible(service: str, variables: Mapping[str, str]) -> tuple[str, dict[str, 
     CUDA_DEVICE_ORDER makes CUDA number devices like nvidia-smi. The caller's CUDA_VISIBLE_DEVICES stays unless the
     lab's variable is set. Raise LabError if neither is set and nvidia-smi fails.
     """
-    choice = chosen(service, variables)
+    choice = selection(service, variables)
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if choice == "none":
         return choice, {"CUDA_VISIBLE_DEVICES": ""}

@@ -190,7 +190,7 @@ def differing(service: str, current: Mapping[str, str], requested: Mapping[str, 
     return sorted(name for name in overrides if compose.filled(service, {**current, name: overrides[name]}) != before)
 
 
-def is_as_wanted(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> bool:
+def settings_match(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> bool:
     """Return whether the requested values of the service's own variables would not change the running service."""
     own_values = {name: requested.get(name, "") for name in current if belongs_to(service, name)}
     return compose.filled(service, {**current, **own_values}) == compose.filled(service, current)

@@ -23,7 +23,7 @@ def files(service: str, variables: Mapping[str, str]) -> list[Path]:
     variables: those of Compose. Raises LabError if the choice names no device, or if there is no choice and nvidia-smi
     fails.
     """
-    choice = gpus.chosen(service, variables)
+    choice = gpus.selection(service, variables)
     if service not in compose.gpu_services() or choice == "none":
         return []
     if not choice:

@@ -99,7 +99,7 @@ class Container:
         if self.attached and (watch := _GUARDS.pop(self.container, None)):
             guard.release(watch)
 
-    def last_words(self, lines: int = 15) -> str:
+    def log_tail(self, lines: int = 15) -> str:
         """Return the end of its log."""
         done = docker.run(["logs", "--tail", str(lines), self.container], check=False)
         return (done.stdout + done.stderr).strip()
@@ -259,7 +259,7 @@ def start(
     container = instance(name)
     if container is None:
         ended = next((candidate for candidate in everything() if candidate.service == service_name), None)
-        text = ended.last_words() if ended else "(no log)"
+        text = ended.log_tail() if ended else "(no log)"
         raise LabError(f"service '{service_name}' ended at once:\n{text}")
     return container
 
@@ -393,7 +393,7 @@ def follow_log(name: str, lines: int, follow: bool) -> None:
 def close(container: Container, keep_log: bool) -> None:
     """Stop a private instance. keep_log: save its log for the user."""
     if keep_log:
-        log_info(f"the policy's log: {logs.save(container.name, container.last_words(lines=10_000))}")
+        log_info(f"the policy's log: {logs.save(container.name, container.log_tail(lines=10_000))}")
     container.stop()
 
 

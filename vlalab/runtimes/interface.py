@@ -131,7 +131,7 @@ def wait_ready(
 
 def start_failure(name: str, problem: str, instance: Instance | None) -> str:
     """Return the message for a service that did not become ready: the cause, then the end of the log of this start."""
-    text = instance.last_words() if instance else ""
+    text = instance.log_tail() if instance else ""
     cause = logs.cause(text)
     return (
         f"service '{name}' {problem}{f': {cause}' if cause else ''}\nthe end of its log since it was started:\n{text}"

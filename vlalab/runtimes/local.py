@@ -104,7 +104,7 @@ def start(
     name = instance_name or service_name
     settings = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
     if current := instance(name):
-        if service_settings.is_as_wanted(service_name, current.started_with(), settings):
+        if service_settings.settings_match(service_name, current.started_with(), settings):
             return current
         current.stop()
     volumes.require_writable()

@@ -95,7 +95,7 @@ class Instance:
             self.child.send(signal.SIGKILL)
         state_path(self.name, make=False).unlink(missing_ok=True)
 
-    def last_words(self, lines: int = 15) -> str:
+    def log_tail(self, lines: int = 15) -> str:
         """Return the end of its log, of this start only."""
         return logs.tail(self.log_path, lines, self.started_at)
 

@@ -111,7 +111,7 @@ def cluster(
     cpus: int | None = option(None, "cores to offer, one per worker", "[0, inf)", default_help="all"),
     gpus: int | None = option(None, "GPUs to offer", "[0, inf)", default_help="all"),
     dashboard: int | None = option(None, "for start: port of Ray's dashboard", "[1, 65535]"),
-    stay: bool = option(False, "stay in the foreground, and leave the cluster at the end; for batch jobs"),
+    foreground: bool = option(False, "stay in the foreground, and leave the cluster at the end; for batch jobs"),
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Manage a Ray cluster, over which ./lab eval SUITE --cluster distributes its workers.
@@ -133,5 +133,5 @@ def cluster(
         clusters.show(json)
     elif not clusters.stop():
         raise LabError("this machine is not in a cluster")
-    if stay and action in ("start", "join"):
+    if foreground and action in ("start", "join"):
         clusters.stay()

@@ -48,7 +48,7 @@ def up(
         None, "serve the checkpoint fine-tuned on this suite, with its statistics", kind="published suite"),
     checkpoint: str | None = option(None, "a directory in checkpoints/ on the volume, or a path", kind="checkpoint"),
     restart: bool = option(False, "restart services whose settings differ from the requested ones"),
-    stay: bool = option(False, "run one more instance of a policy in the foreground, on any free port"),
+    foreground: bool = option(False, "run one more instance of a policy in the foreground, on any free port"),
     gpu: str | None = None,
     runtime: str = "auto",
     dry_run: bool = False,
@@ -60,7 +60,7 @@ def up(
     ./lab up openvla --suite libero_goal --gpu 0     see also: ./lab checkpoint openvla --suite libero_goal
     ./lab up openvla                                 serve the only checkpoint on the volume
     ./lab up openvla --suite base --unnorm-key bridge_orig --quant fp4
-    ./lab up openvla --stay --gpu 1                  a second instance, until Ctrl-C
+    ./lab up openvla --foreground --gpu 1            a second instance, until Ctrl-C
     ./lab up ui                                      the web pages and the services they need
     """
     model_flags = {name: value for name, value in model_flags.items() if value}
@@ -68,8 +68,8 @@ def up(
     settings = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, model_flags)
     if not dry_run:
         preflight.require_startable(names, settings)
-    if stay:
-        lifecycle.stay(names, runtime, settings, dry_run)
+    if foreground:
+        lifecycle.run_in_foreground(names, runtime, settings, dry_run)
     else:
         print_addresses(lifecycle.up(names, runtime, settings, dry_run, restart=restart))
 

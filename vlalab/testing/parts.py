@@ -186,7 +186,7 @@ def make_environments(*names: str) -> None:
 
 def image_command(name: str, image: images.Image, report: Path, flags: Sequence[str] = ()) -> list[str]:
     """Return docker's arguments that run tests/<name> inside its image; pytest's report goes into `report`."""
-    gpu = gpus.chosen(name, compose.environment_variables())
+    gpu = gpus.selection(name, compose.environment_variables())
     mounted = ["pyproject.toml", "tests", "bench"]  # tests compare what benchmarks count
     if image.revision != building.commit() or image.revision.endswith(("-dirty", "unknown")):
         mounted += ["services", "lessons", *paths.SHARED]

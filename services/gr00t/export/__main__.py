@@ -13,8 +13,8 @@ from rich.table import Table
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
 from services.gr00t.checkpoint.directory import CheckpointDirectory, find
-from services.gr00t.export import measuring, tensorrt
-from services.gr00t.export.measuring import LIMITS, Measured
+from services.gr00t.export import comparison, tensorrt
+from services.gr00t.export.comparison import LIMITS, Measured
 from services.gr00t.export.modules import Exported, modules
 from services.gr00t.model.loading import load_model, weight_bytes
 from services.gr00t.options import ExportOptions
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     exported, views = cut(checkpoint, config, dtype, options.embodiment)
     rows = []
     for part in exported:
-        path = measuring.export(part, directory)
-        rows.append(measuring.measure(part, path))
+        path = comparison.export(part, directory)
+        rows.append(comparison.measure(part, path))
         print(f"{part.file}.onnx: {_megabytes(path):.1f} MB, apart by {rows[-1].apart:.1e}", flush=True)
     show(rows)
     script = tensorrt.write_script(directory, exported, views)

@@ -171,7 +171,7 @@ def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) 
             loss, norm = trainer.learn(batch)
             figures = ()
             if trainer.step == first + 1 or trainer.step % settings.log_every == 0:
-                (value,) = (total / machine.world for total in machine.sums(loss.item()))
+                (value,) = (total / machine.world for total in machine.all_reduce(loss.item()))
                 rate = (trainer.step - first) * settings.batch_size * machine.world / (time.monotonic() - started)
                 figures = f"loss {value:.4f}", f"{rate:.1f} samples/s"
                 _check_loss(value, trainer)
@@ -187,7 +187,7 @@ def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) 
                 and trainer.step % max(1, settings.max_steps // 20) == 0
             ):
                 print(f"step {trainer.step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
-            stop_requested = bool(sum(machine.sums(int(stop.requested))))
+            stop_requested = bool(sum(machine.all_reduce(int(stop.requested))))
             if machine.is_main and (
                 stop_requested or trainer.step % settings.save_steps == 0 or trainer.step == settings.max_steps
             ):

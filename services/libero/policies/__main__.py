@@ -14,7 +14,7 @@ from vla_common.serving import Serving
 from vla_common.versions import lock_hash
 from vla_common.volume import Volume
 from vla_contract import Policy, serve
-from vla_evaluation.runs.directories import RunRefused, find_run
+from vla_evaluation.runs.directories import RunUnusable, find_run
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Replay(Server):
                 return directory
         try:
             return find_run(runs, self.run)
-        except RunRefused as error:
+        except RunUnusable as error:
             raise ValueError(str(error)) from error
 
 

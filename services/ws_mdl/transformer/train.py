@@ -240,7 +240,7 @@ class Trainer:
         # dropout depends on seed, step and process only, so a resumed run repeats it
         torch.manual_seed(random.Random(f"{config.seed} {self.global_step} {machine.rank}").getrandbits(32))
         token_count = sum(batch.real.numel() for batch in batches)
-        (total_tokens,) = machine.sums(token_count)
+        (total_tokens,) = machine.all_reduce(token_count)
         for batch in batches:
             exchanges = machine.world == 1 or batch is batches[-1]  # processes exchange gradients once per step
             with nullcontext() if exchanges else self.wrapped.no_sync():
@@ -310,7 +310,7 @@ class Trainer:
 
         Raises ValueError if it belongs to another model, corpus or vocabulary.
         """
-        checkpoint = WeightFiles(self.directory, PREFIX).load_chosen(self.config.preload, self.machine.device)
+        checkpoint = WeightFiles(self.directory, PREFIX).load_for_resume(self.config.preload, self.machine.device)
         if checkpoint is None:
             return None
         path, state = checkpoint
@@ -397,7 +397,7 @@ def train_epoch(trainer: Trainer, curves: Curves, stop: StopSignal, progress: Pr
             figures = f"loss {loss:.3f}", f"{values['tokens_per_s']:,.0f} tokens/s"
         progress.advance(f"epoch {trainer.epoch + 1:02d}", *figures, steps=len(group))
         # processes stop after the same batch
-        trainer.stopped = any(machine.sums(int(stop.requested))) and trainer.batches < len(loader.batch_sampler)
+        trainer.stopped = any(machine.all_reduce(int(stop.requested))) and trainer.batches < len(loader.batch_sampler)
     trainer.seconds += time.monotonic() - started
     if not trainer.stopped:
         data, validation = trainer.data, None

@@ -37,7 +37,7 @@ def recode(dataset: Dataset, directory: Path) -> LeRobotDataset:
     numbers = [key for key in numbers if key not in DEFAULT_COLUMNS]
     # info.json may list videos that do not exist
     paths = {
-        key: (dataset.pictures_path(episode.index, key) for episode in dataset.episodes) for key in dataset.video_keys
+        key: (dataset.images_path(episode.index, key) for episode in dataset.episodes) for key in dataset.video_keys
     }
     cameras = [key for key in dataset.video_keys if any(map(os.path.lexists, paths[key]))]
     features = {key: dataset.features[key] for key in dataset.features if key in numbers}

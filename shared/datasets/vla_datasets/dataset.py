@@ -66,7 +66,7 @@ class Dataset(ABC):
         """Return uint8 [n, H, W, 3], top row first: those frames of an episode, all by default."""
 
     @abstractmethod
-    def pictures_path(self, episode_index: int, video_key: str) -> Path:
+    def images_path(self, episode_index: int, video_key: str) -> Path:
         """Return the file that an episode's images are in: a video, or the rows themselves."""
 
     @abstractmethod

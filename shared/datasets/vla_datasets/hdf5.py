@@ -180,7 +180,7 @@ class LiberoFiles(Dataset):
             is_opengl_order = file["data"].attrs.get("macros_image_convention", "opengl") == "opengl"
         return np.ascontiguousarray(images[:, ::-1, ::-1] if is_opengl_order else images)
 
-    def pictures_path(self, episode_index: int, video_key: str) -> Path:
+    def images_path(self, episode_index: int, video_key: str) -> Path:
         return self._demos[episode_index][0]
 
     def statistics(self) -> statistics.Statistics:

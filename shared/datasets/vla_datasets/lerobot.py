@@ -56,7 +56,7 @@ class LeRobotDataset(Dataset):
         """Return the path of an episode's video."""
         return self._path("video_path", episode_index, video_key)
 
-    def pictures_path(self, episode_index: int, video_key: str) -> Path:
+    def images_path(self, episode_index: int, video_key: str) -> Path:
         is_video = self.features[video_key]["dtype"] == "video"
         return self.video_path(episode_index, video_key) if is_video else self.data_path(episode_index)
 
@@ -170,7 +170,7 @@ class LeRobotDataset(Dataset):
         columns = {key: values for key, values in self.columns(episode.index).items() if values.dtype != object}
         stats = {key: statistics.of_episode(values) for key, values in columns.items()}
         for key in self.video_keys:
-            if os.path.lexists(self.pictures_path(episode.index, key)):
+            if os.path.lexists(self.images_path(episode.index, key)):
                 stats[key] = statistics.of_images(self.frames(episode.index, key))
         return statistics.plain(stats)
 

@@ -110,7 +110,7 @@ class Benchmark(Protocol):
 
     Four optional members: `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
     statistics and checkpoints hold for it; `trials`, a mapping from a suite to its own protocol's episodes per task;
-    `lacking(tasks, assets)`, which returns why these tasks cannot be built from these assets and what to do, and an
+    `missing_assets(tasks, assets)`, which returns why these tasks cannot be built from these assets and what to do, and an
     empty text where they can; `requires`, a mapping from some of `packages` to the beginning of the versions that its
     code runs with ("1.4"), others being refused before a run.
     """
@@ -185,7 +185,7 @@ def sensed(env: Environment, camera: str, image: np.ndarray) -> np.ndarray:
 
 def require_assets(benchmark: Benchmark, tasks: Sequence[Task], assets: Assets) -> None:
     """Raise ValueError, with what to do, if a task cannot be built from these assets."""
-    find_missing = getattr(benchmark, "lacking", None)
+    find_missing = getattr(benchmark, "missing_assets", None)
     if reason := find_missing(tasks, assets) if find_missing else "":
         raise ValueError(reason)
 

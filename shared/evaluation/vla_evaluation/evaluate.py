@@ -33,7 +33,7 @@ from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
 from vla_evaluation.progress import make_progress
 from vla_evaluation.report.data import Summary
-from vla_evaluation.runs.directories import Run, RunRefused, explain_os_error, open_run
+from vla_evaluation.runs.directories import Run, RunUnusable, explain_os_error, open_run
 from vla_evaluation.store.reading import NEXT_SESSION
 from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.terminal import say, single_line
@@ -389,7 +389,7 @@ def guarded(job: Callable[[], int]) -> int:
     previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         return job()
-    except (ContractError, ValueError, RunRefused, StoreError, OSError) as error:
+    except (ContractError, ValueError, RunUnusable, StoreError, OSError) as error:
         say(f"error: {error_message(error, Path())}", file=sys.stderr)
         return 2
     except Interrupted:

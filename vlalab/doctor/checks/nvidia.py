@@ -66,7 +66,7 @@ def driver(context: Context) -> Finding:
     loaded = re.search(r"Kernel Module(?: for \w+)?\s+(\d+\.\d+(?:\.\d+)?)", version)
     if report["error"] == "LibRmVersionMismatch":
         driver_label = f"driver {loaded[1]}" if loaded else "another driver"
-        return from_refusal(FAIL, gpus.why_silent(report["error"], driver_label))
+        return from_refusal(FAIL, gpus.explain_driver_failure(report["error"], driver_label))
     if "dxg" in context.machine.names("/dev"):
         reason = "WSL has a GPU, and Windows's driver does not answer"
         return fail(reason, "wsl.exe --shutdown", "update NVIDIA's driver in Windows, then")
@@ -76,7 +76,7 @@ def driver(context: Context) -> Finding:
         return warn("the GPU uses the nouveau driver, which has no CUDA: models use the CPU", INSTALL, "and restart")
     if report["error"] == "LibraryNotFound" and not loaded:
         return warn(f"GPU {cards[0]} has no driver: models use the CPU", INSTALL, "and restart")
-    return from_refusal(FAIL, gpus.why_silent(report["error"]))
+    return from_refusal(FAIL, gpus.explain_driver_failure(report["error"]))
 
 
 @check("nvidia-version", "driver and GPU for torch", FAIL, INSTALL, requires=(TORCH, GPU), before=(*BEFORE, "build"))

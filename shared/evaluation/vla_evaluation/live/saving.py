@@ -20,7 +20,7 @@ from vla_evaluation.plan import describe, make_job
 from vla_evaluation.recording import record, worker
 from vla_evaluation.recording.trajectory import TrajectoryRecorder
 from vla_evaluation.rollout import Record
-from vla_evaluation.runs.directories import STORE, Run, RunRefused, open_run
+from vla_evaluation.runs.directories import STORE, Run, RunUnusable, open_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.remote import save_episode
 from vla_evaluation.store.runstore import RunStore
@@ -107,7 +107,7 @@ def _open(stack: ExitStack, root: Path, stem: str, identity: dict) -> Run:
     while True:
         try:
             return stack.enter_context(open_run(root, identity, [], run_id=name, resume=None, label=name))
-        except RunRefused:
+        except RunUnusable:
             if time.monotonic() > until:
                 raise
             time.sleep(0.1)

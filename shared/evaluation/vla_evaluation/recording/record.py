@@ -18,7 +18,7 @@ from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.config import RecordConfig, parse_record_args
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
-from vla_evaluation.runs.directories import DIRECTORIES, STORE, RunRefused, open_run
+from vla_evaluation.runs.directories import DIRECTORIES, STORE, RunUnusable, open_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.terminal import say, single_line
@@ -99,7 +99,7 @@ def require_recording_directory(directory: Path) -> None:
     expected = {*DIRECTORIES, STORE, "run.lock", "config.json"}
     names = [name for name in (os.listdir(directory) if directory.is_dir() else ()) if not name.startswith(".")]
     if STORE not in names and (strange := sorted(set(names) - expected)):
-        raise RunRefused(f"{directory} is not a recording (it contains {strange[0]}); choose another --name")
+        raise RunUnusable(f"{directory} is not a recording (it contains {strange[0]}); choose another --name")
 
 
 def report_result(store: RunStore, directory: Path, config: RecordConfig, targets: dict[int, int], code: int) -> int:

@@ -20,7 +20,7 @@ from vla_contract.protocol.parts import Part
 from vla_evaluation import benchmark
 from vla_evaluation.benchmark import Assets, Task
 from vla_evaluation.recording.demonstrations import Demonstration, Demonstrations, Renderer, Source, renderer
-from vla_evaluation.runs.directories import STORE, RunRefused, find_run
+from vla_evaluation.runs.directories import STORE, RunUnusable, find_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.records import as_damage
 from vla_evaluation.store.runstore import RunStore
@@ -93,7 +93,7 @@ def find(name: str, volume: Volume, render: str) -> Episodes:
                 return _recording(directory, render)
     try:
         return _run(find_run(volume.path("runs"), name), render)
-    except RunRefused as error:
+    except RunUnusable as error:
         raise ValueError(f"{name!r} is neither a recording nor a run: {error}") from error
 
 

@@ -19,7 +19,7 @@ from vla_evaluation import report
 from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.runs import STORE, deletion, leaderboard, listing
-from vla_evaluation.runs.directories import RunRefused, find_run, find_runs
+from vla_evaluation.runs.directories import RunUnusable, find_run, find_runs
 from vla_evaluation.runs.models import find_models
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore, read_run
@@ -174,7 +174,7 @@ def main(arguments: list[str]) -> int:
             return leaderboard.show(root, options.suites, files, console)
         else:
             compare_runs(root, options.a, options.b, options.force, console)
-    except (RunRefused, StoreError, ValueError) as error:
+    except (RunUnusable, StoreError, ValueError) as error:
         say(f"error: {error}", sys.stderr)
         return 2
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vla_common.anchored import require_no_links
 from vla_common.volume import Volume
-from vla_evaluation.runs.directories import RunRefused, by_beginning, find_run, find_runs, lock
+from vla_evaluation.runs.directories import RunUnusable, by_beginning, find_run, find_runs, lock
 from vla_evaluation.runs.listing import show_size, size_of
 from vla_evaluation.runs.models import find_models
 from vla_evaluation.terminal import say, single_line
@@ -45,7 +45,7 @@ def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[Item]:
         try:
             match = find_run(root, name).name if name == "latest" else by_beginning(name, list(available))
         except ValueError as error:
-            raise RunRefused(f"{name!r} {error}") from error
+            raise RunUnusable(f"{name!r} {error}") from error
         kind, *directories = available[match]
         items.append(Item(match, kind, tuple(directories)))
     return items

@@ -34,7 +34,7 @@ PARTIAL_FILES = (  # left by a killed process; nothing reads these names
 )
 
 
-class RunRefused(Exception):
+class RunUnusable(Exception):
     """The requested run cannot be used; the message has the reason and the next step."""
 
 
@@ -79,7 +79,7 @@ def find_run(root: Path, name: str) -> Path:
     try:
         return root.resolve() / by_beginning(name, [directory.name for directory in find_runs(root)])
     except ValueError as error:
-        raise RunRefused(f"run {name!r} {error} (in {root})") from error
+        raise RunUnusable(f"run {name!r} {error} (in {root})") from error
 
 
 def by_beginning(name: str, names: Sequence[str]) -> str:
@@ -113,7 +113,7 @@ def open_run(
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunRefused(explain_os_error(error, root)) from error
+        raise RunUnusable(explain_os_error(error, root)) from error
     if resume is not None:
         directory = _latest_match(root, identity) if resume == LATEST else find_run(root, resume)
     elif run_id:
@@ -168,7 +168,7 @@ def _create(directory: Path, identity: dict[str, Any], plan: list[tuple[int, int
         )
         (directory / "config.json").write_text(json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise RunRefused(explain_os_error(error, directory)) from error
+        raise RunUnusable(explain_os_error(error, directory)) from error
     return Run(directory, store, resumed=False, drift=[])
 
 
@@ -181,7 +181,7 @@ def _resume(directory: Path, identity: dict[str, Any], allow_drift: bool) -> Run
     if drift and (other_plan or not allow_drift):
         store.close()
         mix = "" if other_plan else ", or add --allow-drift to mix the two"
-        raise RunRefused(
+        raise RunUnusable(
             f"run {directory.name!r} has another configuration; the difference:\n"
             + "\n".join(f"  {line}" for line in drift)
             + f"\nUse the old configuration, or start a new run under another name{mix}."
@@ -202,9 +202,9 @@ def _latest_match(root: Path, identity: dict[str, Any]) -> Path:
         except StoreError:
             continue  # a damaged run is no candidate; `runs list` shows it
     if nearest is None:
-        raise RunRefused(f"no run to resume in {root}; remove --resume to start a new one")
+        raise RunUnusable(f"no run to resume in {root}; remove --resume to start a new one")
     lines = "\n".join(f"  {line}" for line in nearest[1])
-    raise RunRefused(
+    raise RunUnusable(
         f"no run in {root} has this configuration; the latest, {nearest[0].name!r}, differs in:\n{lines}\n"
         "Remove --resume to start a new run."
     )
@@ -217,7 +217,7 @@ def lock(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunRefused(
+            raise RunUnusable(
                 f"{_lock_owner(file)} is already running {directory.name!r}; wait, stop it, or choose another name"
             ) from None
         except OSError as error:

@@ -44,7 +44,7 @@ class Machine:
         if self.world > 1 and self.is_main:
             distributed.barrier()
 
-    def sums(self, *numbers: float) -> list[float]:
+    def all_reduce(self, *numbers: float) -> list[float]:
         """Return each number's sum over all processes, without synchronizing a GPU. Integers stay integers."""
         if self.world == 1:
             return list(numbers)

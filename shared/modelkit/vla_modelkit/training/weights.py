@@ -104,7 +104,7 @@ class WeightFiles:
             )
         return None
 
-    def load_chosen(self, preload: str, device: torch.device | str = "cpu") -> tuple[Path, State] | None:
+    def load_for_resume(self, preload: str, device: torch.device | str = "cpu") -> tuple[Path, State] | None:
         """Return the state to resume from: "latest", the number of an epoch ("7"), or None for "none".
 
         Raises ValueError if the run would overwrite an imported file.

@@ -273,7 +273,7 @@ def answers() -> bool:
 def test_it_comes_with_the_page_is_the_callers_alone_and_goes_with_it(page, monkeypatch):
     monkeypatch.setenv("VLALAB_TOKEN", "0123456789")
     found = page()
-    assert f"folder {control.directory()}" in wait_for(lambda: "folder" in found.last_words() and found.last_words())
+    assert f"folder {control.directory()}" in wait_for(lambda: "folder" in found.log_tail() and found.log_tail())
     control.start(found)
     wait_for(answers)
     there = control.running_daemon()
