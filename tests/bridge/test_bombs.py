@@ -115,7 +115,7 @@ def test_several_images_of_1080p_are_taken(service):
     assert peak_mb(pid) < PEAK_MB
 
 
-def test_values_of_any_depth_are_told_in_a_sentence(service):
+def test_values_of_any_depth_are_reported_in_a_sentence(service):
     url, _ = service
     for depth in (500, 950, 980, 1000, 1020):
         nested = b"\x91" * depth + b"\xc0"

@@ -162,7 +162,7 @@ NO_ADDRESS = ["", "host:1", "http://h:1", "ws://", "ws://h:0", "ws://h:99999", "
 
 
 @pytest.mark.parametrize("url", NO_ADDRESS)
-def test_what_is_no_address_is_told(url):
+def test_what_is_not_an_address_is_reported(url):
     with pytest.raises(ValueError, match="expected for example ws://host:8000"):
         check_address(url)
 
@@ -193,7 +193,7 @@ def test_observation_is_resent_after_a_reconnect(foreign):
     assert 'event="reconnected"} 4' in metrics
 
 
-def test_what_goes_wrong_later_fails_its_request_and_says_so(foreign):
+def test_what_goes_wrong_later_fails_its_request_and_reports_it(foreign):
     nan, broken = {"actions": np.full((10, 7), np.nan)}, "Traceback:\n  …\nRuntimeError: out of memory"
     answers = [ZEROS, ZEROS, nan, broken, {"actions": np.zeros((11, 7))}, b"\xc1", ZEROS]
     with (
@@ -235,7 +235,7 @@ def test_a_server_that_stays_away_ends_the_service():
                 client.wait_ready(0.0)
 
 
-def test_another_server_at_the_same_address_is_no_answer(foreign):
+def test_another_server_at_the_same_address_is_not_an_answer(foreign):
     names = iter([{"name": "a"}, {"name": "b"}])
 
     def changing(connection):

@@ -149,7 +149,7 @@ def test_invalid_observation_gets_an_error_and_the_connection_continues(changed,
         assert isinstance(client.recv(timeout=10), bytes)
 
 
-def test_what_is_no_message_is_told_and_ends_the_connection():
+def test_what_is_not_a_message_is_reported_and_ends_the_connection():
     with door(Wave()) as url:
         for frame in (b"\xc1", "hello", b"\x80\x04\x95."):
             with connect(url) as client:

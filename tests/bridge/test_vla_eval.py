@@ -267,7 +267,7 @@ def test_the_protocol_is_known_by_the_probe_that_a_server_answers(tcp, foreign):
         answers_health("ws://127.0.0.1:9", None)
 
 
-def test_what_goes_wrong_later_fails_its_request_and_a_lost_episode_begins_anew(foreign):
+def test_what_goes_wrong_later_fails_its_request_and_a_lost_episode_begins_again(foreign):
     count = itertools.count()
 
     def handle(connection):
@@ -317,7 +317,7 @@ def theirs(**changed) -> dict:
     return {**given, "states": np.linspace(0.5, 1.2, 8), **changed}
 
 
-def test_an_episode_is_answered_action_by_action_from_pictures_as_the_profile_has_them():
+def test_an_episode_is_answered_action_by_action_from_images_as_the_profile_has_them():
     policy = Wave(GRIPPER_OPENS, profile="openvla", unnorm_keys=("libero_goal_no_noops", "bridge"), horizon=3)
     with door(policy) as url, connect(f"{url}/vla-eval", compression=None) as client:
         say(client, "hello", messages.hello(), 1)
@@ -370,7 +370,7 @@ def test_invalid_observation_gets_an_error_and_the_connection_continues(changed,
     ],
     ids=without_bytes,
 )
-def test_what_is_no_message_is_told_and_ends_the_connection(sent, says):
+def test_what_is_not_a_message_is_reported_and_ends_the_connection(sent, says):
     with door(Wave()) as url, connect(f"{url}/vla-eval") as client:
         client.send(sent)
         assert says in client.recv(timeout=10)

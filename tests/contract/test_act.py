@@ -94,7 +94,7 @@ OTHER_IMAGES = {
 
 
 @pytest.mark.parametrize("image", OTHER_IMAGES.values(), ids=list(OTHER_IMAGES))
-def test_pictures_that_are_no_rgb_are_converted_as_upstream_does(service, image):
+def test_images_that_are_not_rgb_are_converted_as_upstream_does(service, image):
     fake = policy()
     body = {"image": to_json(image), "instruction": "pick up the bowl"}
     answer = requests.post(service(fake).url + "/act", json=body, timeout=10)
@@ -168,7 +168,7 @@ def test_bad_requests_are_not_answered_with_200(service, body, text):
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\xff", b'{"image": NaN}', b"[" * 50_000, b"[" * 900, b'"' + b"x" * 100, b"1" * 9000]
 )
-def test_what_is_no_json_is_refused(service, body):
+def test_what_is_not_json_is_refused(service, body):
     headers = {"Content-Type": "application/json"}
     answer = requests.post(service(policy()).url + "/act", data=body, headers=headers, timeout=10)
     assert_problem(answer, 422, "invalid-observation")
@@ -187,7 +187,7 @@ def test_forms_are_refused(service):
         ({"state": STATE}, "state is missing"),
     ],
 )
-def test_policies_that_need_more_say_so(service, info, text):
+def test_policies_that_need_more_report_it(service, info, text):
     answer = requests.post(service(policy(**info)).url + "/act", json=GOOD, timeout=10)
     assert_problem(answer, 422, "invalid-observation", text)
 
@@ -223,7 +223,7 @@ def test_bad_output_is_an_error_here_too(either_service):
 
 @pytest.mark.parametrize("where", ["instruction", "unnorm_key"])
 @pytest.mark.parametrize("encoded", [False, True])
-def test_half_a_surrogate_pair_is_no_text(service, where, encoded):
+def test_half_a_surrogate_pair_is_not_text(service, where, encoded):
     """`"\\ud800"` is valid JSON, and no UTF-8 can hold what it means."""
     payload = {"image": to_json(picture()), "instruction": "pick up the bowl", where: "pick \ud800 up"}
     body = json.dumps({"encoded": json.dumps(payload)} if encoded else payload)

@@ -133,7 +133,7 @@ def test_values_of_any_depth_are_refused(nest, service):
         (lambda: PerRequestPolicy({"warm up": ZeroDivisionError("boom")}), "ZeroDivisionError: boom"),
     ],
 )
-def test_a_failed_start_is_told(either_service, client, loader, text):
+def test_a_failed_start_is_reported(either_service, client, loader, text):
     failed = threading.Event()
     url = either_service(loader, wait=False, on_failure=failed.set).url
     assert failed.wait(20)
@@ -158,7 +158,7 @@ def test_an_example_warms_a_policy_that_needs_privileged_state(service):
     assert unwarmed.batches == []
 
 
-def test_a_middleware_that_somebody_adds_sees_every_request():
+def test_a_middleware_that_a_user_adds_sees_every_request():
     seen = []
 
     class Watch:
@@ -222,7 +222,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize(("info", "changes", "text"), NEEDS.values(), ids=list(NEEDS))
-def test_what_the_policy_needs_is_asked_for(service, client, info, changes, text):
+def test_what_the_policy_needs_is_requested(service, client, info, changes, text):
     url = service(EchoPolicy(**info)).url
     members = assert_problem(post(url, encode_observation(observe(**changes))), 422, "invalid-observation", text)
     if "unnorm_keys" in info:
@@ -444,7 +444,7 @@ def test_each_service_has_metrics_of_its_own(service):
     assert "/v1/act" not in httpx.get(second.url + "/metrics").text
 
 
-def test_pictures_and_chunks_of_any_size_travel(service, client):
+def test_images_and_chunks_of_any_size_travel(service, client):
     policy = EchoPolicy(horizon=50)
     c = client(service(policy).url)
     for height, width in ((1, 1), (224, 224), (256, 256), (720, 1280)):
@@ -480,7 +480,7 @@ def test_a_stopped_engine_answers_what_it_computed(service, client):
     assert outcome[0].actions[0, 0] == 4
 
 
-def test_an_inference_that_does_not_end_is_told(service):
+def test_an_inference_that_does_not_end_is_reported(service):
     policy = GatedPolicy()
     running = service(policy)
     running.app.state.engine.stuck_s = 0.2
@@ -521,7 +521,7 @@ class LeavingPolicy(EchoPolicy):
         return super().answer(observation)
 
 
-def test_a_policy_whose_server_has_gone_says_so_and_ends_its_service(service, client):
+def test_a_policy_whose_server_has_gone_reports_it_and_ends_its_service(service, client):
     ended = threading.Event()
     url = service(LeavingPolicy(), on_failure=ended.set).url
     caller = client(url, retries=0)
@@ -533,7 +533,7 @@ def test_a_policy_whose_server_has_gone_says_so_and_ends_its_service(service, cl
         caller.wait_ready(0.0)
 
 
-def test_what_a_policy_lacks_at_its_start_is_told_without_a_traceback(service, client, caplog):
+def test_what_a_policy_lacks_at_its_start_is_reported_without_a_traceback(service, client, caplog):
     ended = threading.Event()
 
     def load():

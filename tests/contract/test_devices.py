@@ -40,7 +40,7 @@ NOT_LOST = [
 
 
 @pytest.mark.parametrize("error", LOST, ids=str)
-def test_an_error_of_the_device_is_told(error):
+def test_an_error_of_the_device_is_reported(error):
     assert is_device_error(error)
 
 

@@ -84,12 +84,12 @@ def test_output_that_nobody_reads_ends_it_silently(body):
     assert (done.returncode, done.stderr) == (entrypoint.CLOSED_PIPE, "")
 
 
-def test_a_pipe_of_its_own_that_breaks_is_told():
+def test_a_pipe_of_its_own_that_breaks_is_reported():
     body = "r, w = os.pipe(); os.close(r); os.write(w, b'x')"
     assert ended(body) == (1, "", "error: Broken pipe\n")
 
 
-def test_output_onto_a_full_disk_is_told():
+def test_output_onto_a_full_disk_is_reported():
     with open("/dev/full", "w") as full:
         done = subprocess.run(**program("print('x')"), stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (
@@ -98,7 +98,7 @@ def test_output_onto_a_full_disk_is_told():
     )
 
 
-def test_ctrl_c_is_told():
+def test_ctrl_c_is_reported():
     process = subprocess.Popen(**program("print('x', flush=True); time.sleep(60)"), stdout=-1, stderr=-1)
     process.stdout.readline()
     time.sleep(0.1)
@@ -123,12 +123,12 @@ def test_any_text_can_be_printed_in_any_locale(locale):
         "raise Exception('I/O error: No space left on device (os error 28)')",
     ],
 )
-def test_what_a_library_makes_of_a_full_disk_is_told_as_one(body):
+def test_what_a_library_makes_of_a_full_disk_is_reported_as_one(body):
     code, _, said = ended(body)
     assert code == 1 and said.startswith("error: no space left") and said.count("\n") == 1
 
 
-def test_a_place_of_somebody_elses_is_told_with_its_owner(tmp_path, monkeypatch):
+def test_a_place_of_a_user_elses_is_reported_with_its_owner(tmp_path, monkeypatch):
     error = PermissionError(13, os.strerror(13), "/proc/1/mem/x")
     monkeypatch.setattr(entrypoint.os, "geteuid", lambda: 4321)
     assert entrypoint.describe_os_error(error).endswith(": /proc/1/mem belongs to user 0 (root), and you are user 4321")

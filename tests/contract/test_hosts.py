@@ -78,7 +78,7 @@ def test_names_of_the_compose_network_are_answered_in_a_container_only(service, 
 
 
 @pytest.mark.parametrize("value", ["http://lab.example.org", "lab.example.org:8000", "*", "two words"])
-def test_a_name_that_is_no_host_name_is_refused_at_start(service, monkeypatch, value):
+def test_a_name_that_is_not_a_host_name_is_refused_at_start(service, monkeypatch, value):
     monkeypatch.setenv("VLALAB_ALLOWED_HOSTS", f"localhost,{value}")
     with pytest.raises(ValueError, match="VLALAB_ALLOWED_HOSTS") as caught:
         service(EchoPolicy())

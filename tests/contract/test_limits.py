@@ -95,7 +95,7 @@ def test_a_head_that_never_ends_is_refused_and_takes_no_memory(served, large):
     alive(service.url)
 
 
-def test_held_bodies_are_bounded_together_and_the_oldest_gives_way(served, client):
+def test_held_bodies_are_bounded_together_and_the_oldest_is_replaced(served, client):
     service = served("--request-s", "60")
     before, size = resident_mb(service.process.pid), 15 * 10**6
     with ExitStack() as stack:

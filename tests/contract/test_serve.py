@@ -106,7 +106,7 @@ def test_a_request_that_runs_is_finished_before_the_end(process, client):
     assert results[0].actions[0, 0] == 9
 
 
-def test_a_failed_load_is_told_and_ends_the_process(process, client):
+def test_a_failed_load_is_reported_and_ends_the_process(process, client):
     service = process("broken", 0, 0.5)
     with pytest.raises(PolicyUnavailable, match=r"RuntimeError: weights.safetensors is 3 bytes long"):
         client(service.url).wait_ready(30)
@@ -288,7 +288,7 @@ def test_the_client_that_the_package_shows_needs_no_server_either():
     assert imported("from vla_contract import PolicyClient, Observation", server) == "[]"
 
 
-def test_every_name_is_there():
+def test_every_name_exists():
     for name in vla_contract.__all__:
         assert getattr(vla_contract, name) is not None
     with pytest.raises(AttributeError, match="it has ActionChunk"):

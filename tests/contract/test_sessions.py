@@ -33,7 +33,7 @@ def test_a_policy_without_state_takes_any_step(either_service, client):
     assert [c.act(observe("a", step)).actions.shape for step in (0, 5, 2)] == [(1, 7)] * 3
 
 
-def test_step_zero_starts_anew(either_service, client):
+def test_step_zero_starts_again(either_service, client):
     c = client(either_service(CountingPolicy()).url)
     assert [c.act(observe("a", step)).actions[0, 0] for step in (0, 1, 2, 0, 1)] == [1, 2, 3, 1, 2]
 

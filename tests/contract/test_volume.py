@@ -21,14 +21,14 @@ from vla_common.volume import (
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_folders_are_made_on_demand(tmp_path, name):
+def test_directories_are_made_on_demand(tmp_path, name):
     volume = Volume(tmp_path / "new")
     assert volume.path(name) == tmp_path / "new" / name and not (tmp_path / "new").exists()
     assert getattr(volume, name) == volume.path(name) and volume.path(name).is_dir()
     assert getattr(volume, name).is_dir()
 
 
-def test_unknown_folders_are_named(tmp_path):
+def test_unknown_directories_are_named(tmp_path):
     with pytest.raises(ValueError, match="no directory 'rnus'; choose one of checkpoints"):
         Volume(tmp_path).path("rnus")
 
@@ -60,7 +60,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_volume(tmp_path):
         assert (directory.stat().st_uid, directory.stat().st_gid) == (1234, 1235)
 
 
-def test_a_prepared_volume_has_every_folder_and_is_left_alone_the_second_time(tmp_path):
+def test_a_prepared_volume_has_every_directory_and_is_left_alone_the_second_time(tmp_path):
     volume = Volume(tmp_path / "new")
     volume.prepare(os.geteuid(), os.getegid())
     assert all(volume.path(name).is_dir() for name in DIRECTORIES)
@@ -120,7 +120,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch, number):
     assert caught.value.errno == number
 
 
-def test_space_is_asked_for_before_it_is_used(tmp_path):
+def test_space_is_requested_before_it_is_used(tmp_path):
     require_space(tmp_path / "not" / "there" / "yet", 1)
     with pytest.raises(VolumeError, match=r"GB free at .*1000000.0 GB needed") as caught:
         require_space(tmp_path / "not" / "there" / "yet", 10**15)
@@ -143,7 +143,7 @@ def untouched(target: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_a_link_in_a_folders_place_is_refused_and_its_target_left_alone(tmp_path, target, name):
+def test_a_link_in_a_directories_place_is_refused_and_its_target_left_alone(tmp_path, target, name):
     volume = Volume(tmp_path / "volume")
     volume.root.mkdir()
     volume.path(name).symlink_to(target)
@@ -156,7 +156,7 @@ def test_a_link_in_a_folders_place_is_refused_and_its_target_left_alone(tmp_path
 
 
 @pytest.mark.parametrize("at", ["logs", "logs/tensorboard", "logs/tensorboard/run"])
-def test_a_link_on_the_way_to_a_folder_is_refused(tmp_path, target, monkeypatch, at):
+def test_a_link_on_the_way_to_a_directory_is_refused(tmp_path, target, monkeypatch, at):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     (tmp_path / "volume" / at).parent.mkdir(parents=True)
     (tmp_path / "volume" / at).symlink_to(target)
@@ -191,7 +191,7 @@ def test_links_outside_the_volume_are_their_owners(tmp_path, target, monkeypatch
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
-def test_a_link_exchanged_for_a_folder_in_a_hurry_changes_nothing_elsewhere(tmp_path, target):
+def test_a_link_exchanged_for_a_directory_in_a_hurry_changes_nothing_elsewhere(tmp_path, target):
     """Somebody swaps a folder and a link as fast as they can, while root prepares the volume again and again."""
     volume = Volume(tmp_path / "volume")
     volume.root.mkdir()
@@ -221,7 +221,7 @@ def test_a_link_exchanged_for_a_folder_in_a_hurry_changes_nothing_elsewhere(tmp_
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are led to nothing but what is theirs")
 @pytest.mark.parametrize("at", ["", "model.safetensors", "deep/er/x"])
-def test_root_writes_in_no_folder_that_holds_a_link(tmp_path, target, monkeypatch, at):
+def test_root_writes_in_no_directory_that_holds_a_link(tmp_path, target, monkeypatch, at):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     own = tmp_path / "volume" / "checkpoints" / "mine"
     (own / at).parent.mkdir(parents=True)
@@ -233,7 +233,7 @@ def test_root_writes_in_no_folder_that_holds_a_link(tmp_path, target, monkeypatc
     assert make_directory_without_links(own) == own
 
 
-def test_a_path_below_the_callers_folder_is_shown_from_there(tmp_path, monkeypatch):
+def test_a_path_below_the_callers_directory_is_shown_from_there(tmp_path, monkeypatch):
     monkeypatch.delenv("VLALAB_HERE", raising=False)
     report = tmp_path / "volume" / "runs" / "a" / "report.html"
     assert display_path(report) == str(report)

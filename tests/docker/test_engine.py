@@ -168,7 +168,7 @@ SAID = """\
 """
 
 
-def test_an_image_is_told_when_it_is_exported_and_not_before():
+def test_an_image_is_reported_when_it_is_exported_and_not_before():
     told = []
     hear = builds.Exports(told.append)
     for line in SAID.splitlines():

@@ -50,5 +50,5 @@ def test_a_service_that_was_given_none_asks_for_none(told, choice):
     assert told[choice] == []
 
 
-def test_a_hook_on_path_is_no_registered_runtime(told):
+def test_a_hook_on_path_is_not_a_registered_runtime(told):
     assert not docker.has_gpu_runtime()

@@ -65,7 +65,7 @@ def test_a_container_has_no_gpu_by_itself(lab, neighbour):
     assert "NVIDIA_VISIBLE_DEVICES=void" in found["Config"]["Env"]
 
 
-def test_a_volume_that_is_not_there_is_not_made(lab, builds, tmp_path):
+def test_a_volume_that_is_missing_is_not_made(lab, builds, tmp_path):
     """By hand, as from a network disk that is not mounted yet."""
     builds.get("libero")
     gone = tmp_path / "gone"

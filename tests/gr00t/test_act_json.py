@@ -138,7 +138,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_with_a_request_is_said(services, case):
+def test_what_is_wrong_with_a_request_is_reported(services, case):
     url, sizes = services("libero")
     spoil, words = BAD[case]
     status, media_type, problem = post(url, spoil(body_of(observe(sizes), sizes)))
@@ -166,7 +166,7 @@ def test_the_program_serves_upstreams_probe(tiny_checkpoints):
     assert options["probes"] == HEALTH
 
 
-def test_the_token_is_asked_for():
+def test_the_token_is_requested():
     sizes = layout_of("libero")
     body = {"observation": body_of(observe(sizes), sizes)}
     with running(StatePolicy(sizes), decode_act=decoder(sizes), token=TOKEN) as service:

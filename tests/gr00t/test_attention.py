@@ -69,7 +69,7 @@ def test_sdpa_reads_the_same_as_explicit_attention():
     assert torch.allclose(one[seen], other[seen], atol=1e-5)
 
 
-def test_the_stand_in_for_radio_is_there_for_a_while_and_builds_nothing(tmp_path):
+def test_the_stand_in_for_radio_exists_for_a_while_and_builds_nothing(tmp_path):
     name = f"transformers_modules.{tmp_path.name}.radio_model"
     with _without_radio(tmp_path), pytest.raises(RuntimeError, match="SigLIP"):
         sys.modules[name].RADIOModel(None)

@@ -67,7 +67,7 @@ def test_a_checkpoint_is_downloaded_with_its_metadata_and_says_what_to_serve_it_
     assert "complete already" in run().stdout and not remote.asked
 
 
-def test_a_broken_connection_goes_on_and_wrong_bytes_are_removed(remote, run, tmp_path):
+def test_a_broken_connection_continues_and_wrong_bytes_are_removed(remote, run, tmp_path):
     remote.cut[WEIGHTS] = 1000
     done = run("--embodiment", "libero")
     done = run("--embodiment", "libero") if done.returncode else done  # newer clients go on by themselves

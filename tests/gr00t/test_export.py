@@ -88,7 +88,7 @@ def test_together_they_are_the_engines_action(sessions, tiny_policies):
     assert np.median(apart) < 5e-4 and apart.max() < 0.02
 
 
-def test_without_tensorrt_it_is_said_and_the_commands_are_left(
+def test_without_tensorrt_it_is_reported_and_the_commands_are_left(
     written, tiny_checkpoints, capsys, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -98,7 +98,7 @@ def test_without_tensorrt_it_is_said_and_the_commands_are_left(
     assert script.count("trtexec ") == 7 and "vl_embs:1x568x" in script and "pixel_values:2x3x224x224" in script
 
 
-def test_with_tensorrt_each_engine_is_built_and_a_failure_is_told(tiny_checkpoints, written, tmp_path, monkeypatch):
+def test_with_tensorrt_each_engine_is_built_and_a_failure_is_reported(tiny_checkpoints, written, tmp_path, monkeypatch):
     """A program in trtexec's place that notes what it is asked, and fails for one module."""
     found = tiny_checkpoints("libero")
     from services.gr00t.checkpoint.config import load_config

@@ -61,7 +61,7 @@ def test_actions_are_the_networks_first_numbers_and_are_named_in_order(name):
 
 
 @every
-def test_what_the_numbers_are_is_told_part_by_part(name):
+def test_what_the_numbers_are_is_reported_part_by_part(name):
     sizes = layout_of(name)
     assert total(sizes.action_parts) == sizes.action_size and total(sizes.state_parts) == sizes.state_size
     if not sizes.embodiment.action_parts:

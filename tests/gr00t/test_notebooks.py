@@ -6,7 +6,7 @@ from tests import notebooks
 
 
 @pytest.mark.parametrize("path", notebooks.of("gr00t"), ids=notebooks.name_of)
-def test_a_notebook_runs_and_ends_in_a_picture(path, tmp_path):
+def test_a_notebook_runs_and_ends_in_an_image(path, tmp_path):
     assert notebooks.shows_image(notebooks.executed(path, tmp_path)[-1])
 
 

@@ -91,7 +91,7 @@ def test_padded_shapes_change_nothing(policy, reference):
         np.testing.assert_allclose(normalised[index], reference[f"normalised_{index}"], rtol=0, atol=ACTIONS)
 
 
-def test_the_flow_is_integrated_in_as_many_steps_as_asked_for(tiny_checkpoints, tiny_policies):
+def test_the_flow_is_integrated_in_as_many_steps_as_requested(tiny_checkpoints, tiny_policies):
     from services.gr00t.service.loading import load_own_policy
     from services.gr00t.service.settings import Settings
 

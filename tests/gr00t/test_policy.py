@@ -156,7 +156,7 @@ def test_in_half_precision_actions_are_nearly_the_same(tiny_checkpoints, tiny_po
     assert 0 < np.median(apart) < 0.05 and half.info().details["dtype"] == "bf16"
 
 
-def test_mean_and_deviation_where_the_embodiment_says_so(tiny_policies):
+def test_mean_and_deviation_where_the_embodiment_reports_it(tiny_policies):
     """Both LIBERO embodiments from one network output: each un-normalises it in its own way."""
     output = np.full((1, 32), 0.5, np.float32)
     for name, arm in (("libero", 0.05), ("libero_mean_std", 0.025)):  # 0.5 of ±0.1; 0.5 of a deviation of 0.05
@@ -194,7 +194,7 @@ def test_weights_that_do_not_fit_are_named(tiny_checkpoints, tiny_policies, tmp_
         load_own_policy(Settings(device="cpu"), changed, tiny_policies("libero").layout)
 
 
-def test_weights_that_are_no_numbers_are_not_served(tiny_checkpoints, tiny_policies, tmp_path):
+def test_weights_that_are_not_a_numbers_are_not_served(tiny_checkpoints, tiny_policies, tmp_path):
     def spoil(tensors):
         tensors["action_head.vlln.weight"][0] = float("nan")
 
@@ -227,7 +227,7 @@ def test_what_the_engine_does_not_do_is_refused_by_name(tiny_checkpoints, tiny_p
         load_own_policy(Settings(device="cpu"), found, tiny_policies("libero").layout)
 
 
-def test_a_robot_of_ones_own_is_a_file_beside_the_weights(tiny_checkpoints, tmp_path):
+def test_a_robot_of_ones_own_is_a_file_next_to_the_weights(tiny_checkpoints, tmp_path):
     """What fine-tuning leaves: statistics under new_embodiment, embodiment.json, and no word of it in the lab."""
     found = copy_of(tiny_checkpoints("libero"), tmp_path / "c", lambda tensors: None)
     parts = {"arm": Transform("sin_cos"), "hand": Transform("q99")}

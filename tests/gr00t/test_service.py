@@ -41,7 +41,7 @@ def start(*arguments, **variables):
     )
 
 
-def test_without_a_checkpoint_it_says_how_to_get_one_whatever_else_is_there(tmp_path):
+def test_without_a_checkpoint_it_says_how_to_get_one_whatever_else_exists(tmp_path):
     done = start("-c", WITHOUT_UPSTREAM.replace("{arguments}", "[]"), VLALAB_VOLUME=str(tmp_path))
     assert done.returncode == 1
     assert "no checkpoint selected" in done.stderr and "./lab checkpoint gr00t" in done.stderr

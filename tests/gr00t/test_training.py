@@ -168,7 +168,7 @@ def test_resume_keeps_the_alpha_of_the_interrupted_run(volume, capsys):
     assert Finetune("toy").identity(1)["lora_alpha"] == 16, "states without LoRA go on too"
 
 
-def test_episodes_marked_as_bad_are_left_out_and_the_result_says_so(volume):
+def test_episodes_marked_as_bad_are_left_out_and_the_result_reports_it(volume):
     settings, directory = Finetune(dataset="toy", name="marked", **QUICK), volume.path("datasets") / "toy"
     before = program.prepare(settings, volume)
     bad = marks.mark(LeRobotDataset(directory), bad=[0])
@@ -219,7 +219,7 @@ def test_two_steps_and_two_more_are_four_bit_for_bit(volume, whole, capsys):
         assert all(torch.equal(value, ours[key][name]) for name, value in moments.items())
 
 
-def test_the_same_command_after_the_end_makes_nothing_anew(volume, whole, capsys):
+def test_the_same_command_after_the_end_makes_nothing_again(volume, whole, capsys):
     train(volume, "whole")
     assert "all 4 steps are done" in capsys.readouterr().out
     assert not list(volume.checkpoints.glob("whole.before-*"))

@@ -77,7 +77,7 @@ def test_masking_has_the_librarys_shares(tokenizers):
         assert int((ids[asked] == plain[asked]).sum()) / count == pytest.approx(0.1, abs=0.03)
 
 
-def test_masking_draws_anew_each_time_and_the_same_from_the_same_seed(tokenizers):
+def test_masking_draws_again_each_time_and_the_same_from_the_same_seed(tokenizers):
     rows = classify.features(REVIEWS, tokenizers["bert"])
     first, second = collate.Masked.of(tokenizers["bert"], seed=3), collate.Masked.of(tokenizers["bert"], seed=3)
     ours = [first(rows) for _ in range(2)]

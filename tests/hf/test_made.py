@@ -45,7 +45,7 @@ def test_korean_endings():
 
 
 @pytest.mark.parametrize("kind", models.BUILD)
-def test_a_folder_is_what_the_library_saves_and_loads(kind, directories):
+def test_a_directory_is_what_the_library_saves_and_loads(kind, directories):
     names = {path.name for path in directories[kind].iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
     config = json.loads((directories[kind] / "config.json").read_text())

@@ -6,7 +6,7 @@ from tests import notebooks
 
 
 @pytest.mark.parametrize("path", notebooks.of("hf"), ids=notebooks.name_of)
-def test_a_notebook_runs_and_shows_pictures(path, volume, directories):
+def test_a_notebook_runs_and_shows_images(path, volume, directories):
     cells = notebooks.executed(path, volume.root, HF_HUB_OFFLINE="1")
     assert sum(map(notebooks.shows_image, cells)) >= 3 and notebooks.shows_image(cells[-1])
     (said,) = (output["text"] for output in cells[1].outputs if output.get("name") == "stdout")

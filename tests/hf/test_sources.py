@@ -50,7 +50,7 @@ def test_a_name_without_a_network_is_one_sentence_with_the_way_out(volume):
 
 
 @pytest.mark.parametrize("name", ["no spaces/please", "a/b/c", "-x/y", ""])
-def test_what_is_no_name_is_refused(name, volume):
+def test_what_is_not_a_name_is_refused(name, volume):
     with pytest.raises(ValueError, match=r"is not a valid hub name; expected OWNER/NAME"):
         sources.model("bert", name, volume)
 
@@ -271,7 +271,7 @@ print(sources.model("bert", "auto", Volume(), steps=1).description)
 """
 
 
-def test_a_hub_that_takes_connections_and_never_answers_is_asked_once(tmp_path):
+def test_a_hub_that_takes_connections_and_never_answers_is_queried_once(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         said = ask(endpoint, tmp_path, program=DATA)

@@ -248,7 +248,7 @@ def test_directory_in_place_of_a_file_is_reported(tmp_path, volume):
     assert "is a directory here" in refused(make(tmp_path / "x"), volume)
 
 
-def test_the_staging_folder_is_no_link(tmp_path, volume):
+def test_the_staging_directory_is_not_a_link(tmp_path, volume):
     (tmp_path / "outside").mkdir()
     (volume / restoring.STAGING).symlink_to(tmp_path / "outside")
     with pytest.raises(LabError, match="nothing was restored"):

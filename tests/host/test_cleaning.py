@@ -93,7 +93,7 @@ def test_yes_removes_old_images_and_the_cache_and_no_image_in_use(engine):
 
 
 @pytest.mark.parametrize(("answers", "removed"), [("y\nn\n", 1), ("n\nyes\n", 1), ("\n\n", 0), ("", 0), ("Y\ny\n", 2)])
-def test_each_kind_is_asked_for(engine, monkeypatch, answers, removed):
+def test_each_kind_is_requested(engine, monkeypatch, answers, removed):
     terminal = io.StringIO(answers)
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stdin", terminal)
@@ -101,7 +101,7 @@ def test_each_kind_is_asked_for(engine, monkeypatch, answers, removed):
     assert bool(told(engine)) == bool(removed)
 
 
-def test_an_image_that_a_container_uses_stays_and_is_told(speaking, capsys):
+def test_an_image_that_a_container_uses_stays_and_is_reported(speaking, capsys):
     speaking("""[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || { echo "in use" >&2; exit 1; }""")
     cleaning._remove_images(["vla-lab/ui:old"])
     assert "vla-lab/ui:old stays: in use" in capsys.readouterr().err
@@ -134,7 +134,7 @@ def tree(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_environments_go_only_when_asked_for_and_the_volume_never(tree, capsys):
+def test_environments_go_only_when_requested_and_the_volume_never(tree, capsys):
     assert cleaning.clean(yes=True) == 0
     assert (tree / "images/small/.venv").exists()
     assert cleaning.clean(venvs=True, yes=True) == 2

@@ -185,7 +185,7 @@ def test_paths_are_displayed_relative_to_the_callers_directory(tmp_path, monkeyp
     assert paths.caller_variables() == {"VLALAB_HERE": str(tmp_path)}
 
 
-def test_folders_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_path, monkeypatch):
+def test_directories_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_path, monkeypatch):
     (tmp_path / ".env").write_text("VLALAB_VOLUME=data\n")
     monkeypatch.setattr(environment_file, "ROOT", tmp_path)
     monkeypatch.chdir("/")

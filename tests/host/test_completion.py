@@ -25,7 +25,7 @@ from vlalab.host.paths import ROOT
         ("bundle --", "--no-host", "--host"),
     ],
 )
-def test_what_a_line_may_go_on_with(line, expected, other):
+def test_what_a_line_may_continue_with(line, expected, other):
     found = candidates([*shlex.split(line), *([""] if line.endswith(" ") else [])])
     assert expected in found and other not in found
 

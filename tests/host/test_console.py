@@ -17,7 +17,7 @@ with status("fetching") as line:
 """
 
 
-def test_the_seconds_move_on_although_nothing_new_is_told():
+def test_the_seconds_move_on_although_nothing_new_is_reported():
     with Screen([sys.executable, "-c", SILENT]) as screen:
         screen.wait_for("lab: fetching … 1 s  the first of two")
         screen.wait_for("lab: fetching … 2 s  the first of two")

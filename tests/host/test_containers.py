@@ -337,7 +337,7 @@ def test_several_gpus_are_a_list_in_a_file_of_the_callers_own(engine, tmp_path):
 
 
 @pytest.mark.parametrize("flags", [("--gpu", "1"), ()])
-def test_a_program_gets_the_gpu_that_its_task_was_told(engine, monkeypatch, flags):
+def test_a_program_gets_the_gpu_that_its_task_was_reported(engine, monkeypatch, flags):
     monkeypatch.setattr(gpus, "count", lambda: 2)
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
     engine.build("ws_mdl")
@@ -456,7 +456,7 @@ def test_a_url_on_loopback_is_out_of_a_containers_reach(engine, capsys):
     assert "runtime docker; policy at http://gpu-box:8000" in capsys.readouterr().err
 
 
-def test_folders_that_a_command_names_are_mounted(engine, tmp_path, monkeypatch):
+def test_directories_that_a_command_names_are_mounted(engine, tmp_path, monkeypatch):
     assets, others = tmp_path / "assets", tmp_path / "others"
     assets.mkdir()
     others.mkdir()

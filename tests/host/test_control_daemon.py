@@ -125,7 +125,7 @@ def test_only_a_service_of_compose_yaml_reaches_a_command(served, clone):
     assert asked_of(clone) == []
 
 
-def test_there_are_no_other_routes(served, clone):
+def test_there_are_not_an_other_routes(served, clone):
     for method, path in (
         ("GET", "/services/oracle/start"), ("POST", "/services/oracle/log"), ("POST", "/services/oracle/shell"),
         ("POST", "/status"), ("GET", "/"), ("GET", "/services/oracle/start/x"), ("POST", "/./services/oracle/start"),

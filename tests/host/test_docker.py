@@ -113,7 +113,7 @@ def test_a_failed_command_is_repeated_with_the_engines_words(speaking):
         "Error response from daemon: all predefined address pools have been fully subnetted",  # since Engine 27
     ],
 )
-def test_an_engine_without_addresses_for_a_network_is_told_with_what_to_do(words):
+def test_an_engine_without_addresses_for_a_network_is_reported_with_what_to_do(words):
     told = docker.failure(["compose", "up"], words)
     assert "docker network prune" in told and "./lab host setup --only engine" in told
 

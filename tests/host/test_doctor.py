@@ -175,7 +175,7 @@ VERSION = '{"Server": {"Version": "27.5.1"}}'
         ("permission denied while trying to connect to its socket", "no permission for the Docker engine", ""),
     ],
 )
-def test_an_engine_that_does_not_answer_is_told_in_the_words_of_the_refusal(speaking, words, says, fix):
+def test_an_engine_that_does_not_answer_is_reported_in_the_words_of_the_refusal(speaking, words, says, fix):
     from vlalab.engine import docker
 
     speaking(f"echo '{words}' >&2; exit 1")
@@ -195,7 +195,7 @@ esac""")
     wrong(look("images"), WARN, "was built from another lock", "./lab build ui")
 
 
-def test_a_disk_without_room_for_a_build_is_told_in_the_words_of_the_refusal(speaking, tmp_path, monkeypatch):
+def test_a_disk_without_room_for_a_build_is_reported_in_the_words_of_the_refusal(speaking, tmp_path, monkeypatch):
     speaking(f"""case "$1" in
 version) echo '{VERSION}';;
 info) echo '{{"DockerRootDir": "{tmp_path}"}}';;
@@ -209,7 +209,7 @@ esac""")
     assert found.text.split(" has ")[0] in refusal.value.message  # free bytes may change meanwhile
 
 
-def test_a_program_that_hangs_is_told_and_stops_nothing(speaking):
+def test_a_program_that_hangs_is_reported_and_stops_nothing(speaking):
 
     class Hasty(Machine):
         def run(self, *words: str, limit_s: float = 0.0):
@@ -258,7 +258,7 @@ def test_what_is_not_safe_waits_for_a_yes(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("fix", ["./lab restore FILE", "unset HTTPS_PROXY", "./lab up SERVICE --gpu none", ""])
-def test_what_is_no_whole_command_is_never_typed(fix):
+def test_what_is_not_a_whole_command_is_never_typed(fix):
     assert fixes.apply([result(fix)], yes=True) == []
 
 
@@ -321,7 +321,7 @@ def test_the_command_prints_json_and_its_exit_code(tmp_path):
     )
 
 
-def test_up_is_refused_before_anything_begins_and_no_check_goes_on(tmp_path):
+def test_up_is_refused_before_anything_begins_and_no_check_continues(tmp_path):
     (tmp_path / "file").write_text("")
     variables = {"VLALAB_VOLUME": str(tmp_path / "file" / "volume")}
     done = lab("up", "oracle", "--runtime", "local", **variables)

@@ -111,14 +111,14 @@ def test_a_disk_whose_place_has_a_space_is_looked_for(mounts, verdict):
 # --- environments -------------------------------------------------------------------------------------------
 
 
-def test_what_concerns_no_environment_that_was_asked_for_does_not_apply():
+def test_what_concerns_no_environment_that_was_requested_does_not_apply():
     with_torch = {one.id for one in runner.checks() if TORCH in one.requires}
     case = Context(recorded("driver-old"), environments=("ui",), volume=Path("/srv/lab/volume"))
     results = runner.run([one for one in runner.checks() if one.id in with_torch], case)
     assert {result.finding.verdict for result in results} == {SKIP} and output.exit_status(results) == 0
 
 
-def test_only_environments_that_were_asked_for_are_named():
+def test_only_environments_that_were_requested_are_named():
     case = Context(recorded("driver-old"), environments=("openvla",))
     (found,) = runner.run(runner.checks_by_id(["nvidia-version"]), case)
     assert found.finding.verdict == FAIL and "gr00t" not in found.finding.reason and "openvla" in found.finding.reason
@@ -211,7 +211,7 @@ def test_the_runtime_that_would_be_used_is_judged(monkeypatch):
     assert {one.id for one in runner.checks()} >= output.FOR_CONTAINERS
 
 
-def test_folders_of_another_owner_stop_local_services_of_that_owner(monkeypatch):
+def test_directories_of_another_owner_stop_local_services_of_that_owner(monkeypatch):
     """Services of this user, in whichever runtime, cannot write there."""
     monkeypatch.setenv("VLALAB_UID", str(os.geteuid()))
     monkeypatch.setenv("VLALAB_GID", str(os.getegid()))

@@ -46,7 +46,7 @@ def test_output_that_nobody_reads_ends_a_command_silently(words):
     assert [line for line in done.stderr.splitlines() if not line.startswith("lab: ")] == []
 
 
-def test_output_onto_a_full_disk_is_told():
+def test_output_onto_a_full_disk_is_reported():
     with open("/dev/full", "w") as full:
         done = subprocess.run(**command("--list"), stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
@@ -82,7 +82,7 @@ def have_ended(clone: Path, within_s: float = 30.0) -> bool:
     [("bin", signal.SIGINT), ("lib/*/site-packages/pip", signal.SIGINT), ("lib/*/site-packages/pip-*", signal.SIGHUP)],
     ids=["venv", "pip on its way", "pip at work"],
 )
-def test_ctrl_c_in_the_first_set_up_is_told_and_the_next_call_begins_anew(copy_clone, tmp_path, step, number):
+def test_ctrl_c_in_the_first_set_up_is_reported_and_the_next_call_begins_again(copy_clone, tmp_path, step, number):
     """Typed into a terminal, it reaches all that runs there; venv and pip would show their tracebacks."""
     clone = copy_clone(tmp_path / "clone")
     mine, theirs = pty.openpty()
@@ -120,7 +120,7 @@ def test_what_a_set_up_starts_while_it_is_interrupted_ends_too(copy_clone, tmp_p
     assert have_ended(clone)
 
 
-def test_ctrl_c_in_an_environments_set_up_is_told_and_leaves_nothing_running(copy_clone, tmp_path):
+def test_ctrl_c_in_an_environments_set_up_is_reported_and_leaves_nothing_running(copy_clone, tmp_path):
     clone = copy_clone(tmp_path / "clone")
     options = command("env", "libero")
     options["env"] |= {"PYTHONPATH": str(clone), "UV_CACHE_DIR": str(tmp_path / "cache")}
@@ -149,7 +149,7 @@ def test_a_path_in_another_script_works_in_any_locale(copy_clone, tmp_path):
     assert hook.read_bytes().isascii() and (clone / ".venv/bin/invoke").read_bytes().isascii()
 
 
-def test_names_that_are_no_variables_are_told_with_the_nearest_one():
+def test_names_that_are_not_a_variables_are_reported_with_the_nearest_one():
     known = environment_file.variable_names()
     assert {"VLALAB_TOKEN", "VLALAB_BASE_UI", "VLALAB_ORACLE_PORT"} <= known
     given = {"VLALAB_TOKN": "x", "VLALAB_BASE_UI": "y", "vlalab_bind": "", "VLALAB_ZZZZ": "", "HF_TOKEN": "z"}
@@ -203,13 +203,13 @@ def test_a_home_that_cannot_be_used_is_passed_over(tmp_path):
         ),
     ],
 )
-def test_places_that_cannot_be_are_told(tmp_path, variables, says):
+def test_places_that_cannot_be_are_reported(tmp_path, variables, says):
     options = command("up", "oracle", "--runtime", "local", VLALAB_VOLUME=str(tmp_path), **variables)
     done = subprocess.run(**options, capture_output=True)
     assert (done.returncode, done.stderr.count("Traceback")) == (1, 0) and says in done.stderr
 
 
-def test_a_port_that_is_not_permitted_is_told(monkeypatch):
+def test_a_port_that_is_not_permitted_is_reported(monkeypatch):
     monkeypatch.setattr(ports.socket.socket, "bind", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
     with pytest.raises(LabError, match="no permission for port 80: ports below 1024 require root"):
         next(ports._free_ports("127.0.0.1", 80, set()))
@@ -230,7 +230,7 @@ def without_roots_powers(options: dict) -> dict:
 
 @pytest.mark.parametrize("words", USING_THE_VOLUME, ids=lambda words: words[0])
 @pytest.mark.parametrize("place", ["volume", "volume/deeper/still"])
-def test_a_volume_that_is_closed_to_the_caller_is_told_before_anything_is_made(tmp_path, monkeypatch, words, place):
+def test_a_volume_that_is_closed_to_the_caller_is_reported_before_anything_is_made(tmp_path, monkeypatch, words, place):
     (tmp_path / "volume").mkdir()
     (tmp_path / "volume").chmod(0)
     if os.geteuid() == 0:

@@ -91,7 +91,7 @@ def test_the_finishing_step_runs_inside_and_counts(tiny):
     assert not venvs.get("tiny", tiny.parents[1]).is_ready()
 
 
-def test_a_second_lock_goes_into_a_folder_beside_and_is_not_imported(tiny):
+def test_a_second_lock_goes_into_a_directory_next_to_and_is_not_imported(tiny):
     ensure(tiny)
     (tiny / "beside.lock").write_text(pins("idna"))
     assert not venvs.get("tiny", tiny.parents[1]).is_ready()
@@ -121,7 +121,7 @@ def test_an_unknown_environment_lists_the_known_ones():
         venvs.get("liberoo")
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tiny):
+def test_a_full_disk_is_reported_before_anything_is_written(tiny):
     (tiny / "manifest.yaml").write_text("{about: tests, venv_gb: 1000000000, image_gb: 1}")
     with pytest.raises(LabError, match="GB free"):
         ensure(tiny)
@@ -131,7 +131,7 @@ def test_a_full_disk_is_told_before_anything_is_written(tiny):
 # --- Pythons ------------------------------------------------------------------------------------------------
 
 
-def test_a_shim_that_fails_is_no_python(tmp_path, monkeypatch):
+def test_a_shim_that_fails_is_not_a_python(tmp_path, monkeypatch):
     shim = tmp_path / "python3.10"
     shim.write_text("#!/bin/sh\necho 'pyenv: version not installed' >&2\nexit 127\n")
     shim.chmod(0o755)
@@ -141,7 +141,7 @@ def test_a_shim_that_fails_is_no_python(tmp_path, monkeypatch):
     assert found is None or (found != str(shim) and pythons.runs_as(found, "3.10"))
 
 
-def test_a_python_is_asked_for_its_version():
+def test_a_python_is_requested_its_version():
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert pythons.runs_as(sys.executable, version)
     assert pythons.runs_as(sys.executable, "2.7") is None
@@ -206,7 +206,7 @@ def test_robosuites_settings_are_its_own_with_file_logging_off(robosuite):
     assert step.write_macros(robosuite).read_text() == "A = 1\nFILE_LOGGING_LEVEL = None\nB = 2\n"
 
 
-def test_another_robosuite_is_told(robosuite):
+def test_another_robosuite_is_reported(robosuite):
     (robosuite / "macros.py").write_text("A = 1\n")
     with pytest.raises(ValueError, match="0 times"):
         finish().write_macros(robosuite)

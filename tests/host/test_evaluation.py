@@ -57,7 +57,7 @@ def test_auto_falls_back_to_the_oracle_and_reports_it():
     assert "oracle" in choice.reason
 
 
-def test_the_oracle_that_the_pages_bring_gives_way_to_another_policy(answering, monkeypatch):
+def test_the_oracle_that_the_pages_bring_is_replaced_to_another_policy(answering, monkeypatch):
     process, check = identify(os.getpid()), answering(200)
     there = [replace(up(name, 8001), check=check, child=process) for name in ("oracle", "random")]
     monkeypatch.setattr(evaluation.both, "instances", lambda: there)

@@ -16,7 +16,7 @@ def lab(*words: str, cwd=ROOT) -> subprocess.CompletedProcess:
     return subprocess.run([*LAB, *words, "--runtime", "local", "--dry-run"], capture_output=True, text=True, cwd=cwd)
 
 
-def test_it_runs_the_grader_on_the_students_folder():
+def test_it_runs_the_grader_on_the_students_directory():
     done = lab("transformer.attention")
     assert done.returncode == 0, done.stderr
     directory = str(course.exercises_directory())

@@ -66,7 +66,7 @@ def test_an_nvidia_smi_that_hangs_is_a_failure(smi, monkeypatch):
 
 
 @pytest.mark.parametrize("service", compose.gpu_services())
-def test_a_broken_driver_is_no_silent_run_on_the_cpu(smi, service):
+def test_a_broken_driver_is_not_a_silent_run_on_the_cpu(smi, service):
     smi(f'echo "{LOST}" >&2; exit 9')
     for ask in (gpus.visible, reservations.files):
         with pytest.raises(LabError, match=rf"has not loaded it; .*, or .*--gpu none \({gpus.variable(service)}=none"):
@@ -113,7 +113,7 @@ def test_several_devices_are_a_list(smi, choice, devices):
 
 
 @pytest.mark.parametrize("choice", ["0", "all", UUIDS[0], "MIG-b7c3"])
-def test_one_device_is_the_variable_of_the_file_that_people_use_by_hand(smi, choice):
+def test_one_device_is_the_variable_of_the_file_that_users_use_by_hand(smi, choice):
     assert reservations.files("gr00t", {"VLALAB_GR00T_GPU": choice}) == [compose.GPU_FILE]
 
 

@@ -154,7 +154,7 @@ def test_a_run_makes_the_machine_ready_and_a_second_one_changes_nothing(copy, pl
     assert changed(play()) == 0
 
 
-def test_a_folder_below_a_disk_that_is_not_mounted_is_not_made(copy, play):
+def test_a_directory_below_a_disk_that_is_not_mounted_is_not_made(copy, play):
     text = r"LABEL=none /srv/lab\\040of\\040all ext4 nofail 0 2"
     copy.run("sh", "-c", f"printf '{text}\\n' > /etc/fstab", check=True)
     try:

@@ -74,7 +74,7 @@ def test_a_wheel_that_cannot_be_had_names_the_ways_out(flash):
         flash.wheel(f"{nobody}/flash_attn.whl")
 
 
-def test_two_wheels_in_a_folder_are_one_too_many(flash, tmp_path):
+def test_two_wheels_in_a_directory_are_one_too_many(flash, tmp_path):
     for name in ("a.whl", "b.whl"):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(ValueError, match="2 wheels"):
@@ -97,7 +97,7 @@ def test_the_image_states_the_locks_own_hash(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_dockerfile_mounts_or_copies_is_there_and_is_sent(name):
+def test_what_the_dockerfile_mounts_or_copies_exists_and_is_sent(name):
     text = DOCKERFILE.replace("${ENVIRONMENT}", name)
     mounted = re.findall(r"--mount=type=bind,source=([^,\s]+)", text)
     copied = [word for line in re.findall(r"(?m)^COPY (?!--from)(.+)", text) for word in line.split()[:-1]]

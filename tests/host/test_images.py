@@ -84,7 +84,7 @@ def test_an_image_that_is_not_built_names_the_command():
     assert images.unusable("ui", None) == "image vla-lab/ui:dev is not built; run: ./lab build ui"
 
 
-def test_an_engine_that_fails_otherwise_is_no_missing_image(speaking):
+def test_an_engine_that_fails_otherwise_is_not_a_missing_image(speaking):
     speaking("""[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || { echo "on fire" >&2; exit 1; }""")
     with pytest.raises(LabError, match="on fire"):
         images.existing(["libero"])
@@ -103,7 +103,7 @@ def test_times_of_every_engine(text, seconds):
     assert images.parse_time(text) == datetime(2026, 1, 1, 0, 0, seconds, tzinfo=timezone.utc)
 
 
-def test_what_is_no_time_is_told():
+def test_what_is_not_a_time_is_reported():
     with pytest.raises(ValueError, match="yesterday"):
         images.parse_time("yesterday")
 
@@ -144,7 +144,7 @@ def test_several_images_are_one_build():
     }  # fmt: skip
 
 
-def test_a_folder_replaces_its_stage_where_there_is_one(tmp_path):
+def test_a_directory_replaces_its_stage_where_there_is_one(tmp_path):
     options = Options(stages={"flash-attn-wheel": str(tmp_path), "libero-assets": "official"})
     told = given(building.arguments(["gr00t", "libero", "ui"], options))
     assert {key: value for key, value in told.items() if ".contexts." in key} == {
@@ -174,7 +174,7 @@ def test_an_index_is_a_secret_and_never_an_argument(monkeypatch, tmp_path):
     assert "user:word" not in " ".join(words)
 
 
-def test_what_is_no_address_is_told_without_repeating_it(monkeypatch):
+def test_what_is_not_an_address_is_reported_without_repeating_it(monkeypatch):
     monkeypatch.setenv("VLALAB_INDEX", "user:word@mirror")
     with pytest.raises(LabError, match="VLALAB_INDEX has no URL") as told:
         building.arguments(["ui"], Options())
@@ -212,13 +212,13 @@ def test_the_ca_bundle_is_ones_own_else_the_systems_where_an_admin_added_to_it(t
         (Options(), ["libro"], "did you mean 'libero'"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_built(options, names, says):
+def test_mistakes_are_reported_before_anything_is_built(options, names, says):
     with pytest.raises(LabError, match=says):
         building.build(names, options)
 
 
 @pytest.mark.parametrize("wrong", [{"flash_attn": "maybe"}, {"progress": "fast"}, {"arguments": ("MAX_JOBS",)}])
-def test_words_that_are_no_choice_are_told(wrong):
+def test_words_that_are_not_a_choice_are_reported(wrong):
     with pytest.raises(LabError, match="maybe|fast|MAX_JOBS"):
         Options(**wrong)
 
@@ -280,7 +280,9 @@ def test_what_hf_shares_with_ws_mdl_is_counted_once():
     assert both - alone == pytest.approx(hf.image_gb - sum(hf.shared_gb.values()))
 
 
-def test_a_full_disk_is_told_before_the_build_and_no_check_builds_all_the_same(speaking, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_is_reported_before_the_build_and_no_check_builds_all_the_same(
+    speaking, tmp_path, monkeypatch, capsys
+):
     speaking(builder(tmp_path, 0))
     monkeypatch.setattr(space, "expected_gb", lambda names: 1e9 * len(names))
     run_lab("build", "ui")  # it is built already: only its last layers are new

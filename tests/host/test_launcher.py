@@ -26,7 +26,7 @@ def run(clone: Path, *words: str, **options) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-def test_first_use_sets_up_once_from_any_folder(fresh_clone, tmp_path):
+def test_first_use_sets_up_once_from_any_directory(fresh_clone, tmp_path):
     first = run(fresh_clone, "--list", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "eval" in first.stdout and "test" in first.stdout
@@ -146,7 +146,7 @@ def test_without_venv_the_exact_command_is_named(copy_clone, tmp_path):
     assert not (clone / ".venv").exists()
 
 
-def test_root_on_debian_installs_what_is_missing_and_goes_on(copy_clone, tmp_path):
+def test_root_on_debian_installs_what_is_missing_and_continues(copy_clone, tmp_path):
     """apt-get here is a fake: it notes what it was asked for and makes the Python complete."""
     clone = copy_clone(tmp_path / "clone")
     tools = tmp_path / "tools"

@@ -139,7 +139,7 @@ def test_an_earlier_boot_is_never_ours():
     assert not Identity(me.pid, me.start_ticks, "another boot").is_alive()
 
 
-def test_a_taken_port_gives_way_to_the_next_one(lab, capsys):
+def test_a_taken_port_is_replaced_to_the_next_one(lab, capsys):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -151,13 +151,13 @@ def test_a_taken_port_gives_way_to_the_next_one(lab, capsys):
     assert f"port {lab.port} is taken" in capsys.readouterr().err
 
 
-def test_a_service_that_crashes_at_the_start_is_told_with_its_last_words(lab):
+def test_a_service_that_crashes_at_the_start_is_reported_with_its_last_words(lab):
     lab("--crash")
     with pytest.raises(LabError, match="cannot load the weights"):
         interface.wait_ready(local, "small", 60)
 
 
-def test_a_failed_start_is_told_with_its_cause_first_and_without_earlier_starts(lab):
+def test_a_failed_start_is_reported_with_its_cause_first_and_without_earlier_starts(lab):
     lab()
     first = interface.wait_ready(local, "small", 60)
     before = first.log_tail()
@@ -172,7 +172,7 @@ def test_a_failed_start_is_told_with_its_cause_first_and_without_earlier_starts(
     assert f"as process {first.child.pid}" not in tail and "--crash" in tail
 
 
-def test_a_service_that_never_gets_ready_is_told(lab):
+def test_a_service_that_never_gets_ready_is_reported(lab):
     lab("--ready-after 60")
     with pytest.raises(LabError, match="not ready within 1 s"):
         interface.wait_ready(local, "small", 1)
@@ -330,7 +330,7 @@ def test_every_service_has_a_check_that_it_can_ask():
         assert service.health is None or local.check_url(service).startswith("http://127.0.0.1:")
 
 
-def test_a_service_goes_on_when_the_disk_is_full(small_disk, lab):
+def test_a_service_continues_when_the_disk_is_full(small_disk, lab):
     """Its output is taken all the time, or it would stop at a full pipe; it is killed and comes back, unnoted."""
     lab("--chatty")
     found = interface.wait_ready(local, "small", 60)

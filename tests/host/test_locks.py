@@ -33,7 +33,7 @@ def test_untouched_locks_are_in_order(copies):
     assert [problem for lock in every(copies) for problem in locks.problems(lock)] == []
 
 
-def test_a_comment_is_no_change(copies):
+def test_a_comment_is_not_a_change(copies):
     for lock in every(copies):
         lock.source.write_text("# a word more\n" + lock.source.read_text())
         assert locks.problems(lock) == []

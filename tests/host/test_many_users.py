@@ -134,7 +134,7 @@ def test_two_students_at_once_on_one_install(install, students):
 
 
 @as_root
-def test_a_port_of_anothers_service_gives_way_to_the_next_one(install, students):
+def test_a_port_of_anothers_service_is_replaced_to_the_next_one(install, students):
     (port,) = free_ports(1)
     wanted = {"VLALAB_RANDOM_PORT": str(port)}
     first = lab(ANNA, students[ANNA], install, "up", "random", **wanted)
@@ -145,14 +145,14 @@ def test_a_port_of_anothers_service_gives_way_to_the_next_one(install, students)
 
 
 @as_root
-def test_an_environment_that_the_install_lacks_is_asked_of_its_owner(install, students):
+def test_an_environment_that_the_install_lacks_is_queried_of_its_owner(install, students):
     done = lab(ANNA, students[ANNA], install, "env", "ui")
     wanted = f"environment 'ui' of {install}, which is root's, is not installed. Ask root to run {install}/lab env ui"
     assert done.returncode == 1 and wanted in done.stderr and "Traceback" not in done.stderr
 
 
 @as_root
-def test_one_on_a_python_that_is_closed_is_told(place, copy_clone):
+def test_one_on_a_python_that_is_closed_is_reported(place, copy_clone):
     """As an install that was made on a Python in root's home."""
     clone, closed = copy_clone(place / "closed-install"), place / "closed"
     closed.mkdir(mode=0o700, exist_ok=True)

@@ -44,7 +44,7 @@ def test_what_is_written_is_read_again():
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_whoever_writes_to_the_volume_runs_nothing(tmp_path, monkeypatch, capsys, bystander):
+def test_any_user_who_writes_to_the_volume_runs_nothing(tmp_path, monkeypatch, capsys, bystander):
     """A state file with a health check of its own, as earlier versions believed it, beside one of a stranger's pid."""
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     trace, victim = tmp_path / "trace", asdict(identify(bystander.pid))
@@ -115,7 +115,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
-def test_a_damaged_state_file_is_told_and_breaks_nothing(text, capsys):
+def test_a_damaged_state_file_is_reported_and_breaks_nothing(text, capsys):
     (state.directory() / "oracle.json").write_text(text)
     overview.show()
     assert "ignoring" in capsys.readouterr().err and local.instances() == []
@@ -160,7 +160,7 @@ def test_a_link_in_a_state_files_place_is_not_followed(tmp_path, capsys):
     assert not (state.directory() / "oracle.json").is_symlink() and (tmp_path / "oracle.json").exists()
 
 
-def test_a_state_folder_in_which_others_write_is_refused(capsys):
+def test_a_state_directory_in_which_others_write_is_refused(capsys):
     state.directory().chmod(0o777)
     done = subprocess.run(
         [sys.executable, "-m", "vlalab", "status"], cwd=paths.ROOT, capture_output=True, text=True,

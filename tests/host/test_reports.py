@@ -55,7 +55,7 @@ def test_a_report_is_one_runs():
     assert done.returncode == 1 and "which run?" in done.stderr
 
 
-def test_a_folder_elsewhere_is_not_served(tmp_path):
+def test_a_directory_elsewhere_is_not_served(tmp_path):
     with pytest.raises(LabError, match=r"is not in .*runs, .*--serve"):
         addresses.serve_reports(str(tmp_path), "local")
 

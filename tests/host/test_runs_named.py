@@ -42,7 +42,7 @@ def test_a_name_its_beginning_or_latest_will_do(volume, text, is_meant):
     assert runs.run("RUN", text) == is_meant
 
 
-def test_a_folder_elsewhere_will_do_and_a_name_goes_before_a_folder_here(volume, tmp_path, monkeypatch):
+def test_a_directory_elsewhere_will_do_and_a_name_goes_before_a_directory_here(volume, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere" / "spat"
     elsewhere.mkdir(parents=True)
     (elsewhere / runs.STORE).touch()
@@ -112,7 +112,7 @@ def test_leaderboard_files_are_passed_with_their_directory(volume, monkeypatch):
     assert asked == [["leaderboard", "libero_goal", "libero_10", *files], "auto"]
 
 
-def test_a_data_sets_config_is_no_pipe(tmp_path, monkeypatch):
+def test_a_data_sets_config_is_not_a_pipe(tmp_path, monkeypatch):
     """`./lab dataset FOLDER` looks for a recording's config.json in it; a pipe there held the command."""
     (tmp_path / "set").mkdir()
     os.mkfifo(tmp_path / "set" / "config.json")

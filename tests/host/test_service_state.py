@@ -86,14 +86,14 @@ def test_a_container_shows_what_it_was_started_with(service):
     ("variables", "shown"),
     [({}, ""), ({"VLALAB_OPENVLA_PORT": "8100"}, ""), ({"VLALAB_UI_POLICY": "http://oracle:8001"},) * 2],
 )
-def test_a_default_that_follows_another_variable_is_no_setting(variables, shown):
+def test_a_default_that_follows_another_variable_is_not_a_setting(variables, shown):
     """Or the page would keep openvla's old address when that has moved."""
     command = compose.read(variables=variables)["ui"].command
     had = service_settings.of_container("ui", {}, list(command))
     assert had["VLALAB_UI_POLICY"] == (shown and shown["VLALAB_UI_POLICY"])
 
 
-def test_what_a_container_was_started_with_is_held_against_what_is_asked_for():
+def test_what_a_container_was_started_with_is_held_against_what_is_requested():
     described = compose.read(variables={"VLALAB_TOKEN": TOKEN})["oracle"]
     record = {
         "Id": "1", "Name": "/oracle", "Image": "x", "State": {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z"},
@@ -120,7 +120,7 @@ def test_what_a_container_was_started_with_is_held_against_what_is_asked_for():
 
 
 @pytest.mark.parametrize("given", ["", "simulator=http://elsewhere:8006", "openvla=http://openvla:8000"])
-def test_a_container_shows_which_services_its_page_was_told_of(given):
+def test_a_container_shows_which_services_its_page_was_reported_of(given):
     variables = {"VLALAB_UI_SERVICES": given, "VLALAB_ORACLE_PORT": "18001"}
     page = compose.read(variables=variables)["ui"]
     had = service_settings.of_container("ui", page.environment, list(page.command))

@@ -137,7 +137,7 @@ def test_what_is_written_is_the_callers_alone(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["link", "folder", "pipe", "another's"])
-def test_what_is_no_file_of_the_callers_is_not_read(tmp_path, what):
+def test_what_is_not_a_file_of_the_callers_is_not_read(tmp_path, what):
     path = tmp_path / "file"
     if what == "link":
         path.symlink_to("/etc/passwd")

@@ -160,7 +160,7 @@ def test_a_later_stage_waits_for_the_earlier_one(tmp_path, monkeypatch):
     assert counts(*some, monkeypatch=monkeypatch) == [("early", 1, 0), ("late", 1, 0)]
 
 
-def test_a_part_that_cannot_run_is_a_failure_and_the_others_go_on(monkeypatch, capsys):
+def test_a_part_that_cannot_run_is_a_failure_and_the_others_continue(monkeypatch, capsys):
     def broken(options: Options, output) -> list[Result]:
         raise LabError("no Python 3.10")
 
@@ -383,7 +383,7 @@ def test_others_get_the_command_that_runs_what_was_skipped(bare, tmp_path, capsy
     assert programs.advice(["lint"]) == []
 
 
-def test_ubuntus_stub_for_a_snap_is_no_browser(bare):
+def test_ubuntus_stub_for_a_snap_is_not_a_browser(bare):
     (bare / "chromium-browser").write_text(STUB)
     (bare / "chromium-browser").chmod(0o755)
     assert browser.find() is None
@@ -395,7 +395,7 @@ def test_ubuntus_stub_for_a_snap_is_no_browser(bare):
 # --- headless rendering -------------------------------------------------------------------------------------
 
 
-def test_missing_libraries_are_told_with_the_exact_command(monkeypatch):
+def test_missing_libraries_are_reported_with_the_exact_command(monkeypatch):
     monkeypatch.setattr(gl, "_loads", lambda library: False)
     monkeypatch.setattr(gl.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(gl.shutil, "which", lambda name: f"/usr/bin/{name}")

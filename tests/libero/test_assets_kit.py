@@ -52,7 +52,7 @@ def test_the_last_bit_of_a_sum_changes_no_byte():
     assert there == here
 
 
-def test_kit_is_an_asset_folder_and_complete_until_a_file_is_gone(directory, tmp_path):
+def test_kit_is_an_asset_directory_and_complete_until_a_file_is_gone(directory, tmp_path):
     assert all((directory / path).is_file() for path in LANDMARKS)
     assert not kit.damage(directory)
     kit.build(tmp_path)

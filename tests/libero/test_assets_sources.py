@@ -78,7 +78,7 @@ def test_official_files_in_the_image_are_the_official_source(tmp_path, directory
         assert (source.kind, source.path, source.digest) == ("official", baked, official.digest())
 
 
-def test_digest_of_a_folder_follows_its_content(tmp_path, directory):
+def test_digest_of_a_directory_follows_its_content(tmp_path, directory):
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
     before = resolve(str(copy), tmp_path)
@@ -92,7 +92,7 @@ def test_digest_of_a_folder_follows_its_content(tmp_path, directory):
 
 
 @pytest.mark.parametrize("origin", ["flag", "variable"])
-def test_a_folder_that_is_no_asset_folder_is_named_with_what_it_lacks(tmp_path, monkeypatch, origin):
+def test_a_directory_that_is_not_an_asset_directory_is_named_with_what_it_lacks(tmp_path, monkeypatch, origin):
     (tmp_path / "libero" / "libero" / "assets").mkdir(parents=True)
     if origin == "variable":
         monkeypatch.setenv(sources.VARIABLE, str(tmp_path))
@@ -104,14 +104,14 @@ def test_a_folder_that_is_no_asset_folder_is_named_with_what_it_lacks(tmp_path, 
     assert "did you mean" in text
 
 
-def test_a_missing_folder_and_missing_official_files_are_errors(tmp_path):
+def test_a_missing_directory_and_missing_official_files_are_errors(tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
         resolve(str(tmp_path / "nowhere"), tmp_path)
     with pytest.raises(ValueError, match="./lab assets libero"):
         resolve("official", tmp_path)
 
 
-def test_a_kit_with_missing_files_is_written_anew(tmp_path):
+def test_a_kit_with_missing_files_is_written_again(tmp_path):
     source = resolve(None, tmp_path)
     shutil.rmtree(source.path / "scenes")
     assert not kit.damage(resolve(None, tmp_path).path)
@@ -155,7 +155,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_kit_is_told_and_made_anew(tmp_path, directory, damage, capsys):
+def test_a_damaged_kit_is_reported_and_made_again(tmp_path, directory, damage, capsys):
     target = tmp_path / "assets" / f"libero-kit-{kit.version()[:12]}"
     shutil.copytree(directory, target)
     before = resolve("kit", tmp_path)
@@ -255,7 +255,7 @@ def test_many_processes_write_one_kit(tmp_path):
     assert len(os.listdir(tmp_path / "assets")) == 1
 
 
-def test_a_site_that_another_writer_sweeps_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
+def test_a_site_that_another_writer_sweeps_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
     make, made = tempfile.mkdtemp, []
 
     def swept_at_first(**where):
@@ -270,7 +270,7 @@ def test_a_site_that_another_writer_sweeps_before_it_is_locked_is_made_anew(tmp_
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_is_said_with_the_way_out(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_with_the_way_out(tmp_path, monkeypatch):
     def full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -281,7 +281,7 @@ def test_a_full_disk_is_said_with_the_way_out(tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "assets") == []
 
 
-def test_a_volume_that_cannot_be_written_is_said(tmp_path):
+def test_a_volume_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "assets").write_text("a file where the folder should be")
     with pytest.raises(OSError, match="VLALAB_VOLUME"):
         resolve(None, tmp_path)

@@ -206,7 +206,7 @@ def test_a_canary_tells_that_it_was_touched(tmp_path):
     assert canary.look() != canary.before
 
 
-def test_a_clock_that_jumps_jumps_in_every_process_that_is_told_to(tmp_path):
+def test_a_clock_that_jumps_jumps_in_every_process_that_is_reported_to(tmp_path):
     directory = rounds.__file__.replace("rounds.py", "clock")
     (tmp_path / "clock").write_bytes(np.float64(-5000.0).tobytes())
     env = {**os.environ, "PYTHONPATH": directory, "CHAOS_CLOCK": str(tmp_path / "clock")}

@@ -316,7 +316,7 @@ def test_write_stats_writes_those_of_each_episode_too(copy):
     assert faults(copy) == []
 
 
-def test_a_film_with_few_key_frames_is_noted(copy):
+def test_a_video_with_few_key_frames_is_noted(copy):
     length = 40
     path = copy / FILM
     with av.open(str(path), "w") as container:
@@ -471,7 +471,7 @@ NO_IMAGES = {
 
 
 @pytest.mark.parametrize("kind", NO_IMAGES)
-def test_what_is_no_image_is_named(files, tmp_path, kind, monkeypatch):
+def test_what_is_not_an_image_is_named(files, tmp_path, kind, monkeypatch):
     spoil, words = NO_IMAGES[kind]
     directory = shutil.copytree(files, tmp_path / "copy")
     spoil(directory)

@@ -82,7 +82,7 @@ def test_a_set_says_where_it_is_from(dataset, recorded):
     assert dataset.modality["annotation"] == {libero.LANGUAGE: {"original_key": "task_index"}}
 
 
-def test_one_that_was_stopped_goes_on_and_ends_with_the_same_bytes(dataset, recorded, volume):
+def test_one_that_was_stopped_continues_and_ends_with_the_same_bytes(dataset, recorded, volume):
     directory, chosen = volume.datasets / "stopped", sources.choose(recorded, True)
     source = convert.describe(recorded, chosen, CAMERAS, SIZE, "lerobot")
     writer = convert.make_writer(directory, "lerobot", CAMERAS, SIZE, source, chosen)
@@ -160,7 +160,7 @@ def test_only_successes_are_taken_unless_asked(recorded):
         sources.choose(recorded, False)
 
 
-def test_a_set_is_written_anew_from_another_layout(tmp_path):
+def test_a_set_is_written_again_from_another_layout(tmp_path):
     files = open_dataset(data_sets.hdf5(tmp_path / "files"))
     again = conversion.recode(files, tmp_path / "again")
     assert faults(again.directory) == [] and len(again) == len(files)
@@ -226,7 +226,7 @@ def test_what_cannot_be_made(dataset, volume, monkeypatch, given, words):
         make(DatasetConfig(*given))
 
 
-def test_a_set_elsewhere_is_made_anew_by_its_path(volume, monkeypatch, tmp_path):
+def test_a_set_elsewhere_is_made_again_by_its_path(volume, monkeypatch, tmp_path):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume.root))
     directory = make(DatasetConfig(str(data_sets.hdf5(tmp_path / "elsewhere")), "lerobot"))
     assert directory == volume.datasets / "elsewhere" and faults(directory) == []

@@ -65,7 +65,7 @@ def test_a_set_travels_to_another_process(written):
     np.testing.assert_array_equal(again.frames(1, WRIST, [4]), written.frames(1, WRIST, [4]))
 
 
-def test_more_films_than_stay_open(written):
+def test_more_videos_than_stay_open(written):
     few = videos.OpenVideos(capacity=2)
     for _ in range(2):
         for episode in range(3):
@@ -93,7 +93,7 @@ def test_statistics_are_those_of_the_rows(written, copy):
     assert not LeRobotDataset(copy).stated_statistics().keys() & set(again.video_keys)
 
 
-def test_statistics_of_pictures_are_those_of_their_colours():
+def test_statistics_of_images_are_those_of_their_colours():
     shown = data_sets.pictures(9)
     found = statistics.of_images(shown)
     np.testing.assert_allclose(found["mean"].ravel(), shown.mean((0, 1, 2)) / 255)
@@ -102,7 +102,7 @@ def test_statistics_of_pictures_are_those_of_their_colours():
     assert found["min"].shape == (3, 1, 1) and found["count"] == [9]
 
 
-def test_a_set_is_there_when_it_is_whole_and_an_interrupted_one_is_gone_on_with(tmp_path):
+def test_a_set_exists_when_it_is_whole_and_an_interrupted_one_is_gone_on_with(tmp_path):
     features = libero.features((), 0)
 
     def writer(resume):
@@ -156,7 +156,7 @@ def test_liberos_files_are_read_as_the_same_set(written, tmp_path):
     assert files.statistics()[libero.ACTION]["max"][6] == 1
 
 
-def test_pictures_that_lie_in_the_rows_are_read(tmp_path):
+def test_images_that_lie_in_the_rows_are_read(tmp_path):
     """As in v2.0 sets with features "image": a PNG per row."""
     import io
 
@@ -242,7 +242,7 @@ def test_rows_of_different_lengths_are_named(copy):
         tables.columns(tables.read(copy / "odd.parquet"), copy / "odd.parquet")
 
 
-def test_what_is_no_data_set_and_what_is_not_there(written, tmp_path, monkeypatch):
+def test_what_is_not_a_data_set_and_what_is_missing(written, tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
     shutil.copytree(written.directory, tmp_path / "datasets" / "goal-oracle")
     assert (

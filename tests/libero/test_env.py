@@ -251,7 +251,7 @@ def test_bad_actions_are_refused(action, libero_env):
         libero_env.step(action)
 
 
-def test_what_needs_an_episode_says_so(libero_runtime):
+def test_what_needs_an_episode_reports_it(libero_runtime):
     from services.libero.simulator.env import LiberoEnv
 
     env = LiberoEnv(libero_runtime.assets)

@@ -215,13 +215,13 @@ def test_a_camera_that_one_demonstration_lacks_is_named(tmp_path):
         open_dataset(directory).frames(1, "observation.images.wrist_image")
 
 
-def test_a_slip_in_a_text_is_no_damaged_file(copy):
+def test_a_slip_in_a_text_is_not_a_damaged_file(copy):
     (copy / metadata.MODALITY).write_text('{"state": {},}')
     with pytest.raises(DatasetError, match=r"modality\.json cannot be read as JSON: .*line 1 column 1[34]"):
         LeRobotDataset(copy)
 
 
-def test_a_film_names_no_other_file(copy, tmp_path):
+def test_a_video_names_no_other_file(copy, tmp_path):
     """FFmpeg would read such a text as a video, and open what it names."""
     shutil.copy(copy / FILM, copy / "other.mp4")
     text = "ffconcat version 1.0\nfile other.mp4\n"

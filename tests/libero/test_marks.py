@@ -57,7 +57,7 @@ def test_marks_of_another_set_and_damaged_ones_are_refused(directory):
         marks.read(open_dataset(directory))
 
 
-def test_every_episode_marked_and_one_that_is_not_there_are_said(directory):
+def test_every_episode_marked_and_one_that_is_missing_are_reported(directory):
     with pytest.raises(DatasetError, match="has no episode 3"):
         marks.mark(open_dataset(directory), bad=[3])
     marks.mark(open_dataset(directory), bad=range(3))
@@ -65,7 +65,7 @@ def test_every_episode_marked_and_one_that_is_not_there_are_said(directory):
         marks.leave_out(open_dataset(directory))
 
 
-def test_the_command_marks_says_so_and_shows_it(directory, monkeypatch, capsys):
+def test_the_command_marks_reports_it_and_shows_it(directory, monkeypatch, capsys):
     status, said = run(monkeypatch, capsys, directory, "--bad", "0,2")
     assert (status, said) == (0, "marked as bad: 0, 2\n")
     assert "marked as bad: 0, 2; training leaves them out" in run(monkeypatch, capsys, directory, "--check")[1]

@@ -122,7 +122,7 @@ def test_a_script_that_fails_ends_its_episode_with_words():
 
 
 @pytest.mark.parametrize("far", (1e6, -1e9))
-def test_what_has_fallen_out_of_the_world_is_no_reason_to_refuse(far):
+def test_what_has_fallen_out_of_the_world_is_not_a_reason_to_refuse(far):
     state = state_at(0)
     state["body_pos"][2] = far
     assert OraclePolicy().act([asked("a", 0, state)])[0].actions.shape == (1, 7)

@@ -143,7 +143,7 @@ def test_spans_split_at_gaps():
     assert grasp.spans(np.array([0.0, 0.004, 0.05, 0.008, 0.054])) == [(0.0, 0.008), (0.05, 0.054)]
 
 
-def test_slanting_sides_are_told_apart():
+def test_slanting_sides_are_reported_apart():
     strip = np.repeat([-2, -1, 0, 1], 2)
     across = np.tile([-0.02, 0.02], 4)
     assert grasp.wedge_and_lean(across, strip) == (0, 0)

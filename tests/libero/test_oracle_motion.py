@@ -99,7 +99,7 @@ def test_servo_holds_still_where_it_is(scene):
     np.testing.assert_allclose(motion.servo(scene, *scene.eef, CLOSE)[:6], 0, atol=1e-6)
 
 
-def test_move_to_arrives_with_the_yaw_asked_for(scene):
+def test_move_to_arrives_with_the_yaw_requested(scene):
     rng = np.random.default_rng(2)
     for _ in range(20):
         goal, yaw = scene.eef.pos + rng.uniform(-0.2, 0.2, 3), rng.uniform(-1.5, 1.5)

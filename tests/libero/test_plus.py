@@ -90,7 +90,7 @@ def test_a_name_says_what_is_disturbed():
         plus.read_name("libero_goal", "turn_on_the_stove")
 
 
-def test_a_policy_is_told_what_the_file_says(libero_runtime):
+def test_a_policy_is_reported_what_the_file_says(libero_runtime):
     from libero.libero.envs import bddl_utils
 
     for suite in plus.VARIANTS:
@@ -101,7 +101,7 @@ def test_a_policy_is_told_what_the_file_says(libero_runtime):
     assert len(words) > 300
 
 
-def test_how_many_tasks_are_told_other_words_than_policies_learned():
+def test_how_many_tasks_are_reported_other_words_than_policies_learned():
     other, count = collections.Counter(), 0
     for base in plus.BASES:
         named = sorted((one.name for one in tasks_of(base)), key=len, reverse=True)
@@ -230,7 +230,7 @@ def test_its_objects_are_made_of_their_files(category, libero_runtime, monkeypat
     assert made[0] == made[1] and [tag for tag, *_ in made[0]] == ["body", "geom", "geom", "joint", "site"]
 
 
-def test_what_its_tasks_name_and_liberos_assets_lack_is_said_with_the_way_out(tmp_path):
+def test_what_its_tasks_name_and_liberos_assets_lack_is_reported_with_the_way_out(tmp_path):
     light, added = tasks_of("libero_10_plus_light")[:3], tasks_of("libero_goal_plus_layout")[:1]
     for tasks in (light, added):
         with pytest.raises(
@@ -296,7 +296,7 @@ def test_noise_is_its_own_functions_to_the_bit(strength):
     assert zlib.crc32(np.ascontiguousarray(blurred).tobytes()) == MOTION[strength - 1]
 
 
-def test_noise_leaves_the_picture_that_was_drawn_and_refuses_other_numbers():
+def test_noise_leaves_the_image_that_was_drawn_and_refuses_other_numbers():
     kept = PICTURE.copy()
     for number in range(1, 51, 7):
         assert not np.array_equal(noise.disturb(PICTURE, number, np.random.RandomState(0)), PICTURE)
@@ -308,7 +308,7 @@ def test_noise_leaves_the_picture_that_was_drawn_and_refuses_other_numbers():
     assert noise.disturb(wide, 35, np.random.RandomState(0)).shape == wide.shape  # its own clouds end at 256 pixels
 
 
-def test_a_policy_sees_the_noise_and_the_film_does_not(libero_env):
+def test_a_policy_sees_the_noise_and_the_video_does_not(libero_env):
     task = next(one for one in tasks_of("libero_goal_plus_noise") if one.disturbance.noise > 30)
     info = PolicyInfo("vla", BENCHMARK.action, cameras=("agentview", "robot0_eye_in_hand"))
     spec = specify(make_plan(BENCHMARK, EvalConfig(task.suite, tasks="0")), info)

@@ -218,7 +218,7 @@ def test_replay_needs_a_run_with_recordings(tmp_path):
     assert ended.returncode == 1 and "VLALAB_REPLAY_RUN" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_a_taken_port_is_said_in_one_line():
+def test_a_taken_port_is_reported_in_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = subprocess.run(
             [sys.executable, "-m", "services.libero.policies", "random", "--port", str(taken.getsockname()[1])],

@@ -70,7 +70,7 @@ def test_the_suite_of_all_kinds_has_the_base_first_and_every_task_under_a_name_o
     assert [(t.kind, t.instruction, t.bddl()) for t in tasks[10:]] == [(t.kind, t.instruction, t.bddl()) for t in rest]
 
 
-def test_a_policy_is_told_what_the_file_says_and_not_what_it_is_called(libero_runtime):
+def test_a_policy_is_reported_what_the_file_says_and_not_what_it_is_called(libero_runtime):
     from libero.libero.envs import bddl_utils
 
     for task in PRO:
@@ -89,7 +89,7 @@ def test_a_file_without_words_is_refused(text):
         pro.language(text)
 
 
-def test_init_states_are_read_without_pickle_and_damage_is_said(tmp_path):
+def test_init_states_are_read_without_pickle_and_damage_is_reported(tmp_path):
     assert all(suites.init_states(task).shape[0] == 50 for task in PUBLISHED[::7])
     path = tmp_path / "x.pruned_init.npz"
     for kept in ({"states": np.array([object()])}, {"other": np.zeros((2, 3))}, {"states": np.full((2, 3), np.nan)}):
@@ -238,7 +238,7 @@ def objects(tmp_path, monkeypatch):
     return tmp_path, files
 
 
-def test_the_objects_arrive_beside_the_official_files_and_damage_is_repaired(objects):
+def test_the_objects_arrive_next_to_the_official_files_and_damage_is_repaired(objects):
     volume, files = objects
     said = []
     target = pro_assets.download(volume, said.append)

@@ -156,7 +156,7 @@ def test_what_stands_is_drawn_once(stage_of, monkeypatch):
     compositor.free()
 
 
-def test_a_mirror_is_drawn_anew_when_what_it_shows_has_changed(stage_of):
+def test_a_mirror_is_drawn_again_when_what_it_shows_has_changed(stage_of):
     """Whatever that is: what stands in it, colours, lights and sites. What it does not show is none of it."""
     from services.libero.simulator.rendering.compositor import Compositor
 
@@ -249,7 +249,7 @@ def test_scenes_that_layers_cannot_hold_are_refused(stage_of, name):
 
 
 @pytest.mark.parametrize(("name", "camera"), [("plain", "moving"), ("mirror and glass", "still")])
-def test_pictures_that_layers_cannot_make_are_left_to_others(stage_of, name, camera):
+def test_images_that_layers_cannot_make_are_left_to_others(stage_of, name, camera):
     from services.libero.simulator.rendering.compositor import Compositor
 
     stage = stage_of(SCENES[name])

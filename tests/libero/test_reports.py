@@ -141,7 +141,7 @@ def test_a_run_is_found_by_a_beginning_and_as_the_latest(url, volume, asked, lea
     assert ask(url, f"/runs/{asked}/report.html")[2] == (volume / "runs" / leads / "report.html").read_bytes()
 
 
-def test_what_is_not_there_is_told_with_what_is(url):
+def test_what_is_missing_is_reported_with_what_is(url):
     assert b"run 'goal' could be goal-one, goal-two" in ask(url, "/runs/goal")[2]
     assert b"did you mean 'goal-one'?" in ask(url, "/runs/gaol-one")[2]
     assert b"./lab report object-bare" in ask(url, "/runs/object-bare/report.html")[2]
@@ -150,7 +150,7 @@ def test_what_is_not_there_is_told_with_what_is(url):
 @pytest.mark.parametrize(
     ("wanted", "first", "last"), [("bytes=0-99", 0, 99), ("bytes=100-", 100, None), ("bytes=-7", -7, None)]
 )
-def test_a_film_is_had_in_parts(url, volume, wanted, first, last):
+def test_a_video_is_had_in_parts(url, volume, wanted, first, last):
     whole = (volume / "runs" / "goal-one" / "videos" / "00-00.mp4").read_bytes()
     status, headers, body = ask(url, "/runs/goal-one/videos/00-00.mp4", Range=wanted)
     assert (status, headers["content-type"]) == (206, "video/mp4")
@@ -228,7 +228,7 @@ def test_beyond_loopback_it_needs_a_token(volume, words, variables):
         pass
 
 
-def test_runs_are_told_as_json(url):
+def test_runs_are_reported_as_json(url):
     rows = {row["name"]: row for row in json.loads(ask(url, "/api/runs")[2])["runs"]}
     assert set(rows) == {"goal-one", "goal-two", "object-bare", "object-damaged"}
     one, two = rows["goal-one"], rows["goal-two"]
@@ -286,7 +286,7 @@ def test_an_empty_volume_says_how_to_make_a_run(tmp_path):
 
 @pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
 @pytest.mark.parametrize("width", [400, 1280])
-def test_a_browser_shows_list_report_curve_and_a_film_that_seeks(url, stack, volume, width, scheme):
+def test_a_browser_shows_list_report_curve_and_a_video_that_seeks(url, stack, volume, width, scheme):
     from vla_evaluation.report import data, page
     from vla_evaluation.store.runstore import RunStore
 

@@ -103,7 +103,7 @@ def test_an_invalid_episode_number_is_not_found(url, episode):
     assert ask(url, f"/api/data/goal-one/films/{episode}/{FILM}")[0] == 404
 
 
-def test_an_episode_has_curves_and_films_that_seek(url, volume):
+def test_an_episode_has_curves_and_videos_that_seek(url, volume):
     status, shown = told(url, "/goal-one/episodes/1")
     assert (status, shown["steps"], shown["task"]) == (200, 9, data_sets.TASKS[1])
     names = {line["name"] for chart in shown["charts"] for line in chart["lines"]}
@@ -162,7 +162,7 @@ def peak_mb(port):
     return int(re.search(r"VmHWM:\s+(\d+)", (process / "status").read_text())[1]) / 1024
 
 
-def test_a_mark_is_kept_beside_the_set_and_taken_back(url, volume):
+def test_a_mark_is_kept_next_to_the_set_and_taken_back(url, volume):
     directory = volume / "datasets" / "goal-one"
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
     assert mark(url, "goal-one", bad=[2, 0]) == (200, {"bad": [0, 2]})
@@ -197,7 +197,7 @@ def test_a_check_s_verdict_is_shown_until_the_set_changes(url, volume, monkeypat
     assert told(url, "/goal-one")[1]["check"]["is_old"]
 
 
-def test_nothing_of_it_is_told_without_the_token(volume):
+def test_nothing_of_it_is_reported_without_the_token(volume):
     with serving(volume, VLALAB_TOKEN=TOKEN) as address:
         for path in ("", "/goal-one", "/goal-one/episodes/0", f"/goal-one/films/0/{FILM}"):
             assert ask(address, f"/api/data{path}")[0] == 401

@@ -89,6 +89,6 @@ def test_the_arm_has_one_shape_more_and_is_the_same_otherwise(suite, index, libe
     assert libero_env.domain.sim.model.geom_names == names
 
 
-def test_a_robot_that_is_not_known_is_told(libero_env):
+def test_a_robot_that_is_not_known_is_reported(libero_env):
     with pytest.raises(ValueError, match=r"robot 'robosuite-1\.5' not found; known: robosuite-1\.4\.1"):
         libero_env.load_task(task_of("libero_goal", 1), robot="robosuite-1.5")

@@ -148,7 +148,7 @@ def test_workers_take_turns_with_the_gpus_they_were_given(visible, turns, device
 
 
 @pytest.mark.parametrize("value", ["7", "-1", "GPU-12"])
-def test_a_device_that_is_not_there_is_refused(value, devices):
+def test_a_device_that_is_missing_is_refused(value, devices):
     devices(GPU0, SOFT)
     with pytest.raises(ValueError, match="MUJOCO_EGL_DEVICE_ID"):
         choose("gpu", environ={"MUJOCO_EGL_DEVICE_ID": value})
@@ -187,7 +187,7 @@ def test_a_process_is_configured_once(libero_runtime, tmp_path):
         runtime.configure(libero_runtime.assets, tmp_path, "none")
 
 
-def test_folders_that_hold_no_assets(tmp_path):
+def test_directories_that_hold_no_assets(tmp_path):
     code = (
         "import sys; from services.libero.simulator import runtime; runtime.configure(sys.argv[1], sys.argv[1], 'none')"
     )

@@ -48,7 +48,7 @@ def test_states_are_the_packages_own_whatever_ran_before(env, stock, task):
 
 # window-close's first picture shows the window where metaworld's reset had it, and not where it is: so does ours.
 @pytest.mark.parametrize("name", ["reach-v3", "window-close-v3"])
-def test_pictures_are_gymnasiums_and_are_drawn_the_same_afterwards(env, stock, drawn, name):
+def test_images_are_gymnasiums_and_are_drawn_the_same_afterwards(env, stock, drawn, name):
     """What the profile sends is LeRobot's picture: gymnasium's, turned by 180°."""
     task = next(task for task in ALL if task.name == name)
     vector = BENCHMARK.init_states(task)[3]
@@ -104,7 +104,7 @@ def test_starts_are_drawn_by_the_seed_as_lerobots_adapter_draws_them(env, stock)
     assert not np.array_equal(env.start(1), drawn) and not (vectors == drawn).all(1).any()
 
 
-def test_an_episode_goes_on_after_500_steps(env):
+def test_an_episode_continues_after_500_steps(env):
     task = SUITES["metaworld_mt10"][0]
     env.load_task(task, 0)
     env.reset(0, BENCHMARK.init_states(task)[0])

@@ -70,7 +70,7 @@ def outcomes(directory: Path) -> dict:
         return {(f.task, f.episode): (f.success, f.steps, *(f.result[key] for key in keys)) for f in store.finished()}
 
 
-def test_the_experts_solve_tasks_of_a_suite_and_a_film_is_drawn(oracle, tmp_path):
+def test_the_experts_solve_tasks_of_a_suite_and_a_video_is_drawn(oracle, tmp_path):
     flags = ("metaworld_mt10", "--tasks", "reach-v3,drawer-close-v3", "--profile", "minivla", "--policy-url", oracle)
     said = job(*flags, "--trials", "2", "--workers", "2", "--video", "none", "--run-id", "two", directory=tmp_path)
     assert "success rate 100.0 % (4/4)" in said
@@ -137,7 +137,7 @@ def test_a_policy_for_another_robot_is_refused():
         agreement.check_policy(panda, BENCHMARK, "metaworld_mt10", PROFILES["lerobot"], False)
 
 
-def test_experts_refuse_what_is_no_state_of_meta_world():
+def test_experts_refuse_what_is_not_a_state_of_meta_world():
     from services.metaworld.oracle import OraclePolicy
 
     oracle, good = OraclePolicy(), OraclePolicy().example()

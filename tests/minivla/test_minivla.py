@@ -199,7 +199,7 @@ def test_fewer_episodes_are_as_many_of_each_task(dots):
         select_episodes(loaded.episodes, 17)
 
 
-def test_pictures_are_shifted_and_nothing_else_is_lost():
+def test_images_are_shifted_and_nothing_else_is_lost():
     image = torch.arange(2 * 3 * SIZE * SIZE).reshape(1, 2, 3, SIZE, SIZE).remainder(256).to(torch.uint8)
     seen = augmented(image.expand(8, -1, -1, -1, -1), torch.Generator().manual_seed(0))
     assert seen.shape == (8, 2, 3, SIZE, SIZE) and seen.min() >= -1 and seen.max() <= 1
@@ -323,7 +323,7 @@ class StopAfter(StopSignal):
         return self.left < 0
 
 
-def test_a_run_that_is_stopped_anywhere_goes_on_to_the_bit(dots):
+def test_a_run_that_is_stopped_anywhere_continues_to_the_bit(dots):
     machine, loaded, whole = Machine(torch.device("cpu")), load(config(dots)), config(dots, epochs=2)
     straight = train.get_training(whole, machine, loaded)
     for _ in range(2):
@@ -339,7 +339,7 @@ def test_a_run_that_is_stopped_anywhere_goes_on_to_the_bit(dots):
     assert resumed.global_step == straight.global_step
 
 
-def test_as_many_epochs_as_the_minutes_hold_and_a_run_that_goes_on_keeps_them(dots, tmp_path, capsys):
+def test_as_many_epochs_as_the_minutes_hold_and_a_run_that_continues_keeps_them(dots, tmp_path, capsys):
     volume, asked = Volume(tmp_path), {"episodes": 2, "draws": 1}
     assert train.train_model(config(dots, **asked, minutes=0.005, save_every=1), volume)
     epochs = weights(volume)["epoch"]
@@ -469,7 +469,7 @@ def policy(trained):
     return load_policy(*newest(trained.path("checkpoints") / "minivla", ""), "cpu", 5, 4, 0)
 
 
-def test_it_learns_from_the_pictures_and_the_words(policy):
+def test_it_learns_from_the_images_and_the_words(policy):
     """Where it was shown what to do it does that; in the dark, or told the other dot, it does not."""
     seeing = errors(policy)
     assert seeing < 0.8 * errors(policy, blind=True) and seeing < 0.8 * errors(policy, deaf=True)
@@ -522,6 +522,6 @@ def test_weights_of_another_lab_are_refused(tmp_path):
         load_policy(files.path(0), files, "cpu", 5, 4, 0)
 
 
-def test_pictures_of_any_size_become_the_networks():
+def test_images_of_any_size_become_the_networks():
     assert small(np.full((2, 128, 128, 3), 7, np.uint8), 32).eq(7).all()
     assert small(np.zeros((1, 32, 32, 3), np.uint8), 32).shape == (1, 3, 32, 32)

@@ -25,7 +25,7 @@ def test_values_are_symmetric_and_highest_id_is_lowest_value():
 
 
 @pytest.mark.parametrize(("token", "end"), [(0, 1), (31743, 1), (32000, -1), (32063, -1)])
-def test_ids_that_are_no_actions_mean_an_end_of_the_range(token, end):
+def test_ids_that_are_not_an_actions_mean_an_end_of_the_range(token, end):
     assert not CODEC.is_action(np.array(token))
     assert CODEC.values(np.array(token)) == pytest.approx(end, abs=0.004)
 
@@ -59,7 +59,7 @@ def test_a_prompt_begins_with_bos_and_ends_with_the_space_token(checkpoints):
     assert tokenizer.prompt_ids("Open The DRAWER") == tokenizer.prompt_ids("open the drawer")
 
 
-def test_sentencepiece_serves_where_there_is_no_tokenizer_json(tmp_path):
+def test_sentencepiece_serves_where_there_is_not_a_tokenizer_json(tmp_path):
     import sentencepiece
 
     (tmp_path / "text").write_text("\n".join(f"put the bowl on the stove {i} In: Out: What action" for i in range(99)))
@@ -74,7 +74,7 @@ def test_sentencepiece_serves_where_there_is_no_tokenizer_json(tmp_path):
     assert (ids[0], ids[-1]) == (1, SPACE_TOKEN)
 
 
-def test_a_folder_without_tokenizer_says_so(tmp_path):
+def test_a_directory_without_tokenizer_reports_it(tmp_path):
     with pytest.raises(CheckpointError, match="no tokenizer.json"):
         PromptTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -83,7 +83,7 @@ def test_a_folder_without_tokenizer_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
-def test_a_tokenizer_that_is_a_pointer_says_so(tmp_path, name):
+def test_a_tokenizer_that_is_a_pointer_reports_it(tmp_path, name):
     (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:b\nsize 499723\n")
     with pytest.raises(CheckpointError, match=rf"{name} cannot be read: .*git lfs pull"):
         PromptTokenizer(tmp_path)

@@ -54,7 +54,7 @@ def test_the_published_models_shape_is_openvla_7b():
 
 
 @pytest.mark.parametrize("size", ["tiny", "siglip"])
-def test_names_and_shapes_are_those_of_the_folder(checkpoints, size):
+def test_names_and_shapes_are_those_of_the_directory(checkpoints, size):
     source = Safetensors(checkpoints(size))
     assert dict(source.shapes()) == model_shapes(SPECS[size].model_config())
     assert load_config(checkpoints(size)).towers == SPECS[size].model_config().towers
@@ -173,7 +173,7 @@ def test_statistics_come_from_the_fine_tuning_else_from_the_config(directory):
         load_config(directory)
 
 
-def test_the_record_tells_what_a_folder_holds(directory):
+def test_the_record_tells_what_a_directory_holds(directory):
     unrecorded = identity(directory)
     write_record(directory, "owner/name", "abc", {path.name: file_hash(path) for path in directory.iterdir()})
     assert (identity(directory).repo, identity(directory).revision) == ("owner/name", "abc")
@@ -237,7 +237,7 @@ def test_a_programs_peak_is_its_own_and_not_that_of_who_started_it():
     assert 10**7 < int(done.stdout) < held.nbytes < used_bytes(CPU)
 
 
-def test_too_little_memory_is_said_before_loading():
+def test_too_little_memory_is_reported_before_loading():
     with pytest.raises(MemoryError, match=r"10000.6 GB and .* are free on cpu; try less"):
         require_memory(10**13, CPU, "try less")
     require_memory(1, CPU, "")

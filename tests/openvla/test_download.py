@@ -52,7 +52,7 @@ def directory_of(tmp_path, name="openvla-small"):
     return tmp_path / "volume" / "checkpoints" / name
 
 
-def test_a_repository_is_downloaded_recorded_and_not_asked_for_again(remote, run, tmp_path):
+def test_a_repository_is_downloaded_recorded_and_not_requested_again(remote, run, tmp_path):
     done = run("--repo", REPO, url=remote.url)
     assert done.returncode == 0, done.stderr
     assert f"{REPO} at {COMMIT}" in done.stdout
@@ -68,7 +68,7 @@ def test_a_repository_is_downloaded_recorded_and_not_asked_for_again(remote, run
     assert not remote.asked
 
 
-def test_a_connection_that_breaks_goes_on_where_it_stopped(remote, run, tmp_path):
+def test_a_connection_that_breaks_continues_where_it_stopped(remote, run, tmp_path):
     remote.cut[SHARD] = 20_000_000
     done = run("--repo", REPO, url=remote.url)
     if done.returncode:  # newer clients go on by themselves
@@ -82,7 +82,7 @@ def test_a_connection_that_breaks_goes_on_where_it_stopped(remote, run, tmp_path
     assert identity(directory_of(tmp_path)).repo == REPO
 
 
-def test_what_is_there_is_kept_and_what_is_missing_is_fetched(remote, run, tmp_path):
+def test_what_exists_is_kept_and_what_is_missing_is_fetched(remote, run, tmp_path):
     assert run("--repo", REPO, url=remote.url).returncode == 0
     (directory_of(tmp_path) / SHARD).unlink()
     remote.asked.clear()
@@ -118,7 +118,7 @@ def test_a_hub_token_that_cannot_be_sent_is_named_and_not_shown(run, monkeypatch
     assert "secret" not in done.stdout + done.stderr
 
 
-def test_too_little_space_is_said_before_anything_is_downloaded(remote, run, monkeypatch):
+def test_too_little_space_is_reported_before_anything_is_downloaded(remote, run, monkeypatch):
     big = remote.directory / "model-00003-of-00003.safetensors"
     with big.open("wb") as file:
         file.truncate(10)
@@ -131,7 +131,7 @@ def test_too_little_space_is_said_before_anything_is_downloaded(remote, run, mon
     assert not (remote.directory.parent / "target").exists()
 
 
-def test_a_folder_of_another_repository_is_not_overwritten(remote, run, tmp_path):
+def test_a_directory_of_another_repository_is_not_overwritten(remote, run, tmp_path):
     assert run("--repo", REPO, url=remote.url).returncode == 0
     done = run("--suite", "libero_10", "--name", "openvla-small", url=remote.url)
     assert done.returncode == 1
@@ -146,7 +146,7 @@ def test_published_checkpoints_are_pinned_by_commit():
     assert suites_of(["bridge_orig"]) == ()
 
 
-def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_asked_for(run, tmp_path):
+def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_requested(run, tmp_path):
     done = run("--tiny", "--suite", "libero_goal", "--name", "small")
     assert done.returncode == 0, done.stderr
     directory = directory_of(tmp_path, "small")
@@ -165,7 +165,7 @@ def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_asked_for(run, tm
         (("--tiny", "--remote-code", "."), "configuration_prismatic.py"),
     ],
 )
-def test_wrong_flags_are_said(run, flags, text):
+def test_wrong_flags_are_reported(run, flags, text):
     done = run(*flags)
     assert done.returncode != 0
     assert text in " ".join(done.stderr.replace("│", " ").split())

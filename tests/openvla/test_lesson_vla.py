@@ -93,7 +93,7 @@ def test_an_open_gripper_is_minus_one_in_libero():
     assert open_[6] == 0.996, "what was given stays as it was"
 
 
-def test_every_shape_at_the_end_of_a_line_is_there(checkpoints):
+def test_every_shape_at_the_end_of_a_line_exists(checkpoints):
     weights, config = lesson.read_checkpoint(checkpoints())
     shapes = Shapes(lesson, {})
     shapes.run(lambda: lesson.action_of(CASES[1][0], INSTRUCTIONS[0], KEY, checkpoints(), weights, config))

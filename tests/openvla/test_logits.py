@@ -99,7 +99,7 @@ def test_over_http_it_is_an_error_and_counted(checkpoints):
     assert 'vla_policy_events_total{event="tokens_outside_the_action_range"} 0.0' in page
 
 
-def test_a_token_that_is_no_actions_is_counted(checkpoints):
+def test_a_token_that_is_not_an_actions_is_counted(checkpoints):
     policy = load_policy(ModelSettings(checkpoint=str(checkpoints()), device="cpu", drafts=False))
     outside = codec_of(policy._config).vocab_size + 5
     answer = policy._answer(np.array([outside, 31999, 31999, 5, 31999, 31999, 31999]), "s", KEY, {})

@@ -15,7 +15,7 @@ TOKENS = [31999, 31745, 31744, 31872, 31900, 31800, 31999]
 
 
 @pytest.mark.parametrize("path", notebooks.of("openvla"), ids=notebooks.name_of)
-def test_a_notebook_runs_and_ends_in_a_picture(path, tmp_path):
+def test_a_notebook_runs_and_ends_in_an_image(path, tmp_path):
     assert notebooks.shows_image(notebooks.executed(path, tmp_path)[-1])
 
 

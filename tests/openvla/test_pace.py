@@ -44,7 +44,7 @@ download.fetch("someone/openvla-small", "main", Path(sys.argv[1]), DOWNLOAD_PATT
 
 
 @pytest.mark.parametrize("long_s", ["1e-9", "1e12"])
-def test_a_download_says_it_while_it_goes_on(checkpoints, tmp_path, long_s):
+def test_a_download_says_it_while_it_continues(checkpoints, tmp_path, long_s):
     directory = shutil.copytree(checkpoints(), tmp_path / "remote")
     with hub(directory, "someone/openvla-small") as server:
         server.pause_s = 0.4

@@ -82,7 +82,7 @@ def test_info_says_everything_an_evaluator_compares(service):
         ("someone/mine", "libero_goal", -1.0, ["crops the centre", "that of libero_goal goes below 0"]),
     ],
 )  # fmt: skip
-def test_what_a_checkpoint_does_not_state_is_said(checkpoints, tmp_path, caplog, repo, key, gripper, expected):
+def test_what_a_checkpoint_does_not_state_is_reported(checkpoints, tmp_path, caplog, repo, key, gripper, expected):
     directory = tmp_path / "c"
     shutil.copytree(checkpoints(), directory)
     stats = {"q01": [-1.0] * 6 + [gripper], "q99": [1.0] * 7, "mask": [True] * 6 + [False]}
@@ -114,7 +114,7 @@ def test_concurrent_clients_get_the_same_answers_as_one(service, policy):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_the_statistics_asked_for_are_used_and_unknown_ones_listed(service):
+def test_the_statistics_requested_are_used_and_unknown_ones_listed(service):
     with PolicyClient(service.url) as client:
         with pytest.raises(PolicyRefused, match="did you mean 'libero_goal_no_noops'") as refused:
             client.act(observation(key="libero_goal"))
@@ -162,7 +162,7 @@ def test_openvlas_own_clients_are_answered(service, policy, doubly):
 
 
 @pytest.mark.parametrize("kind", ["grey", "grey of floats", "grey and alpha", "RGBA"])
-def test_a_picture_that_is_no_rgb_gets_the_action_of_what_upstream_makes_of_it(service, kind):
+def test_an_image_that_is_not_rgb_gets_the_action_of_what_upstream_makes_of_it(service, kind):
     colours = observation(4, side=256).images["agentview"]
     alpha = observation(5, side=256).images["agentview"][..., :1]
     given = {
@@ -215,7 +215,7 @@ def test_bf16_gives_actions_too(checkpoints):
     assert np.isfinite(actions(load_policy(settings(checkpoints(), dtype="bf16")), [observation()])).all()
 
 
-def test_what_this_machine_cannot_do_is_said():
+def test_what_this_machine_cannot_do_is_reported():
     with pytest.raises(ValueError, match="flash-attn needs a GPU"):
         choose("flash", CPU, torch.bfloat16)
     with pytest.raises(ValueError, match="fp16 needs a GPU"):

@@ -77,7 +77,7 @@ print(before, threads.running_threads())
 """
 
 
-def test_its_own_spinning_threads_are_counted_so_that_they_are_no_other_programs():
+def test_its_own_spinning_threads_are_counted_so_that_they_are_not_an_other_programs():
     cores = len(os.sched_getaffinity(0))
     if cores < 2:
         pytest.skip("one core")

@@ -117,7 +117,7 @@ def test_two_projects_of_one_file():
     assert DOCUMENT["name"] == f"${{{compose.PROJECT}:-vla-lab}}"
 
 
-def test_nobody_is_told_to_join_the_group_docker_without_a_warning():
+def test_nobody_is_reported_to_join_the_group_docker_without_a_warning():
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("vlalab/**/*.py"), ROOT / "lab", ROOT / "tasks.py"]
     for path in files:
         for sentence in re.findall(r"(?m)^[^\n]*\n?[^\n]*usermod[^\n]*", path.read_text()):
@@ -226,7 +226,7 @@ def test_the_dockerfile_takes_what_is_described_and_nothing_else():
     assert {argument for name in ENVIRONMENTS for argument in images.arguments(name)} == declared
 
 
-def test_what_is_not_verified_is_said_where_the_rest_is_promised():
+def test_what_is_not_verified_is_reported_where_the_rest_is_promised():
     unchecked = [name for name in ENVIRONMENTS if images.arguments(name).get("FLASH_ATTN_SHA256") == ""]
     promise = re.search(r"pinned and hash-checked([^.]*)", README)[1]
     assert ("flash-attn" in promise) == bool(unchecked)

@@ -38,7 +38,7 @@ def test_everything_that_goes_wrong_on_real_machines_has_a_place():
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_every_place_that_is_named_is_there(row):
+def test_every_place_that_is_named_exists(row):
     places = re.findall(r"`([^`]+)`", row.split("|")[2])
     assert places
     for place in places:

@@ -58,7 +58,7 @@ def constant(path: str, name: str) -> object:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_has_its_image_folder_and_its_code(name):
+def test_every_service_has_its_image_directory_and_its_code(name):
     wanted = SERVICES[name].environment_name
     assert (ROOT / "images" / wanted / "requirements.lock").is_file()
     assert (ROOT / "services" / wanted / "__init__.py").is_file()
@@ -93,7 +93,7 @@ def test_every_service_has_a_manifest_and_every_manifest_its_services():
             assert service.command[2].split(".")[1] == manifests.directory_of(name)
 
 
-def test_what_manifests_name_is_there():
+def test_what_manifests_name_exists():
     for model in manifests.models().values():
         for module in filter(None, (model.getter, model.verifier, model.trainer)):
             path = ROOT / module.replace(".", "/")
@@ -168,7 +168,7 @@ def test_the_volume_has_one_layout():
 
 
 @pytest.mark.parametrize(("task", "config"), [("eval", "EvalConfig"), ("record", "RecordConfig")])
-def test_what_the_host_decides_itself_is_no_flag(task, config):
+def test_what_the_host_decides_itself_is_not_a_flag(task, config):
     """The policy's address, the volume's folders, the token."""
     options = shared_code.options(f"vla_evaluation.config:{config}")
     internal = {name for name, option in options.items() if option.group == "internal"}
@@ -319,7 +319,7 @@ def test_evaluation_knows_no_benchmark_by_name():
             assert [line for line in text.splitlines() if words.search(line)] == [], name
 
 
-def test_the_contracts_folders_build_on_each_other():
+def test_the_contracts_directories_build_on_each_other():
     """client → protocol ← server."""
     above = {"protocol": {"client", "server"}, "client": {"server"}, "server": {"client"}}
     files = {name: text for name, text in modules().items() if name.startswith("shared/contract/vla_contract/")}
@@ -380,7 +380,7 @@ def test_no_model_keeps_a_copy_of_what_the_model_kit_has():
         assert not defined(f"services/{model}/") & kit - {"main"}  # verify is a program as well
 
 
-def test_openvlas_folders_build_on_each_other():
+def test_openvlas_directories_build_on_each_other():
     """service → decoding → model and checkpoint."""
     above = {"checkpoint": {"decoding", "service"}, "model": {"decoding", "service"}, "decoding": {"service"}}
     files = {name: text for name, text in modules().items() if name.startswith("services/openvla/")}
@@ -476,7 +476,7 @@ def test_every_file_that_the_architecture_page_walks_through_exists():
     assert not missing
 
 
-def test_the_picture_of_the_whole_shows_folders_that_exist():
+def test_the_image_of_the_whole_shows_directories_that_exist():
     page = (ROOT / "docs" / "architecture.md").read_text()
     image = page[page.index("```mermaid") : page.index("### The walk of one observation")]
     shown = set(re.findall(r"(?:services|vlalab)/\w+", image))

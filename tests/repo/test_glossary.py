@@ -20,7 +20,7 @@ def test_it_has_rows_of_three():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_what_a_row_names_is_there(row):
+def test_what_a_row_names_exists(row):
     path, *names = re.findall("`([^`]+)`", row[2])
     text = (ROOT / path).read_text()
     for name in names:

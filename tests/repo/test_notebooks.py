@@ -29,7 +29,7 @@ NAMES = {
 }
 
 
-def test_the_notebooks_are_those_of_the_course_and_each_folder_has_a_service():
+def test_the_notebooks_are_those_of_the_course_and_each_directory_has_a_service():
     found = {directory: sorted(path.stem for path in FOUND if path.parts[-3] == directory) for directory in NAMES}
     assert found == NAMES
     assert {path.parts[-3] for path in FOUND} == set(manifests.notebooks())

@@ -177,7 +177,7 @@ def test_a_run_on_two_machines_has_the_rows_of_one_also_where_a_worker_is_killed
     assert rows(one.volume, "spread") == alone
 
 
-def test_policies_are_placed_too_and_one_that_is_killed_is_there_again(machines, alone):
+def test_policies_are_placed_too_and_one_that_is_killed_exists_again(machines, alone):
     one, two, address = machines
     guest = Machine(one.volume.parent, "third")
     words = (*SHORT, "--cluster", "--replicas", "2", "--workers", "1")
@@ -207,7 +207,7 @@ def test_a_machine_is_in_one_cluster_and_needs_its_token(machines, tmp_path):
     assert "wrong token" in outside.transcript
 
 
-def test_another_ray_is_told_with_both_versions(machines, tmp_path):
+def test_another_ray_is_reported_with_both_versions(machines, tmp_path):
     """Ray's own comparison refuses a node that says it is older; `./lab cluster join` says so in these words."""
     one, _, address = machines
     start = "runpy.run_module('ray.scripts.scripts', run_name='__main__')"
@@ -274,7 +274,7 @@ def test_without_a_host_nothing_listens_beyond_this_machine_and_one_without_asse
         alone("cluster", "stop").wait()
 
 
-def test_one_that_stays_leaves_when_it_is_told_to_end(machines):
+def test_one_that_stays_leaves_when_it_is_reported_to_end(machines):
     one, _, address = machines
     guest = Machine(one.volume.parent, "guest")
     with guest("cluster", "join", address, "--host", "127.0.0.4", "--cpus", "0", "--foreground") as joining:

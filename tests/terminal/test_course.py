@@ -53,7 +53,7 @@ def test_training_shows_percent_time_left_loss_and_speed_as_far_as_there_is_room
     assert "100 %, 0 s left, epoch 11" in lines[-1]
 
 
-def test_pictures_and_their_scores_say_how_long_they_take(shared_terminal):
+def test_images_and_their_scores_say_how_long_they_take(shared_terminal):
     lines = drawn(shared_terminal.done(*DIGITS, "--epochs", "1", **ONE).frames, 80)
     assert any(re.search(r"epoch 0, loss \d\.\d{4}, \d+ images/s$", line) for line in lines), lines
     lines = drawn(shared_terminal.done("sample", "diffusion", "--sampler", "ddpm", **ONE).frames, 80)

@@ -99,7 +99,7 @@ def test_what_was_executed_is_in_the_benchmarks_convention(lab, said):
     assert found.split()[-2:] == ["-1.0", "1.0"], "open on the way, closed at the end; seeker itself said 1 and 0"
 
 
-def test_a_film_has_the_benchmarks_rate(lab, said):
+def test_a_video_has_the_benchmarks_rate(lab, said):
     film = lab.volume / "runs" / "toys" / "videos" / "00-00.mp4"
     show = "import av, sys; print(av.open(sys.argv[1]).streams.video[0].average_rate)"
     rate = Fraction(lab("shell", "libero", "--command", f"python -c \"{show}\" '{film}'").split()[-1])

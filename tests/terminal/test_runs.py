@@ -28,7 +28,7 @@ def terminal(shared_terminal, two_suites):
     return shared_terminal
 
 
-def test_several_suites_end_with_their_table_and_one_name_goes_on_with_all(terminal, two_suites):
+def test_several_suites_end_with_their_table_and_one_name_continues_with_all(terminal, two_suites):
     rows = [re.split(r" {2,}", line.strip()) for line in two_suites.splitlines()]
     at = next(number for number, row in enumerate(rows) if row[:2] == ["suite", "success"])
     table = rows[at + 1 : at + 4]

@@ -7,7 +7,7 @@ import re
 BOTH = ("libero_goal", "libero_10")
 
 
-def test_a_stopped_one_says_what_goes_on_with_all(terminal):
+def test_a_stopped_one_says_what_continues_with_all(terminal):
     words = ("eval", *BOTH, "--tasks", "0", "--trials", "40", "--policy", "random", "--workers", "1")
     with terminal(*words) as screen:
         screen.wait_for(re.compile(r"suite 1 of 2: libero_goal(.|\n)*0/40"))

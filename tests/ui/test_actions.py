@@ -63,7 +63,7 @@ def test_the_gripper_says_in_words_what_it_does(convention, value, means):
     assert gripper.means == means and (gripper.share > 0) == (means == "open")
 
 
-def test_what_lies_beyond_a_range_is_told_in_full():
+def test_what_lies_beyond_a_range_is_reported_in_full():
     policy = info(keys=("bridge_orig", "libero_goal"))
     far = numbers_of([-1.6, 1, 0, 7.25, -1, 0, 1.5], policy, "libero_goal")
     assert [(n.means, n.limit) for n in far if n.limit] == [
@@ -74,6 +74,6 @@ def test_what_lies_beyond_a_range_is_told_in_full():
     assert not any(n.limit for n in numbers_of(np.float32([1, -1, 1, -1, 1, -1, 1]), policy, "libero_goal"))
 
 
-def test_numbers_of_no_known_range_are_drawn_beside_each_other():
+def test_numbers_of_no_known_range_are_drawn_next_to_each_other():
     assert [n.share for n in numbers_of([20, -10, 0.5, 5], info("other"))] == [1, -0.5, -0.5, 0.25]
     assert [n.means for n in numbers_of([math.pi, 0, 0.5, 5], info("other"))] == ["+180.0°", "+0.0°", "+500.0 mm", ""]

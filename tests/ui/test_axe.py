@@ -51,7 +51,7 @@ def test_colours_are_judged_in_the_scheme_that_is_shown(shown):
     assert any(line.startswith("color-contrast") for line in show(shown, GOOD + dark))
 
 
-def test_a_page_that_is_left_meanwhile_is_not_there_yet(shown):
+def test_a_page_that_is_left_meanwhile_is_not_started_yet(shown):
     shown.go("data:text/html,<title>one</title><script>setTimeout(() => location.replace('about:blank'), 300)</script>")
     shown.until("document.title == 'one'")
     assert shown.until("new Promise(done => setTimeout(() => done(location.href), 600))") == "about:blank"

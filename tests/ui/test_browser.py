@@ -87,7 +87,7 @@ def test_more_tabs_than_a_browser_has_connections_all_show_the_page(page_over, o
     shown.until("!document.querySelector('#ask').disabled")
 
 
-def test_a_page_whose_connection_was_lost_says_so_and_goes_on(page_over, open_page):
+def test_a_page_whose_connection_was_lost_reports_it_and_continues(page_over, open_page):
     """A browser drops what it is loading when the machine's network changes: a container that starts will do."""
     shown = open_page(page_over(SeeingPolicy()))
     shown.until("!document.querySelector('#ask').disabled")
@@ -97,7 +97,7 @@ def test_a_page_whose_connection_was_lost_says_so_and_goes_on(page_over, open_pa
     shown.until("document.querySelector('#lost').hidden")
 
 
-def test_what_somebody_chose_stays_while_the_policy_says_the_same(page_over, open_page):
+def test_what_a_user_chose_stays_while_the_policy_says_the_same(page_over, open_page):
     box = "document.querySelector('#as-libero input')"
     shown = open_page(page_over(SeeingPolicy(suites=("libero_goal",), image_hw=(224, 224))))
     shown.until(f"{box}.checked")
@@ -246,7 +246,7 @@ def test_an_example_chooses_its_suites_key(first, page_over, open_page):
     )
 
 
-def test_what_is_no_picture_leaves_no_broken_one_behind(page_over, open_page, picture, tmp_path):
+def test_what_is_not_an_image_leaves_no_broken_one_behind(page_over, open_page, picture, tmp_path):
     (tmp_path / "notes.png").write_text("no picture at all")
     with Image.open(picture) as image:
         image.save(tmp_path / "table.tiff")  # a picture, but not to browsers
@@ -262,7 +262,7 @@ def test_what_is_no_picture_leaves_no_broken_one_behind(page_over, open_page, pi
     assert shown.js(f"[...document.images].filter({broken}).map(image => image.src)") == []
 
 
-def test_what_cannot_be_taken_gets_words_and_the_page_goes_on(stack, serve_page, open_page, picture, tmp_path):
+def test_what_cannot_be_taken_gets_words_and_the_page_continues(stack, serve_page, open_page, picture, tmp_path):
     with open(tmp_path / "huge.png", "wb") as file:
         file.truncate(200 * 2**20)
     Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
@@ -288,7 +288,7 @@ def test_what_cannot_be_taken_gets_words_and_the_page_goes_on(stack, serve_page,
     assert shown.errors == []
 
 
-def test_a_full_disk_is_said_and_passes(serve_policy, serve_page, open_page, small_disk, monkeypatch, tmp_path):
+def test_a_full_disk_is_reported_and_passes(serve_policy, serve_page, open_page, small_disk, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
     pixels = np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "large.png")  # more than a MB, which is put on disk
@@ -343,7 +343,7 @@ def test_the_password_opens_the_page(serve_policy, serve_page, open_page):
     shown.until("!!document.querySelector('#policy .good')")
 
 
-def test_pictures_of_the_examples_are_small_and_what_libero_shows():
+def test_images_of_the_examples_are_small_and_what_libero_shows():
     from services.ui.ask import scenes
 
     for path, instruction in scenes.examples():

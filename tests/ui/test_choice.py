@@ -54,7 +54,7 @@ def test_several_answer_side_by_side_each_with_a_key_of_its_own(serve_policy, se
     assert alone["policy"] == "seeing" and raw["seeing"]["actions"] == alone["actions"]
 
 
-def test_what_few_need_is_asked_for_once_and_reaches_who_needs_it(serve_policy, serve_page, picture):
+def test_what_few_need_is_requested_once_and_reaches_who_needs_it(serve_policy, serve_page, picture):
     seeing, hand = SeeingPolicy(unnorm_keys=()), HandPolicy()
     others = {"seeing": serve_policy(seeing), "hand": serve_policy(hand)}
     url = serve_page(others["seeing"], others=others)
@@ -70,7 +70,7 @@ def test_what_few_need_is_asked_for_once_and_reaches_who_needs_it(serve_policy, 
     assert "no line 'position (m)'" in wrong and "has '1'; expected 2 numbers" in wrong
 
 
-def test_more_further_cameras_than_fields_are_said():
+def test_more_further_cameras_than_fields_are_reported():
     needed = requirements.of(
         [SeeingPolicy(cameras=("a", "b", "c")).info(), SeeingPolicy(cameras=("a", "d", "e")).info(), None]
     )
@@ -91,7 +91,7 @@ def test_the_state_is_filled_in_and_what_was_typed_stays(text):
     assert both.splitlines() == ["arm (rad, joints): 0 0", "arm (rad, of the other): 0 0"]
 
 
-def test_every_example_knows_the_wrists_picture_and_a_state_of_its_own():
+def test_every_example_knows_the_wrists_image_and_a_state_of_its_own():
     states = {
         instruction: requirements.format_state(HAND_STATE, "", instruction) for _, instruction in scenes.examples()
     }
@@ -101,7 +101,7 @@ def test_every_example_knows_the_wrists_picture_and_a_state_of_its_own():
         assert scenes.image_of(instruction, "agentview") is None and scenes.suite_of(instruction)
 
 
-def test_pictures_of_another_protocol_are_not_cut():
+def test_images_of_another_protocol_are_not_cut():
     assert query.libero_size(HandPolicy(suites=("libero_goal",)).info()) == (64, 64)
     assert query.libero_size(HandPolicy(suites=("libero_goal",), profile="minivla").info()) is None
 

@@ -119,7 +119,7 @@ def test_a_person_looks_at_an_episode_and_marks_it(url, open_page):
 
 
 @over_data
-def test_a_full_disk_takes_no_mark_and_says_so(url, root, open_page):
+def test_a_full_disk_takes_no_mark_and_reports_it(url, root, open_page):
     if not (root / "datasets").is_mount():
         pytest.skip("no right to mount a small file system")
     shown = open_page(f"{url}/data/goal-one/2?language=en")

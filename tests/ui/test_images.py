@@ -32,7 +32,7 @@ def saved(tmp_path, image: Image.Image, kind: str, **settings):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "WEBP"])
-def test_a_lossless_picture_keeps_its_pixels(kind, tmp_path):
+def test_a_lossless_image_keeps_its_pixels(kind, tmp_path):
     path = saved(tmp_path, Image.fromarray(some()), kind, **({"lossless": True} if kind == "WEBP" else {}))
     assert np.array_equal(read(path), some())
 
@@ -50,14 +50,14 @@ def test_what_is_transparent_lies_on_white(tmp_path):
     assert (read(path) == 255).all()
 
 
-def test_a_phones_picture_stands_upright(tmp_path):
+def test_a_phones_image_stands_upright(tmp_path):
     exif = Image.Exif()
     exif[274] = 6  # to be turned by 90° to the right
     path = saved(tmp_path, Image.fromarray(some(30, 20)), "PNG", exif=exif)
     assert np.array_equal(read(path), np.rot90(some(30, 20), -1))
 
 
-def test_what_is_no_picture_is_refused_with_what_would_be(tmp_path):
+def test_what_is_not_an_image_is_refused_with_what_would_be(tmp_path):
     cut = saved(tmp_path, Image.fromarray(some(300, 200)), "PNG")
     cut.write_bytes(cut.read_bytes()[:5000])
     text, svg, empty = tmp_path / "a.png", tmp_path / "b.svg", tmp_path / "c.jpg"
@@ -78,7 +78,7 @@ def test_too_many_pixels_are_refused_before_they_are_unpacked(tmp_path):
         read(bomb)
 
 
-def test_all_pictures_of_a_question_have_one_limit(tmp_path):
+def test_all_images_of_a_question_have_one_limit(tmp_path):
     first = saved(tmp_path, Image.new("1", (6_000, 5_000)), "PNG")
     second = saved(tmp_path, Image.new("1", (5_000, 3_000)), "BMP")
     info = PolicyInfo("two", (Part("x", 1, "m", "of the base"),), cameras=("front", "wrist"))
@@ -99,7 +99,7 @@ def test_a_jpeg_of_many_scans_is_refused(tmp_path):
         read(path)
 
 
-def test_a_tiff_whose_tile_is_larger_than_the_picture_is_refused(tmp_path):
+def test_a_tiff_whose_tile_is_larger_than_the_image_is_refused(tmp_path):
     """16 x 16 pixels in one tile of 40,000 x 16,000: 1.9 MB that would become 1.9 GB."""
     tags = {256: 16, 257: 16, 258: (8, 8, 8), 259: 8, 262: 2, 277: 3, 284: 1, 322: 40_000, 323: 16_000}
     directory = TiffImagePlugin.ImageFileDirectory_v2()
@@ -114,7 +114,7 @@ def test_a_tiff_whose_tile_is_larger_than_the_picture_is_refused(tmp_path):
         read(path)
 
 
-def test_many_questions_at_once_take_the_memory_of_one_picture(tmp_path):
+def test_many_questions_at_once_take_the_memory_of_one_image(tmp_path):
     path = saved(tmp_path, Image.new("P", (8_000, 5_000)), "PNG", transparency=0)
     assert path.stat().st_size < 50_000
     program = f"""
@@ -144,7 +144,7 @@ def test_a_policys_fixed_size_is_met(size, crop):
     assert fitted.shape == (*size, 3) and fitted.dtype == np.uint8
 
 
-def test_libero_pictures_take_the_evaluations_own_steps():
+def test_libero_images_take_the_evaluations_own_steps():
     expected = transforms.centre_crop(transforms.resize_lanczos3(some(256, 256), 224), 0.9)
     assert np.array_equal(images.fit(some(256, 256), (224, 224), 0.9), expected)
 

@@ -70,7 +70,7 @@ def lab(serve_policy, link_to, stack):
     return stack.enter_context(serving(create_app(link_to(services["openvla"]), services=services)))
 
 
-def test_every_service_is_told_with_what_to_type(lab):
+def test_every_service_is_reported_with_what_to_type(lab):
     page = httpx.get(f"{lab}/lab").text
     for name, state, command in (
         ("openvla", "ready", "down"),
@@ -192,7 +192,7 @@ def test_the_doctors_table_has_what_is_wrong_first(site, tmp_path):
     assert "&lt;b&gt;1970" in page and "sudo timedatectl" in page and "not ready (local)" in page
 
 
-def test_what_the_steward_refuses_is_told_in_its_words_and_no_name_is_a_path(site, tmp_path):
+def test_what_the_steward_refuses_is_reported_in_its_words_and_no_name_is_a_path(site, tmp_path):
     with steward(tmp_path, TELLS) as asked:
         client = site(tmp_path)
         refused = client.post("/lab/services/random/start")
@@ -204,7 +204,7 @@ def test_what_the_steward_refuses_is_told_in_its_words_and_no_name_is_a_path(sit
 
 @pytest.mark.parametrize(("there", "why"), [("", "none"), ("/dev/null", "none"), ("empty", "gone"), ("left", "gone")])
 @pytest.mark.parametrize("language", ["en", "ko"])
-def test_where_nobody_answers_the_page_says_so_and_shows_what_answers(site, tmp_path, there, why, language):
+def test_where_nobody_answers_the_page_reports_it_and_shows_what_answers(site, tmp_path, there, why, language):
     directory = tmp_path / there if there and not there.startswith("/") else there
     if there in ("empty", "left"):
         directory.mkdir()

@@ -75,18 +75,18 @@ def test_the_right_token(serve_policy, link_to):
     assert link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token="the-right-one").status().usable
 
 
-def test_what_is_no_policy(link_to):
+def test_what_is_not_a_policy(link_to):
     with serving(FastAPI()) as url:
         trouble = link_to(url).status().trouble
     assert "not a policy of this lab" in trouble.title and url in trouble.todo
 
 
 @pytest.mark.parametrize("needs", [{"state": HAND_STATE}, {"cameras": ("agentview", "wrist", "left", "right")}])
-def test_a_policy_that_needs_a_state_or_some_pictures_can_be_asked(needs, serve_policy, link_to):
+def test_a_policy_that_needs_a_state_or_some_images_can_be_asked(needs, serve_policy, link_to):
     assert link_to(serve_policy(SeeingPolicy(**needs))).status().usable
 
 
-def test_a_policy_with_more_cameras_than_the_page_has_pictures_is_refused_with_what_it_needs(serve_policy, link_to):
+def test_a_policy_with_more_cameras_than_the_page_has_images_is_refused_with_what_it_needs(serve_policy, link_to):
     to = link_to(serve_policy(SeeingPolicy(cameras=tuple("abcde"))))
     assert not to.status().usable and "./lab eval" in to.status().trouble.todo
     assert "5 cameras (a, b, c, d, e)" in to.status().trouble.detail

@@ -65,21 +65,21 @@ def test_a_chunk_is_a_table_of_all_its_actions(page_over, picture):
 
 
 @pytest.mark.parametrize("as_libero", ["true", "false"])
-def test_a_fixed_picture_size_is_met(as_libero, page_over, picture):
+def test_a_fixed_image_size_is_met(as_libero, page_over, picture):
     policy = SeeingPolicy(image_hw=(64, 64))
     answer = ask(page_over(policy), picture, as_libero=as_libero).json()
     assert answer["pictures"] == {"agentview": [64, 64, 3]}
     assert policy.asked[-1].images["agentview"].shape == (64, 64, 3)
 
 
-def test_openvla_names_its_picture_size_among_the_details():
+def test_openvla_names_its_image_size_among_the_details():
     info = SeeingPolicy(details={"image_size": "224"}).info()
     assert query.libero_size(info) == (224, 224) and query.libero_is_usual(info, "libero_goal")
     assert not query.libero_is_usual(info, "bridge_orig")
     assert query.libero_size(SeeingPolicy(unnorm_keys=("bridge_orig",), image_hw=(9, 9)).info()) is None
 
 
-def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(page_over):
+def test_a_policy_that_looks_at_nothing_needs_no_image_and_no_key(page_over):
     from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
     policy = SeeingPolicy(cameras=(), unnorm_keys=(), action=(*OSC_POSE, GRIPPER_CLOSES))
@@ -97,7 +97,7 @@ def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(page_over):
         ({"instruction": "break"}, "The policy failed on this request", 502),
     ],
 )
-def test_what_is_wrong_is_said_in_words(change, words, status, page_over, picture):
+def test_what_is_wrong_is_reported(change, words, status, page_over, picture):
     question = {"path": picture, **change}
     url = page_over(PickyPolicy())
     answer, shown = ask(url, **question), ask(url, **question, headers=HTML)
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_in_words(change, words, status, page_over, pictur
     assert "Traceback" not in answer.text + shown.text and "secret" not in answer.text + shown.text
 
 
-def test_what_is_no_picture_is_said_in_words(page_over, tmp_path):
+def test_what_is_not_an_image_is_reported(page_over, tmp_path):
     path = tmp_path / "notes.png"
     path.write_text("no picture at all")
     url = page_over(SeeingPolicy())
@@ -114,7 +114,7 @@ def test_what_is_no_picture_is_said_in_words(page_over, tmp_path):
         assert answer.status_code == 400 and "This image cannot be used" in answer.json()["detail"]
 
 
-def test_a_picture_is_looked_at_at_once(page_over, picture, tmp_path):
+def test_an_image_is_looked_at_at_once(page_over, picture, tmp_path):
     url = page_over(SeeingPolicy())
     assert httpx.post(f"{url}/picture", files={"picture": picture.read_bytes()}).status_code == 204
     with Image.open(picture) as image:
@@ -153,13 +153,13 @@ def test_what_is_not_a_question_is_refused_and_no_path_is_read(page_over, tmp_pa
     assert [asked.instruction for asked in policy.asked] == ["warm up"]
 
 
-def test_a_client_of_gradio_is_told_what_to_send_instead(page_over):
+def test_a_client_of_gradio_is_reported_what_to_send_instead(page_over):
     url = page_over(SeeingPolicy())
     for answer in (httpx.get(f"{url}/config"), httpx.post(f"{url}/gradio_api/queue/join", json={})):
         assert answer.status_code == 410 and "POST /ask/act" in answer.json()["detail"]
 
 
-def test_nobody_there_is_said_in_words(page_over, place, picture):
+def test_nobody_there_is_reported(page_over, place, picture):
     answer = ask(page_over(), picture)
     assert answer.status_code == 503 and f"No policy responds at {place[2].url}" in answer.json()["detail"]
 

@@ -109,7 +109,7 @@ def test_the_list_has_every_run_and_keeps_to_its_filters(url):
     assert "No run matches" in httpx.get(f"{url}/runs?policy=nobody").text
 
 
-def test_a_run_is_shown_with_its_tasks_films_and_their_filters(url):
+def test_a_run_is_shown_with_its_tasks_videos_and_their_filters(url):
     page = httpx.get(f"{url}/runs/goal-vla-1").text
     assert "80.0 %" in page and "&lt;b&gt;put&lt;/b&gt; the bowl" in page and "<b>put</b>" not in page
     assert page.count("<video") == 2
@@ -131,7 +131,7 @@ def test_a_long_list_is_turned_over():
     assert [start(asked, 5) for asked in ("", "3", "99", "-1", "x", "9" * 50)] == [0, 3, 4, 0, 0, 0]
 
 
-def test_a_film_passes_through_in_parts(url, volume):
+def test_a_video_passes_through_in_parts(url, volume):
     whole = (volume / "runs/goal-vla-1/videos/00-00.mp4").read_bytes()
     answer = httpx.get(f"{url}/runs/goal-vla-1/videos/00-00.mp4", headers={"Range": "bytes=100-199"})
     assert (answer.status_code, answer.content) == (206, whole[100:200])
@@ -151,7 +151,7 @@ def test_a_report_cannot_act_in_the_name_of_who_looks_at_it(url):
 
 
 @pytest.mark.parametrize("path", ["/runs/nothing", "/runs/%2e%2e", "/runs/a%2fb", "/runs/goal-vla-1/videos/%2e%2e"])
-def test_what_is_not_there_is_a_page_that_says_so(url, path):
+def test_what_is_missing_is_a_page_that_reports_it(url, path):
     answer = httpx.get(url + path)
     assert answer.status_code == 404 and "Traceback" not in answer.text
 
@@ -198,7 +198,7 @@ def test_tables_are_had_as_csv(url):
     assert len(episodes) == 10 and episodes[3]["success"] == "False"
 
 
-def test_a_cell_is_no_formula():
+def test_a_cell_is_not_a_formula():
     from services.ui.site.tables import as_csv
 
     assert b"'=HYPERLINK" in as_csv("a.csv", ["a"], [{"a": '=HYPERLINK("http://x")'}]).body

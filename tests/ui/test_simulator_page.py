@@ -71,7 +71,7 @@ def test_what_cannot_be_passed_on_as_json_is_refused(value):
             assert answer.status_code == 400 and answer.json()["detail"]
 
 
-def test_nothing_of_it_is_there_without_the_token():
+def test_nothing_of_it_exists_without_the_token():
     with site(nobody(), TOKEN) as url, httpx.Client(base_url=url) as client:
         for method, path in (("GET", "policies"), ("POST", "sessions"), ("POST", "sessions/x/do")):
             assert client.request(method, f"{API}/{path}").status_code == 401
@@ -227,7 +227,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(parts, width, la
 
 
 @browsing
-def test_a_full_disk_keeps_neither_film_nor_demonstration_and_says_so(parts):
+def test_a_full_disk_keeps_neither_video_nor_demonstration_and_reports_it(parts):
     _, simulator, _, shown = parts
     state(shown, "ended")
     volume = simulator.log.parent / "volume"
@@ -249,7 +249,7 @@ def test_a_full_disk_keeps_neither_film_nor_demonstration_and_says_so(parts):
 
 
 @browsing
-def test_other_words_are_said_to_be_others_and_stay_text(parts):
+def test_other_words_are_reported_to_be_others_and_stay_text(parts):
     *_, shown = parts
     state(shown, "ended")
     shown.js("document.querySelector('#instruction').value = ''")
@@ -262,7 +262,7 @@ def test_other_words_are_said_to_be_others_and_stay_text(parts):
 
 
 @browsing
-def test_a_policy_that_died_is_said_and_a_persons_keys_move_the_arm(parts):
+def test_a_policy_that_died_is_reported_and_a_persons_keys_move_the_arm(parts):
     oracle, _, _, shown = parts
     oracle.end(signal.SIGKILL)
     shown.click("#again")
@@ -281,7 +281,7 @@ def test_a_policy_that_died_is_said_and_a_persons_keys_move_the_arm(parts):
 
 
 @browsing
-def test_a_killed_simulator_is_said_and_the_page_recovers(parts):
+def test_a_killed_simulator_is_reported_and_the_page_recovers(parts):
     _, simulator, _, shown = parts
     (session,) = simulator.children()
     os.kill(session, signal.SIGKILL)
@@ -294,7 +294,7 @@ def test_a_killed_simulator_is_said_and_the_page_recovers(parts):
 
 
 @browsing
-def test_a_killed_service_is_said_and_so_is_that_its_sessions_are_gone(parts):
+def test_a_killed_service_is_reported_and_so_is_that_its_sessions_are_gone(parts):
     _, simulator, url, shown = parts
     shown.go(f"{url}/simulator?language=ko")
     state(shown, "waiting")

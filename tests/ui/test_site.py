@@ -82,7 +82,7 @@ def test_a_program_sends_the_token_itself(sites):
         assert httpx.get(f"{sites[TOKEN]}/", headers={"Authorization": value}).status_code == status
 
 
-def test_after_a_wrong_token_the_right_one_leads_to_the_page_asked_for(sites):
+def test_after_a_wrong_token_the_right_one_leads_to_the_page_requested(sites):
     asked = "/runs?policy=oracle&start=20"
     with httpx.Client(base_url=sites[TOKEN], headers=PERSON) as client:
         for page in (client.get(asked), client.post("/login", data={"password": "a guess", "then": asked})):
@@ -172,7 +172,7 @@ def test_both_languages_have_the_same_words_and_places():
         assert text.count("`") == korean[name].count("`"), name
 
 
-def test_every_word_that_a_template_or_a_script_uses_is_there():
+def test_every_word_that_a_template_or_a_script_uses_exists():
     used = {f"{page}.{word}" for page in PAGES for word in ("nav", "about")}
     for path in UI.rglob("*.j2"):
         used |= set(re.findall(r"""\bt\(\s*"([\w.]+)"(?!\s*~)""", path.read_text()))
@@ -183,7 +183,7 @@ def test_every_word_that_a_template_or_a_script_uses_is_there():
     assert used - set(texts.table("en")) == set()
 
 
-def test_what_services_say_is_said_in_korean_where_it_is_a_sentence_of_theirs():
+def test_what_services_say_is_reported_in_korean_where_it_is_a_sentence_of_theirs():
     root = UI.parents[1]
     directories = (root / "shared/evaluation/vla_evaluation/live", UI / "volume", UI / "data", UI / "site")
     written = "".join(path.read_text() for directory in directories for path in directory.glob("*.py"))
@@ -215,7 +215,7 @@ def test_the_language_is_the_browsers_until_one_is_chosen(url):
         assert '<html lang="en">' in client.get("/?language=tlh").text
 
 
-def test_what_somebody_sends_is_text(sites):
+def test_what_a_user_sends_is_text(sites):
     path = "/<script>alert(1)</script>"
     assert "<script>alert" not in httpx.get(sites[TOKEN] + path, headers=PERSON).text
     assert "<script>alert" not in httpx.get(f"{sites[TOKEN]}/?language=<script>alert(1)", headers=PERSON).text

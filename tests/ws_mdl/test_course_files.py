@@ -125,7 +125,7 @@ def test_the_sprites_are_trained_on_by_name(used):
     assert trained == "course-sprites"  # its pictures are scored against those
 
 
-def test_an_archive_gives_what_its_folder_gives(course, brought, tmp_path):
+def test_an_archive_gives_what_its_directory_gives(course, brought, tmp_path):
     shutil.make_archive(str(tmp_path / "course"), "zip", course)
     volume = Volume(tmp_path / "volume")
     assert import_files(tmp_path / "course.zip", "course", volume) == []
@@ -163,7 +163,7 @@ def test_weights_without_an_optimizer_are_not_trained_on(used):
         diffusion_training.train_model(config, used)
 
 
-def test_what_is_there_stays(course, used, tmp_path, capsys):
+def test_what_exists_stays(course, used, tmp_path, capsys):
     before = files_below(used.root)
     assert import_files(course, "course", used) == [] and files_below(used.root) == before
     assert capsys.readouterr().out.count("already imported") == 6

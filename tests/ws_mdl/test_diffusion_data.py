@@ -114,7 +114,7 @@ def test_a_cut_off_or_foreign_idx_file_is_named(tmp_path):
         data.idx(path, 3)
 
 
-def test_a_source_that_does_not_exist_and_a_folder_without_pictures_are_named(tmp_path):
+def test_a_source_that_does_not_exist_and_a_directory_without_images_are_named(tmp_path):
     with pytest.raises(ValueError, match="data 'digitz' not found; expected digits, sprites, mnist"):
         data.load("digitz")
     with pytest.raises(ValueError, match=r"has no \.npy files; expected two"):

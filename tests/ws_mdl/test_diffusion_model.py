@@ -8,7 +8,7 @@ from services.ws_mdl.diffusion.model import ContextUnet, ResidualConvBlock, fuse
 
 @pytest.mark.parametrize("height", (8, 16, 28))
 @pytest.mark.parametrize("channels", (1, 3))
-def test_the_predicted_noise_has_the_pictures_shape(height, channels):
+def test_the_predicted_noise_has_the_images_shape(height, channels):
     nn_model = ContextUnet(channels, n_feat=8, n_cfeat=5, height=height)
     x = torch.randn(3, channels, height, height)
     assert nn_model(x, torch.tensor([0.5]), torch.eye(5)[:3]).shape == x.shape

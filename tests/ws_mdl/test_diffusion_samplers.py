@@ -69,7 +69,7 @@ def tiny():
 
 @pytest.mark.parametrize("make", SCHEDULES.values())
 @pytest.mark.parametrize("timesteps", (1, 2, 500))
-def test_a_schedule_goes_from_the_picture_to_noise(make, timesteps):
+def test_a_schedule_goes_from_the_image_to_noise(make, timesteps):
     schedule = make(timesteps)
     assert schedule.timesteps == timesteps and len(schedule.ab_t) == timesteps + 1
     assert schedule.ab_t[0] == 1 and schedule.a_t[0] == 1
@@ -93,7 +93,7 @@ def test_schedules_that_cannot_be_are_refused(arguments):
 
 
 @pytest.mark.parametrize("t", (1, 7, STEPS))
-def test_perturbed_pictures_have_the_mean_and_variance_of_the_closed_form(t):
+def test_perturbed_images_have_the_mean_and_variance_of_the_closed_form(t):
     x0 = torch.full((20000, 1, 1, 1), 0.7)
     x = perturb_input(
         SHORT, x0, torch.full((20000,), t), torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
@@ -128,7 +128,7 @@ def test_ddpm_takes_the_posteriors_mean_and_variance(t):
     torch.testing.assert_close(spread, SHORT.b_t[t].sqrt().expand_as(x), atol=1e-4, rtol=1e-4)
 
 
-def test_ddpm_with_the_true_noise_ends_at_the_picture():
+def test_ddpm_with_the_true_noise_ends_at_the_image():
     x0 = torch.linspace(-1, 1, 64).reshape(1, 1, 8, 8)
     x, _ = samplers.sample_ddpm(TrueNoise(SHORT, x0), SHORT, 2, seed=0)
     torch.testing.assert_close(x, x0.expand(2, -1, -1, -1), atol=1e-4, rtol=0)
@@ -156,7 +156,7 @@ def test_the_steps_of_ddim_fall_to_zero_evenly(n):
 
 
 @pytest.mark.parametrize("spacing", (1.0, 1.3, 1.5, 2.0, 4.0))
-def test_steps_near_the_clean_picture_are_all_different(spacing):
+def test_steps_near_the_clean_image_are_all_different(spacing):
     for timesteps, n in itertools.product((1, 7, STEPS, 500), (1, 2, 3, 20, 499)):
         if n <= timesteps:
             steps = samplers.ddim_steps(timesteps, n, spacing)
@@ -179,7 +179,7 @@ def test_a_number_of_steps_out_of_range_is_refused(n, tiny):
 
 @pytest.mark.parametrize("order", (1, 2))
 @pytest.mark.parametrize("schedule", [SHORT, cosine_schedule(STEPS)], ids=lambda s: s.name)
-def test_ddim_with_the_true_noise_recovers_the_picture_for_every_number_of_steps(schedule, order):
+def test_ddim_with_the_true_noise_recovers_the_image_for_every_number_of_steps(schedule, order):
     x0 = torch.linspace(-1, 1, 64).reshape(1, 1, 8, 8)
     for n in range(1, STEPS + 1):
         x, _ = samplers.sample_ddim(TrueNoise(schedule, x0), schedule, 2, n, seed=n, order=order)
@@ -236,14 +236,14 @@ ALL = {
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_seed_gives_the_same_pictures_and_another_seed_others(name, tiny):
+def test_a_seed_gives_the_same_images_and_another_seed_others(name, tiny):
     first, again, other = (ALL[name](tiny, seed=seed)[0] for seed in (3, 3, 4))
     assert torch.equal(first, again) and not torch.allclose(first, other)
     assert torch.isfinite(first).all() and first.shape == (4, 1, 8, 8)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_intermediate_pictures_are_kept_on_demand_and_end_with_the_result(name, tiny):
+def test_intermediate_images_are_kept_on_demand_and_end_with_the_result(name, tiny):
     x, kept = ALL[name](tiny, seed=3, save_rate=10)
     assert kept.shape[1:] == (4, 1, 8, 8) and len(kept) >= 7
     assert np.array_equal(kept[-1], x.numpy())
@@ -251,7 +251,7 @@ def test_intermediate_pictures_are_kept_on_demand_and_end_with_the_result(name, 
 
 
 @pytest.mark.parametrize("spacing", [1.0, 1.5])
-def test_a_film_of_few_steps_shows_every_one(tiny, spacing):
+def test_a_video_of_few_steps_shows_every_one(tiny, spacing):
     x, kept = samplers.sample_ddim_context(tiny, SHORT, 2, None, 12, seed=0, save_rate=20, spacing=spacing)
     assert len(kept) == 12 and np.array_equal(kept[-1], x.numpy())
 
@@ -265,7 +265,7 @@ def test_a_mixed_context_lies_between_and_a_wrong_one_is_refused(tiny):
         samplers.sample_ddim_context(tiny, SHORT, 1, torch.ones(1, 4), 5)
 
 
-def test_clipping_changes_nothing_where_predictions_are_pictures_and_keeps_all_others_in_range(tiny):
+def test_clipping_changes_nothing_where_predictions_are_images_and_keeps_all_others_in_range(tiny):
     x0 = torch.rand(2, 1, 8, 8) * 2 - 1
     for eta in (0.0, 1.0):
         plain, _ = samplers.sample_ddim(TrueNoise(SHORT, x0), SHORT, 2, 7, seed=1, eta=eta)
@@ -276,7 +276,7 @@ def test_clipping_changes_nothing_where_predictions_are_pictures_and_keeps_all_o
     assert wild.abs().max() > 1.001 and tame.abs().max() <= 1.001
 
 
-def test_bfloat16_products_change_the_pictures_by_roundings_only(tiny):
+def test_bfloat16_products_change_the_images_by_roundings_only(tiny):
     exact, _ = samplers.sample_ddim(tiny, SHORT, 4, 7, seed=3)
     rounded, _ = samplers.sample_ddim(tiny, SHORT, 4, 7, seed=3, dtype=torch.bfloat16)
     assert rounded.dtype == torch.float32

@@ -98,7 +98,7 @@ def test_context_is_left_out_at_random_or_always(few, monkeypatch):
     assert seen[1].sum() == 0 and seen[2].sum() == 0
 
 
-def test_a_run_writes_weights_and_curves_and_goes_on_after_a_damaged_file(volume, few, capsys):
+def test_a_run_writes_weights_and_curves_and_continues_after_a_damaged_file(volume, few, capsys):
     assert train.train_model(small(epochs=1), volume)
     directory = small().run_directory(volume)
     assert [path.name for path in directory.glob("*.pt")] == ["model_00.pt"]
@@ -149,7 +149,7 @@ def test_samples_become_files_that_can_be_looked_at(trained):
     assert [path.name for path in again] == [path.name for path in written]
 
 
-def test_every_class_is_named_where_its_pictures_begin(trained, tmp_path):
+def test_every_class_is_named_where_its_images_begin(trained, tmp_path):
     names = sampling.names_of(sampling.Request(count=6, context="all"), trained)
     assert names == ["0", "1", "3", "5", "6", "8"]
     assert sampling.names_of(sampling.Request(count=2, context="3+5"), trained) == ["3+5", "3+5"]
@@ -174,13 +174,13 @@ def test_the_comparison_names_the_classes_of_the_samplers_that_know_them(trained
         assert [_has_ink(drawn[top:], 0, column) for column in range(3)] == [True] * 3
 
 
-def test_requests_with_other_pictures_have_other_files():
+def test_requests_with_other_images_have_other_files():
     others = [{"guidance": 2.0}, {"count": 8}, {"eta": 0.5}, {"order": 2}, {"seed": 1}, {"steps": 10}, {"context": "0"}]
     names = [sampling.stem_of(sampling.Request(**changes)) for changes in ({}, *others)]
     assert len(set(names)) == len(names)
 
 
-def test_the_comparison_shows_ddim_as_it_was_asked_for(trained, tmp_path, monkeypatch):
+def test_the_comparison_shows_ddim_as_it_was_requested(trained, tmp_path, monkeypatch):
     shown = {}
 
     def keep(path, rows, columns):
@@ -228,7 +228,7 @@ def test_a_run_without_context_refuses_one(volume):
         sampling.sample(sampling.Request(context="3", count=2), run)
 
 
-def test_the_classifier_learns_the_real_pictures():
+def test_the_classifier_learns_the_real_images():
     _, held_out = score.train_classifier(data.load("digits"), epochs=4)
     assert held_out > 0.9
 
@@ -246,7 +246,7 @@ def test_the_frechet_distance_is_that_of_normal_distributions():
         score.frechet_distance(a[:1], b)
 
 
-def test_distances_compare_at_equal_numbers_of_pictures():
+def test_distances_compare_at_equal_numbers_of_images():
     rng = np.random.default_rng(0)
     real, few, many = rng.normal(size=(5000, 16)), rng.normal(size=(50, 16)), rng.normal(size=(500, 16))
     assert score.frechet_distance(real, few) > 3 * score.frechet_distance(real, many), "they are drawn alike"
@@ -277,7 +277,7 @@ def test_a_damaged_classifier_is_trained_again_and_a_sound_one_is_not(trained, f
     assert torch.equal(first.head.weight, second.head.weight) and capsys.readouterr().err == ""
 
 
-def test_a_grid_places_every_picture():
+def test_a_grid_places_every_image():
     x = torch.stack([torch.full((1, 8, 8), value) for value in (-1.0, 0.0, 1.0)])
     sheet = visualize.grid(x, columns=2)
     assert sheet.shape == (3, 17, 17)

@@ -65,7 +65,7 @@ def test_a_number_of_the_page_is_what_comes_out(said):
             assert said in page.read_text(encoding="utf-8"), page
 
 
-def test_the_exercises_that_it_names_are_there():
+def test_the_exercises_that_it_names_exist():
     for page in PAGES:
         if page.exists():
             rows = [row for row in page.read_text(encoding="utf-8").splitlines() if row.startswith("| ")]

@@ -44,7 +44,7 @@ def load(text: str, target: str):
     return names[target]
 
 
-def test_every_exercise_is_listed_once_and_says_so_in_both_languages():
+def test_every_exercise_is_listed_once_and_reports_it_in_both_languages():
     assert tuple(EXERCISES) == NAMES
     for each in EXERCISES.values():
         assert len(each.mistakes) >= 4, f"{each.name}: four typical mistakes at least"
@@ -89,7 +89,7 @@ def attention(*changes: tuple[str, str]):
     return judge(ATTENTION, load(text, "attention"))
 
 
-def test_what_no_mistake_explains_is_told_by_shape_type_and_first_number():
+def test_what_no_mistake_explains_is_reported_by_shape_type_and_first_number():
     assert attention(("return weights @ value", "return (weights @ value).sum(0)")).message.en == (
         "the shape is (3, 5, 64); expected (2, 3, 5, 64)"
     )
@@ -188,7 +188,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize(("body", "said"), HARMFUL.values(), ids=HARMFUL)
-def test_a_file_that_does_harm_is_wrong_and_the_grader_goes_on(tmp_path, body, said):
+def test_a_file_that_does_harm_is_wrong_and_the_grader_continues(tmp_path, body, said):
     path = written(tmp_path, ATTENTION.name, file_for(ATTENTION).replace(f"    {BLANK}", body))
     verdict, _ = run_file(ATTENTION.name, path, limit_s=3 if "3 s" in said else 60)
     assert verdict.state == "wrong" and said in verdict.message.en
@@ -234,7 +234,7 @@ def test_where_files_are_tried_may_end_between_two_of_them(tmp_path):
     assert run_file(ATTENTION.name, path)[0].state == "right"
 
 
-def test_a_file_that_is_no_python_and_one_without_the_function_are_told(tmp_path):
+def test_a_file_that_is_not_a_python_and_one_without_the_function_are_reported(tmp_path):
     verdict, _ = run_file(ATTENTION.name, written(tmp_path, "a", "x = 1\ndef attention(:\n"))
     assert verdict.message.en.startswith("line 2 is not valid Python")
     verdict, printed = run_file(ATTENTION.name, written(tmp_path, "b", "print('here')\ndef attend(): pass\n"))
@@ -243,7 +243,7 @@ def test_a_file_that_is_no_python_and_one_without_the_function_are_told(tmp_path
     assert "ModuleNotFoundError" in verdict.message.en
 
 
-def test_an_error_is_told_with_its_line_in_the_students_file(tmp_path):
+def test_an_error_is_reported_with_its_line_in_the_students_file(tmp_path):
     text = file_for(ATTENTION).replace(BLANK, "return query @ key")
     verdict, _ = run_file(ATTENTION.name, written(tmp_path, "a", text))
     line = 1 + text.splitlines().index("    return query @ key")
@@ -300,7 +300,7 @@ def test_a_class_is_a_table_of_its_students(tmp_path, capsys):
     ]
 
 
-def test_a_name_that_is_not_known_is_told_with_the_nearest(tmp_path, capsys):
+def test_a_name_that_is_not_known_is_reported_with_the_nearest(tmp_path, capsys):
     assert check.main(["--directory", str(tmp_path), "--name", "transformer.atention"]) == 1
     assert "did you mean 'transformer.attention'?" in capsys.readouterr().err
 

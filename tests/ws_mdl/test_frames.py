@@ -45,7 +45,7 @@ def test_they_are_decoded_once_and_stay_the_same_bits(tmp_path, volume, layout):
     assert torch.equal(read(found)[0], decoded)
 
 
-def test_other_films_sizes_and_episodes_are_decoded_anew(found, volume):
+def test_other_videos_sizes_and_episodes_are_decoded_again(found, volume):
     first, _ = read(found)
     videos.write(found.video_path(1, KEYS[0]), data_sets.pictures(data_sets.LENGTHS[1], seed=99), 20)
     changed, decoded = read(open_dataset(found.directory))
@@ -80,7 +80,7 @@ def test_what_was_used_longest_ago_goes_first(found, volume, monkeypatch):
 
 
 @pytest.mark.parametrize("when", ["before", "in the middle"])
-def test_without_room_it_is_said_and_training_has_its_pictures(found, volume, monkeypatch, capsys, when):
+def test_without_room_it_is_reported_and_training_has_its_images(found, volume, monkeypatch, capsys, when):
     if when == "before":
         monkeypatch.setattr(frames, "SPARE", 10**18)
     else:
@@ -110,7 +110,7 @@ NONE = {"missing": "is missing; expected a film", "short": "expected 10 each", "
 
 
 @pytest.mark.parametrize("how", NONE)
-def test_a_film_that_is_none_is_said_and_nothing_is_kept(found, volume, how):
+def test_a_video_that_is_none_is_reported_and_nothing_is_kept(found, volume, how):
     path = found.video_path(2, KEYS[1])
     if how == "missing":
         path.unlink()
@@ -123,7 +123,7 @@ def test_a_film_that_is_none_is_said_and_nothing_is_kept(found, volume, how):
     assert not list((volume.path("datasets") / frames.DIRECTORY).glob("*.rgb*"))
 
 
-def test_a_film_that_is_a_pipe_is_not_opened(found, volume):
+def test_a_video_that_is_a_pipe_is_not_opened(found, volume):
     path = found.video_path(2, KEYS[1])
     path.unlink()
     os.mkfifo(path)

@@ -45,7 +45,7 @@ def test_it_is_short_enough_to_be_read():
     assert len(Path(lesson.__file__).read_text().splitlines()) <= 250
 
 
-def test_the_schedule_and_what_it_does_to_a_picture_are_the_fast_ones(schedules):
+def test_the_schedule_and_what_it_does_to_an_image_are_the_fast_ones(schedules):
     plain, fast = schedules
     for name in ("b_t", "a_t", "ab_t"):
         assert torch.equal(getattr(plain, name), getattr(fast, name)), name
@@ -88,7 +88,7 @@ def test_a_step_of_ddim_is_the_fast_ones(schedules, t, t_prev):
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.0])
-def test_whole_samplers_end_in_the_same_pictures(both, guidance):
+def test_whole_samplers_end_in_the_same_images(both, guidance):
     plain, fast = both
     steps = lesson.linear_schedule(TIMESTEPS, 1e-4, 0.2), schedule.linear_schedule(TIMESTEPS, 1e-4, 0.2)
     context, draw = torch.eye(10)[:4], torch.Generator().manual_seed(3)
@@ -127,7 +127,7 @@ def test_the_digits_are_the_fast_ones():
     assert torch.equal(x, whole.x) and torch.equal(context.argmax(dim=1), whole.labels)
 
 
-def test_every_shape_at_the_end_of_a_line_is_there(both):
+def test_every_shape_at_the_end_of_a_line_exists(both):
     plain, _ = both
     n = 3
     shapes = Shapes(lesson, {"n": n, "c": 1, "height": 16, "features": FEATURES})

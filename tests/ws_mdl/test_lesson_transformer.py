@@ -110,7 +110,7 @@ def test_greedy_translations_are_the_fast_ones():
     assert ours == theirs
 
 
-def test_every_shape_at_the_end_of_a_line_is_there():
+def test_every_shape_at_the_end_of_a_line_exists():
     plain, _ = both()
     sizes = {name: SIZES[name] for name in ("d_model", "d_ff", "h")} | {"d_k": 6, "vocabulary": VOCABULARY}
     shapes = Shapes(lesson, sizes)

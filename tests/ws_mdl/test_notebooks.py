@@ -14,7 +14,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("path", notebooks.of("ws_mdl"), ids=notebooks.name_of)
-def test_a_notebook_runs_and_shows_pictures(path, trained):
+def test_a_notebook_runs_and_shows_images(path, trained):
     cells = notebooks.executed(path, trained)
     assert sum(map(notebooks.shows_image, cells)) >= 3 and notebooks.shows_image(cells[-1])
 
@@ -56,7 +56,7 @@ def test_a_link_in_a_students_home_is_neither_followed_nor_lost(tmp_path):
     assert outside.read_text() == "of somebody else"
 
 
-def test_an_unknown_folder_is_named_with_those_there_are(tmp_path):
+def test_an_unknown_directory_is_named_with_those_there_are(tmp_path):
     with pytest.raises(ValueError, match="no notebooks of 'wsmdl'; known: .*ws_mdl"):
         home.copy_notebooks("wsmdl", Volume(tmp_path))
     assert not (tmp_path / "notebooks").exists()

@@ -105,7 +105,7 @@ def test_b_follows_a_in_half_of_the_pairs_and_comes_from_elsewhere_in_the_others
     assert 0.3 < examples.follows.float().mean() < 0.7
 
 
-def test_examples_are_drawn_anew_and_held_out_ones_stay(pairs):
+def test_examples_are_drawn_again_and_held_out_ones_stay(pairs):
     generator, index = torch.Generator().manual_seed(0), torch.arange(4)
     first, again = pairs.examples(index, generator), pairs.examples(index, generator)
     assert not torch.equal(first.labels, again.labels)
@@ -114,7 +114,7 @@ def test_examples_are_drawn_anew_and_held_out_ones_stay(pairs):
     assert not special & set(pairs.word_ids.tolist()) and not special & set(first.labels.unique().tolist())
 
 
-def test_the_figures_are_counted_over_what_is_asked_for(pairs):
+def test_the_figures_are_counted_over_what_is_requested(pairs):
     val, ours = pairs.val_examples(), stirred(bert.get_model(Config(**SMALL, seq=64), pairs.tokenizer))
     frequent = pairs.frequent_word
     assert pairs.tokenizer.id_to_token(frequent) in ("the", "number", "sees")

@@ -55,7 +55,7 @@ def test_the_straight_way_is_a_linear_function_of_the_last_steps():
         torch.testing.assert_close(ours.recent(x)[:, patch], padded[:, patch * PATCH : patch * PATCH + 6])
 
 
-def test_each_patch_is_asked_for_what_follows_it():
+def test_each_patch_is_requested_what_follows_it():
     window = torch.arange(CONTEXT + HORIZON).float()[None]
     asked = followers(window, PATCH, HORIZON, CONTEXT)
     assert asked.shape == (1, CONTEXT // PATCH, HORIZON)
@@ -108,7 +108,7 @@ def test_the_linear_guess_is_a_ridge_regression():
     assert error < 0.7 * stays
 
 
-def test_no_guess_sees_what_it_is_asked_for():
+def test_no_guess_sees_what_it_is_requested():
     found, origins = series(), torch.tensor([340])
     later = Series(found.values.clone(), found.first_val, HORIZON, CONTEXT)
     later.values[340:] = 0.0

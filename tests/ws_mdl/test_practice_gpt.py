@@ -82,7 +82,7 @@ LIKELY = torch.tensor([[0.1, 0.4, 0.3, 0.2]])
         ({"temperature": 0.5, "top_p": 0.6}, [0, 16 / 25, 9 / 25, 0]),
     ],
 )
-def test_the_next_token_is_drawn_from_what_was_asked_for(asked, expected):
+def test_the_next_token_is_drawn_from_what_was_requested(asked, expected):
     torch.testing.assert_close(next_probabilities(LIKELY.log(), **asked), torch.tensor([expected]).float())
 
 
@@ -162,7 +162,7 @@ def test_streams_are_texts_with_ends_between(tmp_path, volume):
     assert windows.shape == (len(found), 17) and any(48 <= at < 64 for at in starts)
 
 
-def test_tokens_are_characters_where_that_is_asked_for(tmp_path, volume):
+def test_tokens_are_characters_where_that_is_requested(tmp_path, volume):
     found = text.load(corpus(tmp_path), None, "character", 1000, 0.2, volume)
     tokens = [found.tokenizer.id_to_token(token) for token in found.val[0][0]]
     assert all(len(token) == 1 for token in tokens) and "".join(tokens).replace("▁", " ").startswith(" the ")

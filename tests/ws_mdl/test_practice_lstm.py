@@ -181,7 +181,7 @@ def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(model, given, tmp_path
 
 
 @pytest.mark.parametrize("model", ["attention", "plain"])
-def test_a_whole_run_keeps_weights_and_a_picture_and_refuses_other_data(model, tmp_path, capsys):
+def test_a_whole_run_keeps_weights_and_an_image_and_refuses_other_data(model, tmp_path, capsys):
     volume = Volume(tmp_path)
     pairs = tmp_path / "mine.tsv"
     rows = [(f"{a} {b} c", f"c {b} {a}") for a in "abdefghk" for b in "mnopqrst"]

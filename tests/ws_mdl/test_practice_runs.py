@@ -48,7 +48,7 @@ def same(one, other) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_bit(begun, volume):
+def test_a_run_that_was_stopped_continues_to_the_bit(begun, volume):
     _, begin = begun
     whole, stopped = begin(), begin()
     trained_to_end(whole)
@@ -116,7 +116,7 @@ def test_a_run_by_its_flags_saves_measures_shows_and_refuses_other_settings(begu
     assert "epochs" in FREE and "resuming from" in typed("--epochs=3")
 
 
-def test_a_run_does_not_go_on_with_other_data(begun, tmp_path):
+def test_a_run_does_not_continue_with_other_data(begun, tmp_path):
     _, begin = begun
     run, again, other = begin(), begin(), begin(held_fraction=0.4)
     state = state_of(run)
@@ -140,6 +140,6 @@ def test_settings_that_make_no_sense_are_refused(module, wrong, says):
         module.Config(**wrong)
 
 
-def test_a_run_that_is_not_there_says_how_to_make_it(volume):
+def test_a_run_that_is_missing_says_how_to_make_it(volume):
     with pytest.raises(ValueError, match=r"no trained gpt 'none'; first: ./lab train gpt --name none"):
         training.trained(gpt.Config, "none", volume)

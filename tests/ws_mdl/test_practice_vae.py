@@ -179,7 +179,7 @@ def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(few, tmp_path):
     assert whole.measure() == second.measure()
 
 
-def test_a_whole_run_keeps_weights_and_a_sheet_of_pictures(tmp_path, capsys):
+def test_a_whole_run_keeps_weights_and_a_sheet_of_images(tmp_path, capsys):
     config = Config(width=2, latent=3, epochs=1, batch_size=600, device="cpu", anneal=0.5)
     run = training.train_model(config, Volume(tmp_path), vae.get_training)
     directory = tmp_path / "checkpoints" / "vae" / "digits"
@@ -277,7 +277,7 @@ def test_the_bound_counts_early_steps_for_more_than_the_simple_loss():
     assert terms.share(terms.nats, 25) == pytest.approx(0.41, abs=0.02)
 
 
-def test_the_noising_strip_goes_from_the_picture_to_noise(digits):
+def test_the_noising_strip_goes_from_the_image_to_noise(digits):
     schedule, x = linear_schedule(500), digits.x[0]
     strip = diffusion_bound.strip(schedule, x, [0, 50, 200, 500])
     assert strip.shape == (4, 1, 16, 16) and torch.equal(strip[0], x)

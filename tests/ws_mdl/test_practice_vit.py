@@ -51,7 +51,7 @@ def shuffled(x: torch.Tensor, patch: int = 4) -> torch.Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "relative"])
-def test_without_positions_a_picture_is_a_bag_of_patches(positions):
+def test_without_positions_an_image_is_a_bag_of_patches(positions):
     ours, x = model(positions), torch.randn(4, 3, 16, 16)
     assert not torch.equal(x, shuffled(x)) and torch.equal(
         x.flatten(1).sort().values, shuffled(x).flatten(1).sort().values
@@ -78,12 +78,12 @@ def test_a_rollout_of_a_model_adds_up_and_is_drawn():
     assert len(plot_rollouts(ours, x).axes) == 6
 
 
-def test_pictures_that_cannot_be_cut_are_refused():
+def test_images_that_cannot_be_cut_are_refused():
     with pytest.raises(ValueError, match="16 × 16 cannot be cut into patches of 5; choose another patch"):
         VisionTransformer(16, 1, 10, patch=5)
 
 
-def test_a_moved_picture_keeps_what_is_in_its_middle():
+def test_a_moved_image_keeps_what_is_in_its_middle():
     x = torch.zeros(50, 1, 16, 16)
     x[:, :, 7, 7] = 1
     seen = vit.random_shift(x, 2, torch.Generator().manual_seed(0))
@@ -103,7 +103,7 @@ def test_digits_that_are_held_out_are_never_learned_from():
 # --- frames of demonstrations -------------------------------------------------------------------------------
 
 
-def test_the_frames_of_a_data_set_are_told_apart_by_task_and_episodes_are_held_out_whole(volume):
+def test_the_frames_of_a_data_set_are_reported_apart_by_task_and_episodes_are_held_out_whole(volume):
     write(volume.path("datasets") / "dots", 10)
     found = vit.load(Config(data="dots", side=16, held_fraction=0.2), volume)
     assert found.train.classes == ("Go to the red dot", "Go to the blue dot")
@@ -112,7 +112,7 @@ def test_the_frames_of_a_data_set_are_told_apart_by_task_and_episodes_are_held_o
     assert found.train.x.shape[1:] == (3, 16, 16) and found.train.x.min() >= -1 and found.train.x.max() <= 1
 
 
-def test_a_data_set_that_cannot_be_told_apart_says_so(volume):
+def test_a_data_set_that_cannot_be_told_apart_reports_it(volume):
     directory = volume.path("datasets")
     write(directory / "one", 1)
     write(directory / "three", 3)

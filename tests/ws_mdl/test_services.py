@@ -134,7 +134,7 @@ def notebook(tmp_path_factory):
         yield url, volume
 
 
-def test_without_the_token_nothing_but_the_version_is_told(notebook):
+def test_without_the_token_nothing_but_the_version_is_reported(notebook):
     url, _ = notebook
     assert set(json.loads(ask(f"{url}/api")[1])) == {"version"}
     for token in (None, "another-token"):
@@ -188,7 +188,7 @@ os.kill(os.getpid(), signal.{signal})
 """
 
 
-def test_a_kernel_that_was_killed_for_memory_says_so_below_its_cell(tmp_path):
+def test_a_kernel_that_was_killed_for_memory_reports_it_below_its_cell(tmp_path):
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 3\noom_group_kill 0\n")
     (tmp_path / "memory.max").write_text("4000000000\n")
     variables = {"VLALAB_VOLUME": str(tmp_path), "VLALAB_TOKEN": TOKEN, "CGROUP": str(tmp_path)}
@@ -327,7 +327,7 @@ def _text(messages: list[dict]) -> str:
 
 
 @pytest.mark.outside  # no image holds the docs
-def test_the_documented_notebook_shows_a_picture(notebook):
+def test_the_documented_notebook_shows_an_image(notebook):
     """The cell of docs/transformer.md, as it stands there, over a run that was trained on the volume."""
     url, volume = notebook
     train_small(volume)
@@ -430,7 +430,7 @@ def test_tensorboard_asks_for_the_password_and_its_probes_do_not(tmp_path):
         assert ask(f"{url}/livez")[0] == 200
 
 
-def test_a_browser_is_told_whose_password_it_is():
+def test_a_browser_is_reported_whose_password_it_is():
     from services.ws_mdl.tensorboard import protect
     from vla_contract.server.auth import TokenCheck
 

@@ -61,7 +61,7 @@ def lines(program, endpoint, volume):
     return done.stdout.splitlines()
 
 
-def test_a_silent_hub_is_asked_once_for_all_data_sets_of_all_processes(silent, tmp_path):
+def test_a_silent_hub_is_queried_once_for_all_data_sets_of_all_processes(silent, tmp_path):
     endpoint, connections = silent
     reason = f"(the hub does not answer ({endpoint} within 5 s)"
     mnist, books = lines(LOAD, endpoint, tmp_path)

@@ -65,7 +65,7 @@ def vit_run(volume):
     return vit.get_training(vit.Config(**SMALL, batch_size=479, patch=8, dropout=0.2), machine(), volume)
 
 
-def test_a_run_goes_on_in_the_threads_that_it_began_in(idle, volume, capsys):
+def test_a_run_continues_in_the_threads_that_it_began_in(idle, volume, capsys):
     idle(3)
     whole, stopped = vit_run(volume), vit_run(volume)
     trained_to_end(whole)
@@ -99,7 +99,7 @@ def test_files_without_a_number_keep_the_idle_cores(idle, volume):
     assert run.machine.threads == 2
 
 
-def test_a_transformer_goes_on_in_the_threads_that_it_began_in(idle, volume, monkeypatch, capsys):
+def test_a_transformer_continues_in_the_threads_that_it_began_in(idle, volume, monkeypatch, capsys):
     steps, step = [], Trainer.step
     monkeypatch.setattr(Trainer, "step", lambda *given: steps.append(torch.get_num_threads()) or step(*given))
     own = {"size": "tiny", "corpus": "reverse", "d_model": 16, "N": 1, "h": 2, "d_ff": 16, "val_sentences": 2}

@@ -73,7 +73,7 @@ def test_files_of_both_kinds_give_their_pairs(volume):
 
 @pytest.mark.parametrize("header", ["en\tit", "English\tItalian", "source\ttarget", "EN\tIT", "en\tko"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_header_and_a_byte_order_mark_are_no_words(volume, capsys, header, mark):
+def test_a_header_and_a_byte_order_mark_are_not_a_words(volume, capsys, header, mark):
     (volume.datasets / "a.tsv").write_text(f"{mark}{header}\nthe cat\til gatto\n")
     assert corpora.load("a.tsv", "en-it", volume).pairs == [("the cat", "il gatto")]
     assert "line 1 names the columns" in capsys.readouterr().out

@@ -140,7 +140,7 @@ def test_attention_maps_are_the_models_own_and_leave_it_as_it_was(transformer):
     assert all(getattr(m, "attention_scores", None) is None for m in transformer.modules())
 
 
-def test_pictures_are_drawn_for_korean_too(speaker, tokenizer, tmp_path, recwarn):
+def test_images_are_drawn_for_korean_too(speaker, tokenizer, tmp_path, recwarn):
     view = visualize.look(speaker, "a b c", "d e", tokenizer, tokenizer)
     assert view.source == ["[SOS]", "a", "b", "c", "[EOS]"] and view.target == ["d", "e", "[EOS]"]
     assert view.maps.cross.shape == (2, 2, 3, 5)

@@ -177,7 +177,7 @@ def test_self_attention_is_one_head_of_the_block():
     torch.testing.assert_close(single(x), block(x, x, x), **TOLERANCE)
 
 
-def test_weights_are_kept_only_when_asked_for():
+def test_weights_are_kept_only_when_requested():
     block, x = lab.MultiHeadAttentionBlock(D_MODEL, H, 0.1).train(), torch.randn(2, 5, D_MODEL)
     block(x, x, x)
     assert block.attention_scores is None

@@ -170,7 +170,7 @@ def test_scores_of_right_and_wrong_translations():
 
 
 @pytest.mark.parametrize("stop_at", [2, 11, 17])  # within the first epoch, at another place of the second
-def test_a_stopped_run_goes_on_with_the_same_bits(make, stop_at):
+def test_a_stopped_run_continues_with_the_same_bits(make, stop_at):
     straight, stopped = make(name="straight"), make()
     steps(straight, 25)
     steps(stopped, stop_at)
@@ -198,7 +198,7 @@ def test_an_epoch_leaves_weights_curve_and_events(volume, corpus):
     assert again.history == trainer.history, "all epochs are done: nothing is trained again"
 
 
-def test_the_curve_begins_with_the_first_step_and_goes_on_after_a_stop(make):
+def test_the_curve_begins_with_the_first_step_and_continues_after_a_stop(make):
     trainer = make()
     steps(trainer, 1)
     for step in range(1, 2 * MAX_POINTS):
@@ -211,7 +211,7 @@ def test_the_curve_begins_with_the_first_step_and_goes_on_after_a_stop(make):
     assert training.get_xdata()[0] * 3600 == pytest.approx(1) and training.get_ydata()[0] == 1
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):
+def test_ctrl_c_saves_and_the_same_command_continues(volume, corpus):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     module = "services.ws_mdl.transformer.train"
     command = forked.python("-m", module, *flags, f"--corpus={corpus}", "--name=run")

@@ -98,7 +98,7 @@ def test_the_moments_end_where_ddim_does_and_fit_each_other(drawer):
         torch.testing.assert_close(ab.sqrt() * now.x0 + (1 - ab).sqrt() * now.noise, now.x, rtol=1e-4, atol=1e-4)
 
 
-def test_every_slider_of_the_diffusion_viewers_changes_the_picture(drawer):
+def test_every_slider_of_the_diffusion_viewers_changes_the_image(drawer):
     for box, values in (
         (diffusion.denoising(drawer), {"t": 0.25, "steps": 7, "η": 0.5, "context": "3", "guidance": 3.0}),
         (diffusion.noising(load("digits").x[3]), {"schedule": "cosine", "seed": 4}),
@@ -206,7 +206,7 @@ def draw(shown: browser.Browser, url: str) -> None:
 
 @pytest.mark.outside
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed to open JupyterLab with")
-def test_in_jupyterlab_a_slider_changes_the_picture_in_light_and_dark_at_400_pixels(tmp_path):
+def test_in_jupyterlab_a_slider_changes_the_image_in_light_and_dark_at_400_pixels(tmp_path):
     cell = {"cell_type": "code", "execution_count": None, "id": "a", "metadata": {}, "outputs": [], "source": CELL}
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     notebook = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
