@@ -129,6 +129,6 @@ def test_in_fp16_a_module_is_near_its_torch(tiny_checkpoints, tmp_path):
 
 
 def test_a_module_that_differs_is_refused(tiny_checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setattr(measuring, "compared", lambda ours, theirs: (0.5, 0.1))
+    monkeypatch.setattr(comparison, "compared", lambda ours, theirs: (0.5, 0.1))
     with pytest.raises(ValueError, match="vit_fp32 differs from torch by 0.5 .*at most 0.0001 in fp32"):
         main(["--checkpoint", str(tiny_checkpoints("libero").directory), "--out", str(tmp_path)])

@@ -110,8 +110,8 @@ class Benchmark(Protocol):
 
     Four optional members: `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
     statistics and checkpoints hold for it; `trials`, a mapping from a suite to its own protocol's episodes per task;
-    `missing_assets(tasks, assets)`, which returns why these tasks cannot be built from these assets and what to do, and an
-    empty text where they can; `requires`, a mapping from some of `packages` to the beginning of the versions that its
+    `missing_assets(tasks, assets)`, which returns why these tasks cannot be built from these assets and what to do, or
+    an empty text; `requires`, a mapping from some of `packages` to the beginning of the versions that its
     code runs with ("1.4"), others being refused before a run.
     """
 
