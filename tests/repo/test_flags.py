@@ -73,7 +73,7 @@ def test_programs_options_need_the_standard_library_only():
 import sys
 from vlalab.host import shared_code
 for place in {sorted(PLACES)}:
-    borrowed.options(place)
+    shared_code.options(place)
 ours = ("vlalab", "services", "vla_")
 known = {{*sys.stdlib_module_names, "_virtualenv", "sitecustomize", "usercustomize", "invoke", "rich", "yaml"}}
 print(*{{name.partition(".")[0] for name in sys.modules if not name.startswith(ours)}} - known)
