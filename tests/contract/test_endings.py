@@ -22,7 +22,7 @@ def program(body: str, **variables: str) -> dict:
     head = "import errno, os, sys, time\nfrom vla_common import entrypoint\n\ndef main():\n"
     text = head + textwrap.indent(body, "    ")
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE), **variables}
-    return {"args": [sys.executable, "-c", f"{text}\nendings.run(main)"], "env": environment, "text": True}
+    return {"args": [sys.executable, "-c", f"{text}\nentrypoint.run(main)"], "env": environment, "text": True}
 
 
 def ended(body: str, **variables: str) -> tuple[int, str, str]:

@@ -262,7 +262,7 @@ def test_a_message_ends_its_lines_between_words_and_leaves_commands_whole():
     command = "./lab eval libero_goal --policy http://127.0.0.1:8001 --trials 2 --workers 2 --video none"
     body = f"from vlalab.host.console import LabError, log_info\nlog_info({sentence * 2 + command!r})\n"
     body += "print('x' * 9 + ' y' * 50)\n"
-    program = f"from vlalab.host.shared_code import entrypoint\ndef main():\n    exec({body!r})\nendings.run(main)"
+    program = f"from vlalab.host.shared_code import entrypoint\ndef main():\n    exec({body!r})\nentrypoint.run(main)"
     with Screen([sys.executable, "-c", program], columns=80) as screen:
         assert screen.wait() == 0
     lines = screen.sent.decode().replace("\r\n", "\n").splitlines()

@@ -37,7 +37,7 @@ for line in sys.stdin:
             session = run.store.begin_invocation(time.time())
             while lease := run.store.lease("w", session, time.time(), 30.0):
                 said["done"] += run.store.finish(lease, {"success": True, "steps": 1}, time.time())
-    except (rundir.RunRefused, StoreError) as error:
+    except (rundir.RunUnusable, StoreError) as error:
         said["refused"] = str(error)
     print(json.dumps(said), flush=True)
 """

@@ -95,7 +95,7 @@ def describe_recording(benchmark: Benchmark) -> dict:
 
 
 def require_recording_directory(directory: Path) -> None:
-    """Raise RunRefused if the directory holds anything but a recording."""
+    """Raise RunUnusable if the directory holds anything but a recording."""
     expected = {*DIRECTORIES, STORE, "run.lock", "config.json"}
     names = [name for name in (os.listdir(directory) if directory.is_dir() else ()) if not name.startswith(".")]
     if STORE not in names and (strange := sorted(set(names) - expected)):

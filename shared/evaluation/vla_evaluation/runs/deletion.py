@@ -33,7 +33,7 @@ class Item:
 
 
 def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[Item]:
-    """Return the items of names, of beginnings of names, or of "latest". RunRefused for one that matches nothing."""
+    """Return the items of names, of beginnings of names, or of "latest". RunUnusable for one that matches nothing."""
     demonstrations = volume.path("demonstrations")
     available = {model.name: (f"trained {model.lab}", model.directory, model.curves) for model in find_models(volume)}
     available |= {
@@ -58,7 +58,7 @@ def show(items: Sequence[Item]) -> None:
 
 
 def delete(items: Sequence[Item]) -> None:
-    """Delete them, and print the space. RunRefused for a run or a recording that a process works on."""
+    """Delete them, and print the space. RunUnusable for a run or a recording that a process works on."""
     for item in items:
         size = item.size
         for directory in filter(os.path.isdir, item.directories):

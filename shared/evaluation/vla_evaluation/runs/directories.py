@@ -69,7 +69,7 @@ def find_runs(root: Path) -> list[Path]:
 def find_run(root: Path, name: str) -> Path:
     """Return the directory of a run: by name, by the unique beginning of a name, by path, or as "latest".
 
-    RunRefused, with similar names, for any other text.
+    RunUnusable, with similar names, for any other text.
     """
     if name == LATEST and (runs := find_runs(root)):
         return runs[-1]
@@ -107,7 +107,7 @@ def open_run(
     """Yield the run to work on, locked for this process: the named one (resumed or created), the latest that matches,
     or a new one.
 
-    RunRefused if another process has locked it, if a named run has another configuration (with the difference), or if
+    RunUnusable if another process has locked it, if a named run has another configuration (with the difference), or if
     there is none to resume. The lock is taken first: of two processes with the same new name one creates the run.
     """
     try:
@@ -212,7 +212,7 @@ def _latest_match(root: Path, identity: dict[str, Any]) -> Path:
 
 @contextmanager
 def lock(directory: Path) -> Iterator[None]:
-    """Lock the run for this process; RunRefused if another evaluator has it. The lock ends with the process."""
+    """Lock the run for this process; RunUnusable if another evaluator has it. The lock ends with the process."""
     with open(directory / "run.lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
