@@ -190,8 +190,8 @@ def test_a_home_that_cannot_be_used_is_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({"VLALAB_ORACLE_PORT": "99999"}, "expected address:port:port with ports from 1 to 65535 (VLALAB_ORACLE_PORT"),
-        ({"VLALAB_ORACLE_PORT": "abc"}, "(VLALAB_ORACLE_PORT and VLALAB_BIND say where)"),
+        ({"VLALAB_ORACLE_PORT": "99999"}, "expected address:port:port with ports from 1 to 65535 (set by VLALAB_ORACLE_PORT"),
+        ({"VLALAB_ORACLE_PORT": "abc"}, "(set by VLALAB_ORACLE_PORT and VLALAB_BIND)"),
         ({"VLALAB_ORACLE_PORT": "0"}, "ports from 1 to 65535"),
         (
             {"VLALAB_BIND": "203.0.113.7", "VLALAB_TOKEN": "12345678"},

@@ -60,7 +60,7 @@ def test_auto_falls_back_to_the_oracle_and_reports_it():
 def test_the_oracle_that_the_pages_bring_is_replaced_to_another_policy(answering, monkeypatch):
     process, check = identify(os.getpid()), answering(200)
     there = [replace(up(name, 8001), check=check, child=process) for name in ("oracle", "random")]
-    monkeypatch.setattr(evaluation.both, "instances", lambda: there)
+    monkeypatch.setattr(evaluation.interface, "instances", lambda: there)
     assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "random"
     del there[1]
     assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "oracle"
@@ -246,7 +246,7 @@ def test_resume_command_line(typed, says):
 
 
 def test_exit_codes_are_described():
-    assert "want of memory" in describe_signal(137) and describe_signal(139) == "SIGSEGV"
+    assert "out of memory" in describe_signal(137) and describe_signal(139) == "SIGSEGV"
     assert [describe_signal(code) for code in (0, 1, 2, 130, 128, 255)] == [""] * 6
 
 

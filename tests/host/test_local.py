@@ -148,7 +148,7 @@ def test_a_taken_port_is_replaced_to_the_next_one(lab, capsys):
         found = interface.wait_ready(local, "small", 60)
     assert found.url != f"http://127.0.0.1:{lab.port}"
     assert found.is_healthy()
-    assert f"port {lab.port} is taken" in capsys.readouterr().err
+    assert f"port {lab.port} is already in use" in capsys.readouterr().err
 
 
 def test_a_service_that_crashes_at_the_start_is_reported_with_its_last_words(lab):

@@ -140,7 +140,7 @@ def test_a_port_of_anothers_service_is_replaced_to_the_next_one(install, student
     first = lab(ANNA, students[ANNA], install, "up", "random", **wanted)
     assert first.returncode == 0, first.stderr
     second = lab(BERT, students[BERT], install, "up", "random", **wanted)
-    assert f"port {port} is taken by another program; 'random' gets " in second.stderr
+    assert f"port {port} is already in use; 'random' uses " in second.stderr
     assert second.returncode == 0, second.stderr
 
 

@@ -52,7 +52,7 @@ def test_reports_are_served_until_they_are_stopped(lab):
 
 def test_a_report_is_one_runs():
     done = subprocess.run([sys.executable, "-I", "-m", "vlalab", "report"], capture_output=True, text=True)
-    assert done.returncode == 1 and "which run?" in done.stderr
+    assert done.returncode == 1 and "report requires RUN" in done.stderr
 
 
 def test_a_directory_elsewhere_is_not_served(tmp_path):
