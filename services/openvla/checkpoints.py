@@ -31,7 +31,7 @@ class CheckpointSettings(GetCheckpoint):
     def __post_init__(self):
         super().__post_init__()
         if self.size not in SIZES:
-            raise ValueError(f"invalid --size {self.size!r}{did_you_mean(self.size, SIZES)}")
+            raise ValueError(f"--size {self.size!r} not found{did_you_mean(self.size, SIZES)}")
         if self.tiny and self.remote_code is not None:
             check_remote_code(self.remote_code)
 

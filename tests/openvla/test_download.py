@@ -160,7 +160,7 @@ def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_requested(run, tm
     [
         ((), "no checkpoint selected"),
         (("--suite", "libero_goall"), "did you mean 'libero_goal'"),
-        (("--tiny", "--size", "full"), "invalid --size 'full'"),
+        (("--tiny", "--size", "full"), "--size 'full' not found"),
         (("--tiny", "--name", "../x"), "not a directory name"),
         (("--tiny", "--remote-code", "."), "configuration_prismatic.py"),
     ],
