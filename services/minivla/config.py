@@ -38,7 +38,7 @@ class Config(RunSettings):
     episodes: int = option(0, "of the data set to train on, evenly per task, the first ones; 0 for all", "[0, inf)")
 
     epochs: int = option(
-        12, "passes over all steps of all episodes; many more cost success (docs/minivla.md)", "[1, inf)"
+        12, "passes over all steps of all episodes; many more lower the success rate (docs/minivla.md)", "[1, inf)"
     )
     minutes: float = option(0, "time limit: reduce epochs to fit; 0 for none", "[0, inf)")
     batch_size: int = option(64, "observations", "[1, inf)")

@@ -182,7 +182,7 @@ def test_tasks_may_be_named_as_their_benchmark_names_them():
         (["report", "libero_x"], "run 'libero_x' not found; known: oracle. Run ./lab runs to list all"),
         (["report", "a", "b"], "unexpected argument 'b'"),
         (["report", "./elsewhere"], "run './elsewhere' not found"),
-        (["compare", "oracle", "oracel"], "b 'oracel' not found; did you mean 'oracle'?"),
+        (["compare", "oracle", "oracel"], "run 'oracel' not found; did you mean 'oracle'?"),
         (["eval", "libero_goal", "--resume", "orakel"], "--resume 'orakel' not found; did you mean 'oracle'?"),
         (["runs", "--delete", "oracle,frist"], "--delete 'frist' not found; did you mean 'first'?"),
         (["translate", "Hello.", "--name", "firts"], "--name 'firts' not found; did you mean 'first'?"),

@@ -39,7 +39,8 @@ def unknown(kind: str, value: str, choices: Iterable[str], aliases: Mapping[str,
     hint = f"; did you mean '{match}'?" if match else "."
     if len(names) > MAX_LISTED:
         names = [*names[:5], f"and {len(names) - 5} more"]
-    return f"{kind} '{value}' not found{hint} Known: {', '.join(names)}"
+    problem = f"invalid {kind} '{value}'" if kind.startswith("--") else f"{kind} '{value}' not found"
+    return f"{problem}{hint} Known: {', '.join(names)}"
 
 
 def nearest(value: str, names: Sequence[str]) -> str | None:

@@ -48,7 +48,7 @@ def _after_report(values: FlagValues) -> str:
 )
 def evaluate(
     suite: list[str] = positional(
-        help=f"{manifests.format_suites()}; all: the default benchmark's published table", kind="suite",
+        help=f"{manifests.format_suites()}; all: those of the default benchmark's published table", kind="suite",
         keywords=("all",)),
     policy: str = option(
         "auto", "auto (the running policy service, else the benchmark's own), a service's name, a URL, or several "

@@ -64,7 +64,7 @@ class Flag(Option):
     @property
     def help(self) -> str:
         """Its description and default."""
-        text = self.summary or " or ".join(self.values.choices)
+        text = self.summary or " or ".join(", ".join(self.values.choices).rsplit(", ", 1))
         default = self.default if isinstance(self.default, (str, int, float)) and self.type is not bool else ""
         default = self.default_help or (str(default) if default not in ("", 0) else "")
         return f"{text}; default: {default}" if default else text
@@ -158,7 +158,7 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
     "ranges": lambda flag: ranges(metavar=flag.metavar or "0-9,12"),
     "recording": lambda flag: replace(RUN_ID, metavar="NAME"),
     "run": lambda flag: Values("RUN", lambda label, text: runs.run(label, str(RUN_ID.read(label, text)))),
-    "run or directory": lambda flag: Values("RUN", runs.run),
+    "run or directory": lambda flag: Values("RUN", lambda _, text: runs.run("run", text)),
     "run id": lambda flag: matching(r"(?!latest$)[A-Za-z0-9][\w.-]*", f"{NAME_EXPECTED}, and not latest", "RUN"),
     "several": lambda flag: replace(choice(flag.keywords, metavar="A,B"), is_list=True),
     "service": lambda flag: choice([name for name, service in compose.read().items() if service.role != "job"]),

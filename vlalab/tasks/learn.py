@@ -26,7 +26,7 @@ def _lab_flags() -> list[Flag]:
 
 def _settings() -> dict[str, list[tuple[str, str]]]:
     help = {flag.name: flag.summary for flag in _lab_flags()}
-    return {f"settings of train {lab} --set": course.rows(lab, help) for lab in course.labs()}
+    return {f"train {lab} --set NAME=VALUE": course.rows(lab, help) for lab in course.labs()}
 
 
 def _after_training(values: FlagValues) -> str:

@@ -202,12 +202,14 @@ class Forecast(StackSettings):
 
     LAB = "forecast"
 
-    series: str = option("bikes", "bikes (a year of hours, downloaded), made, or a file with a number in each line")
+    series: str = option(
+        "bikes", "bikes (a year of hours, downloaded), made (generated), or a file of one number per line"
+    )
     season: int = option(168, "period in steps, of the seasonal baseline; default: a week of hours", "[1, inf)")
     held_fraction: float = option(0.25, "of the series, at its end, held out for measuring", "(0, 1)")
     lookback: int = option(336, "steps of the context: two weeks of hours", "[2, inf)")
     patch: int = option(8, "steps of a token", "[1, inf)")
-    horizon: int = option(24, "steps that are forecast", "[1, inf)")
+    horizon: int = option(24, "steps to forecast", "[1, inf)")
     direct: int = option(336, "last steps of the context that also pass through a linear layer", "[1, inf)")
 
     epochs: int = 60
@@ -240,7 +242,7 @@ class Lstm(PracticeSettings):
         "attention", "LSTM with or without attention, or lab 1's Transformer"
     )
     d_model: int = option(64, "numbers per word, of the LSTMs", "[1, inf)")
-    hidden: int = option(128, "numbers of a state; the Transformer's d_model", "[1, inf)")
+    hidden: int = option(128, "size of a state; the Transformer's d_model", "[1, inf)")
     layers: int = option(2, "the Transformer's N", "[1, inf)")
     h: int = option(4, "the Transformer's heads", "[1, inf)")
     dropout: float = option(0.1, "dropout probability in training", "[0, 1)")

@@ -81,14 +81,14 @@ class Config(RunSettings):
     epochs: int | None = option(None, "passes over the training set", "[1, inf)")
     accumulate: int = option(1, "batches per step of the optimizer", "[1, inf)")
     schedule: Literal["warmup", "constant"] | None = option(
-        None, "the paper's (default), or size course's constant rate"
+        None, "the paper's (default), or the constant rate of size course"
     )
     lr: float = option(1e-4, "of the constant schedule", "(0, inf)")
     lr_factor: float = option(1.0, "factor on the warm-up schedule", "(0, inf)")
     label_smoothing: float = option(0.1, "share of the target probability for all other words", "[0, 1)")
-    beta2: float | None = option(None, "Adam's second", "(0, 1)", default_help="the paper's 0.98, size course's 0.999")
+    beta2: float | None = option(None, "Adam's second beta", "(0, 1)", default_help="0.98 (size course: 0.999)")
     clip: float | None = option(
-        None, "maximum norm of the gradient, 0 for none", "[0, inf)", default_help="1, size course's 0"
+        None, "maximum norm of the gradient, 0 for none", "[0, inf)", default_help="1 (size course: 0)"
     )
     seed: int = option(0, "of weights and data order")
 
@@ -101,7 +101,7 @@ class Config(RunSettings):
     name: str | None = name_option()
     preload: str = preload_option()
     keep: int | None = option(
-        None, "newest weight files to keep, 0 for all", "[0, inf)", default_help="3, size course's 0"
+        None, "newest weight files to keep, 0 for all", "[0, inf)", default_help="3 (size course: 0)"
     )
     log_every: int = option(20, "steps between two points of the curves", "[1, inf)")
     val_sentences: int = option(256, "sentences translated after each epoch for BLEU, CER and WER", "[0, inf)")

@@ -99,7 +99,7 @@ class RunConfig(Options):
     scene_timeout_s: float = option(
         300.0, "timeout for building a task's scene", "[1, inf)", metavar="SECONDS", group="advanced"
     )
-    allow_other_suite: bool = option(False, "evaluate a checkpoint on a suite it was not made for", group="advanced")
+    allow_other_suite: bool = option(False, "evaluate a checkpoint on a suite it was not trained for", group="advanced")
     allow_drift: bool = option(False, "resume a run although something it depends on has changed", group="advanced")
 
     def __post_init__(self) -> None:
@@ -131,9 +131,7 @@ class EvalConfig(RunConfig):
     resume: str | None = option(
         None, "resume a run; without a name: the latest one with these settings", kind="run", optional_value=True
     )
-    run_id: str | None = option(
-        None, "name of the run", default_help="made of suite, policy and a number", kind="run id"
-    )
+    run_id: str | None = option(None, "name of the run", default_help="SUITE-POLICY-N", kind="run id")
     ensemble: Literal["newest", "mean", "exponential"] | None = option(
         None,
         "combine overlapping chunks: newest, mean or exponential; queries every step, or as --execute sets",

@@ -72,7 +72,7 @@ def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None
             first, last = int(match[1]), int(match[2] or match[1])
             if first > last or last >= len(tasks):
                 raise ValueError(
-                    f"invalid range {part!r} in --tasks; {suite} has tasks 0-{len(tasks) - 1}, lower end first"
+                    f"invalid --tasks {part!r}; {suite} has tasks 0-{len(tasks) - 1}; write a range lower end first"
                 )
             indices.update(range(first, last + 1))
         elif (text := part.lower().rstrip(".")) in texts:
