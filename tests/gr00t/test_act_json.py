@@ -107,7 +107,7 @@ def array(values):
 
 BAD = {
     "OpenVLA's form": (lambda b: {"image": b["video.image"], "instruction": "x"}, "OpenVLA's form"),
-    "no JSON": (lambda b: b"{", "no valid JSON"),
+    "no JSON": (lambda b: b"{", "not valid JSON"),
     "a list": (lambda b: [1], "the body has list"),
     "a misspelt field": (lambda b: {**spoilt(b), "confg": {}}, "did you mean 'config'"),
     "a setting": (lambda b: {**spoilt(b), "config": {"denoising_steps": 2}}, "not supported"),

@@ -42,7 +42,7 @@ class StopAfter:
         self.left = steps
 
     @property
-    def asked(self):
+    def requested(self):
         if self.left is not None:
             self.left -= 1
         return self.left == 0
@@ -265,7 +265,7 @@ from services.gr00t.training import __main__ as program
 
 class Filler:
     @property
-    def asked(self):
+    def requested(self):
         room = os.statvfs(os.environ["VLALAB_VOLUME"])
         with open(os.environ["VLALAB_VOLUME"] + "/filler", "ab") as file:
             file.write(bytes(max(0, room.f_bavail * room.f_frsize - 200_000)))

@@ -318,7 +318,7 @@ class StopAfter(StopSignal):
         self.left = batches
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         self.left -= 1
         return self.left < 0
 

@@ -44,7 +44,7 @@ class StopAfter:
         self.left = batches
 
     @property
-    def asked(self):
+    def requested(self):
         self.left -= 1
         return self.left < 0
 

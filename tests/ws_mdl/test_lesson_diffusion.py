@@ -19,7 +19,7 @@ FEATURES, TIMESTEPS = 8, 20
 
 
 class Stop:
-    asked = False
+    requested = False
 
 
 @pytest.fixture

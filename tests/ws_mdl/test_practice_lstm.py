@@ -22,7 +22,7 @@ MODELS = ("attention", "plain", "transformer")
 
 
 class Never:
-    asked = False
+    requested = False
 
 
 def batch_of(lengths, seed=0):

@@ -30,7 +30,7 @@ CPU = Machine(torch.device("cpu"))
 
 
 class Never:
-    asked = False
+    requested = False
 
 
 @pytest.fixture(scope="module")
