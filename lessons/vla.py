@@ -175,7 +175,7 @@ def action_bins(tokens: np.ndarray, vocabulary: int = 32000, bins: int = 256) ->
 
 def unnormalise(values: np.ndarray, q01: np.ndarray, q99: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return [-1, 1] stretched to q01 … q99 of the demonstrations; unchanged where the mask is false."""
-    return np.call(mask, 0.5 * (values + 1) * (q99 - q01) + q01, values)
+    return np.where(mask, 0.5 * (values + 1) * (q99 - q01) + q01, values)
 
 
 def gripper_flip(action: np.ndarray) -> np.ndarray:

@@ -32,15 +32,11 @@ def app_for(directory: Path) -> FastAPI:
     (weights, config), app = read_checkpoint(directory), FastAPI()
 
     @app.post("/act")
-    def act(
-        request: ActRequest,
-    ) -> dict[str, list[float]]:  # not async: FastAPI runs it in a thread
-        if request.unnorm_key not in config["norm_stats"] or len({len(row) for row in request.image}) != 1:
+    def act(body: ActRequest) -> dict[str, list[float]]:  # not async: FastAPI runs it in a thread
+        if body.unnorm_key not in config["norm_stats"] or len({len(row) for row in body.image}) != 1:
             raise HTTPException(422, f"expected rows of one length, and unnorm_key of {list(config['norm_stats'])}")
-        image = np.array(request.image, np.uint8)
-        return {
-            "action": action_of(image, request.instruction, request.unnorm_key, directory, weights, config).tolist()
-        }
+        image = np.array(body.image, np.uint8)
+        return {"action": action_of(image, body.instruction, body.unnorm_key, directory, weights, config).tolist()}
 
     return app
 

@@ -190,7 +190,10 @@ def test_a_home_that_cannot_be_used_is_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({"VLALAB_ORACLE_PORT": "99999"}, "expected address:port:port with ports from 1 to 65535 (set by VLALAB_ORACLE_PORT"),
+        (
+            {"VLALAB_ORACLE_PORT": "99999"},
+            "expected address:port:port with ports from 1 to 65535 (set by VLALAB_ORACLE_PORT",
+        ),
         ({"VLALAB_ORACLE_PORT": "abc"}, "(set by VLALAB_ORACLE_PORT and VLALAB_BIND)"),
         ({"VLALAB_ORACLE_PORT": "0"}, "ports from 1 to 65535"),
         (

@@ -126,7 +126,7 @@ def test_missing_unexpected_and_misshapen_tensors_are_named(directory):
     with pytest.raises(CheckpointError, match=f"lacks 1 of .*{name}"):
         load(directory)
     save_file({**state, "lora_A.weight": torch.ones(2)}, shard)
-    with pytest.raises(CheckpointError, match="no place for: lora_A.weight"):
+    with pytest.raises(CheckpointError, match="does not use: lora_A.weight"):
         load(directory)
     save_file({**state, name: state[name][:-1].contiguous()}, shard)
     with pytest.raises(CheckpointError, match=r"shape \[127, 128\]"):
@@ -186,7 +186,7 @@ def test_the_record_tells_what_a_directory_holds(directory):
 
 def test_a_checkpoint_is_found_by_name_or_path_and_else_listed(tmp_path, checkpoints):
     volume = Volume(tmp_path)
-    with pytest.raises(CheckpointError, match="none is on the volume; get one"):
+    with pytest.raises(CheckpointError, match="the volume has none; get one"):
         checkpoint_directory("", volume)
     shutil.copytree(checkpoints(), tmp_path / "checkpoints" / "openvla-tiny")
     assert checkpoint_directory("openvla-tiny", volume) == tmp_path / "checkpoints" / "openvla-tiny"

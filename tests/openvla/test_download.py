@@ -135,7 +135,7 @@ def test_a_directory_of_another_repository_is_not_overwritten(remote, run, tmp_p
     assert run("--repo", REPO, url=remote.url).returncode == 0
     done = run("--suite", "libero_10", "--name", "openvla-small", url=remote.url)
     assert done.returncode == 1
-    assert f"holds {REPO}" in done.stderr
+    assert f"contains {REPO}" in done.stderr
 
 
 def test_published_checkpoints_are_pinned_by_commit():
@@ -175,6 +175,6 @@ def test_wrong_flags_are_reported(run, flags, text):
 def test_another_models_repository_is_refused_before_anything_is_downloaded(remote, run, tmp_path):
     (remote.directory / "action_head--150000_checkpoint.pt").write_bytes(b"a head")
     done = run("--repo", REPO, url=remote.url)
-    assert done.returncode != 0 and "OpenVLA-OFT (it holds action_head--150000_checkpoint.pt)" in done.stderr
+    assert done.returncode != 0 and "OpenVLA-OFT (it has action_head--150000_checkpoint.pt)" in done.stderr
     assert not directory_of(tmp_path).exists()
     assert [name for _, name, _ in remote.asked if name.endswith(".safetensors")] == []

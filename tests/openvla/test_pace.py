@@ -16,8 +16,8 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("come", "seconds", "line"),
     [
-        (0.15 * GB, 15, "this will take about 24 min 45 s more at 10.0 MB/s; stopped, the same command goes on"),
-        (0.015 * GB, 15, "this will take about 4 h 09 min more at 1.0 MB/s; stopped, the same command goes on"),
+        (0.15 * GB, 15, "this will take about 24 min 45 s more at 10.0 MB/s; the same command resumes it"),
+        (0.015 * GB, 15, "this will take about 4 h 09 min more at 1.0 MB/s; the same command resumes it"),
         (1.5 * GB, 15, None),
     ],
 )

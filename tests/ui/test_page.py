@@ -184,7 +184,7 @@ def test_the_probes_need_no_password_and_tell_of_the_policy(serve_policy, serve_
     assert httpx.get(f"{url}/livez").json() == {"status": "alive"}
     assert httpx.get(f"{url}/readyz").json() == {"status": "ready", "policy": "seeing responds"}
     away = httpx.get(f"{serve_page(nobody()).removesuffix('/ask')}/readyz")
-    assert away.status_code == 200 and "No policy answers" in away.json()["policy"]
+    assert away.status_code == 200 and "No policy responds" in away.json()["policy"]
 
 
 def test_the_page_follows_the_policy(serve_policy, link_to):
