@@ -279,7 +279,7 @@ def test_unreachable_policy_is_reported_and_a_person_takes_over(driven, client):
 def test_session_limit(driven, solved, client):
     assert len(client.sessions.live()) == 2
     refused = client.http.post("/v1/sessions", json=SHORT)
-    assert refused.status_code == 503 and "2 sessions run already" in refused.json()["detail"]
+    assert refused.status_code == 503 and "2 sessions are already running" in refused.json()["detail"]
 
 
 def test_killed_simulator_is_reported_and_others_continue(driven, solved, client):
