@@ -106,7 +106,7 @@ def test_while_another_process_keeps_them_nobody_waits(found, volume):
     assert read(found)[1] == 3 and kept(volume)
 
 
-NONE = {"missing": "is missing; expected a film", "short": "expected 10 each", "cut off": "cannot be read as a film"}
+NONE = {"missing": "is missing; expected a video", "short": "expected 10 each", "cut off": "cannot be read as a video"}
 
 
 @pytest.mark.parametrize("how", NONE)
