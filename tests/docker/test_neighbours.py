@@ -35,7 +35,7 @@ def test_what_the_other_started_is_neither_seen_nor_stopped(lab, neighbour):
     assert row.split()[1] == "down"
     assert lab("down", "random", check=False).code != 0
     mine = lab("up", "random", *RUNTIME).text
-    assert f"port {lab.ports['random']} is taken by another program" in mine
+    assert f"port {lab.ports['random']} is already in use" in mine
     lab("restart", "random")
     lab("down")
     (after,) = running(neighbour["COMPOSE_PROJECT_NAME"])

@@ -205,7 +205,7 @@ def test_the_rate_rises_and_falls_as_upstreams():
 
 def test_two_steps_and_two_more_are_four_bit_for_bit(volume, whole, capsys):
     assert train(volume, "halves", stop_after=2).step == 2
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "run the same command to resume" in capsys.readouterr().out
     assert not (volume.checkpoints / "halves").exists()
     (volume.runs / "finetune/halves/step_03.pt").write_bytes(b"PK half of a state")
     trainer = train(volume, "halves", resume=True)

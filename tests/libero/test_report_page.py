@@ -209,7 +209,7 @@ def test_missing_video_displays_a_message(tmp_path, stack, width, scheme):
     shown = stack.enter_context(browser.Browser(width=width))
     shown.go((tmp_path / "moved.html").as_uri())
     shown.click(".watch")
-    shown.until("document.querySelector('dialog [role=alert]').innerText.includes('was moved away')")
+    shown.until("document.querySelector('dialog [role=alert]').innerText.includes('cannot be played')")
 
 
 def test_without_scripts_videos_have_browser_controls(pages):

@@ -59,5 +59,5 @@ def test_images_and_their_scores_say_how_long_they_take(shared_terminal):
     lines = drawn(shared_terminal.done("sample", "diffusion", "--sampler", "ddpm", **ONE).frames, 80)
     assert any(line.endswith("left, ddpm") for line in lines), lines
     lines = drawn(shared_terminal.done("score", "diffusion", "--count", "40", **ONE).frames, 80)
-    for what in ("the classifier learns", "ddpm", "incorrect"):
+    for what in ("training the classifier", "ddpm", "incorrect"):
         assert any(line.endswith(f"left, {what}") for line in lines), (what, lines)

@@ -57,7 +57,7 @@ def test_names_may_be_cut_short_where_they_are_typed(terminal):
     assert "libero_spatial-random-2/report.html" in terminal.done("report", "libero_s").flat
     assert "one pair is too few" in terminal.done("compare", "libero_goal-random-1", "libero_goal-random-2").transcript
     screen = terminal.done("report", "libero_goal", code=1)
-    assert "could be libero_goal-random-1, libero_goal-random-2; type some more of it" in screen.flat
+    assert "is ambiguous: libero_goal-random-1, libero_goal-random-2" in screen.flat
     assert "'libero_x' not found; did you mean" in terminal.done("report", "libero_x", code=1).flat
     resumed = terminal.done("eval", "libero_spatial", *SHORT, "--resume", "libero_s")
     assert "run libero_spatial-random-2 in" in resumed.transcript and "(resumed)" in resumed.flat

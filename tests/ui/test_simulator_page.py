@@ -243,7 +243,7 @@ def test_a_full_disk_keeps_neither_video_nor_demonstration_and_reports_it(parts)
         assert "o space left" in shown.until(f"{said}.includes('o space left') && {said}")
     shown.do("Browser.setDownloadBehavior", behavior="deny")
     shown.click("#film")
-    shown.until(f"{said}.includes('The film is saved')")
+    shown.until(f"{said}.includes('Video saved')")
     shown.click("#keep")
     shown.until(f"{said}.includes('libero_goal-oracle-live')")
 

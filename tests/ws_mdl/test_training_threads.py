@@ -89,7 +89,7 @@ def test_a_number_that_this_machine_does_not_have_is_reported(idle, volume, caps
     run = vit_run(volume)
     load_run_state(run, {**state_of(run), "threads": 9})
     assert run.machine.threads == MAX
-    assert "4 threads here, 9 until now" in capsys.readouterr().out
+    assert "4 threads instead of 9" in capsys.readouterr().out
 
 
 def test_files_without_a_number_keep_the_idle_cores(idle, volume):
