@@ -12,7 +12,7 @@ def test_meta_world_steps_the_packages_environment_on_one_side_and_the_labs_on_t
     task = BENCHMARK.tasks("metaworld_mt50")[0]
     vector = BENCHMARK.init_states(task)[0]
     sides = {
-        "ours": meta_world.Ours(make_env, task, vector, 64, False),
+        "ours": meta_world.Lab(make_env, task, vector, 64, False),
         "gymnasium": meta_world.Stock(task, vector, 64, False),
     }
     labs = count_calls(monkeypatch, type(sides["ours"].env), "step")

@@ -98,7 +98,7 @@ def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, mon
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
     words = ("metaworld_mt10", "--policy-url", oracle, "--tasks", "5", "--episodes", "1", "--name", "shown")
     said = job("record", *words, directory=tmp_path / "demonstrations")
-    assert "shown: 1 demonstration kept" in said
+    assert "shown: 1 demonstration from" in said
     found = Demonstrations(tmp_path / "demonstrations" / "shown", render="cpu")
     (one,) = found.episodes
     assert (found.rate_hz, found.action, found.state) == (80.0, ACTION, STATE)
