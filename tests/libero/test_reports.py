@@ -142,7 +142,7 @@ def test_a_run_is_found_by_a_beginning_and_as_the_latest(url, volume, asked, lea
 
 
 def test_what_is_missing_is_reported_with_what_is(url):
-    assert b"run 'goal' could be goal-one, goal-two" in ask(url, "/runs/goal")[2]
+    assert b"run 'goal' matches goal-one, goal-two" in ask(url, "/runs/goal")[2]
     assert b"did you mean 'goal-one'?" in ask(url, "/runs/gaol-one")[2]
     assert b"./lab report object-bare" in ask(url, "/runs/object-bare/report.html")[2]
 

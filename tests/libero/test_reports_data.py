@@ -182,7 +182,7 @@ def test_marks_that_make_no_sense_are_refused(url, volume):
     assert mark(url, "goal-one", bad=[0])[0] == 409 and told(url, "/goal-one")[1]["marks_trouble"]
     path.unlink()
     path.write_text(json.dumps({"of": "another", "bad": [0]}))
-    assert "another set" in told(url, "/goal-one")[1]["marks_trouble"]
+    assert "an earlier set" in told(url, "/goal-one")[1]["marks_trouble"]
     path.unlink()
 
 
