@@ -310,8 +310,8 @@ def test_a_value_beyond_its_range_is_drawn_as_such(page_over, open_page, picture
     assert means[1] == "-80.0 mm" and means[4] == "+207.7°"
     said = shown.js("[...document.querySelectorAll('.beyond')].map(line => line.innerText)")
     assert [line.split(":")[0] for line in said] == [
-        "Δy is -1.6, outside -1 to 1",
-        "rotation y is +7.25, outside -1 to 1",
+        "Δy is -1.6, outside the range -1 to 1 (arrow).",
+        "rotation y is +7.25, outside the range -1 to 1 (arrow).",
     ]
 
 
