@@ -144,7 +144,7 @@ def test_merged_weights_have_the_adapters_times_alpha_over_rank(volume, base, ca
     name = f"alpha-{flags['lora_rank']}-{alpha}"
     trainer = train(volume, name, base="plain", max_steps=2, learning_rate=0.01, **flags)
     printed = capsys.readouterr().out
-    assert f"rank {flags['lora_rank']}, alpha {alpha}:" in printed and f"multiplied by {scale:g}\n" in printed
+    assert f"rank {flags['lora_rank']}, alpha {alpha}:" in printed and f"scaled by {scale:g}\n" in printed
     assert ("warning: below 0.25" in printed and f"--lora-alpha {flags['lora_rank']} " in printed) == (scale < 0.25)
     record = find(name, volume).record["finetuned"]
     assert (record["lora_rank"], record["lora_alpha"]) == (flags["lora_rank"], alpha)
