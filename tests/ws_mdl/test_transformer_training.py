@@ -411,7 +411,7 @@ def test_a_new_start_over_old_weights_is_refused(make):
     trainer = make()
     steps(trainer, 1)
     trainer.save()
-    with pytest.raises(ValueError, match=r"has weights up to tmodel_00_000001\.pt; give another --name"):
+    with pytest.raises(ValueError, match=r"has weights up to tmodel_00_000001\.pt; choose another --name"):
         make(preload="none")
     with pytest.raises(ValueError, match=r"tmodel_05\.pt not found; .* has tmodel_00_000001\.pt"):
         make(preload="5")
