@@ -76,5 +76,5 @@ def _missing(label: str, text: str, names: list[str], kind: str) -> LabError:
         none_yet = f"there is no {kind} in {paths.display_path(paths.volume())} yet; create one: {FIRST}"
         return LabError(f"{label} '{text}' not found; {none_yet}")
     close = difflib.get_close_matches(text, names, 1, 0.4)
-    hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(names[:5])}"
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names[:5])}"
     return LabError(f"{label} '{text}' not found; {hint}")
