@@ -308,7 +308,7 @@ def test_disk_full_during_a_run(policy, flags, undisturbed, small_disk):
         policy.release()
         output = run.end(code=1)
         assert run.workers() == {} and "--resume run" in output
-        assert "free some" in output, output
+        assert "free some space" in output, output
     filler.unlink()
     done_before = results(run.directory)
     assert len(done_before) >= 1

@@ -140,7 +140,7 @@ def explain_os_error(error: OSError, path: Path) -> str:
         return str(error.strerror)
     at = error.filename or path
     if error.errno == errno.ENOSPC:
-        return f"no space left at {at}; free some and resume. Finished episodes are stored"
+        return f"no space left at {at}; free some space, then resume. Finished episodes are stored"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return f"{at} is not writable ({error.strerror}); make it writable or choose another volume (VLALAB_VOLUME)"
     return f"{at}: {error.strerror or error}; repair it or choose another volume (VLALAB_VOLUME)"

@@ -107,7 +107,7 @@ class Child:
         for line in lines:  # libraries may log after it
             if line.startswith(STOP):
                 return line.removeprefix(STOP).strip()
-        return f"{self.name} stopped, and its reason could not be written to {self.log}; free disk space, then resume"
+        return f"{self.name} stopped, and its reason could not be written to {self.log}; free some space, then resume"
 
     def kill_if_stuck(self, silence_s: float) -> None:
         """Kill the process if two checks find it stuck."""
