@@ -74,7 +74,8 @@ class Engine:
     def stop(self, timeout_s: float = 3.0) -> None:
         """Fail what still waits, let the running inference finish, and close the policy."""
         was_ready, self.state = self.state == READY, STOPPED
-        if self._busy_since is None:  # else the task still hands out what the running inference returns
+        # During an inference the task continues: it delivers the result to the waiting requests.
+        if self._busy_since is None:
             self._task.cancel()
         self._fail_jobs()
         self._calls.put(None)
