@@ -31,12 +31,11 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
 from vlalab.commands import lifecycle, support
-from vlalab.description import manifests
+from vlalab.description import compose, manifests
 from vlalab.engine import docker, volumes
 from vlalab.host import paths, secrets, state
 from vlalab.host.console import log_info, unknown
 from vlalab.runtimes import local
-from vlalab.runtimes.control import PAGE
 
 VERBS = {"start": "up", "stop": "down"}
 MAX_ACTIONS = 4  # concurrent; each is a process of the host tool
@@ -103,8 +102,8 @@ class ControlDaemon:
         self._doctor = {"running": False, "at": time.time(), "told": report, "error": error}
 
     def _start_action(self, verb: str, name: str) -> dict[str, Any]:
-        if name == PAGE:
-            raise RequestError(409, f"the page cannot stop itself; on the command line: ./lab down {PAGE}")
+        if name == compose.PAGE:
+            raise RequestError(409, f"the page cannot stop itself; on the command line: ./lab down {compose.PAGE}")
         if verb == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
             reason = "outside a container, a notebook gives access to a shell of its user"
             raise RequestError(409, f"{reason}; on the command line: ./lab up {name}")

@@ -187,7 +187,7 @@ def test_so_many_actions_at_once_and_no_more(monkeypatch):
     desk, names = ControlDaemon("local"), daemon.lifecycle.long_lived()
     monkeypatch.setattr(desk, "_act", lambda action: None)  # which does not end
     notebooks = manifests.notebooks().values()
-    others = [name for name in names if name != control.PAGE and name not in notebooks]
+    others = [name for name in names if name != compose.PAGE and name not in notebooks]
     for name in others[: daemon.MAX_ACTIONS]:
         desk.answer("POST", f"/services/{name}/start")
     with pytest.raises(RequestError, match="wait until one is done") as refused:

@@ -95,7 +95,7 @@ def up(
         order, names, settings, {**other_settings, **_flat(settings)}, {**current, **(previous_settings or {})}
     )
     ready = start_services(plan, selected)
-    for page in (instance for instance in ready if instance.service == control.PAGE):
+    for page in (instance for instance in ready if instance.service == compose.PAGE):
         control.start(page)
     return ready
 
@@ -183,7 +183,7 @@ def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
         for instance in instances:
             print(f"stop {instance.name} (runtime {instance.runtime})")
         return []
-    if not names or control.PAGE in names:
+    if not names or compose.PAGE in names:
         control.stop()  # before its page, which would report a lost connection
     with ThreadPoolExecutor() as pool:
         list(pool.map(_stop, instances))
@@ -219,7 +219,7 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     previous = {instance.service: instance.started_with() for instance in selected}
     requested = compose.environment_variables()
     other = {name: service_settings.differing(name, settings, requested) for name, settings in previous.items()}
-    if control.PAGE in stored:
+    if compose.PAGE in stored:
         control.stop()
     for instance in selected:
         _stop(instance)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from vlalab.description import compose
-from vlalab.description.compose import PAGE as PAGE  # the service that uses the daemon
 from vlalab.environments.venvs import file_lock
 from vlalab.host import state
 from vlalab.runtimes import local, state_files
@@ -34,7 +33,7 @@ def directory() -> Path:
 
 def variables(service: str) -> dict[str, str]:
     """Return the variables of a service's description: for the page, the socket's directory."""
-    return {DIRECTORY: str(directory())} if service == PAGE else {}
+    return {DIRECTORY: str(directory())} if service == compose.PAGE else {}
 
 
 def start(page: Instance) -> None:

@@ -8,7 +8,6 @@ from json import dumps
 from vlalab.commands import addresses, evaluation, lifecycle, overview, preflight, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.shared_code import option
-from vlalab.runtimes import control
 from vlalab.runtimes.interface import Instance
 from vlalab.tasks.flags import Flag, of_models, positional
 from vlalab.tasks.task import FlagValues, finish, task
@@ -28,7 +27,7 @@ def _up_options() -> list[Flag]:
 def after_up(values: FlagValues) -> str:
     """Return a page to open if one of the services has one, else a command that uses a policy."""
     names = values["names"]
-    for name in (control.PAGE, *manifests.notebooks().values(), "tensorboard"):
+    for name in (compose.PAGE, *manifests.notebooks().values(), "tensorboard"):
         if name in names and (page := addresses.open_page(name)):
             return page
     policies = [name for name in names if name in evaluation.policies()]
