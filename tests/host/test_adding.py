@@ -103,7 +103,7 @@ CASES = [
     (["eval", "tabletop_easy", "--policy", "toy", "--runtime", "local", "--dry-run"], "services.toy --host"),
     (["eval", "libero_goal", "--policy", "toy", "--runtime", "local", "--dry-run"], "services.toy --host"),
     (["eval", "tabletop_esy"], "did you mean 'tabletop_easy'?"),
-    (["eval", "tabletop_easy", "libero_goal"], "several benchmarks"),
+    (["eval", "tabletop_easy", "libero_goal"], "belong to several benchmarks"),
     (["eval", "--help"], "tabletop_hard"),
     (["up", "toy", "--runtime", "local", "--dry-run"], "services.toy --host"),
     (["up", "simulator", "--runtime", "local", "--dry-run"], "toy=http://127.0.0.1:8123"),

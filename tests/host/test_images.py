@@ -289,7 +289,7 @@ def test_a_full_disk_is_reported_before_the_build_and_no_check_builds_all_the_sa
     assert run_lab("build", "ui", "--no-cache") == 1
     told = capsys.readouterr()
     assert told.out.count("built in") == 1
-    assert re.search(r"takes up to .* GB and .* free; .*\./lab clean\n.*--no-check", told.err)
+    assert re.search(r"takes up to .* GB and .* free; .*\./lab clean\n.*--no-check to continue", told.err)
     run_lab("build", "ui", "--no-cache", "--no-check")
     assert capsys.readouterr().out.count("built in") == 1
 

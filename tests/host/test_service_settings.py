@@ -142,7 +142,7 @@ def test_valid_settings_apply_and_invalid_ones_are_reported(caller, monkeypatch)
 
 def test_unmountable_volume_is_rejected(volume, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume / "a:b"))
-    with pytest.raises(LabError, match="':' in its path"):
+    with pytest.raises(LabError, match="must not have a ':' in its path"):
         volumes.prepare()
 
 

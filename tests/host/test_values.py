@@ -93,7 +93,7 @@ def test_invalid_value_is_rejected_in_one_sentence(call, name, flag, text):
     says = call(name, *words_with(name, flag, text))
     assert "\n" not in says and flag.label.lstrip("-") in says
     assert text.split(",")[0] in says
-    assert any(word in says for word in ("xpected", "nown:", "did you mean", "create one", "existing:"))
+    assert any(word in says for word in ("xpected", "Known:", "known:", "did you mean", "create one", "existing:"))
 
 
 def test_there_are_many_such_flags():

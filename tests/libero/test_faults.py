@@ -268,7 +268,7 @@ def test_policy_errors_stop_the_run_by_default(flags, tmp_path):
         PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--bad-episode", "1") as service,
         LightEvaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run,
     ):
-        assert "1.6 in action 0, dimension 6" in run.end(code=1)
+        assert "returned 1.6 in action 0, dimension 6" in run.end(code=1)
     assert sorted(results(run.directory)) == [(TASK, 0)]
 
 

@@ -268,7 +268,7 @@ def test_joined_machine_ends_when_the_evaluator_dies(policies, held, flags, undi
         assert doing(run, 1, machine) == "two.worker-0"
         run.kill()
         said = machine.end(1)
-    assert "for 2 s" in said and "Join it again" in said and "Traceback" not in said
+    assert "has not responded for 2 s" in said and "Join it again" in said and "Traceback" not in said
     policies[0].release()
     with LightEvaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags) as again:
         again.end()

@@ -137,8 +137,8 @@ def test_incomplete_mixed_and_damaged_runs_are_listed(tmp_path):
     assert "100.0 % (72.2–100.0) of 10" in text and "left out: 4 runs" in text
     assert "half: not complete: 6 of 10 episodes are done" in text
     assert "mixed: its configuration changed between invocations (--allow-drift)" in text
-    assert re.search(r"bad: .*run store .*bad/run.sqlite", text)
-    assert re.search(r"odd: .*KeyError", text)
+    assert re.search(r"bad: cannot be read: run store .*bad/run.sqlite", text)
+    assert re.search(r"odd: cannot be read: .*KeyError", text)
     assert damaged.read_bytes() == b"nothing like a database" * 100 and shown(tmp_path) == text
 
 

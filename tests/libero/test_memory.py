@@ -41,7 +41,7 @@ def machine(monkeypatch):
         (16, 23.0, None, 500, 16, ""),
         (64, 31.0, None, 24, 24, ""),
         (64, 31.0, 20, 500, 20, ""),
-        (64, 31.0, 64, 500, 64, "--workers 64: each takes up to 1.25 GB and 31.0 GB are free"),
+        (64, 31.0, 64, 500, 64, "--workers 64: each takes up to 1.25 GB and 31.0 GB are free; if the kernel kills one"),
         (64, 31.0, 0, 500, 0, ""),
     ],
 )  # fmt: skip

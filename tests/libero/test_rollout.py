@@ -161,7 +161,7 @@ def test_a_gripper_of_which_only_the_sign_counts_is_clipped_and_its_neighbours_a
     actions[1, 6] = np.nan
     assert "returned nan in action 1, dimension 6" in str(reader.read(Answer(actions), 3)[1])
     actions[1, 5] = 11.0
-    assert "11 in action 1, dimension 5" in str(reader.read(Answer(actions), 3)[1])
+    assert "returned 11 in action 1, dimension 5" in str(reader.read(Answer(actions), 3)[1])
 
 
 class Answer:

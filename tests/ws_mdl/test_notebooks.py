@@ -57,6 +57,6 @@ def test_a_link_in_a_students_home_is_neither_followed_nor_lost(tmp_path):
 
 
 def test_an_unknown_directory_is_named_with_those_there_are(tmp_path):
-    with pytest.raises(ValueError, match="no notebooks for 'wsmdl'.*ws_mdl"):
+    with pytest.raises(ValueError, match="no notebooks for 'wsmdl'; choose one of .*ws_mdl"):
         home.copy_notebooks("wsmdl", Volume(tmp_path))
     assert not (tmp_path / "notebooks").exists()

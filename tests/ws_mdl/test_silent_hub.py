@@ -66,7 +66,9 @@ def test_a_silent_hub_is_queried_once_for_all_data_sets_of_all_processes(silent,
     reason = f"(the hub does not answer ({endpoint} within 5 s)"
     mnist, books = lines(LOAD, endpoint, tmp_path)
     assert mnist.startswith(f"ylecun/mnist is not available from the hub {reason}") and "--data digits" in mnist
-    assert f"could not be loaded from the hub {reason}" in books and "--corpus default" in books
+    assert (
+        f"could not be loaded from the hub {reason}" in books and "use `--corpus default`, which needs no hub" in books
+    )
     assert "hub-answer.json to check again" in lines(LOAD, endpoint, tmp_path)[0]
     assert connections() == 1
 
