@@ -6,6 +6,7 @@ Several people test on one machine at once, with services of their own up: no te
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import socket
 from collections.abc import Iterator
@@ -14,10 +15,20 @@ from pathlib import Path
 COMPOSE = Path(__file__).resolve().parents[1] / "compose.yaml"
 
 
+# Below Linux's default range for outgoing connections (32768 to 60999): none of those may take a chosen port.
+CHOICE = range(20_000, 32_000)
+
+
 def free_ports(count: int) -> list[int]:
-    """Returns so many different ports that nobody listens on at this moment."""
-    with contextlib.ExitStack() as held:
-        return [held.enter_context(_bound(0)).getsockname()[1] for _ in range(count)]
+    """Return that many different ports that nobody listens on and that no outgoing connection is given."""
+    ports = []
+    with contextlib.ExitStack() as stack:
+        while len(ports) < count:
+            port = random.choice(CHOICE)
+            with contextlib.suppress(OSError):
+                stack.enter_context(_bound(port))
+                ports.append(port)
+    return ports
 
 
 @contextlib.contextmanager

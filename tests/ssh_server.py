@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import free_ports
+
 
 def find() -> str | None:
     """Returns the SSH server's path, or None where none is installed."""
@@ -20,17 +22,12 @@ def find() -> str | None:
 SSHD = find()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as there:
-        return there.getsockname()[1]
-
-
 class Server:
     """One SSH server of the tests' own, with a key of its own, for the caller."""
 
     def __init__(self, directory: Path, client_key: Path) -> None:
         directory.mkdir()
-        self.port, self.key = free_port(), directory / "host"
+        self.port, self.key = free_ports(1)[0], directory / "host"
         new_key(self.key)
         settings = {
             "ListenAddress": f"127.0.0.1:{self.port}", "HostKey": self.key, "PidFile": "none", "UsePAM": "no",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.chaos.processes import MARK, end_all, running, wait_for
 from tests.libero.harness import ENVIRONMENT, ROOT
+from tests.ports import free_ports
 from vla_common import healthcheck
-from vla_contract.server.serving import listen
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore
 
@@ -51,12 +51,6 @@ PLANS = (
 )
 
 
-def free_port() -> int:
-    """Return a port nobody listens on."""
-    with listen("127.0.0.1", 0) as listener:
-        return listener.getsockname()[1]
-
-
 class Stage:
     """The processes of one disturbed run, all with one mark. A context manager: it leaves none behind."""
 
@@ -64,7 +58,7 @@ class Stage:
         self, directory: Path, plan: Plan, workers: int, assets: Path, video: str = "none", lab: Path | None = None
     ):
         self.base, self.plan, self.lab = directory, plan, lab
-        self.mark, self.port = secrets.token_hex(8), free_port()
+        self.mark, self.port = secrets.token_hex(8), free_ports(1)[0]
         self.root = directory / "volume" / "runs"
         self.root.mkdir(parents=True)
         self.directory, self.log = self.root / "run", directory / "output.txt"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.processes import resident_mb, wait_for
-from tests.chaos.stage import free_port
 from tests.libero.harness import ENVIRONMENT, ROOT
+from tests.ports import free_ports
 from vla_common import healthcheck
 
 TOKEN = "chaos-token-1234"
@@ -100,7 +100,7 @@ def start(name: str, recipe: Recipe, directory: Path) -> Target | str:
         variables["VLALAB_TOKEN"] = TOKEN
     if name == "openvla" and (problem := _checkpoint(python, variables)):
         return problem
-    log, port = directory / f"{name}.log", free_port()
+    log, port = directory / f"{name}.log", free_ports(1)[0]
     with open(log, "wb") as output:
         process = subprocess.Popen(
             [str(python), "-m", recipe.words[0], *recipe.words[1:], "--port", str(port)], cwd=ROOT, env=variables,

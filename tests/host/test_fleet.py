@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import ssh_server
+from tests.ports import free_ports
 from vlalab.commands import fleet, machines
 from vlalab.commands.machines import Machine
 from vlalab.host.console import LabError
@@ -66,7 +67,7 @@ def test_a_dead_a_slow_and_a_strange_machine_spoil_no_others_row(servers, tmp_pa
     hangs = lab(tmp_path / "hangs", "sleep 20")  # more than is waited for, and no long leftover
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and never says a word
         asked = [
-            at("off", ssh_server.free_port()), at("silent", silent.getsockname()[1]), at("well", servers[0].port, well),
+            at("off", free_ports(1)[0]), at("silent", silent.getsockname()[1]), at("well", servers[0].port, well),
             at("ill", servers[1].port, ill), at("hangs", servers[0].port, hangs), at("bare", servers[1].port),
             at("strange", servers[2].port, well),
         ]  # fmt: skip

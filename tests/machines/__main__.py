@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests import ssh_server
 from tests.package_repository import Repository
+from tests.ports import free_ports
 from vlalab.host import paths
 from vlalab.host.processes import die_with_parent
 
@@ -115,7 +116,7 @@ def root_of(kind: Kind, roots: Path) -> Path:
 @contextmanager
 def running(name: str, roots: Path, work: Path, home: Path) -> Iterator[int]:
     """Holds a machine that has booted; yields its port of SSH."""
-    kind, port, layers = KINDS[name], ssh_server.free_port(), work / name
+    kind, port, layers = KINDS[name], free_ports(1)[0], work / name
     for one in ("memory", "root"):
         (layers / one).mkdir(parents=True)
     memory, root = layers / "memory", layers / "root"
@@ -244,7 +245,7 @@ def _disk(name: str, port: int, home: Path) -> Iterator[tuple[bool, str]]:
 
 def _fleet(hosts: list[str], home: Path) -> Iterator[tuple[bool, str]]:
     """Yields what all machines said at once, one of them off."""
-    names = ",".join([*hosts, f"root@127.0.0.1:{ssh_server.free_port()}"])
+    names = ",".join([*hosts, f"root@127.0.0.1:{free_ports(1)[0]}"])
     for verb in ("doctor", "status", "pull", "restart"):
         told = json.loads(lab(home, "fleet", verb, "--hosts", names, "--json").stdout)
         well = [row["machine"] for row in told["machines"] if row["verdict"] != "fail"]

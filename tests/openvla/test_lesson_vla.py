@@ -20,6 +20,7 @@ from services.openvla.service.resize import resize
 from tests import forked
 from tests.lesson_shapes import Shapes
 from tests.openvla.cases import INSTRUCTIONS, pictures
+from tests.ports import free_ports
 
 KEY = "libero_goal_no_noops"
 CASES = tuple(zip(pictures(), INSTRUCTIONS, strict=True))
@@ -102,22 +103,14 @@ def test_every_shape_at_the_end_of_a_line_exists(checkpoints):
 
 
 @pytest.fixture
-def server(checkpoints, free_port):
-    """Returns the address of the lesson's server, in a process of its own."""
-    command = forked.python("-m", "lessons.vla_server", str(checkpoints()), str(free_port))
+def server(checkpoints):
+    """Yield the address of the lesson's server, which runs in a process of its own."""
+    (port,) = free_ports(1)
+    command = forked.python("-m", "lessons.vla_server", str(checkpoints()), str(port))
     process = subprocess.Popen(command, cwd=Path(lesson.__file__).parent.parent)
-    yield f"http://127.0.0.1:{free_port}/act"
+    yield f"http://127.0.0.1:{port}/act"
     process.terminate()
     process.wait()
-
-
-@pytest.fixture
-def free_port():
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def ask(url: str, body: dict) -> tuple[int, dict]:

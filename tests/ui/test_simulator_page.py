@@ -18,6 +18,7 @@ from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
 from tests import axe, browser
 from tests.mounts import fill, small
+from tests.ports import free_ports
 
 LIBERO = ROOT / "images/libero/.venv/bin/python"
 TOKEN = "open-sesame"
@@ -119,13 +120,14 @@ def parts(tmp_path_factory):
     """An oracle, a simulator that may ask it, the site over both, and a browser that looks at the page."""
     directory = tmp_path_factory.mktemp("simulator")
     oracle = Program(directory / "oracle.txt", "services.libero.policies", "oracle")
-    policies = f"oracle={oracle.url},random={nobody()}"
+    port, random_port = free_ports(2)  # stopped and started again: both addresses stay theirs
+    policies = f"oracle={oracle.url},random=http://127.0.0.1:{random_port}"
     (directory / "tmp").mkdir()
     words = ("services.libero.live", "--policies", policies)
     places = {"VLALAB_VOLUME": str(directory / "volume"), "TMPDIR": str(directory / "tmp")}
-    simulator = Program(directory / "simulator.txt", *words, **places)
+    simulator = Program(directory / "simulator.txt", *words, port=port, **places)
     simulator.policies = policies
-    simulator.again = functools.partial(Program, directory / "again.txt", *words, **places)
+    simulator.again = functools.partial(Program, directory / "again.txt", *words, port=port, **places)
     try:
         with site(simulator.url) as url, browser.Browser() as shown:
             shown.go(f"{url}/simulator")
@@ -301,7 +303,7 @@ def test_a_killed_service_is_reported_and_so_is_that_its_sessions_are_gone(parts
     simulator.end(signal.SIGKILL)
     said = "document.querySelector('#told [role=alert]')?.innerText"
     shown.until(f"{said}.includes('시뮬레이터가 응답하지 않습니다')")
-    again = simulator.again(port=int(simulator.url.rpartition(":")[2]))
+    again = simulator.again()
     try:
         assert state(shown, "gone") == "gone" and shown.until("!!document.querySelector('#anew')")
         assert "이 세션은 (더 이상) 없습니다" in shown.js(said), "what the service says, in the page's language"
