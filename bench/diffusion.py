@@ -26,7 +26,7 @@ from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.schedule import Schedule, linear_schedule, perturb_input
 from services.ws_mdl.diffusion.sprites import make_sprites
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 
 ENVIRONMENT = "ws_mdl"
 BATCH = 100
@@ -82,7 +82,7 @@ class CourseTraining:
 class LabTraining:
     """The lab's training, a batch at a time."""
 
-    def __init__(self, machine: Machine):
+    def __init__(self, machine: TrainingMachine):
         self.run = train.get_training(Config(data="sprites", context=True, epochs=10_000), machine)
         index = torch.randperm(len(self.run.data.x))[:2000].to(machine.device)
         self.batches = itertools.cycle(index.split(BATCH))
@@ -105,7 +105,7 @@ def finished(step, device: torch.device):
 # --- both sides ---------------------------------------------------------------------------------------------
 
 
-def training(machine: Machine, rounds: int) -> None:
+def training(machine: TrainingMachine, rounds: int) -> None:
     """Time a training step of both."""
     course, lab = CourseTraining(linear_schedule().to(machine.device), machine.device), LabTraining(machine)
     sides = {"course": finished(course.step, machine.device), "lab": finished(lab.step, machine.device)}
@@ -114,7 +114,7 @@ def training(machine: Machine, rounds: int) -> None:
     figure("diffusion_training_speedup", seconds.ratio("course", "lab"), "x", ">=1.3", quick=True)
 
 
-def sampling(machine: Machine, rounds: int) -> None:
+def sampling(machine: TrainingMachine, rounds: int) -> None:
     """Time one step of both, then whole samplings: DDIM with 20 steps against DDPM with 500."""
     torch.manual_seed(0)
     schedule = linear_schedule().to(machine.device)

@@ -31,7 +31,7 @@ from services.ws_mdl.transformer.decode import greedy_decode
 from services.ws_mdl.transformer.model import LayerNormalization, MultiHeadAttentionBlock, Transformer
 from services.ws_mdl.transformer.train import Data, Trainer, get_ds, get_model
 from vla_common.volume import Volume
-from vla_modelkit.training.machine import Machine, choose_machine
+from vla_modelkit.training.machine import TrainingMachine, choose_machine
 
 ENVIRONMENT = "ws_mdl"
 SEQ = 350  # the course pads to this
@@ -164,7 +164,7 @@ class TorchTransformer(nn.Module):
         return self.loss_fn(self.project(x).flatten(0, 1).float(), label.flatten())
 
 
-def torch_trainer(config: Config, machine: Machine, data: Data, directory: Path) -> Trainer:
+def torch_trainer(config: Config, machine: TrainingMachine, data: Data, directory: Path) -> Trainer:
     """Return the lab's own trainer with nn.Transformer inside: same step, loss and optimizer."""
     trainer = Trainer(config, machine, data, directory)
     sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
@@ -187,7 +187,7 @@ def training(data: Data, directory: Path, rounds: int) -> None:
     padded_batches = [course_batch(make_batch(eight, *specials), specials[1].pad) for eight in eights]
     course = CourseTraining(config, data, directory / "course")
     steps = {"course, fp32": (course.step, padded_batches)}
-    for precision, machine in {"fp32": Machine(torch.device("cpu")), "bf16": best}.items():
+    for precision, machine in {"fp32": TrainingMachine(torch.device("cpu")), "bf16": best}.items():
         if precision == "fp32" or machine.dtype:
             for name, make in {"torch": torch_trainer, "lab": Trainer}.items():
                 trainer = make(config, machine, data, directory)
@@ -251,7 +251,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="enable_nested_tensor")  # nn.Transformer's
     with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as name:
         directory = Path(name)
-        data = get_ds(Config(batch_tokens=BATCH_TOKENS), directory, Machine(torch.device("cpu")), Volume())
+        data = get_ds(Config(batch_tokens=BATCH_TOKENS), directory, TrainingMachine(torch.device("cpu")), Volume())
         training(data, directory, 2 if quick else 8)
         decoding(data, 4 if quick else SENTENCES)
 

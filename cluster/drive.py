@@ -62,7 +62,7 @@ def work(url: str, token: str | None) -> dict:
     return {**identity, "code": process.returncode, "message": output.strip()[-MAX_MESSAGE:]}
 
 
-class Policy:
+class PolicyActor:
     """A Ray actor that runs a policy of the machine's own lab. It ends with its process."""
 
     def start(self, arguments: list[str], token: str | None) -> str:
@@ -84,7 +84,7 @@ def serve(request: dict) -> int:
     """Start policies through Ray and print their URLs; return 1 once none is left."""
     actor_class = ray.remote(
         num_cpus=1, num_gpus=int(request["gpu"] and ray.cluster_resources().get("GPU", 0) > 0), max_restarts=0
-    )(Policy)
+    )(PolicyActor)
     actors = [actor_class.options(scheduling_strategy="SPREAD").remote() for _ in range(request["replicas"])]
     starting = [actor.start.remote(request["command"], request["token"]) for actor in actors]
     urls = []
@@ -133,7 +133,7 @@ def run_at(request: dict) -> dict:
             time.sleep(0.2)
 
 
-class RayPlacement:
+class WorkerPlacement:
     """The workers of one run: submitted, placed by Ray, and replaced if they end early."""
 
     def __init__(self, request: dict, run: dict):
@@ -206,7 +206,7 @@ def main(command: str) -> int:
             return 0
         if command == "serve":
             return serve(request)
-        return RayPlacement(request, run_at(request)).run()
+        return WorkerPlacement(request, run_at(request)).run()
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         print_line(str(error) or type(error).__name__)
         return 3

@@ -200,7 +200,7 @@ def run(*arguments: str, seconds: float) -> tuple[str, str]:
 # --- HTTP over the socket -------------------------------------------------------------------------------------
 
 
-class Server(ThreadingMixIn, UnixStreamServer):
+class ControlServer(ThreadingMixIn, UnixStreamServer):
     """A server on a socket that only the page and its user can open."""
 
     daemon_threads, block_on_close = True, False
@@ -214,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
     """One request of one connection."""
 
     timeout = REQUEST_S
-    server: Server
+    server: ControlServer
 
     def do_GET(self) -> None:
         """Answer a GET or POST request."""
@@ -248,7 +248,7 @@ def main(directory: Path, runtime: str) -> None:
     os.chdir(directory)  # a socket's address has at most 107 characters, and its path may be longer
     Path("socket").unlink(missing_ok=True)
     umask = os.umask(0o177)  # only the owner may open the socket
-    with Server("socket", ControlDaemon(runtime), secret) as server:
+    with ControlServer("socket", ControlDaemon(runtime), secret) as server:
         os.umask(umask)
         if os.geteuid() == 0:
             for name in ("secret", "socket"):

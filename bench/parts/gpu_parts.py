@@ -256,7 +256,7 @@ def gr00t_training(plan: Plan) -> None:
     from services.gr00t.checkpoint.config import N1_5
     from services.gr00t.checkpoint.tiny import TINY
     from services.gr00t.model.loading import shapes
-    from services.gr00t.training.memory import Memory
+    from services.gr00t.training.memory import TrainingMemory
     from services.gr00t.training.network import FlowLoss, load
     from services.gr00t.training.samples import Batch
     from services.gr00t.training.settings import Finetune
@@ -295,7 +295,7 @@ def gr00t_training(plan: Plan) -> None:
             ms = timed(plan, {f"a step of {count}, {kind}": step})
         figure(f"gpu_gr00t_training_{kind}", 1e3 * count / ms[f"a step of {count}, {kind}"], "samples/s", "none")
         if device.type == "cuda":
-            estimate, peak = Memory(config, VIEWS).estimate(settings).total, used_bytes(device)
+            estimate, peak = TrainingMemory(config, VIEWS).estimate(settings).total, used_bytes(device)
             peak += torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0] - torch.cuda.memory_reserved()
             print(f"  memory: {peak / 1e9:.2f} GB at most with CUDA's own, estimated {estimate / 1e9:.2f}")
             target = "none" if plan.tiny else "<=0.1"
@@ -333,7 +333,7 @@ def random_demonstrations(config: Any) -> Any:
     """Return 2,000 steps of noise, of the shapes that a LIBERO data set gives mini-VLA."""
     import torch
 
-    from services.minivla.data import DatasetStats, Demonstrations, Scaling, encode
+    from services.minivla.data import DatasetStats, Scaling, TrainingSteps, encode
     from services.minivla.robots import LIBERO
     from services.ws_mdl.transformer.tokenization import train_tokenizer
 
@@ -348,7 +348,7 @@ def random_demonstrations(config: Any) -> Any:
     state, action = torch.randn(steps, 8, generator=generator), torch.rand(steps, 7, generator=generator) * 2 - 1
     tasks, ends = torch.zeros(steps, dtype=torch.long), torch.full((steps,), steps)
     tokens, pad = encode(tokenizer, [sentence]), tokenizer.token_to_id("[PAD]")
-    return Demonstrations(learned, images, state, action, tokens, tasks, ends, pad)
+    return TrainingSteps(learned, images, state, action, tokens, tasks, ends, pad)
 
 
 def egl_gpu(plan: Plan) -> None:

@@ -22,7 +22,7 @@ from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import load_config
 from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.processing.prompt import Prompts
-from services.gr00t.training.robot import Robot, robot_of
+from services.gr00t.training.robot import TrainingRobot, robot_of
 from services.gr00t.training.samples import Samples, collate
 from tests.gr00t.upstream import package
 from vla_datasets.lerobot import LeRobotDataset
@@ -55,7 +55,9 @@ def loading(checkpoint: CheckpointDirectory, directory: Path) -> None:
             )
 
 
-def ours(checkpoint: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
+def ours(
+    checkpoint: CheckpointDirectory, dataset: LeRobotDataset, robot: TrainingRobot
+) -> dict[str, Callable[[], object]]:
     """Return functions that make the next batch: with a cold video cache, a warm one, and none."""
     config = load_config(checkpoint.directory)
     prompts = Prompts(tokenizer.load(checkpoint.directory), len(CAMERAS), config.patches)
@@ -71,7 +73,7 @@ def ours(checkpoint: CheckpointDirectory, dataset: LeRobotDataset, robot: Robot)
     return {name: batches(samples, collate, range(len(samples))) for name, samples in made.items()}
 
 
-def theirs(dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
+def theirs(dataset: LeRobotDataset, robot: TrainingRobot) -> dict[str, Callable[[], object]]:
     """Return functions that make upstream's next batch, per available decoder; none without its code."""
     if (reason := package.missing()) is not None:
         print(f"upstream's loader is left out: {reason}")

@@ -15,7 +15,7 @@ from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.decoding.actions import ActionCodec, normalise
 from services.openvla.decoding.drafts import BRANCHES, Drafter
 from services.openvla.decoding.engine import Engine
-from services.openvla.decoding.speculative import Row
+from services.openvla.decoding.speculative import DecodedRow
 
 RECORDED = Path(__file__).resolve().parents[2] / "tests" / "openvla" / "data" / "oracle-libero_goal.npz"
 
@@ -56,7 +56,7 @@ def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[i
     """
     made, passes, branches = [], 0, BRANCHES if width > 1 else 0
     for target in recorded:
-        row = Row(drafter.propose("session"))
+        row = DecodedRow(drafter.propose("session"))
         chain = row.draft[0, : ACTION_TOKENS - 1]
         row.accept_prefill(np.where(np.cumsum(np.r_[False, chain != target[:-1]]), -1, target))
         while not row.done:
@@ -67,7 +67,7 @@ def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[i
     return passes, np.array(made)
 
 
-def _pass(row: Row, recorded: np.ndarray, width: int, branches: int) -> None:
+def _pass(row: DecodedRow, recorded: np.ndarray, width: int, branches: int) -> None:
     """Simulate one pass over the row's next tokens."""
     cached, chain, tokens = row.cached, row.chain(width), row.branches(width, branches)
     _, branch = row.accept(np.array([_after(cached, chain[: end + 1], recorded) for end in range(width)]), branches)

@@ -19,7 +19,7 @@ from transformers.modeling_utils import no_init_weights
 from services.openvla.checkpoint.config import ModelConfig, Tower
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.model.vision import PREFIXES, build_tower, published_name
-from vla_modelkit.weights import Source
+from vla_modelkit.weights import WeightSource
 
 LANGUAGE = "language_model."
 
@@ -27,7 +27,7 @@ LANGUAGE = "language_model."
 class PlainOpenVLA:
     """Upstream's computation at batch 1."""
 
-    def __init__(self, config: ModelConfig, source: Source, dtype: torch.dtype, device: torch.device):
+    def __init__(self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device):
         self._device, self._dtype = device, dtype
         self._towers = [_tower(t, p, source, dtype, device) for t, p in zip(config.towers, PREFIXES, strict=True)]
         self._norms = [
@@ -61,14 +61,14 @@ class PlainOpenVLA:
         return features
 
 
-def _tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, device: torch.device) -> nn.Module:
+def _tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
     model = build_tower(tower)
     state = {name: source.read(prefix + published_name(name)).to(device, dtype) for name in model.state_dict()}
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False)
 
 
-def _llama(config: ModelConfig, source: Source, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+def _llama(config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
     shape = config.llama
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     fields = {name: getattr(shape, name) for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lessons.exercises.transformer_exercises import FIND
-from lessons.exercises.types import Bilingual, Call, Exercise, Mistake
+from lessons.exercises.types import Bilingual, Exercise, FunctionCall, Mistake
 
 # --- calls ----------------------------------------------------------------------------
 
@@ -25,36 +25,38 @@ def _cases():
     )
 
 
-def perturb_calls() -> list[Call]:
+def perturb_calls() -> list[FunctionCall]:
     import torch
 
     (_, first, (x, noise, _)), (_, second, (y, other, _)) = _cases()
     return [
-        Call("perturb_input of 3 images at steps 1, 7 and 20 of 20", (x, torch.tensor([1, 7, 20]), noise, first.ab_t)),
-        Call("perturb_input of 2 images at steps 9 and 2 of 11", (y, torch.tensor([9, 2]), other, second.ab_t)),
+        FunctionCall(
+            "perturb_input of 3 images at steps 1, 7 and 20 of 20", (x, torch.tensor([1, 7, 20]), noise, first.ab_t)
+        ),
+        FunctionCall("perturb_input of 2 images at steps 9 and 2 of 11", (y, torch.tensor([9, 2]), other, second.ab_t)),
     ]
 
 
-def ddpm_calls() -> list[Call]:
+def ddpm_calls() -> list[FunctionCall]:
     return [
-        Call(f"denoise_add_noise at t = {t} of {timesteps}", (x, t, pred_noise, z, schedule))
+        FunctionCall(f"denoise_add_noise at t = {t} of {timesteps}", (x, t, pred_noise, z, schedule))
         for timesteps, schedule, (x, pred_noise, z) in _cases()
         for t in (timesteps, 6, 3, 2, 1)
     ]
 
 
-def ddim_calls() -> list[Call]:
+def ddim_calls() -> list[FunctionCall]:
     return [
-        Call(f"denoise_ddim from {t} to {t_prev} of {timesteps}", (x, t, t_prev, pred_noise, schedule.ab_t))
+        FunctionCall(f"denoise_ddim from {t} to {t_prev} of {timesteps}", (x, t, t_prev, pred_noise, schedule.ab_t))
         for timesteps, schedule, (x, pred_noise, _) in _cases()
         for t, t_prev in ((timesteps, timesteps - 1), (timesteps, 5), (8, 3), (5, 0))
     ]
 
 
-def guidance_calls() -> list[Call]:
+def guidance_calls() -> list[FunctionCall]:
     import torch
 
-    def call(count: int, channels: int, size: int, classes: int, guidance: float) -> Call:
+    def call(count: int, channels: int, size: int, classes: int, guidance: float) -> FunctionCall:
         def network(x, time, context):
             if context is None:
                 raise TypeError("the network got None as its context; expected a tensor")
@@ -63,7 +65,7 @@ def guidance_calls() -> list[Call]:
 
         context = torch.eye(classes)[-count:] * 0.8
         inputs = network, _images(count, channels, size)[0], torch.linspace(0.4, 0.9, count)[:, None], context
-        return Call(f"guided_noise of {count} images with guidance {guidance}", (*inputs, guidance))
+        return FunctionCall(f"guided_noise of {count} images with guidance {guidance}", (*inputs, guidance))
 
     return [call(3, 1, 4, 5, guidance) for guidance in (1.0, 0.0, 2.5)] + [call(2, 3, 6, 7, 0.3)]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lessons.exercises.source import apply_mistake, definition, run
-from lessons.exercises.types import Bilingual, Call, Exercise, Mistake
+from lessons.exercises.types import Bilingual, Exercise, FunctionCall, Mistake
 
 RTOL = 1e-4  # of each number
 ATOL = 1e-5  # of the largest number in the same result
@@ -21,7 +21,7 @@ NUMERIC = ("a tensor", "an array", "a number")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExerciseOutcome:
     """The result of a call: a value or an error, and the names of the arguments that it has changed."""
 
     value: Any = None
@@ -93,7 +93,7 @@ def _parameter_names(lesson: Any) -> list[str]:
 
 
 def matching_mistake(
-    exercise: Exercise, calls: Sequence[Call], names: Sequence[str], actual: Sequence[Outcome]
+    exercise: Exercise, calls: Sequence[FunctionCall], names: Sequence[str], actual: Sequence[ExerciseOutcome]
 ) -> Mistake | None:
     """Return the mistake that gives the student's result in every call; one call alone may fit several."""
     for mistake in exercise.mistakes:
@@ -108,7 +108,7 @@ def matching_mistake(
 # --- calls ----------------------------------------------------------------------------------------------------
 
 
-def call_code(code: Any, call: Call, names: Sequence[str], file: str = "") -> Outcome:
+def call_code(code: Any, call: FunctionCall, names: Sequence[str], file: str = "") -> ExerciseOutcome:
     """Call a function, or a module built as the call says, with a copy of the call's arguments."""
     args = copy.deepcopy(call.args)
     try:
@@ -116,15 +116,17 @@ def call_code(code: Any, call: Call, names: Sequence[str], file: str = "") -> Ou
     except Exception as error:  # a student's code raises anything
         return _error(error, file)
     triples = zip(names, call.args, args, strict=False)
-    return Outcome(value, changed=tuple(name for name, before, after in triples if value_difference(before, after)))
+    return ExerciseOutcome(
+        value, changed=tuple(name for name, before, after in triples if value_difference(before, after))
+    )
 
 
-def _error(error: Exception, file: str) -> Outcome:
+def _error(error: Exception, file: str) -> ExerciseOutcome:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return Outcome(error=f"{type(error).__name__}: {error}", line=lines[-1] if lines else 0)
+    return ExerciseOutcome(error=f"{type(error).__name__}: {error}", line=lines[-1] if lines else 0)
 
 
-def _build(code: Any, call: Call) -> Any:
+def _build(code: Any, call: FunctionCall) -> Any:
     """Return a module with weights that do not depend on the order in which its layers are defined."""
     import torch
 
@@ -144,7 +146,9 @@ def _parameters(module: Any) -> list[Any]:
     ]
 
 
-def gradients(code: Any, call: Call, names: Sequence[str], learned: Sequence[str], file: str = "") -> Outcome:
+def gradients(
+    code: Any, call: FunctionCall, names: Sequence[str], learned: Sequence[str], file: str = ""
+) -> ExerciseOutcome:
     """Return as the value the gradient of each learned argument by name, and that of a module's parameters."""
     import torch
 
@@ -165,7 +169,7 @@ def gradients(code: Any, call: Call, names: Sequence[str], learned: Sequence[str
         name: torch.cat([(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad).flatten() for leaf in group])
         for name, group in leaves.items()
     }
-    return Outcome(flat)
+    return ExerciseOutcome(flat)
 
 
 # --- differences ----------------------------------------------------------------------------------------------
@@ -178,7 +182,7 @@ GRADIENT_HINT = Bilingual(
 )
 
 
-def gradient_difference(expected: Outcome, actual: Outcome) -> Bilingual | None:
+def gradient_difference(expected: ExerciseOutcome, actual: ExerciseOutcome) -> Bilingual | None:
     """Return how gradients differ, or None."""
     if actual.error:
         return Bilingual(
@@ -195,7 +199,7 @@ def gradient_difference(expected: Outcome, actual: Outcome) -> Bilingual | None:
     return None
 
 
-def difference(expected: Outcome, actual: Outcome) -> Bilingual | None:
+def difference(expected: ExerciseOutcome, actual: ExerciseOutcome) -> Bilingual | None:
     """Return how a result differs from the expected one, or None; never how to correct it."""
     if actual.error:
         if re.sub(r"\d+", "#", actual.error) == re.sub(r"\d+", "#", expected.error):

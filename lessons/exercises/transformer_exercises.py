@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from lessons.exercises.types import Bilingual, Call, Exercise, Mistake
+from lessons.exercises.types import Bilingual, Exercise, FunctionCall, Mistake
 
 # --- calls ----------------------------------------------------------------------------
 
 
-def mask_calls() -> list[Call]:
-    return [Call(f"causal_mask({size})", (size,)) for size in (4, 1, 7)]
+def mask_calls() -> list[FunctionCall]:
+    return [FunctionCall(f"causal_mask({size})", (size,)) for size in (4, 1, 7)]
 
 
-def positions_calls() -> list[Call]:
-    return [Call(f"positions(seq={seq}, d_model={d})", (seq, d)) for seq, d in ((6, 8), (3, 512), (9, 14), (12, 2))]
+def positions_calls() -> list[FunctionCall]:
+    return [
+        FunctionCall(f"positions(seq={seq}, d_model={d})", (seq, d)) for seq, d in ((6, 8), (3, 512), (9, 14), (12, 2))
+    ]
 
 
-def attention_calls() -> list[Call]:
+def attention_calls() -> list[FunctionCall]:
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -29,29 +31,31 @@ def attention_calls() -> list[Call]:
     hint = Bilingual("masked_fill puts a number where a mask says so; exp(-1e9) is 0.",
                      "masked_fill은 mask가 가리키는 곳에 숫자를 넣습니다; exp(-1e9)는 0입니다.")  # fmt: skip
     return [
-        Call("attention of h = 3 heads with d_k = 64, without a mask", inputs(2, 3, 5, 5, 64)),
-        Call("attention of h = 2 heads with d_k = 10, 4 queries and 7 keys", inputs(3, 2, 4, 7, 10)),
+        FunctionCall("attention of h = 3 heads with d_k = 64, without a mask", inputs(2, 3, 5, 5, 64)),
+        FunctionCall("attention of h = 2 heads with d_k = 10, 4 queries and 7 keys", inputs(3, 2, 4, 7, 10)),
         *(
-            Call(f"attention of h = 3 heads with d_k = 12, with {name}", (*inputs(2, 3, 5, 5, 12), mask), hint=hint)
+            FunctionCall(
+                f"attention of h = 3 heads with d_k = 12, with {name}", (*inputs(2, 3, 5, 5, 12), mask), hint=hint
+            )
             for name, mask in (("a causal mask", causal), ("padding masked", padding), ("both", causal & padding))
         ),
     ]
 
 
-def shift_calls() -> list[Call]:
+def shift_calls() -> list[FunctionCall]:
     batches = ([[5, 6, 7], [8]], [[9], [4, 12, 3, 10], [7, 7]], [[11, 3]], [[6], [5]])
-    return [Call(f"teacher_forcing({batch})", (batch,)) for batch in batches]
+    return [FunctionCall(f"teacher_forcing({batch})", (batch,)) for batch in batches]
 
 
-def warmup_calls() -> list[Call]:
+def warmup_calls() -> list[FunctionCall]:
     return [
-        Call(f"learning_rate(step={step}, d_model={d_model}, warmup={warmup})", (step, d_model, warmup))
+        FunctionCall(f"learning_rate(step={step}, d_model={d_model}, warmup={warmup})", (step, d_model, warmup))
         for d_model, warmup, steps in ((512, 400, (1, 100, 400, 4000)), (128, 1000, (3, 999, 1001)))
         for step in steps
     ]
 
 
-def smoothing_calls() -> list[Call]:
+def smoothing_calls() -> list[FunctionCall]:
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -59,21 +63,21 @@ def smoothing_calls() -> list[Call]:
     unpadded, padded = torch.tensor([[3, 4, 5, 2], [6, 7, 8, 2]]), torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0]])
     labels = torch.tensor([[12, 1, 7, 9, 2], [3, 2, 0, 0, 0], [5, 11, 2, 0, 0]])
     return [
-        Call("smoothed_loss without padding, smoothing 0.1", (scores, unpadded)),
-        Call("smoothed_loss with padding (0), smoothing 0.1", (scores, padded)),
-        Call("smoothed_loss with padding (0), smoothing 0.3", (scores, padded, 0.3)),
-        Call("smoothed_loss of 3 sentences and 13 words, smoothing 0.2", (more_scores, labels, 0.2)),
-        Call("smoothed_loss of 3 sentences and 13 words, smoothing 0", (more_scores, labels, 0.0)),
+        FunctionCall("smoothed_loss without padding, smoothing 0.1", (scores, unpadded)),
+        FunctionCall("smoothed_loss with padding (0), smoothing 0.1", (scores, padded)),
+        FunctionCall("smoothed_loss with padding (0), smoothing 0.3", (scores, padded, 0.3)),
+        FunctionCall("smoothed_loss of 3 sentences and 13 words, smoothing 0.2", (more_scores, labels, 0.2)),
+        FunctionCall("smoothed_loss of 3 sentences and 13 words, smoothing 0", (more_scores, labels, 0.0)),
     ]
 
 
-def feed_forward_calls() -> list[Call]:
+def feed_forward_calls() -> list[FunctionCall]:
     import torch
 
     generator = torch.Generator().manual_seed(2)
     cases = ((2, 8, 20, 0.5, False), (4, 6, 15, 0.3, False), (2, 8, 20, 1.0, True), (4, 6, 15, 0.0, True))
     return [
-        Call(
+        FunctionCall(
             f"FeedForwardBlock(d_model={d_model}, d_ff={d_ff}, dropout={dropout}) in {_mode(train)} mode",
             (torch.randn(batch, batch + 1, d_model, generator=generator),), (d_model, d_ff, dropout), train,
         )
@@ -81,18 +85,18 @@ def feed_forward_calls() -> list[Call]:
     ]  # fmt: skip
 
 
-def block_calls() -> list[Call]:
+def block_calls() -> list[FunctionCall]:
     import torch
 
     generator = torch.Generator().manual_seed(3)
 
-    def call(module: tuple, batch: int, target: int, source: int, train: bool = False) -> Call:
+    def call(module: tuple, batch: int, target: int, source: int, train: bool = False) -> FunctionCall:
         d_model, h, _, dropout, decodes = module
         inputs = [torch.randn(batch, count, d_model, generator=generator) for count in (target, source)]
         causal = torch.ones(1, target, target, dtype=torch.bool).tril()
         padding = torch.arange(source)[None, None, None] < source - 1
         named = f"{target} target words and {source} source words" if decodes else f"{target} words"
-        return Call(
+        return FunctionCall(
             f"{'a decoder' if decodes else 'an encoder'}'s Block, d_model={d_model}, h={h}, dropout={dropout}, "
             f"in {_mode(train)} mode, {named}",
             (inputs[0], causal, inputs[1], padding) if decodes else (inputs[0], causal), module, train,

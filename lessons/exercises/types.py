@@ -25,7 +25,7 @@ class Mistake:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """Arguments for one call of the code.
 
     module: the arguments of a module class, whose instance is then called, in train mode if `train`.
@@ -52,7 +52,7 @@ class Exercise:
     target: str  # name that the student's file defines
     text: Bilingual
     hint: Bilingual
-    calls: Callable[[], list[Call]]
+    calls: Callable[[], list[FunctionCall]]
     mistakes: tuple[Mistake, ...]
     bug: str = ""
     learned: tuple[str, ...] = ()

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from lessons.exercises.types import Bilingual, Call, Exercise, Mistake
+from lessons.exercises.types import Bilingual, Exercise, FunctionCall, Mistake
 
 
-def bins_calls() -> list[Call]:
+def bins_calls() -> list[FunctionCall]:
     import numpy as np
 
     return [
-        Call("action_bins of tokens 31745 … 31999", (np.arange(31745, 32000),)),
-        Call("action_bins of the 256th token, 31744", (np.array([31744]),)),
-        Call("action_bins of ids that mean no bin: 5, 32000", (np.array([5, 32000]),)),
-        Call("action_bins of vocabulary 1000 and 17 bins", (np.array([982, 983, 984, 991, 998, 999]), 1000, 17)),
+        FunctionCall("action_bins of tokens 31745 … 31999", (np.arange(31745, 32000),)),
+        FunctionCall("action_bins of the 256th token, 31744", (np.array([31744]),)),
+        FunctionCall("action_bins of ids that mean no bin: 5, 32000", (np.array([5, 32000]),)),
+        FunctionCall(
+            "action_bins of vocabulary 1000 and 17 bins", (np.array([982, 983, 984, 991, 998, 999]), 1000, 17)
+        ),
     ]
 
 
-def gripper_calls() -> list[Call]:
+def gripper_calls() -> list[FunctionCall]:
     import numpy as np
 
     return [
-        Call(f"gripper_flip of an action with gripper {grip}", (np.array([1.3, -0.213, 0.37, -0.05, 0, 0.1, grip]),))
+        FunctionCall(
+            f"gripper_flip of an action with gripper {grip}", (np.array([1.3, -0.213, 0.37, -0.05, 0, 0.1, grip]),)
+        )
         for grip in (0.996, 0.004, 0.7, 0.55, 0.45, 0.3, 1.0, 0.0)
     ]
 

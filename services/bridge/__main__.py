@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import tyro
 
 from services.bridge import act
-from services.bridge.connection import Server, check_address
+from services.bridge.connection import OpenpiServer, check_address
 from services.bridge.robots import ROBOTS
 from vla_common import entrypoint
 from vla_common.serving import Serving
@@ -77,7 +77,7 @@ class Bridge(Serving):
             model_server = connection.ModelServer(self.server, key, answer_s=self.answer_s)
             robot = robots.ROBOTS[self.robot]
             return vla_eval.VlaEvalPolicy(model_server, robot, self.name or vla_eval.NAME, lock_hash())
-        server = Server(self.server, key, answer_s=self.answer_s)
+        server = OpenpiServer(self.server, key, answer_s=self.answer_s)
         return policy.BridgePolicy(server, server.connect(), ROBOTS[self.robot], self.name or policy.NAME, lock_hash())
 
 

@@ -1,8 +1,8 @@
 """A connection to another project's policy server; every failure becomes a one-line error.
 
-`Server` speaks openpi's protocol (openpi@15a9616a src/openpi/serving/websocket_policy_server.py): a websocket on which
-the server sends its metadata first and then answers each observation with one message; a text frame is the traceback
-of an error, after which it closes.
+`OpenpiServer` speaks openpi's protocol (openpi@15a9616a src/openpi/serving/websocket_policy_server.py): a websocket on
+which the server sends its metadata first and then answers each observation with one message. A text frame is the
+traceback of an error; the server closes after it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ServerFailed(Exception):
     """The server answered with an error message of its own."""
 
 
-class Connection:
+class PolicyConnection:
     """A websocket to a policy server at a ws:// or wss:// address. Not safe to share between threads.
 
     hello_s   timeout of the handshake and of the server's first message
@@ -164,7 +164,7 @@ class Connection:
         return PolicyLost(f"{self.url} closed the connection: {reason}")
 
 
-class Server(Connection):
+class OpenpiServer(PolicyConnection):
     """openpi's policy server."""
 
     def connect(self) -> dict[str, Any]:

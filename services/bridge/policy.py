@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from services.bridge.connection import AnswerTimeout, IncompatibleServer, Server, ServerFailed
-from services.bridge.robots import ACTIONS, Robot, blank, describe
+from services.bridge.connection import AnswerTimeout, IncompatibleServer, OpenpiServer, ServerFailed
+from services.bridge.robots import ACTIONS, OpenpiRobot, blank, describe
 from services.bridge.wire import ProtocolError
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.protocol.errors import did_you_mean
@@ -40,7 +40,12 @@ class BridgePolicy(Policy):
     """
 
     def __init__(
-        self, server: Server, metadata: dict[str, Any], robot: Robot, name: str = NAME, lock_hash: str | None = None
+        self,
+        server: OpenpiServer,
+        metadata: dict[str, Any],
+        robot: OpenpiRobot,
+        name: str = NAME,
+        lock_hash: str | None = None,
     ):
         self.server, self.metadata, self.robot = server, metadata, robot
         self._name, self._lock_hash, self._reconnected = name, lock_hash, 0
@@ -141,8 +146,8 @@ class BridgePolicy(Policy):
 
 
 def load(
-    server: Server,
-    robot: Robot,
+    server: OpenpiServer,
+    robot: OpenpiRobot,
     name: str,
     wait_s: float,
     lock_hash: str | None,

@@ -20,7 +20,7 @@ PROMPT, ACTIONS = "prompt", "actions"
 
 
 @dataclass(frozen=True)
-class Robot:
+class OpenpiRobot:
     """images: wire key → camera; state: its wire key. `action` is what openpi's environment executes,
     `profile` the evaluation protocol that its servers' models were measured under.
     """
@@ -90,7 +90,7 @@ def describe(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
-LIBERO = Robot(
+LIBERO = OpenpiRobot(
     name="libero",
     images=MappingProxyType(
         {"observation/image": "agentview", "observation/wrist_image": "robot0_eye_in_hand"},
@@ -101,4 +101,4 @@ LIBERO = Robot(
     image_hw=(224, 224),
     profile="openpi",
 )
-ROBOTS: Mapping[str, Robot] = MappingProxyType({"libero": LIBERO})
+ROBOTS: Mapping[str, OpenpiRobot] = MappingProxyType({"libero": LIBERO})

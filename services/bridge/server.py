@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from services.bridge.robots import ACTIONS, Robot
+from services.bridge.robots import ACTIONS, OpenpiRobot
 from services.bridge.vla_eval import server as vla_eval
 from services.bridge.vla_eval.robots import ROBOTS as VLA_EVAL_ROBOTS
 from services.bridge.wire import MAX_BYTES, ProtocolError, pack, short, unpack
@@ -42,7 +42,7 @@ OPENPI = ""
 BAD_MESSAGE, FAILED = 1007, 1011  # websocket close codes
 
 
-def check_policy(info: PolicyInfo, robot: Robot) -> None:
+def check_policy(info: PolicyInfo, robot: OpenpiRobot) -> None:
     """Raise ValueError if openpi's clients of this robot lack an input of the policy, or its actions do not fit."""
     if info.needs_privileged or info.stateful:
         requirement = "the simulator's state" if info.needs_privileged else "the start of each episode"
@@ -82,7 +82,7 @@ class BridgeServer:
     Raises ValueError if neither protocol can serve the policy; clients of the unsupported one are rejected.
     """
 
-    def __init__(self, client: PolicyClient, info: PolicyInfo, robot: Robot, token: str | None = None):
+    def __init__(self, client: PolicyClient, info: PolicyInfo, robot: OpenpiRobot, token: str | None = None):
         self.vla_eval_robot = VLA_EVAL_ROBOTS[robot.name]
         self.refusals = {
             OPENPI: _refusal(lambda: check_policy(info, robot)),
@@ -134,7 +134,7 @@ class BridgeServer:
 
     async def _serve_vla_eval(self, connection: ServerConnection) -> None:
         """Answer a client that speaks vla-eval's protocol."""
-        episodes = vla_eval.Episodes(
+        episodes = vla_eval.ConnectionEpisodes(
             self.client, self.info, self.vla_eval_robot, client_left=lambda: connection.state is not State.OPEN
         )
         try:

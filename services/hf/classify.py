@@ -23,7 +23,7 @@ from transformers import (
 from services.hf import collate, practice
 from services.hf.made.texts import Row
 from services.hf.metrics import Sentiment
-from services.hf.practice import Request, Result
+from services.hf.practice import Request, TrainingResult
 from vla_common import entrypoint
 from vla_common.volume import Volume
 
@@ -45,7 +45,7 @@ def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[di
     return [{"input_ids": ids, "label": int(row["label"])} for ids, row in zip(tokens, rows, strict=True)]
 
 
-def run(request: Classify, volume: Volume) -> Result:
+def run(request: Classify, volume: Volume) -> TrainingResult:
     """Train and measure."""
     base, rows = practice.load_model_and_data(request, "bert", "reviews", volume)
     tokenizer = AutoTokenizer.from_pretrained(base.directory)
@@ -53,7 +53,7 @@ def run(request: Classify, volume: Volume) -> Result:
     model = AutoModelForSequenceClassification.from_pretrained(base.directory, num_labels=2, id2label=NAMES)
     collator = collate.Classification(tokenizer.pad_token_id)
     losses = practice.train(request, model, features(rows.train, tokenizer), collator, base.real, volume)
-    return Result(model, tokenizer, losses, score(model, tokenizer, rows.test))
+    return TrainingResult(model, tokenizer, losses, score(model, tokenizer, rows.test))
 
 
 @torch.no_grad()

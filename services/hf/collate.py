@@ -91,7 +91,7 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairCollator:
     """Rows {input_ids, labels} → input_ids, attention_mask [B, S], labels, decoder_input_ids [B, T].
 
     Teacher forcing: the decoder input is the start token followed by the labels, so no position sees its own target.

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from services.hf import collate, decoding, metrics, practice, sources
 from services.hf.collate import IGNORED
 from services.hf.made.texts import Row
-from services.hf.practice import Request, Result
+from services.hf.practice import Request, TrainingResult
 from vla_common import entrypoint
 from vla_common.volume import Volume
 
@@ -81,7 +81,7 @@ def load_base(base: sources.LocalModel) -> tuple[PreTrainedModel, PreTrainedToke
     return model, tokenizer
 
 
-def run(request: Headlines, volume: Volume) -> Result:
+def run(request: Headlines, volume: Volume) -> TrainingResult:
     """Train, and write headlines of held-out reports."""
     sampling = decoding.Sampling(request.temperature, request.top_k, request.top_p)
     base, rows = practice.load_model_and_data(request, "gpt", "news", volume)
@@ -98,7 +98,7 @@ def run(request: Headlines, volume: Volume) -> Result:
     reports, references = ([row[column] for row in rows.test] for column in ("document", "title"))
     predictions = write(model, tokenizer, reports, sampling)
     rouge = sum(map(metrics.rouge_l, predictions, references)) / len(references)
-    return Result(
+    return TrainingResult(
         model,
         tokenizer,
         losses,

@@ -16,7 +16,7 @@ import tyro
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 from services.hf import collate, practice
-from services.hf.practice import Request, Result
+from services.hf.practice import Request, TrainingResult
 from vla_common import entrypoint
 from vla_common.volume import Volume
 
@@ -41,7 +41,7 @@ def loss_on(model: PreTrainedModel, rows: Sequence[dict], collator: collate.Mask
     return sum(losses) / len(losses)
 
 
-def run(request: Objectives, volume: Volume) -> Result:
+def run(request: Objectives, volume: Volume) -> TrainingResult:
     """Train; measure the loss on held-out reviews before and after, with the same masks."""
     kind, auto = KINDS[request.objective]
     base, rows = practice.load_model_and_data(request, kind, "reviews", volume)
@@ -59,11 +59,11 @@ def run(request: Objectives, volume: Volume) -> Result:
     test = features(rows.test)
     before = loss_on(model, test, joined(seed=1))
     losses = practice.train(request, model, features(rows.train), joined(request.seed), base.real, volume)
-    return Result(model, tokenizer, losses, {"before": before, "after": loss_on(model, test, joined(seed=1))})
+    return TrainingResult(model, tokenizer, losses, {"before": before, "after": loss_on(model, test, joined(seed=1))})
 
 
 @torch.no_grad()
-def likeliest(result: Result, text: str, count: int = 5) -> list[tuple[str, float]]:
+def likeliest(result: TrainingResult, text: str, count: int = 5) -> list[tuple[str, float]]:
     """Return the most likely tokens and their probabilities: at the first [MASK] of a text, or after it."""
     ids = torch.tensor([result.tokenizer(text)["input_ids"]], device=result.model.device)
     logits = result.model(input_ids=ids).logits[0]

@@ -51,7 +51,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainingResult:
     """A trained model, the loss of each step, scores, and texts of held-out rows."""
 
     model: PreTrainedModel
@@ -101,7 +101,7 @@ def train(
     return loops.LOOPS[request.by](model, rows, collate, params, volume.path("logs") / "hf" / request.LAB)
 
 
-def finish(request: Request, result: Result, volume: Volume, lines: Sequence[str]) -> None:
+def finish(request: Request, result: TrainingResult, volume: Volume, lines: Sequence[str]) -> None:
     """Print the loss and a lab's own lines; save model and tokenizer."""
     print(f"loss {result.losses[0]:.3f} → {result.losses[-1]:.3f} in {len(result.losses)} steps, by {request.by}")
     print(*lines, sep="\n")

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 
 from services.hf import collate, decoding, metrics, practice
 from services.hf.made.texts import Row
-from services.hf.practice import Request, Result
+from services.hf.practice import Request, TrainingResult
 from vla_common import entrypoint
 from vla_common.volume import Volume
 
@@ -51,18 +51,18 @@ def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[di
     return [{"input_ids": ids, "labels": labels} for ids, labels in zip(read, written, strict=True)]
 
 
-def run(request: Translate, volume: Volume) -> Result:
+def run(request: Translate, volume: Volume) -> TrainingResult:
     """Train, and measure on held-out sentences."""
     base, rows = practice.load_model_and_data(request, "t5", "pairs", volume)
     tokenizer = AutoTokenizer.from_pretrained(base.directory)
     model = AutoModelForSeq2SeqLM.from_pretrained(base.directory)
-    collator = collate.Pairs(tokenizer.pad_token_id, model.config.decoder_start_token_id)
+    collator = collate.PairCollator(tokenizer.pad_token_id, model.config.decoder_start_token_id)
     losses = practice.train(request, model, features(rows.train, tokenizer), collator, base.real, volume)
     target = target_of(rows.test)
     english, references = ([row["translation"][code] for row in rows.test] for code in ("en", target))
     predictions = translate(model, tokenizer, english, target)
     scores = {"exact": metrics.exact(predictions, references), "bleu": metrics.bleu(predictions, references)}
-    return Result(model, tokenizer, losses, scores, english, predictions, references)
+    return TrainingResult(model, tokenizer, losses, scores, english, predictions, references)
 
 
 def translate(

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from services.libero.simulator.suites import SUITES
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
-from vla_evaluation.profiles import Profile, Published
+from vla_evaluation.profiles import Profile, PublishedResult
 
 TWO_CAMERAS = ("agentview", "robot0_eye_in_hand")
 # MuJoCo 3.2.3 with robosuite 1.4.0 gave OpenVLA's average (76.2 % against 76.5 % published); 3.3.3 and later render
@@ -31,12 +31,12 @@ def _percent(spatial: float, obj: float, goal: float, ten: float) -> Mapping[str
 
 
 _PUBLISHED = (
-    Published(
+    PublishedResult(
         "OpenVLA 7B, fine-tuned per suite", "arXiv:2406.09246", "3 seeds x 500", _percent(84.7, 88.4, 79.2, 53.7), True
     ),
-    Published("OpenVLA-OFT", "arXiv:2502.19645", "500", _percent(97.6, 98.4, 97.9, 94.5)),
-    Published("pi0.5", "openpi, examples/libero", "500", _percent(98.8, 98.2, 98.0, 92.4)),
-    Published("GR00T N1.5", "Isaac-GR00T, examples/Libero", "5 per task", _percent(92.0, 92.0, 86.0, 76.0)),
+    PublishedResult("OpenVLA-OFT", "arXiv:2502.19645", "500", _percent(97.6, 98.4, 97.9, 94.5)),
+    PublishedResult("pi0.5", "openpi, examples/libero", "500", _percent(98.8, 98.2, 98.0, 92.4)),
+    PublishedResult("GR00T N1.5", "Isaac-GR00T, examples/Libero", "5 per task", _percent(92.0, 92.0, 86.0, 76.0)),
 )
 
 OPENVLA = Profile(
@@ -86,7 +86,7 @@ GROOT = Profile(
     details=MappingProxyType({"denoising_steps": "8", "prompt": "upstream"}),
     simulator=MappingProxyType({"robosuite": "1.4.0"}),  # the only version in README.md
     published=(
-        Published(
+        PublishedResult(
             "GR00T N1.5, fine-tuned per suite",
             "Isaac-GR00T, examples/Libero",
             "5 per task",
@@ -117,7 +117,7 @@ OPENPI = Profile(
     robot=ARM_141,  # examples/libero/requirements.txt: robosuite 1.4.1
     simulator=MappingProxyType({"mujoco": "3.2.3", "robosuite": "1.4.0"}),
     published=(
-        Published(
+        PublishedResult(
             "pi0.5, fine-tuned on all four suites",
             "openpi, examples/libero",
             "500",
@@ -140,7 +140,7 @@ OPENVLA_OFT = replace(
     robot=ARM_141,  # libero_requirements.txt: robosuite 1.4.1, the only version
     simulator=MappingProxyType({"robosuite": "1.4.0"}),
     published=(
-        Published(
+        PublishedResult(
             "OpenVLA-OFT, fine-tuned per suite",
             "arXiv:2502.19645",
             "3 seeds x 500",
@@ -180,7 +180,7 @@ LEROBOT = Profile(
     published=(
         # Not comparable with a run: it is from October 2025 (abde7be3b), when all episodes of a task in one environment
         # started at init state 0; since 5eba4ce6 (February 2026) episode k starts at init state k.
-        Published(
+        PublishedResult(
             "pi0.5 (LeRobot)", "lerobot, docs/source/libero.mdx", "10 per task", _percent(97.0, 99.0, 98.0, 96.0)
         ),
     ),

@@ -26,7 +26,7 @@ def forwarded(model: mujoco.MjModel, data: mujoco.MjData) -> None:
     mujoco.mj_camlight(model, data)
 
 
-class Drawing:
+class ModelRenderer:
     """Renders one model at `size` × `size` pixels; OpenGL is initialized for the first image."""
 
     def __init__(self, model: mujoco.MjModel, size: int):

@@ -17,7 +17,7 @@ import numpy as np
 from metaworld import _encode_task as as_metaworlds
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
-from services.metaworld.drawing import Drawing, forwarded
+from services.metaworld.drawing import ModelRenderer, forwarded
 from services.metaworld.tasks import Task
 from vla_common import memory
 
@@ -33,7 +33,7 @@ class MetaworldEnv:
         self.camera_size = camera_size
         self.task: Task | None = None
         self._env = None  # metaworld's
-        self._drawing: Drawing | None = None
+        self._drawing: ModelRenderer | None = None
         self._seed = 0
         self._start_data: mujoco.MjData | None = None  # the state after `reset`
         self._rendered_data: mujoco.MjData | None = None  # the state that is rendered; None before the first reset
@@ -57,7 +57,7 @@ class MetaworldEnv:
         self._env, self.task = env, task
         self._model, self._data = env.model, env.data
         self._posed = mujoco.MjData(env.model)  # posed by `show` and `restore`
-        self._drawing = Drawing(env.model, self.camera_size)
+        self._drawing = ModelRenderer(env.model, self.camera_size)
 
     def start(self, episode: int) -> np.ndarray:
         """Return the vector that the task's environment samples when seeded, as in LeRobot's adapter.

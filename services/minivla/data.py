@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.minivla import robots
 from services.minivla.config import Config
-from services.minivla.robots import LIBERO, Robot
+from services.minivla.robots import LIBERO, MinivlaRobot
 from services.ws_mdl.frames import OnEpisode, images_of
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_contract.protocol.parts import Part, total
@@ -83,7 +83,7 @@ class DatasetStats:
 
 
 @dataclass
-class Demonstrations:
+class TrainingSteps:
     """The steps of all episodes, concatenated: N steps, C cameras, E instructions of at most L tokens."""
 
     learned: DatasetStats
@@ -109,7 +109,7 @@ class Demonstrations:
         return self.action[steps.minimum(last)], steps <= last
 
 
-def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Demonstrations:
+def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> TrainingSteps:
     """Load a data set. Raises DatasetError for an unknown robot or a missing camera."""
     dataset = open_dataset(find(config.data))
     bad = marks.leave_out(dataset)
@@ -147,14 +147,14 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
         action_parts=robot.action,
         state_parts=robot.state,
     )
-    return Demonstrations(
+    return TrainingSteps(
         learned, images, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
         encode(tokenizer, texts), torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
         bad.left_out,
     )  # fmt: skip
 
 
-def select_cameras(dataset: Any, robot: Robot, config: Config) -> tuple[str, ...]:
+def select_cameras(dataset: Any, robot: MinivlaRobot, config: Config) -> tuple[str, ...]:
     """Return the cameras to train on. Raises DatasetError if rate, shapes or cameras differ from the robot's."""
     if dataset.fps != robot.rate_hz:
         raise DatasetError(

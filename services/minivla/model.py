@@ -46,7 +46,7 @@ class Shape:
 
 
 @dataclass
-class Memory:
+class EncodedObservations:
     """Encoded observations; the denoiser attends to them in every step."""
 
     tokens: Tensor  # (B, S, d_model)
@@ -92,7 +92,7 @@ class MiniVLA(nn.Module):
         if self.embed is not None:
             nn.init.normal_(self.embed.embedding.weight, std=d**-0.5)  # its forward multiplies by √d_model
 
-    def observe(self, images: Tensor, word_ids: Tensor, pad: int, state: Tensor) -> Memory:
+    def observe(self, images: Tensor, word_ids: Tensor, pad: int, state: Tensor) -> EncodedObservations:
         """Encode images [B, C, 3, side, side] in [-1, 1], token ids [B, L], padded, and states [B, state]."""
         image_tokens = [stem(images[:, camera]) for camera, stem in enumerate(self.stems)]  # each (B, patches, d_model)
         state_tokens = [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
@@ -102,9 +102,11 @@ class MiniVLA(nn.Module):
         if text_tokens:
             mask[:, tokens.shape[1] - word_ids.shape[1] :] = word_ids != pad
         mask = mask[:, None, None]  # (B, 1, 1, S)
-        return Memory(self.encoder(tokens, mask), mask)
+        return EncodedObservations(self.encoder(tokens, mask), mask)
 
-    def denoise(self, x: Tensor, time: Tensor, memory: Memory, cache: list[LayerCache] | None = None) -> Tensor:
+    def denoise(
+        self, x: Tensor, time: Tensor, memory: EncodedObservations, cache: list[LayerCache] | None = None
+    ) -> Tensor:
         """Return the prediction for noisy chunks x [B, T, A] at times [B] from 0 (clean) to 1 (noise).
 
         cache: from `new_cache`; computes the memory's keys and values once for all denoising steps.

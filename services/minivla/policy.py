@@ -14,7 +14,7 @@ from services.minivla import data, train
 from services.minivla.config import SIZES, Config
 from services.minivla.data import DatasetStats, as_input
 from services.minivla.heads import HEADS, TIMESTEPS
-from services.minivla.model import Memory, MiniVLA
+from services.minivla.model import EncodedObservations, MiniVLA
 from services.ws_mdl.frames import small
 from vla_common.versions import lock_hash, versions
 from vla_contract import ActionChunk, Checkpoint, Observation, Policy, PolicyInfo
@@ -95,7 +95,7 @@ class MiniVLAPolicy(Policy):
         actions[..., -1] = actions[..., -1].clip(last.low, last.high)
         return [ActionChunk(chunk) for chunk in actions]
 
-    def observe(self, observations: list[Observation]) -> Memory:
+    def observe(self, observations: list[Observation]) -> EncodedObservations:
         """Encode observations."""
         side = SIZES[self.config.size]["side"]
         seen = [

@@ -13,7 +13,7 @@ from vla_datasets.errors import DatasetError
 
 
 @dataclass(frozen=True)
-class Robot:
+class MinivlaRobot:
     """cameras: name in the simulator → video key of the data set, in order of use for training."""
 
     name: str
@@ -23,7 +23,7 @@ class Robot:
     cameras: Mapping[str, str]
 
 
-LIBERO = Robot(
+LIBERO = MinivlaRobot(
     "LIBERO",
     libero.FPS,
     (*OSC_POSE, GRIPPER_OPENS),
@@ -32,7 +32,7 @@ LIBERO = Robot(
 )
 
 
-def of(dataset: Any) -> Robot:
+def of(dataset: Any) -> MinivlaRobot:
     """Return the robot of a data set.
 
     Data sets that the lab made on other benchmarks describe it in meta/source.json; all others are LIBERO's. Raises
@@ -44,7 +44,9 @@ def of(dataset: Any) -> Robot:
     try:
         action, state = (tuple(Part(**part) for part in source[name]) for name in ("action", "state"))
         cameras = {camera: key for key, camera in source["cameras"].items()}
-        return Robot(str(source["benchmark"]), float(source["rate_hz"]), action, state, MappingProxyType(cameras))
+        return MinivlaRobot(
+            str(source["benchmark"]), float(source["rate_hz"]), action, state, MappingProxyType(cameras)
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(
             f"{dataset.name}: meta/source.json has no valid description of the robot ({error})"

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
 from services.minivla.config import SIZES, Config
-from services.minivla.data import DatasetStats, Demonstrations, augmented, load
+from services.minivla.data import DatasetStats, TrainingSteps, augmented, load
 from services.minivla.heads import HEADS, Diffusion, Flow, Regression
 from services.minivla.model import MiniVLA, Shape
 from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, new_run, train_to_end, update_ema
@@ -24,7 +24,7 @@ from vla_common import entrypoint
 from vla_common.counts import plural
 from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_machine, destroy_process_group
+from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.weights import State, WeightFiles
 
@@ -39,7 +39,7 @@ class Training(EpochRun):
     """A run in progress; its generator samples data order, image shifts, times and noise."""
 
     config: Config
-    data: Demonstrations
+    data: TrainingSteps
     nn_model: MiniVLA
     unit = "observations"
     minutes: TimeBudget | None = None  # set if this process started the run with a time limit
@@ -77,7 +77,7 @@ def shape_of(config: Config, learned: DatasetStats, vocabulary: int) -> Shape:
     )
 
 
-def get_training(config: Config, machine: Machine, data: Demonstrations) -> Training:
+def get_training(config: Config, machine: TrainingMachine, data: TrainingSteps) -> Training:
     """Return a run before its first batch; its weights depend on the seed alone."""
     vocabulary = Tokenizer.from_str(data.learned.tokenizer).get_vocab_size()
     shape = shape_of(config, data.learned, vocabulary)
@@ -212,7 +212,7 @@ class TimeBudget:
         return max(run.epoch, min(self.max_epochs, int(self.all_s / passed_s * run.epoch)))
 
 
-def epochs_that_fit(config: Config, machine: Machine, data: Demonstrations) -> int:
+def epochs_that_fit(config: Config, machine: TrainingMachine, data: TrainingSteps) -> int:
     """Estimate from a few discarded batches how many of config.epochs fit into config.minutes."""
     trial = get_training(config, machine, data)
     generator = torch.Generator().manual_seed(config.seed)
@@ -226,7 +226,7 @@ def epochs_that_fit(config: Config, machine: Machine, data: Demonstrations) -> i
     return max(1, min(config.epochs, fit))
 
 
-def load_with_progress(config: Config, machine: Machine) -> Demonstrations:
+def load_with_progress(config: Config, machine: TrainingMachine) -> TrainingSteps:
     """Load the data set with a progress bar: its videos are decoded once."""
     with Progress(1, enabled=machine.is_main) as progress:
 

@@ -28,7 +28,7 @@ READ_S = 10.0  # limit for reading all runs before serving
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server(Serving):
+class ServiceSettings(Serving):
     """The lab's web pages.
 
     $VLALAB_TOKEN is the token for policies and the pages' password, required if other machines can reach the pages.
@@ -63,10 +63,10 @@ def main() -> None:
     """Run the program."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel("WARNING")  # else a line for every request
-    run(tyro.cli(Server, prog="python -m services.ui"))
+    run(tyro.cli(ServiceSettings, prog="python -m services.ui"))
 
 
-def run(settings: Server) -> None:
+def run(settings: ServiceSettings) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Raises ValueError for an invalid or missing setting, OSError for a port that is in use.

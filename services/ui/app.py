@@ -18,7 +18,7 @@ from services.ui.lab import routes as lab
 from services.ui.runs import routes as runs
 from services.ui.simulator import routes as simulator
 from services.ui.site.guard import Guard
-from services.ui.site.problem import Problem
+from services.ui.site.problem import PageError
 from services.ui.site.site import Site
 from services.ui.volume.datasets import Datasets
 from services.ui.volume.stores import Stores
@@ -57,7 +57,7 @@ def create_app(
         await site.close()
 
     app = FastAPI(title="vla-lab", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    for kind in (Problem, StoreError, DatasetError):
+    for kind in (PageError, StoreError, DatasetError):
         app.add_exception_handler(kind, site.answer_problem)
     _add_probes(app, link)
     for path, to in REDIRECTS.items():

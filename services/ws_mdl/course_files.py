@@ -45,7 +45,7 @@ EXPECTED = re.compile(r"\.(pt|pth|npy)$|(^|/)tokenizer_[^/]*\.json$|(^|/)events\
 
 
 @dataclass(frozen=True)
-class Source:
+class CourseFile:
     """A recognised file. name: its path in the directory or archive; path: its location on disk.
 
     group: equal for files of one model. about: shapes of a Transformer, sizes of a U-Net, words of a tokenizer, or the
@@ -65,12 +65,12 @@ class Target:
     """A directory to create. files: name → source and writer (None: copy). next: a command for the user."""
 
     directory: Path
-    files: Mapping[str, tuple[Source, Callable[[Path], object] | None]]
+    files: Mapping[str, tuple[CourseFile, Callable[[Path], object] | None]]
     line: str
     next: str
 
 
-Reject = Callable[[Source, str], None]  # called with an unusable file and the reason
+Reject = Callable[[CourseFile, str], None]  # called with an unusable file and the reason
 
 # --- recognition --------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ def _visible(directory: Path) -> dict[str, Path]:
     }
 
 
-def recognise(name: str, path: Path) -> Source | None:
+def recognise(name: str, path: Path) -> CourseFile | None:
     """Recognise a file; None if it is not the course's. Raises ValueError for a damaged or unsafe one."""
     with path.open("rb") as file:
         head = file.read(64)
@@ -116,7 +116,7 @@ def recognise(name: str, path: Path) -> Source | None:
         if head[:6] == b"\x93NUMPY":
             return _array(name, path)
         if b"brain.Event:" in head:
-            return Source(name, path, "curves")
+            return CourseFile(name, path, "curves")
         if name.endswith(".json") and (tokenizer := _tokenizer(name, path)):
             return tokenizer
     except (ValueError, OSError, EOFError) as error:
@@ -134,7 +134,7 @@ def _is_other_archive(path: Path) -> bool:
         return not any(member.endswith("data.pkl") for member in archive.namelist())
 
 
-def _weights(name: str, path: Path) -> Source:
+def _weights(name: str, path: Path) -> CourseFile:
     try:
         state = load_state(path)
     except DamagedFileError as error:
@@ -151,20 +151,20 @@ def _weights(name: str, path: Path) -> Source:
         raise ValueError(f"is not a weights file of the course's {model} (it lacks {error})") from error
     if not isinstance(state["epoch"], int) or not 0 <= state["epoch"] < 10_000:
         raise ValueError(f"has epoch {state['epoch']!r}; expected a number from 0")
-    return Source(name, path, "transformer", str(shapes), state["epoch"], shapes)
+    return CourseFile(name, path, "transformer", str(shapes), state["epoch"], shapes)
 
 
-def _unet(name: str, path: Path, state: State) -> Source:
+def _unet(name: str, path: Path, state: State) -> CourseFile:
     n_feat, channels = state["init_conv.conv1.0.weight"].shape[:2]
     classes = state["contextembed1.model.0.weight"].shape[1]
     sizes = {"channels": channels, "n_feat": n_feat, "classes": classes, "height": 4 * state["up0.0.weight"].shape[2]}
     stem = PurePosixPath(name).stem
     number = re.search(r"_(\d+)$", stem)
     run = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"_(\d+|trained)$", "", stem).lower()).strip("-") or "model"
-    return Source(name, path, "diffusion", run, int(number[1]) if number else LAST_EPOCH, sizes)
+    return CourseFile(name, path, "diffusion", run, int(number[1]) if number else LAST_EPOCH, sizes)
 
 
-def _tokenizer(name: str, path: Path) -> Source | None:
+def _tokenizer(name: str, path: Path) -> CourseFile | None:
     try:
         model = json.loads(path.read_bytes())["model"]
     except (ValueError, KeyError, TypeError):
@@ -175,10 +175,10 @@ def _tokenizer(name: str, path: Path) -> Source | None:
     language = LANGUAGES.get(language, language)
     if not re.fullmatch(r"[a-z]{2,}", language):
         raise ValueError("has no language in its name; expected for example tokenizer_en.json")
-    return Source(name, path, "tokenizer", language, details=load_tokenizer(path).get_vocab_size())
+    return CourseFile(name, path, "tokenizer", language, details=load_tokenizer(path).get_vocab_size())
 
 
-def _array(name: str, path: Path) -> Source:
+def _array(name: str, path: Path) -> CourseFile:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
@@ -186,15 +186,15 @@ def _array(name: str, path: Path) -> Source:
     images = values.ndim == 4 and values.shape[1] == values.shape[2] and values.shape[3] in (1, 3)
     if not (images and values.dtype == np.uint8) and values.ndim != 2:
         raise ValueError(f"holds {values.dtype} {list(values.shape)}; expected uint8 [n, h, h, 3] or one-hot [n, 5]")
-    return Source(name, path, "array", details=values.shape)
+    return CourseFile(name, path, "array", details=values.shape)
 
 
 # --- targets --------------------------------------------------------------------------------
 
 
-def targets(sources: Sequence[Source], name: str, volume: Volume, reject: Reject) -> list[Target]:
+def targets(sources: Sequence[CourseFile], name: str, volume: Volume, reject: Reject) -> list[Target]:
     """Return the directories to create from the files; their names begin with `name`."""
-    groups: dict[tuple[str, str], list[Source]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[CourseFile]] = defaultdict(list)
     for source in sources:
         groups[source.kind, source.group if source.kind in ("transformer", "diffusion") else ""].append(source)
     made: list[Target] = []
@@ -214,9 +214,9 @@ def targets(sources: Sequence[Source], name: str, volume: Volume, reject: Reject
     return made
 
 
-def _by_epoch(files: Sequence[Source], reject: Reject) -> dict[int, Source]:
+def _by_epoch(files: Sequence[CourseFile], reject: Reject) -> dict[int, CourseFile]:
     """Return the files by epoch, sorted; reject a second file of the same epoch."""
-    by_epoch: dict[int, Source] = {}
+    by_epoch: dict[int, CourseFile] = {}
     for file in sorted(files, key=lambda file: (file.epoch, file.name)):
         other = by_epoch.setdefault(file.epoch, file)
         if other is not file and other.path.read_bytes() != file.path.read_bytes():
@@ -231,7 +231,7 @@ def _stages(epochs: Sequence[int]) -> str:
 
 
 def _transformers(
-    files: dict[int, Source], tokenizers: Sequence[Source], name: str, volume: Volume,
+    files: dict[int, CourseFile], tokenizers: Sequence[CourseFile], name: str, volume: Volume,
     reject: Reject, made: Sequence[Target],
 ) -> list[Target]:  # fmt: skip
     """Return a run of the files and two tokenizers of matching size; English is the preferred source."""
@@ -254,7 +254,7 @@ def _transformers(
     fingerprints = dict(zip(("source", "target"), map(fingerprint, loaded), strict=True))
     model = get_model(config, *sizes)
 
-    def write(file: Source, path: Path) -> None:
+    def write(file: CourseFile, path: Path) -> None:
         state, stored = load_state(file.path), config.stored()
         load_into(model, Path(file.name), state, stored, "it is not a model of the course")
         weights, first = model.state_dict(), state["epoch"] + 1
@@ -277,7 +277,7 @@ def _epochs(epochs: Sequence[int]) -> str:
     return f"{len(numbers)} epochs ({shortened})"
 
 
-def _diffusion(files: dict[int, Source], group: str, name: str, volume: Volume) -> Target:
+def _diffusion(files: dict[int, CourseFile], group: str, name: str, volume: Volume) -> Target:
     run, sizes = f"{name}-{group}", next(iter(files.values())).details
     data = f"{name}-sprites" if sizes["channels"] == 3 else "mnist"
     config = diffusion.Config(
@@ -286,7 +286,7 @@ def _diffusion(files: dict[int, Source], group: str, name: str, volume: Volume) 
     named = {len(DIGITS): DIGITS, len(CLASSES): CLASSES}
     classes = named.get(sizes["classes"], [str(number) for number in range(sizes["classes"])])
 
-    def write(file: Source, path: Path) -> None:
+    def write(file: CourseFile, path: Path) -> None:
         nn_model = ContextUnet(sizes["channels"], sizes["n_feat"], sizes["classes"], sizes["height"], POOL)
         nn_model.load_course_weights(load_state(file.path))
         weights = nn_model.state_dict()
@@ -306,7 +306,7 @@ def _diffusion(files: dict[int, Source], group: str, name: str, volume: Volume) 
     return Target(directory, parts, line, f"./lab sample diffusion --name {run} --epoch {_stages([*files])}")
 
 
-def _sprites(arrays: Sequence[Source], name: str, volume: Volume, reject: Reject) -> list[Target]:
+def _sprites(arrays: Sequence[CourseFile], name: str, volume: Volume, reject: Reject) -> list[Target]:
     images, labels = ([array for array in arrays if len(array.details) == axes] for axes in (4, 2))
     if len(images) != 1 or len(labels) != 1:
         for array in arrays:
@@ -362,7 +362,7 @@ def import_files(path: Path, name: str, volume: Volume) -> list[str]:
     Raises ValueError if there are none.
     """
     problems: list[str] = []
-    sources: list[Source] = []
+    sources: list[CourseFile] = []
     ignored: Counter[str] = Counter()
     commands = []
     with source_files(path, volume.datasets) as files:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from services.ws_mdl.settings import RunSettings
 from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import State, WeightFiles
@@ -35,7 +35,7 @@ class EpochRun(ABC):
 
     config: Any  # a lab's settings
     data: Any  # has a length
-    machine: Machine
+    machine: TrainingMachine
     nn_model: nn.Module
     averaged: nn.Module
     optim: torch.optim.Optimizer
@@ -82,7 +82,7 @@ class EpochRun(ABC):
 Run = TypeVar("Run", bound=EpochRun)
 
 
-def new_run(kind: type[Run], config: Any, machine: Machine, data: Any, build: Callable[[], nn.Module]) -> Run:
+def new_run(kind: type[Run], config: Any, machine: TrainingMachine, data: Any, build: Callable[[], nn.Module]) -> Run:
     """Return a run before its first batch: AdamW with weight decay of matrices alone.
 
     The initial weights depend on the seed only.
@@ -178,7 +178,9 @@ def run_files(kind: type[RunSettings], prefix: str, volume: Volume, name: str | 
 # --- the whole run ------------------------------------------------------------------------------------------
 
 
-def train_run(config: Any, machine: Machine, volume: Volume, prefix: str, get_training: Callable[[], Run]) -> Run:
+def train_run(
+    config: Any, machine: TrainingMachine, volume: Volume, prefix: str, get_training: Callable[[], Run]
+) -> Run:
     """Train a run until it is complete or stopped, resuming from its weights if there are any; save and return it.
 
     prefix: of its weight files. get_training: creates a new run. Raises ValueError if the weights belong to other

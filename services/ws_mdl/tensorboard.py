@@ -23,7 +23,7 @@ Wsgi = Callable[[dict, Callable], Iterable[bytes]]
 
 
 @dataclass(frozen=True)
-class Server(Serving):
+class ServiceSettings(Serving):
     """TensorBoard over logs/tensorboard on the volume ($VLALAB_VOLUME).
 
     If $VLALAB_TOKEN is set, it is the password (any user name); it is required if the network can reach the service.
@@ -36,13 +36,13 @@ def main() -> None:
     """Serve until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("tensorboard").setLevel("WARNING")  # its data server writes two lines every five seconds
-    server = tyro.cli(Server, prog="python -m services.ws_mdl.tensorboard")
+    server = tyro.cli(ServiceSettings, prog="python -m services.ws_mdl.tensorboard")
     check = TokenCheck(token_for(server.host))
     logs = make_directory(Volume().path("logs") / "tensorboard")
     raise SystemExit(run(server, logs, check))
 
 
-def run(server: Server, logs: Path, check: TokenCheck) -> int:
+def run(server: ServiceSettings, logs: Path, check: TokenCheck) -> int:
     """Run TensorBoard until it is stopped; return its exit code."""
     from tensorboard import default, program
 

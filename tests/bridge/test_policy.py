@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from websockets.sync.server import serve
 
-from services.bridge.connection import IncompatibleServer, Server, check_address
+from services.bridge.connection import IncompatibleServer, OpenpiServer, check_address
 from services.bridge.policy import BridgePolicy, load
 from services.bridge.robots import LIBERO
 from services.bridge.wire import pack, unpack
@@ -42,7 +42,7 @@ def answering(answers, metadata=None, asked=None):
 
 
 def bridge(url: str, **settings) -> BridgePolicy:
-    server = Server(url, **{"hello_s": 5.0, "answer_s": 5.0, **settings})
+    server = OpenpiServer(url, **{"hello_s": 5.0, "answer_s": 5.0, **settings})
     return BridgePolicy(server, server.connect(), LIBERO)
 
 
@@ -171,9 +171,9 @@ def test_wait_for_a_server_that_is_not_running_yet(foreign):
     gone = "ws://127.0.0.1:9"
     said: list[str] = []
     with pytest.raises(PolicyLost, match=r"127\.0\.0\.1:9: Connection refused \(waited 1\.5 s\)"):
-        load(Server(gone), LIBERO, "openpi", 1.5, None, said.append)
+        load(OpenpiServer(gone), LIBERO, "openpi", 1.5, None, said.append)
     assert said == ["waiting up to 1.5 s: no answer from ws://127.0.0.1:9: Connection refused"]
-    assert load(Server(foreign(answering([ZEROS]))), LIBERO, "openpi", 0.0, None).horizon == 10
+    assert load(OpenpiServer(foreign(answering([ZEROS]))), LIBERO, "openpi", 0.0, None).horizon == 10
 
 
 def test_observation_is_resent_after_a_reconnect(foreign):

@@ -15,7 +15,7 @@ from vla_contract.protocol.codec import MEDIA_TYPE
 from vla_contract.protocol.messages import encode_observation
 from vla_contract.protocol.problems import Problem
 from vla_contract.server.arrivals import MAX_CLIENTS, Arrivals
-from vla_contract.server.batching import BatchQueue, Job
+from vla_contract.server.batching import BatchQueue, InferenceJob
 
 
 def together(count: int, act: Callable[[int], object]) -> list:
@@ -218,7 +218,7 @@ def test_a_failing_reset_is_a_problem(service, client):
 
 
 def job(client, queued=None):
-    return Job(observe(client or "nameless"), None, client, time.monotonic() + 60, queued or time.monotonic())
+    return InferenceJob(observe(client or "nameless"), None, client, time.monotonic() + 60, queued or time.monotonic())
 
 
 class TestCompany:

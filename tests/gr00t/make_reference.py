@@ -21,7 +21,7 @@ import torch
 from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.directory import find
 from services.gr00t.checkpoint.embodiment import ROTATIONS
-from services.gr00t.model.attention import Attention
+from services.gr00t.model.attention import AttentionKernel
 from services.gr00t.processing import rotations
 from services.gr00t.service.layout import layout
 from services.gr00t.service.settings import Settings
@@ -108,7 +108,7 @@ def load(directory: Path, prompt: str = "plain"):
     found = find(str(directory))
     one = found.embodiment()
     sizes = layout(one, found.metadata[one.tag])
-    upstream = package.load_policy(directory, one, Attention("sdpa"), "cpu", one.denoising_steps, found.overrides)
+    upstream = package.load_policy(directory, one, AttentionKernel("sdpa"), "cpu", one.denoising_steps, found.overrides)
     upstream.model.float()
     return UpstreamPolicy(upstream, sizes, None, Settings(prompt=prompt), "cpu"), sizes
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
-from services.gr00t.model.attention import KINDS, Attention, choose
+from services.gr00t.model.attention import KINDS, AttentionKernel, choose
 from tests.gr00t.upstream.attention import _without_radio
 from vla_modelkit.flash import flash_obstacle
 
@@ -42,7 +42,7 @@ def test_a_gpu_without_flash_attn_has_an_obstacle():
     if "flash_attn" in sys.modules or __import__("importlib.util").util.find_spec("flash_attn"):
         pytest.skip("flash-attn is installed here")
     assert flash_obstacle("cuda:0") == "flash-attn is not installed"
-    assert choose("auto", "cuda:0") == Attention("sdpa", "flash-attn is not installed")
+    assert choose("auto", "cuda:0") == AttentionKernel("sdpa", "flash-attn is not installed")
 
 
 @torch.no_grad()

@@ -27,9 +27,9 @@ from vla_contract import Observation
 from vla_contract.client.client import PolicyClient
 from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 
-CPU = Machine(torch.device("cpu"))
+CPU = TrainingMachine(torch.device("cpu"))
 THREADS = torch.get_num_threads()
 ROBOT = 31  # new_embodiment's encoders and decoder
 QUICK = {"max_steps": 4, "batch_size": 4, "log_every": 1}

@@ -22,7 +22,7 @@ def whole():
 
 @pytest.fixture(scope="module")
 def published():
-    return memory.Memory(N1_5, views=2)
+    return memory.TrainingMemory(N1_5, views=2)
 
 
 def giga(count):
@@ -88,5 +88,5 @@ def test_what_cannot_fit_is_refused_with_what_would(published):
 
 
 def test_in_float32_it_takes_more_for_what_is_frozen(published):
-    plain = memory.Memory(N1_5, 2, bf16=False)
+    plain = memory.TrainingMemory(N1_5, 2, bf16=False)
     assert plain.estimate(Finetune("d")).weights > published.estimate(Finetune("d")).weights

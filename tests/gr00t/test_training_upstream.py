@@ -7,7 +7,7 @@ import torch
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import load_config
-from services.gr00t.model.attention import Attention
+from services.gr00t.model.attention import AttentionKernel
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import network
 from services.gr00t.training.robot import robot_of
@@ -62,7 +62,9 @@ def upstreams_loss(upstream, found, rows, batch, training):
     from gr00t.model.transforms import DefaultDataCollator, collate
     from transformers import Qwen2TokenizerFast
 
-    policy = upstream.load_policy(found.directory, found.embodiment(), Attention("sdpa"), "cpu", 4, found.overrides)
+    policy = upstream.load_policy(
+        found.directory, found.embodiment(), AttentionKernel("sdpa"), "cpu", 4, found.overrides
+    )
     model, head = policy.model.float(), policy.model.action_head
     processor = copy.copy(DefaultDataCollator().eagle_processor)
     processor.tokenizer = Qwen2TokenizerFast.from_pretrained(str(found.directory), padding_side="left")

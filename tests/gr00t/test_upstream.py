@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from services.gr00t.checkpoint.embodiment import embodiment
-from services.gr00t.model.attention import Attention
+from services.gr00t.model.attention import AttentionKernel
 from tests.gr00t.harness import NAMES, observe
 from tests.gr00t.upstream.attention import backbone
 from tests.gr00t.upstream.noise import GivenNoise
@@ -107,9 +107,9 @@ def test_with_flash_attention_nothing_of_upstream_is_touched(upstream):
     from gr00t.model.backbone import eagle_backbone
 
     before = dict(vars(eagle_backbone))
-    with backbone(Attention("flash")):
+    with backbone(AttentionKernel("flash")):
         assert vars(eagle_backbone) == before
-    with backbone(Attention("sdpa")):
+    with backbone(AttentionKernel("sdpa")):
         assert eagle_backbone.AutoModel is not before["AutoModel"]
     assert vars(eagle_backbone) == before
     assert "flash_attn" not in sys.modules or hasattr(sys.modules["flash_attn"], "__version__")

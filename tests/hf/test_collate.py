@@ -54,7 +54,7 @@ def test_a_headline_is_learned_and_its_report_is_not(tokenizers):
 def test_pairs_are_the_librarys_and_the_decoder_never_reads_what_it_is_to_say(tokenizers, directories):
     tokenizer, model = tokenizers["t5"], AutoModelForSeq2SeqLM.from_pretrained(directories["t5"])
     rows = translate.features(PAIRS, tokenizer)
-    ours = collate.Pairs(tokenizer.pad_token_id, model.config.decoder_start_token_id)(rows)
+    ours = collate.PairCollator(tokenizer.pad_token_id, model.config.decoder_start_token_id)(rows)
     assert same(ours, dict(DataCollatorForSeq2Seq(tokenizer, model=model)([dict(row) for row in rows])))
     assert torch.equal(ours["decoder_input_ids"][:, 1:], ours["labels"][:, :-1].where(ours["labels"][:, :-1] >= 0, 0))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vlalab.doctor.machine import RUN_S, Disk, Machine, Output, Response
+from vlalab.doctor.machine import RUN_S, ClockResponse, Disk, Machine, Output
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Recorded(Machine):
     def gpus(self) -> dict[str, Any]:
         return dict(self.nvml)
 
-    def fetch(self, url: str) -> Response:
-        return Response(**self.answers.get(urlsplit(url).hostname or "", {"error": "Name or service not known"}))
+    def fetch(self, url: str) -> ClockResponse:
+        return ClockResponse(**self.answers.get(urlsplit(url).hostname or "", {"error": "Name or service not known"}))
 
     def now(self) -> float:
         return self.time

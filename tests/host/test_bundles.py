@@ -211,7 +211,7 @@ def test_a_bundle_that_fails_midway_leaves_no_file(volume, tmp_path, monkeypatch
     def breaks(writer, name, *_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packing.Writer, "add", breaks)
+    monkeypatch.setattr(packing.BundleWriter, "add", breaks)
     with pytest.raises(LabError, match="the disk is full; the partial file was removed"):
         packing.bundle(BundleRequest((), tmp_path / "x", checkpoints=("tiny",), host=False))
     assert [p.name for p in tmp_path.iterdir()] == ["volume"]

@@ -87,7 +87,7 @@ def served(clone, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", clone)
     monkeypatch.chdir(tmp_path)
     (clone / "asked" / "all").write_text("")
-    with daemon.Server("socket", ControlDaemon("local"), SECRET + "-of-it") as server:
+    with daemon.ControlServer("socket", ControlDaemon("local"), SECRET + "-of-it") as server:
         (tmp_path / "secret").write_text(SECRET + "-of-it")
         Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         yield tmp_path
@@ -252,7 +252,7 @@ def page(tmp_path, monkeypatch):
         "ports": [f"${{VLALAB_BIND:-127.0.0.1}}:{port}:{port}"],
         "healthcheck": {"test": ["CMD", "python", "-m", "vla_common.healthcheck", f"http://127.0.0.1:{port}/readyz"]},
     }
-    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, directory))
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.LocalEnvironment(name, directory))
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
     compose.FILE.write_text(json.dumps({"services": {"ui": body}}))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))

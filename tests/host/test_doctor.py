@@ -15,7 +15,7 @@ import pytest
 
 from vlalab.commands import doctor
 from vlalab.doctor import fixes, runner
-from vlalab.doctor.check import FAIL, PASS, SKIP, WARN, Context, Finding, Result
+from vlalab.doctor.check import FAIL, PASS, SKIP, WARN, CheckResult, Context, Finding
 from vlalab.doctor.machine import Disk, Machine
 from vlalab.engine import space
 from vlalab.environments import venvs
@@ -242,9 +242,9 @@ def test_certificates_that_are_not_there(tmp_path):
 # --- mending ------------------------------------------------------------------------------------------------
 
 
-def result(fix: str, verdict: str = WARN, safe: bool = False) -> Result:
+def result(fix: str, verdict: str = WARN, safe: bool = False) -> CheckResult:
     (check,) = runner.checks_by_id(["settings"])
-    return Result(check, Finding(verdict, "something", fix, safe=safe), 0.0)
+    return CheckResult(check, Finding(verdict, "something", fix, safe=safe), 0.0)
 
 
 def test_what_is_not_safe_waits_for_a_yes(tmp_path, monkeypatch, capsys):

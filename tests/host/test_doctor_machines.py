@@ -11,7 +11,20 @@ import pytest
 
 from tests.host.recorded_machine import Recorded
 from vlalab.doctor import output, runner
-from vlalab.doctor.check import FAIL, GROUPS, PASS, SKIP, TORCH, VERDICTS, WARN, Check, Context, Finding, Result, ok
+from vlalab.doctor.check import (
+    FAIL,
+    GROUPS,
+    PASS,
+    SKIP,
+    TORCH,
+    VERDICTS,
+    WARN,
+    Check,
+    CheckResult,
+    Context,
+    Finding,
+    ok,
+)
 from vlalab.host import paths
 
 MACHINES = Path(__file__).parent / "machines"
@@ -185,11 +198,13 @@ def test_the_table_fits_its_width_and_ends_with_what_to_do(width):
     assert any(line.startswith("not ready (local)") for line in lines[-4:])
 
 
-def found(**verdicts: str) -> list[Result]:
+def found(**verdicts: str) -> list[CheckResult]:
     """Return a result per check id (with _ for -), every other check in order."""
     wanted = {name.replace("_", "-"): verdict for name, verdict in verdicts.items()}
     assert set(wanted) <= {one.id for one in runner.checks()}
-    return output.judge([Result(one, Finding(wanted.get(one.id, PASS), "why", "fix"), 0.0) for one in runner.checks()])
+    return output.judge(
+        [CheckResult(one, Finding(wanted.get(one.id, PASS), "why", "fix"), 0.0) for one in runner.checks()]
+    )
 
 
 def test_the_runtime_that_would_be_used_is_judged(monkeypatch):

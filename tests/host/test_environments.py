@@ -29,11 +29,11 @@ def tiny(tmp_path) -> Path:
     return directory
 
 
-def ensure(tiny: Path) -> venvs.Environment:
+def ensure(tiny: Path) -> venvs.LocalEnvironment:
     return venvs.ensure("tiny", root=tiny.parents[1])
 
 
-def imports(env: venvs.Environment, name: str) -> bool:
+def imports(env: venvs.LocalEnvironment, name: str) -> bool:
     return subprocess.run([env.python, "-I", "-c", f"import {name}"], capture_output=True).returncode == 0
 
 
@@ -162,13 +162,13 @@ def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path,
     installed = {"3.10": closed, "3.11": open_to_all}
     monkeypatch.setattr(pythons, "find", lambda version, _: installed.get(version))
     monkeypatch.setattr(pythons, "runs_as", lambda path, version: path == installed.get(version))
-    alone = venvs.Environment("tiny", tiny)
+    alone = venvs.LocalEnvironment("tiny", tiny)
     assert venvs._interpreter(alone) == closed
     assert capsys.readouterr().err == f"lab: environment 'tiny' uses {closed}\n"
 
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
-        shared = venvs.Environment("tiny", Path(directory))
+        shared = venvs.LocalEnvironment("tiny", Path(directory))
         assert venvs._interpreter(shared) == open_to_all
         printed = capsys.readouterr().err
         assert (

@@ -12,7 +12,7 @@ import pytest
 from tests import ssh_server
 from tests.ports import free_ports
 from vlalab.commands import fleet, machines
-from vlalab.commands.machines import Machine
+from vlalab.commands.machines import RemoteMachine
 from vlalab.host.console import LabError
 
 USABLE = {"schema": 1, "exit_code": 0, "checks": [{"verdict": "pass", "why": "all is well", "fix": ""}]}
@@ -50,8 +50,8 @@ def saying(directory: Path, answer: dict) -> str:
     return lab(directory, f"[ \"$*\" = 'doctor --json' ] || exit 9\ncat '{directory}.json'\nexit {answer['exit_code']}")
 
 
-def at(name: str, port: int, root: str = "/no/such/folder") -> Machine:
-    return Machine(name, "127.0.0.1", getpass.getuser(), port, None, root)
+def at(name: str, port: int, root: str = "/no/such/folder") -> RemoteMachine:
+    return RemoteMachine(name, "127.0.0.1", getpass.getuser(), port, None, root)
 
 
 def rows(capsys) -> dict[str, dict]:

@@ -15,7 +15,7 @@ from tests.lab import run_lab
 from tests.package_repository import DOCKERS, DRAWING, Repository
 from vlalab.commands import host_setup, machines
 from vlalab.commands.host_setup import Setup
-from vlalab.commands.machines import Machine
+from vlalab.commands.machines import RemoteMachine
 from vlalab.doctor.check import PASS, Context
 from vlalab.doctor.checks import host
 from vlalab.doctor.checks.docker import POOLS
@@ -54,7 +54,7 @@ def test_invalid_settings_are_rejected_first(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(LabError, match="requires root; run: sudo"):
         host_setup.run(Setup(values=NOTHING))
-    one = [Machine("gpu01", "gpu01")]
+    one = [RemoteMachine("gpu01", "gpu01")]
     with pytest.raises(LabError, match="--user anna,ben"):
         host_setup.run(Setup(one, values={**NOTHING, "extras": ["rootless"]}))
     with pytest.raises(LabError, match="give one of them"):

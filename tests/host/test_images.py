@@ -12,7 +12,7 @@ import pytest
 from tests.lab import run_lab
 from vlalab.description import manifests
 from vlalab.engine import building, docker, images, space
-from vlalab.engine.building import Options
+from vlalab.engine.building import BuildOptions
 from vlalab.environments import venvs
 from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError
@@ -126,7 +126,7 @@ def given(words: list[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_build_gets_its_lock_and_commit_and_only_what_is_described(name):
-    told = given(building.arguments([name], Options(flash_attn="none")))
+    told = given(building.arguments([name], BuildOptions(flash_attn="none")))
     args = {key.split(".")[2] for key in told if key.startswith(f"{name}.args.")}
     assert {"LOCK_HASH", "COMMIT"} <= args <= set(images.arguments(name))
     assert told[f"{name}.args.LOCK_HASH"] == venvs.get(name).lock_hash
@@ -136,7 +136,7 @@ def test_every_build_gets_its_lock_and_commit_and_only_what_is_described(name):
 
 
 def test_several_images_are_one_build():
-    words = building.arguments(NAMES, Options(flash_attn="none"))
+    words = building.arguments(NAMES, BuildOptions(flash_attn="none"))
     assert words[:2] == ["buildx", "bake"] and words[-len(NAMES) :] == NAMES
     told = given(words)
     assert {key: value for key, value in told.items() if key.endswith(".FLASH_ATTN")} == {
@@ -145,7 +145,7 @@ def test_several_images_are_one_build():
 
 
 def test_a_directory_replaces_its_stage_where_there_is_one(tmp_path):
-    options = Options(stages={"flash-attn-wheel": str(tmp_path), "libero-assets": "official"})
+    options = BuildOptions(stages={"flash-attn-wheel": str(tmp_path), "libero-assets": "official"})
     told = given(building.arguments(["gr00t", "libero", "ui"], options))
     assert {key: value for key, value in told.items() if ".contexts." in key} == {
         "gr00t.contexts.flash-attn-wheel": str(tmp_path)
@@ -154,22 +154,22 @@ def test_a_directory_replaces_its_stage_where_there_is_one(tmp_path):
 
 
 def test_the_base_of_one_environment_comes_before_the_base_of_all():
-    def base(options: Options = Options(), **variables: str) -> str | None:  # noqa: B008  # frozen
+    def base(options: BuildOptions = BuildOptions(), **variables: str) -> str | None:  # noqa: B008  # frozen
         return building.build_arguments("ui", options, variables).get("BASE")
 
     assert base() is None
     assert base(VLALAB_BASE="all") == base(VLALAB_BASE="all", VLALAB_BASE_LIBERO="other") == "all"
     assert base(VLALAB_BASE="all", VLALAB_BASE_UI="own") == "own"
-    assert base(Options(base="flag"), VLALAB_BASE_UI="own") == "flag"
+    assert base(BuildOptions(base="flag"), VLALAB_BASE_UI="own") == "flag"
 
 
 def test_an_index_is_a_secret_and_never_an_argument(monkeypatch, tmp_path):
     address = "https://user:word@mirror.example/index"
     monkeypatch.setenv("VLALAB_INDEX", address)
-    words = building.arguments(["ui"], Options())
+    words = building.arguments(["ui"], BuildOptions())
     assert "*.secrets=id=index,env=VLALAB_INDEX" in words
     (tmp_path / "url").write_text(address + "\n")
-    words += building.arguments(["ui"], Options(index=str(tmp_path / "url")))
+    words += building.arguments(["ui"], BuildOptions(index=str(tmp_path / "url")))
     assert f"*.secrets=id=index,src={tmp_path}/url" in words
     assert "user:word" not in " ".join(words)
 
@@ -177,7 +177,7 @@ def test_an_index_is_a_secret_and_never_an_argument(monkeypatch, tmp_path):
 def test_what_is_not_an_address_is_reported_without_repeating_it(monkeypatch):
     monkeypatch.setenv("VLALAB_INDEX", "user:word@mirror")
     with pytest.raises(LabError, match="VLALAB_INDEX has no URL") as told:
-        building.arguments(["ui"], Options())
+        building.arguments(["ui"], BuildOptions())
     assert "word@" not in str(told.value)
 
 
@@ -199,17 +199,17 @@ def test_the_ca_bundle_is_ones_own_else_the_systems_where_an_admin_added_to_it(t
 @pytest.mark.parametrize(
     ("options", "names", "says"),
     [
-        (Options(flash_attn="none"), ["ui", "libero"], "--flash-attn does not apply to ui, libero"),
-        (Options(stages={"flash-attn-wheel": "/tmp"}), ["ui"], "--flash-attn-wheel does not apply to ui"),
+        (BuildOptions(flash_attn="none"), ["ui", "libero"], "--flash-attn does not apply to ui, libero"),
+        (BuildOptions(stages={"flash-attn-wheel": "/tmp"}), ["ui"], "--flash-attn-wheel does not apply to ui"),
         (
-            Options(stages={"libero-assets": "/nowhere"}),
+            BuildOptions(stages={"libero-assets": "/nowhere"}),
             ["libero"],
             "--libero-assets /nowhere not found; expected a",
         ),
-        (Options(ca_bundle="/nowhere"), ["ui"], "--ca-bundle /nowhere not found"),
-        (Options(index="/nowhere"), ["ui"], "--index /nowhere not found"),
-        (Options(arguments=("MAX_JOB=2",)), ["gr00t"], "did you mean 'MAX_JOBS'"),
-        (Options(), ["libro"], "did you mean 'libero'"),
+        (BuildOptions(ca_bundle="/nowhere"), ["ui"], "--ca-bundle /nowhere not found"),
+        (BuildOptions(index="/nowhere"), ["ui"], "--index /nowhere not found"),
+        (BuildOptions(arguments=("MAX_JOB=2",)), ["gr00t"], "did you mean 'MAX_JOBS'"),
+        (BuildOptions(), ["libro"], "did you mean 'libero'"),
     ],
 )
 def test_mistakes_are_reported_before_anything_is_built(options, names, says):
@@ -220,12 +220,12 @@ def test_mistakes_are_reported_before_anything_is_built(options, names, says):
 @pytest.mark.parametrize("wrong", [{"flash_attn": "maybe"}, {"progress": "fast"}, {"arguments": ("MAX_JOBS",)}])
 def test_words_that_are_not_a_choice_are_reported(wrong):
     with pytest.raises(LabError, match="maybe|fast|MAX_JOBS"):
-        Options(**wrong)
+        BuildOptions(**wrong)
 
 
 def test_a_dry_run_prints_the_command_and_needs_no_engine(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert building.build(["all"], Options(dry_run=True)) == []
+    assert building.build(["all"], BuildOptions(dry_run=True)) == []
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("docker buildx bake --file ") and line.endswith(" ".join(NAMES))
 
@@ -247,7 +247,7 @@ esac"""
 
 def test_a_build_returns_its_image_and_prints_its_size(speaking, tmp_path, capsys):
     speaking(builder(tmp_path, 0))
-    (built,) = building.build(["ui"], Options())
+    (built,) = building.build(["ui"], BuildOptions())
     assert built.reference == "vla-lab/ui:dev"
     assert "1.46 GB" in capsys.readouterr().out
 
@@ -255,13 +255,13 @@ def test_a_build_returns_its_image_and_prints_its_size(speaking, tmp_path, capsy
 def test_a_build_that_fails_ends_with_its_words_and_what_to_do(speaking, tmp_path):
     speaking(builder(tmp_path, 1))
     with pytest.raises(LabError, match=r"image 'ui' could not be built:\n  #5 pulling(.|\n)*./lab restore FILE"):
-        building.build(["ui"], Options())
+        building.build(["ui"], BuildOptions())
 
 
 def test_of_several_images_the_one_that_failed_is_named(speaking, tmp_path):
     speaking(builder(tmp_path, 1).replace("#5 pulling: no such host", "ERROR: target libero: failed to solve"))
     with pytest.raises(LabError, match="image 'libero' could not be built"):
-        building.build(["ui", "libero"], Options())
+        building.build(["ui", "libero"], BuildOptions())
 
 
 def test_what_two_images_share_is_counted_once(speaking):

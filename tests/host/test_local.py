@@ -46,7 +46,7 @@ def lab(tmp_path, monkeypatch):
     (directory / ".venv" / "bin").mkdir(parents=True)
     (directory / ".venv" / "bin" / "python").symlink_to(sys.executable)
     (directory / "requirements.lock").write_text("# nothing\n")
-    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, directory))
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.LocalEnvironment(name, directory))
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.delenv("VLALAB_BIND", raising=False)
@@ -186,7 +186,7 @@ from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.runtimes import interface, local
 directory, compose.FILE = Path({directory!r}), Path({compose!r})
-venvs.ensure = lambda name: venvs.Environment(name, directory)
+venvs.ensure = lambda name: venvs.LocalEnvironment(name, directory)
 local.start("small", instance_name="private", attached=True)
 interface.wait_ready(local, "private", 60)
 print("ready", flush=True)
@@ -304,8 +304,8 @@ def test_a_shell_runs_in_the_environment(lab, monkeypatch, capfd):
     assert "images/tiny/.venv/bin/python" in capfd.readouterr().out
 
 
-def page_of_nothing() -> compose.Service:
-    return compose.Service("x", "tiny", (), {}, (), None, (), "no", 1.0, "service", (), ())
+def page_of_nothing() -> compose.ComposeService:
+    return compose.ComposeService("x", "tiny", (), {}, (), None, (), "no", 1.0, "service", (), ())
 
 
 # --- a full disk --------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def describe(tmp_path, monkeypatch):
     (directory / ".venv" / "bin").mkdir(parents=True)
     (directory / ".venv" / "bin" / "python").symlink_to(sys.executable)
     (directory / "requirements.lock").write_text("# nothing\n")
-    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, directory))
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.LocalEnvironment(name, directory))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.delenv("VLALAB_BIND", raising=False)
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")

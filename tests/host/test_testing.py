@@ -19,8 +19,8 @@ from tests.docker import spent
 from vlalab.host import gl, paths, processes
 from vlalab.host.console import LabError
 from vlalab.testing import parts, programs, results, run
-from vlalab.testing.parts import Options, Part
-from vlalab.testing.results import Result
+from vlalab.testing.parts import SuiteOptions, SuitePart
+from vlalab.testing.results import PartResult
 
 CHMOD = shutil.which("chmod")
 TESTS = paths.ROOT / "tests"
@@ -44,7 +44,7 @@ def tree(tmp_path, monkeypatch):
     return tmp_path
 
 
-def few(tree, text: str, *flags: str) -> Result:
+def few(tree, text: str, *flags: str) -> PartResult:
     (tree / "tests" / "few" / "test_few.py").write_text(text)
     return parts.run_pytest("few", sys.executable, ["tests/few"], {}, None, flags)
 
@@ -62,8 +62,8 @@ def test_what_is_marked_nightly_runs_with_that_flag_alone(tree, monkeypatch, nig
     marked = "import pytest\n@pytest.mark.nightly\ndef test_long(): pass\ndef test_short(): pass\n"
     monkeypatch.setenv(parts.NIGHTLY, "")
     counted = []
-    only(monkeypatch, Part("host", lambda options, output: counted.append(few(tree, marked)) or counted))
-    run.run(["host"], Options(nightly=nightly))
+    only(monkeypatch, SuitePart("host", lambda options, output: counted.append(few(tree, marked)) or counted))
+    run.run(["host"], SuiteOptions(nightly=nightly))
     assert (counted[0].passed, counted[0].skipped) == counts
     assert ["--nightly" in reason for reason in counted[0].reasons] == [True] * counts[1]
 
@@ -74,16 +74,16 @@ def test_a_run_that_cannot_report_is_a_failure(tree, text):
 
 
 def test_a_directory_without_tests_is_skipped_with_the_reason(tree):
-    (result,) = parts.environment("none", "not outside", Options(), None)
+    (result,) = parts.environment("none", "not outside", SuiteOptions(), None)
     assert (result.failed, result.skipped, *result.reasons) == (0, 1, "no tests in tests/none")
 
 
 @pytest.mark.parametrize(
     ("counts", "line", "code"),
     [
-        ([Result("a", passed=3), Result("b", passed=1, skipped=2)], "4 passed, 0 failed, 2 skipped", 0),
-        ([Result("a", passed=3), Result("b", failed=1)], "3 passed, 1 failed, 0 skipped", 1),
-        ([Result("a", skipped=5)], "0 passed, 0 failed, 5 skipped", 1),
+        ([PartResult("a", passed=3), PartResult("b", passed=1, skipped=2)], "4 passed, 0 failed, 2 skipped", 0),
+        ([PartResult("a", passed=3), PartResult("b", failed=1)], "3 passed, 1 failed, 0 skipped", 1),
+        ([PartResult("a", skipped=5)], "0 passed, 0 failed, 5 skipped", 1),
         ([], "0 passed, 0 failed, 0 skipped", 1),
     ],
 )
@@ -108,27 +108,27 @@ def test_the_cpu_time_of_containers_comes_from_their_control_group(text, seconds
 # --- parts at the same time ----------------------------------------------------------------------------------
 
 
-def only(monkeypatch, *some: Part) -> None:
+def only(monkeypatch, *some: SuitePart) -> None:
     """Let `./lab test` have these parts alone."""
     monkeypatch.setattr(parts, "all_parts", lambda options: [*some])
     monkeypatch.setattr(run, "NAMES", tuple(dict.fromkeys(part.name.split()[0] for part in some)))
     monkeypatch.setattr(programs, "missing", lambda names: {})
 
 
-def shell(name: str, script: str, stage: int = 0) -> Part:
+def shell(name: str, script: str, stage: int = 0) -> SuitePart:
     """Return a part that runs a script."""
 
-    def run_script(options: Options, output) -> list[Result]:
+    def run_script(options: SuiteOptions, output) -> list[PartResult]:
         code = parts.execute(["sh", "-c", script], {}, output)
-        return [Result(name, passed=int(code == 0), failed=int(code != 0))]
+        return [PartResult(name, passed=int(code == 0), failed=int(code != 0))]
 
-    return Part(name, run_script, stage)
+    return SuitePart(name, run_script, stage)
 
 
-def counts(*some: Part, most: int = 2, monkeypatch) -> list[tuple[str, int, int]]:
+def counts(*some: SuitePart, most: int = 2, monkeypatch) -> list[tuple[str, int, int]]:
     monkeypatch.setattr(parts, "max_parallel_parts", lambda: most)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    return [(part.name, part.passed, part.failed) for part in run.run_parts(some, Options())]
+    return [(part.name, part.passed, part.failed) for part in run.run_parts(some, SuiteOptions())]
 
 
 def test_independent_parts_run_at_the_same_time(tmp_path, monkeypatch):
@@ -161,10 +161,10 @@ def test_a_later_stage_waits_for_the_earlier_one(tmp_path, monkeypatch):
 
 
 def test_a_part_that_cannot_run_is_a_failure_and_the_others_continue(monkeypatch, capsys):
-    def broken(options: Options, output) -> list[Result]:
+    def broken(options: SuiteOptions, output) -> list[PartResult]:
         raise LabError("no Python 3.10")
 
-    assert counts(Part("a", broken), shell("b", "kill -9 $$"), shell("c", "true"), monkeypatch=monkeypatch) == [
+    assert counts(SuitePart("a", broken), shell("b", "kill -9 $$"), shell("c", "true"), monkeypatch=monkeypatch) == [
         ("a", 0, 1), ("b", 0, 1), ("c", 1, 0),
     ]  # fmt: skip
     assert "no Python 3.10" in capsys.readouterr().err
@@ -184,11 +184,11 @@ def test_as_many_at_once_as_cores_and_memory_allow(monkeypatch):
 
 SLEEPS = """
 from vlalab.testing import parts, run
-from vlalab.testing.results import Result
+from vlalab.testing.results import PartResult
 def part(options, output):
     parts.execute(["sh", "-c", "echo $$ > $PIDS/$$; exec sleep 600"], {}, output)
-    return [Result("a")]
-run.run_parts([parts.Part("a", part), parts.Part("b", part)], parts.Options())
+    return [PartResult("a")]
+run.run_parts([parts.SuitePart("a", part), parts.SuitePart("b", part)], parts.SuiteOptions())
 """
 
 
@@ -213,13 +213,13 @@ def test_what_parts_started_ends_with_their_caller(number, tmp_path):
 
 def test_names_select_parts(monkeypatch, capsys):
     assert run.NAMES[:4] == ("lint", "docker", "contract", "host") and {*parts.ENVIRONMENTS} <= {*run.NAMES}
-    assert {*run.NAMES} == {part.name.split()[0] for part in parts.all_parts(Options())}
+    assert {*run.NAMES} == {part.name.split()[0] for part in parts.all_parts(SuiteOptions())}
     assert set(paths.image_names()) == set(parts.ENVIRONMENTS)
     with pytest.raises(LabError, match="did you mean 'host'"):
-        run.run(["hots"], Options())
+        run.run(["hots"], SuiteOptions())
     only(monkeypatch, shell("lint", "true"), shell("ui outside", "true"), shell("ui", "true", 1))
     for words, passed in ((["ui"], 2), (["lint"], 1), (["all"], 3), ([], 3)):
-        run.run(words, Options())
+        run.run(words, SuiteOptions())
         assert capsys.readouterr().out.splitlines()[-1] == f"{passed} passed, 0 failed, 0 skipped"
 
 
@@ -227,7 +227,7 @@ def test_every_family_of_the_fault_injection_is_run():
     families = ast.literal_eval(re.search(r"(?m)^SHARES = (\{.*\})", (TESTS / "chaos/__main__.py").read_text())[1])
     source = (paths.ROOT / "vlalab/testing/parts.py").read_text()
     assert all(f'"{family}"' in source for family in families)
-    names = [part.name for part in parts.all_parts(Options(minutes=30)) if part.name.startswith("chaos")]
+    names = [part.name for part in parts.all_parts(SuiteOptions(minutes=30)) if part.name.startswith("chaos")]
     assert names == ["chaos"]
 
 
@@ -259,7 +259,7 @@ esac""")
 
 
 def test_the_tests_of_an_environment_run_inside_its_image(engine):
-    (result,) = parts.environment("libero", "not outside", Options(), None)
+    (result,) = parts.environment("libero", "not outside", SuiteOptions(), None)
     assert (result.passed, result.failed, result.skipped, result.reasons) == (1, 0, 1, Counter(["no GPU"]))
     words = (engine / "run").read_text()
     assert "--read-only --network none --cap-drop ALL --security-opt no-new-privileges" in words
@@ -272,24 +272,24 @@ def test_the_tests_of_an_environment_run_inside_its_image(engine):
 
 def test_an_image_of_this_commit_tests_its_own_code(engine, monkeypatch):
     monkeypatch.setattr(parts.building, "commit", lambda: "abc")
-    parts.environment("libero", "not outside", Options(), None)
+    parts.environment("libero", "not outside", SuiteOptions(), None)
     assert "/services:" not in (engine / "run").read_text()
     monkeypatch.setattr(parts.building, "commit", lambda: "abc-dirty")
-    parts.environment("libero", "not outside", Options(), None)
+    parts.environment("libero", "not outside", SuiteOptions(), None)
     assert "/services:" in (engine / "run").read_text()
 
 
 def test_without_an_image_the_local_environment_is_used_unless_docker_is_required(engine, monkeypatch):
     def run_pytest(name, python, directories, variables, output, flags):
-        return Result(f"{name} {flags[1]}", passed=7)
+        return PartResult(f"{name} {flags[1]}", passed=7)
 
     monkeypatch.setattr(parts, "run_pytest", run_pytest)
     monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.get)
     monkeypatch.setattr(gl, "ensure", lambda: None)
-    assert parts.environment("ui", "not outside", Options(), None) == [Result("ui not outside", passed=7)]
-    assert parts.environment("libero", "not outside", Options(runtime="local"), None)[0].passed == 7
+    assert parts.environment("ui", "not outside", SuiteOptions(), None) == [PartResult("ui not outside", passed=7)]
+    assert parts.environment("libero", "not outside", SuiteOptions(runtime="local"), None)[0].passed == 7
     with pytest.raises(LabError, match="./lab build ui"):
-        parts.environment("ui", "not outside", Options(runtime="docker"), None)
+        parts.environment("ui", "not outside", SuiteOptions(runtime="docker"), None)
 
 
 def test_without_an_engine_the_local_environment_is_used(monkeypatch):
@@ -298,31 +298,31 @@ def test_without_an_engine_the_local_environment_is_used(monkeypatch):
 
     monkeypatch.setattr(parts.docker, "available", lambda: "no engine answers")
     monkeypatch.setattr(parts.images, "existing", no_engine)
-    monkeypatch.setattr(parts, "run_pytest", lambda name, *rest: Result(name, passed=7))
+    monkeypatch.setattr(parts, "run_pytest", lambda name, *rest: PartResult(name, passed=7))
     monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.get)
     monkeypatch.setattr(gl, "ensure", lambda: None)
-    assert parts.environment("bridge", "not outside", Options(), None) == [Result("bridge", passed=7)]
+    assert parts.environment("bridge", "not outside", SuiteOptions(), None) == [PartResult("bridge", passed=7)]
     with pytest.raises(LabError, match="no engine answers"):
-        parts.environment("bridge", "not outside", Options(runtime="docker"), None)
+        parts.environment("bridge", "not outside", SuiteOptions(runtime="docker"), None)
 
 
 def test_what_ran_inside_images_is_counted_and_not_run_again(engine, monkeypatch, capsys):
-    def docker_tests(options: Options, output) -> list[Result]:
+    def docker_tests(options: SuiteOptions, output) -> list[PartResult]:
         record = engine / "record.jsonl"
         monkeypatch.setenv(parts.RECORD, str(record))
         parts.environment("libero", "not outside", options, output)
-        tested = [Result(**json.loads(line)) for line in record.read_text().splitlines()]
-        return [Result("docker", passed=2), *tested]
+        tested = [PartResult(**json.loads(line)) for line in record.read_text().splitlines()]
+        return [PartResult("docker", passed=2), *tested]
 
-    twice = Part("libero", lambda options, output: pytest.fail("it ran twice"), 1)
-    only(monkeypatch, Part("docker", docker_tests), shell("libero outside", "true"), twice)
-    assert run.run(["libero", "docker"], Options()) == 0
+    twice = SuitePart("libero", lambda options, output: pytest.fail("it ran twice"), 1)
+    only(monkeypatch, SuitePart("docker", docker_tests), shell("libero outside", "true"), twice)
+    assert run.run(["libero", "docker"], SuiteOptions()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 0 failed, 1 skipped"
 
 
 @pytest.mark.parametrize(("runtime", "is_run"), [("auto", True), ("docker", False)])
 def test_what_no_image_can_run_is_run_locally(runtime, is_run):
-    names = [part.name for part in parts.all_parts(Options(runtime=runtime))]
+    names = [part.name for part in parts.all_parts(SuiteOptions(runtime=runtime))]
     assert ("libero outside" in names) is is_run and "libero" in names
 
 
@@ -343,14 +343,14 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(directory))
     monkeypatch.setattr(ssh_server, "find", lambda: None)
     monkeypatch.setattr(programs, "os", SimpleNamespace(geteuid=lambda: 1000))
-    part = Part("contract", lambda options, output: [Result("contract", passed=1 + bool(browser.find()))])
+    part = SuitePart("contract", lambda options, output: [PartResult("contract", passed=1 + bool(browser.find()))])
     monkeypatch.setattr(parts, "all_parts", lambda options: [part])
     return directory
 
 
 def test_root_on_debian_installs_the_browser_before_the_tests(bare, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(programs, "os", SimpleNamespace(geteuid=lambda: 0))
-    assert run.run(["contract"], Options()) == 0
+    assert run.run(["contract"], SuiteOptions()) == 0
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call.endswith("install -y -q --no-install-recommends chromium"), call
     assert capfd.readouterr().out.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
@@ -359,7 +359,7 @@ def test_root_on_debian_installs_the_browser_before_the_tests(bare, tmp_path, mo
 def test_where_root_cannot_install_it_the_tests_run_all_the_same(bare, monkeypatch, capfd):
     monkeypatch.setattr(programs, "os", SimpleNamespace(geteuid=lambda: 0))
     (bare / "apt-get").write_text("#!/bin/sh\necho 'E: no network' >&2; exit 100\n")
-    assert run.run(["contract"], Options()) == 0
+    assert run.run(["contract"], SuiteOptions()) == 0
     output = capfd.readouterr()
     assert "E: no network" in output.err + output.out
     assert "apt-get install -y chromium && ./lab test contract" in output.out
@@ -367,7 +367,7 @@ def test_where_root_cannot_install_it_the_tests_run_all_the_same(bare, monkeypat
 
 
 def test_others_get_the_command_that_runs_what_was_skipped(bare, tmp_path, capsys):
-    assert run.run(["contract"], Options()) == 0
+    assert run.run(["contract"], SuiteOptions()) == 0
     assert ": sudo apt-get install -y chromium && ./lab test contract" in capsys.readouterr().out
     assert not (tmp_path / "calls").exists()
     assert {package: {*users} for package, users in programs.missing(run.NAMES).items()} == {

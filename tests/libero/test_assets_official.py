@@ -13,7 +13,7 @@ import pytest
 
 from services.libero.assets import __main__ as assets_program
 from services.libero.assets import content, official, resolve, wheels
-from services.libero.assets.content import Entry
+from services.libero.assets.content import AssetFile
 from services.libero.assets.official import DownloadError
 from services.libero.assets.sources import AssetSource
 
@@ -24,7 +24,7 @@ FILES = {
 }
 
 
-ENTRIES = tuple(Entry(path, content.git_sha1_of(data), len(data)) for path, data in FILES.items())
+ENTRIES = tuple(AssetFile(path, content.git_sha1_of(data), len(data)) for path, data in FILES.items())
 
 
 class Mirror(ThreadingHTTPServer):
@@ -161,13 +161,13 @@ def test_busy_servers_are_retried_and_missing_files_are_not(mirror, tmp_path):
     official.download(tmp_path / "a", ENTRIES)
     mirror.asked.clear()
     with pytest.raises(DownloadError, match="HTTP 404.*VLALAB_LIBERO_MIRROR"):
-        official.download(tmp_path / "b", (Entry("gone.xml", "0" * 40, 5),))
+        official.download(tmp_path / "b", (AssetFile("gone.xml", "0" * 40, 5),))
     assert [path for path, _ in mirror.asked] == ["gone.xml"]
 
 
 def test_a_disk_without_room_is_noticed_before_anything_is_fetched(mirror, tmp_path):
     with pytest.raises(OSError, match="needed"):
-        official.download(tmp_path, (Entry("huge.msh", "0" * 40, 10**15),))
+        official.download(tmp_path, (AssetFile("huge.msh", "0" * 40, 10**15),))
     assert mirror.asked == []
 
 
@@ -283,7 +283,7 @@ def test_a_wheel_with_another_hash_is_refused_and_both_reasons_are_reported(mirr
 
 
 def test_a_file_that_no_wheel_has_is_named(mirror, index, small, tmp_path, monkeypatch):
-    extra = Entry("scenes/gone.xml", "0" * 40, 5)
+    extra = AssetFile("scenes/gone.xml", "0" * 40, 5)
     monkeypatch.setattr(official, "manifest", lambda: (*ENTRIES, extra))
     with pytest.raises(DownloadError, match="scenes/gone.xml is not in the wheels"):
         official.download(tmp_path, report=lambda _: None)

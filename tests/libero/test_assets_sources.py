@@ -71,7 +71,9 @@ def test_what_the_image_brings_comes_after_the_volume_and_before_the_kit(tmp_pat
 def test_official_files_in_the_image_are_the_official_source(tmp_path, directory, monkeypatch):
     baked = tmp_path / "image"
     shutil.copytree(directory, baked)
-    entries = [content.Entry(path, content.git_sha1(directory / path), 0) for path in content.files_below(directory)]
+    entries = [
+        content.AssetFile(path, content.git_sha1(directory / path), 0) for path in content.files_below(directory)
+    ]
     monkeypatch.setattr(official, "manifest", lambda: tuple(entries))
     for flag in (None, "official"):
         source = resolve(flag, tmp_path)

@@ -18,7 +18,7 @@ from services.libero.simulator import suites
 from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
 from vla_contract import Observation
-from vla_contract.server.batching import Job
+from vla_contract.server.batching import InferenceJob
 from vla_evaluation.config import parse_args
 
 
@@ -31,9 +31,9 @@ def test_batching_holds_a_batch_back_for_a_client_on_one_side_only(name, waits, 
     async def take() -> list[str]:
         return [job.client for job in await queue.take()]
 
-    queue.put(Job(Observation({}, None, "bench", "due", 0), None, "due", time.monotonic() + 60))
+    queue.put(InferenceJob(Observation({}, None, "bench", "due", 0), None, "due", time.monotonic() + 60))
     asyncio.run(take())
-    queue.put(Job(Observation({}, None, "bench", "here", 0), None, "here", time.monotonic() + 60))
+    queue.put(InferenceJob(Observation({}, None, "bench", "here", 0), None, "here", time.monotonic() + 60))
     waited = count_calls(monkeypatch, type(queue), "_wait")
     assert asyncio.run(take()) == ["here"]
     assert bool(waited) == waits

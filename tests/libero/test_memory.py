@@ -13,7 +13,7 @@ from tests.libero.invented import make_run
 from vla_common import memory
 from vla_evaluation import evaluate, provenance
 from vla_evaluation.workers.job import InvocationClock
-from vla_evaluation.workers.supervisor import Growth, StallPolicy, Supervisor, worker_names
+from vla_evaluation.workers.supervisor import Growth, StallPolicy, WorkerSupervisor, worker_names
 
 LIMIT_S = 60.0
 DIES = """
@@ -52,9 +52,9 @@ def test_short_memory_reduces_workers_with_a_message(machine, cores, free_gb, as
     assert said.startswith(says) and bool(said) == bool(says)
 
 
-def supervisor_of(directory, store, names) -> Supervisor:
+def supervisor_of(directory, store, names) -> WorkerSupervisor:
     limits, variables = StallPolicy(2, 30.0, LIMIT_S), lambda number: {}
-    supervisor = Supervisor(
+    supervisor = WorkerSupervisor(
         directory, store, 1, InvocationClock.start(), names, limits, lambda success, place: False, None, variables,
         "dies", Growth(1.0),
     )  # fmt: skip

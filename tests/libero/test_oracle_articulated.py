@@ -9,7 +9,7 @@ import pytest
 
 from services.libero.oracle import aside, drawer, fill, hand, incline, oven, parts, plan, push
 from services.libero.oracle.motion import OPEN, orientation, servo
-from services.libero.oracle.scene import Scene, World
+from services.libero.oracle.scene import SceneState, World
 from services.libero.simulator.privileged import observe
 from services.libero.simulator.suites import init_states, load_suite
 
@@ -29,7 +29,7 @@ def task_named(suite: str, part: str):
     return next(task for task in load_suite(suite).tasks if part in task.name)
 
 
-def start(env, suite: str, part: str, episode: int = 0) -> Scene:
+def start(env, suite: str, part: str, episode: int = 0) -> SceneState:
     """Return the scene of an episode after the wait steps."""
     task = task_named(suite, part)
     env.load_task(task, seed=0)
@@ -37,16 +37,16 @@ def start(env, suite: str, part: str, episode: int = 0) -> Scene:
     for _ in range(10):
         env.step([0, 0, 0, 0, 0, 0, -1])
     state = observe(env.domain, static=True)
-    return Scene.from_state(World.from_static(state["static"]), state, 0)
+    return SceneState.from_state(World.from_static(state["static"]), state, 0)
 
 
-def drive(env, scene: Scene, skill, steps: int, disturb=lambda step, action: action) -> tuple[bool, Scene]:
+def drive(env, scene: SceneState, skill, steps: int, disturb=lambda step, action: action) -> tuple[bool, SceneState]:
     """Run a skill; returns whether the task's goal held before it or the steps ended, and the last scene."""
     script = skill(scene)
     action = next(script)
     for step in range(1, steps + 1):
         success = env.step(disturb(step, action))
-        scene = Scene.from_state(scene.world, observe(env.domain, static=False), step)
+        scene = SceneState.from_state(scene.world, observe(env.domain, static=False), step)
         if success:
             return True, scene
         try:
@@ -60,7 +60,7 @@ KITCHENS = [("libero_goal", "open_the_middle"), ("libero_10", "bottom_drawer"), 
 
 
 @pytest.fixture(scope="module", params=KITCHENS, ids="-".join)
-def kitchen(request, libero_env) -> Scene:
+def kitchen(request, libero_env) -> SceneState:
     """Scenes whose cabinets, stove and oven face different ways."""
     return start(libero_env, *request.param)
 

@@ -65,7 +65,7 @@ def test_the_oracle_solves_an_episode_of_every_family(family, libero_env, oracle
 
 @pytest.mark.parametrize("suite", ("libero_spatial", "libero_object", "libero_goal", "libero_10"))
 def test_privileged_state_is_plain_small_and_complete(suite, scene_at_rest):
-    from services.libero.oracle.scene import Scene, World
+    from services.libero.oracle.scene import SceneState, World
     from services.libero.simulator.privileged import observe
 
     env = scene_at_rest(suite, 0)
@@ -73,7 +73,7 @@ def test_privileged_state_is_plain_small_and_complete(suite, scene_at_rest):
     assert len(codec.pack(later)) < 6_000 and len(codec.pack(first)) < 100_000  # bytes
     arrived = codec.unpack(codec.pack(first))
     world = World.from_static(arrived["static"])
-    scene = Scene.from_state(world, arrived, 0)
+    scene = SceneState.from_state(world, arrived, 0)
     assert world.goals and all(
         name in world.objects or name in world.regions for goal in world.goals for name in goal.args
     )

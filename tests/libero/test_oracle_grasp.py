@@ -10,14 +10,14 @@ import pytest
 from services.libero.oracle import arm, grasp, pick_place, placements
 from services.libero.oracle.example import TABLE_TOP, example_state
 from services.libero.oracle.motion import OPEN, nearest_yaw, orientation
-from services.libero.oracle.scene import Scene, World, rotations
+from services.libero.oracle.scene import SceneState, World, rotations
 from services.libero.oracle.shapes import Boxes, bounds, boxes_of, overlap, solid_points
 
 NO_BOXES = Boxes(np.zeros((0, 3)), np.zeros((0, 3, 3)), np.zeros((0, 3)))
 
 
-def scene_of(state: dict) -> Scene:
-    return Scene.from_state(World.from_static(state["static"]), state, 0)
+def scene_of(state: dict) -> SceneState:
+    return SceneState.from_state(World.from_static(state["static"]), state, 0)
 
 
 def with_box(state: dict, name: str, pos, half, quat_wxyz=(1.0, 0, 0, 0)) -> dict:

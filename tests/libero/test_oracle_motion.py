@@ -10,7 +10,7 @@ import pytest
 from services.libero.oracle import motion
 from services.libero.oracle.example import example_state
 from services.libero.oracle.motion import CLOSE, OPEN, orientation
-from services.libero.oracle.scene import Pose, Scene, World
+from services.libero.oracle.scene import Pose, SceneState, World
 
 ANGLES = np.linspace(-3, 3, 13)
 
@@ -21,9 +21,9 @@ def yaw_of(rot: np.ndarray) -> float:
 
 
 @pytest.fixture
-def scene() -> Scene:
+def scene() -> SceneState:
     state = example_state()
-    return Scene.from_state(World.from_static(state["static"]), state, 0)
+    return SceneState.from_state(World.from_static(state["static"]), state, 0)
 
 
 def turned(vector: np.ndarray) -> np.ndarray:
@@ -34,7 +34,7 @@ def turned(vector: np.ndarray) -> np.ndarray:
     return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
 
 
-def run(script, scene: Scene, limit: int = 200, reach: float = 1.0) -> tuple[Scene, list[np.ndarray]]:
+def run(script, scene: SceneState, limit: int = 200, reach: float = 1.0) -> tuple[SceneState, list[np.ndarray]]:
     """Play a script against an arm that follows every command at once (`reach` of it); returns last scene, actions."""
     actions = []
     try:

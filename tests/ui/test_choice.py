@@ -8,7 +8,7 @@ from PIL import Image
 from policies import WRIST, FarPolicy, HandPolicy, SeeingPolicy
 from serving import nobody
 
-from services.ui.__main__ import Server
+from services.ui.__main__ import ServiceSettings
 from services.ui.ask import query, requirements, routes, scenes
 from services.ui.ask.link import Choice
 from vla_contract import Part
@@ -108,4 +108,4 @@ def test_images_of_another_protocol_are_not_cut():
 
 def test_an_address_that_is_none_is_refused_before_anything_starts():
     with pytest.raises(ValueError, match="far=host:1"):
-        Server(policy_url="http://127.0.0.1:1", policies="far=host:1")
+        ServiceSettings(policy_url="http://127.0.0.1:1", policies="far=host:1")

@@ -20,7 +20,7 @@ from serving import ROOT, nobody, serving
 from services.ui.lab.routes import routes
 from services.ui.site import texts
 from services.ui.site.guard import Guard
-from services.ui.site.problem import Problem
+from services.ui.site.problem import PageError
 from services.ui.site.site import Site
 from tests import axe, browser
 from tests.ports import free_ports
@@ -123,7 +123,7 @@ def lab_alone(directory: Path | str, token: str | None, tensorboard: str) -> Fas
     site = Site(("lab",), {"tensorboard": tensorboard}, token, str(directory))
     app = FastAPI()
     app.router.routes.extend([*site.routes(), *routes(site)])
-    app.add_exception_handler(Problem, site.answer_problem)
+    app.add_exception_handler(PageError, site.answer_problem)
     app.add_middleware(Guard, login=site.login, login_response=site.login_response)
     return app
 

@@ -11,9 +11,9 @@ from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.train import Trainer, get_ds
 from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
-from vla_modelkit.training.machine import Machine, choose_machine
+from vla_modelkit.training.machine import TrainingMachine, choose_machine
 
-CPU = Machine(torch.device("cpu"))
+CPU = TrainingMachine(torch.device("cpu"))
 SMALL = {"d_model": 32, "N": 1, "h": 4, "d_ff": 64}
 
 

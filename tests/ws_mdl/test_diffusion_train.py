@@ -15,10 +15,10 @@ from services.ws_mdl.diffusion.config import Config
 from tests.calls import count_calls
 from vla_common.volume import Volume
 from vla_modelkit.training import machine
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import WeightFiles
 
-CPU = Machine(torch.device("cpu"))
+CPU = TrainingMachine(torch.device("cpu"))
 
 
 def small(**changes):

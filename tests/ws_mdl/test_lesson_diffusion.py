@@ -12,7 +12,7 @@ from services.ws_mdl.diffusion import data, samplers, schedule, train
 from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.model import ContextUnet
 from tests.lesson_shapes import Shapes
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 
 CLOSE = {"atol": 2e-5, "rtol": 0}
 FEATURES, TIMESTEPS = 8, 20
@@ -106,7 +106,7 @@ def test_two_epochs_of_training_lead_to_the_same_network():
     whole = data.load("digits")
     few = data.LabelledImages("digits", whole.x[:40], whole.labels[:40], whole.classes)
     config = Config(context=True, n_feat=FEATURES, timesteps=TIMESTEPS, beta2=0.2, epochs=2, batch_size=8, device="cpu")
-    run = train.get_training(config, Machine(torch.device("cpu")), few)
+    run = train.get_training(config, TrainingMachine(torch.device("cpu")), few)
     plain = lesson.ContextUnet(1, FEATURES, 10, 16)
     before = copy.deepcopy(run.nn_model.state_dict())
     plain.load_state_dict(before)

@@ -12,10 +12,10 @@ from services.ws_mdl.transformer.dataset import Example, PairDataset, Special, m
 from services.ws_mdl.transformer.decode import beam_search, greedy_decode
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_common.volume import Volume
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import WeightFiles
 
-CPU = Machine(torch.device("cpu"))
+CPU = TrainingMachine(torch.device("cpu"))
 SPECIAL = Special(pad=0, sos=1, eos=2)
 SMALL = {"d_model": 8, "hidden": 12, "layers": 1, "h": 2, "batch_size": 16, "device": "cpu", "warmup": 0, "seq": 12}
 MODELS = ("attention", "plain", "transformer")

@@ -23,10 +23,10 @@ from services.ws_mdl.practice.vae import (
     reparametrize,
 )
 from vla_common.volume import Volume
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import WeightFiles
 
-CPU = Machine(torch.device("cpu"))
+CPU = TrainingMachine(torch.device("cpu"))
 
 
 class Never:

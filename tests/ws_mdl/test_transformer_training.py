@@ -28,10 +28,10 @@ from services.ws_mdl.transformer.visualize import plot_curve
 from tests import forked, several
 from vla_modelkit.devices import choose_device
 from vla_modelkit.training import weights as weight_files
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import WeightFiles
 
-MACHINE = Machine(torch.device("cpu"))
+MACHINE = TrainingMachine(torch.device("cpu"))
 SMALL = {
     "d_model": 16, "N": 1, "h": 2, "d_ff": 32, "batch_tokens": 128, "device": "cpu", "precision": "fp32",
     "val_sentences": 4, "log_every": 2, "warmup_steps": 20,
@@ -252,7 +252,7 @@ def test_what_was_summed_stays_pythons_own(monkeypatch):
     """Gloo's thread would part with it otherwise: of 70 ends of a process group, one then came to none."""
     summed = []
     monkeypatch.setattr(distributed, "all_reduce", lambda tensor: summed.append(weakref.ref(tensor)))
-    machine = Machine(torch.device("cpu"), world=2)
+    machine = TrainingMachine(torch.device("cpu"), world=2)
     assert (
         machine.all_reduce(1, 2) == [1, 2] and machine.all_reduce(0.5) == [0.5] and machine.all_reduce(3, 4) == [3, 4]
     )

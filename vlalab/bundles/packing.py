@@ -173,7 +173,7 @@ def _check_target(request: BundleRequest, selected: Sequence[images.Image], byte
 # --- writing ------------------------------------------------------------------------------------------------
 
 
-class Writer:
+class BundleWriter:
     """Adds members to a tar file, and records the sha256 and size of each."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
@@ -205,7 +205,7 @@ def _write(
     target: Path, request: BundleRequest, selected: Sequence[images.Image], files: Sequence[Path], line: Status
 ) -> None:
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
-        writer = Writer(tar)
+        writer = BundleWriter(tar)
         writer.add("README.txt", io.BytesIO(README.encode()))
         if request.host:
             line.update("the lab and its packages")
@@ -233,7 +233,7 @@ def _write(
         os.fsync(file.fileno())
 
 
-def _save(writer: Writer, image: images.Image) -> None:
+def _save(writer: BundleWriter, image: images.Image) -> None:
     """Add the output of `docker save`, as gzip."""
     with tempfile.TemporaryFile() as errors:
         save = docker.open_pipe(["save", image.reference], stdout=subprocess.PIPE, stderr=errors)
@@ -251,7 +251,7 @@ def _save(writer: Writer, image: images.Image) -> None:
             raise LabError(docker.failure(["save", image.reference], text))
 
 
-def _add_host(writer: Writer) -> None:
+def _add_host(writer: BundleWriter) -> None:
     """Add the repository's committed files, and the wheels with which the launcher creates .venv without network.
 
     These are the host tool's locked packages for every supported Python, checked by hash.

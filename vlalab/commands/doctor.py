@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from vlalab.commands import course, lifecycle
 from vlalab.description import compose, gpus, manifests
 from vlalab.doctor import fixes, output, runner, selftests
-from vlalab.doctor.check import FAIL, Context, Result
+from vlalab.doctor.check import FAIL, CheckResult, Context
 from vlalab.engine import images
 from vlalab.host.console import LabError, check_choices, log_info, status
 from vlalab.host.shared_code import entrypoint
@@ -35,7 +35,7 @@ def run(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool
     return output.exit_status(results)
 
 
-def run_checks(context: Context) -> list[Result]:
+def run_checks(context: Context) -> list[CheckResult]:
     """Return the results of all checks and of the self-test of each environment in the context."""
     results = runner.run(runner.checks(), context)
     for name in context.environments:

@@ -342,7 +342,7 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
 
 
 def _runtime(
-    request: EvaluationRequest, healthy: Sequence[Instance], services: Mapping[str, compose.Service]
+    request: EvaluationRequest, healthy: Sequence[Instance], services: Mapping[str, compose.ComposeService]
 ) -> tuple[Runtime, str]:
     """Return the evaluator's runtime: auto is that of the policy, since a container cannot reach a local process."""
     up = [

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from vlalab.commands.machines import Machine
+from vlalab.commands.machines import RemoteMachine
 from vlalab.environments import venvs
 from vlalab.host.console import LabError, status
 from vlalab.host.paths import ADMIN
@@ -32,7 +32,7 @@ PARALLEL = 16
 Row = dict[str, Any]  # of the table: machine, verdict (pass, warn or fail), what, fix, seconds, answer
 
 
-def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_json: bool) -> int:
+def run(verb: str, selected: list[RemoteMachine], parallel: int, timeout_s: float, as_json: bool) -> int:
     """Run the command on all machines; print a table or JSON.
 
     Return 0, 1 for warnings, 2 if a machine failed or did not answer.

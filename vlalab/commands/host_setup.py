@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from vlalab.commands import fleet, machines
-from vlalab.commands.machines import Machine
+from vlalab.commands.machines import RemoteMachine
 from vlalab.host.console import LabError, check_choices, log_info
 from vlalab.host.paths import ADMIN, ROOT
 
@@ -29,7 +29,7 @@ LOCAL = "localhost,"  # an inventory of this machine alone
 class Setup:
     """The settings of `host setup`. Without hosts and inventory: this machine."""
 
-    hosts: list[Machine] = field(default_factory=list)
+    hosts: list[RemoteMachine] = field(default_factory=list)
     inventory: str | None = None
     values: dict[str, Any] = field(default_factory=dict)  # of admin/defaults.yaml
     only: list[str] = field(default_factory=list)  # of STEPS; empty: all

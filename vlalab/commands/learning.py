@@ -50,7 +50,7 @@ class LearningPlan:
 
 
 @dataclass
-class Progress:
+class PlanProgress:
     """The plan and its finished stages, as stored on the volume."""
 
     plan: LearningPlan
@@ -73,13 +73,13 @@ class Progress:
         os.replace(new, self.path)
 
 
-def load_progress(plan: LearningPlan, counted: bool = True) -> Progress:
+def load_progress(plan: LearningPlan, counted: bool = True) -> PlanProgress:
     """Return the stored progress of a plan. Raise LabError if a different plan has the same name.
 
     counted: whether the user gave the number of demonstrations. If it only follows from minutes and cores, a started
     plan keeps its number, so it can resume with fewer cores.
     """
-    progress = Progress(plan)
+    progress = PlanProgress(plan)
     try:
         stored = json.loads(progress.path.read_text())
         previous = LearningPlan(**stored.pop("plan"))
@@ -99,7 +99,7 @@ def load_progress(plan: LearningPlan, counted: bool = True) -> Progress:
             ", ".join(f"{name} {getattr(of, name)}" for name in differ) for of in (previous, plan)
         )
         raise LabError(f"{plan.name} was started with {previous_values}, got {requested}; use another --name")
-    return Progress(plan, **stored)
+    return PlanProgress(plan, **stored)
 
 
 def settings(typed: list[str]) -> list[str]:
@@ -120,7 +120,7 @@ def demonstrations(minutes: float, workers: int) -> int:
 class Learning:
     """The four stages and the settings to run them with."""
 
-    progress: Progress
+    progress: PlanProgress
     workers: int | None
     gpu: str | None
     runtime: str

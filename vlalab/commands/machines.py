@@ -23,7 +23,7 @@ NAME = re.compile(r"(?:(?P<user>[a-z_][\w.-]*)@)?(?P<host>[A-Za-z0-9][\w.-]*)(?:
 
 
 @dataclass(frozen=True)
-class Machine:
+class RemoteMachine:
     """A machine, its SSH settings (None: as in ~/.ssh/config), and the lab's directory on it."""
 
     name: str
@@ -46,15 +46,15 @@ def ansible(program: str) -> list[str]:
     return [str(venvs.ensure(ADMIN.name).python), "-m", "ansible", program]
 
 
-def read(label: str, text: str) -> Machine:
+def read(label: str, text: str) -> RemoteMachine:
     """Return the machine of [USER@]HOST[:PORT]. Raise LabError for an invalid text."""
     match = NAME.fullmatch(text)
     if not match or int(match["port"] or 22) > 65535:
         raise LabError(f"invalid {label} '{text}'; expected [USER@]HOST[:PORT], for example gpu01 or anna@gpu01:2222")
-    return Machine(text, match["host"], match["user"], int(match["port"]) if match["port"] else None)
+    return RemoteMachine(text, match["host"], match["user"], int(match["port"]) if match["port"] else None)
 
 
-def select(hosts: list[Machine], inventory: str | None, root: str | None = None) -> list[Machine]:
+def select(hosts: list[RemoteMachine], inventory: str | None, root: str | None = None) -> list[RemoteMachine]:
     """Return the selected machines. Raise LabError for none, and if both hosts and an inventory are given."""
     if hosts and inventory:
         raise LabError(SELECTION_CONFLICT)
@@ -65,7 +65,7 @@ def select(hosts: list[Machine], inventory: str | None, root: str | None = None)
     return [replace(machine, root=root) for machine in machines] if root else machines
 
 
-def read_inventory(path: Path) -> list[Machine]:
+def read_inventory(path: Path) -> list[RemoteMachine]:
     """Return the machines of an inventory, sorted by name. Raise LabError if Ansible cannot read it."""
     command = [*ansible("inventory"), "-i", str(path), "--list"]
     done = subprocess.run(command, env=variables(), capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -77,7 +77,7 @@ def read_inventory(path: Path) -> list[Machine]:
         key, port = values.get("ansible_ssh_private_key_file"), values.get("ansible_port")
         host, user = str(values.get("ansible_host", name)), values.get("ansible_user")
         key, root = os.path.expanduser(key) if key else None, str(values.get("lab_root", INSTALL))
-        machines.append(Machine(name, host, user, int(port) if port else None, key, root))
+        machines.append(RemoteMachine(name, host, user, int(port) if port else None, key, root))
     if not machines:
         last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise LabError(f"no machines found in {path}; Ansible printed: {last}")
@@ -85,7 +85,7 @@ def read_inventory(path: Path) -> list[Machine]:
 
 
 @contextmanager
-def inventory_file(machines: list[Machine]) -> Iterator[Path]:
+def inventory_file(machines: list[RemoteMachine]) -> Iterator[Path]:
     """Yield a temporary inventory file with those machines."""
     hosts = {}
     for machine in machines:

@@ -83,16 +83,16 @@ def as_json() -> dict[str, Any]:
     }
 
 
-def _rows(services: Mapping[str, compose.Service], now: Snapshot) -> list[tuple[Any, compose.Service]]:
+def _rows(services: Mapping[str, compose.ComposeService], now: Snapshot) -> list[tuple[Any, compose.ComposeService]]:
     """Return (instance, service) for running and exited ones, and (None, service) for services that are down."""
-    rows: list[tuple[Any, compose.Service]] = []
+    rows: list[tuple[Any, compose.ComposeService]] = []
     for name, service in services.items():
         instances = [(instance, service) for instance in now.running if instance.service == name]
         rows += instances or ([] if service.role == "job" else [(None, service)])
     return rows
 
 
-def _entry(instance: Container | Instance | None, service: compose.Service, now: Snapshot) -> dict[str, Any]:
+def _entry(instance: Container | Instance | None, service: compose.ComposeService, now: Snapshot) -> dict[str, Any]:
     """Return the --json entry of a service; unknown fields are None."""
     environment = service.environment_name
     env, image = venvs.get(environment), now.images.get(environment)
@@ -127,7 +127,7 @@ def _entry(instance: Container | Instance | None, service: compose.Service, now:
     }
 
 
-def _row(instance: Container | Instance | None, service: compose.Service, now: Snapshot) -> list[str]:
+def _row(instance: Container | Instance | None, service: compose.ComposeService, now: Snapshot) -> list[str]:
     """Return a service's cells after its name."""
     entry, image = _entry(instance, service, now), now.images.get(service.environment_name)
     state = entry["state"]

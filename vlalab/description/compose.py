@@ -51,7 +51,7 @@ class Health:
 
 
 @dataclass(frozen=True)
-class Service:
+class ComposeService:
     """One service of compose.yaml, with interpolated variables."""
 
     name: str
@@ -75,7 +75,7 @@ class Service:
 # --- the whole file -----------------------------------------------------------------------------------------
 
 
-def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[str, Service]:
+def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[str, ComposeService]:
     """Return the services of a compose file. `variables` default to those of .env, overridden by the process's.
 
     Raise LabError for unsupported syntax, and for an unset `${VARIABLE:?text}`.
@@ -231,7 +231,7 @@ def page_url(service: str) -> str:
 # --- one service --------------------------------------------------------------------------------------------
 
 
-def _service(name: str, body: Mapping[str, Any], variables: Mapping[str, str]) -> Service:
+def _service(name: str, body: Mapping[str, Any], variables: Mapping[str, str]) -> ComposeService:
     label = f"compose.yaml: service '{name}'"
     if "extends" in body or "env_file" in body or isinstance(body.get("environment"), list):
         unread = "extends, env_file or a list of variables"
@@ -253,7 +253,7 @@ def _service(name: str, body: Mapping[str, Any], variables: Mapping[str, str]) -
     command, environment = body.get("command") or [], body.get("environment") or {}
     # A variable without a value is taken from the caller.
     environment = {key: variables.get(key) if value is None else value for key, value in environment.items()}
-    return Service(
+    return ComposeService(
         name=name,
         environment_name=body["x-local"],
         command=tuple(shlex.split(command) if isinstance(command, str) else map(str, command)),

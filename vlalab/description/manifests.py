@@ -29,7 +29,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # fast: every command re
 
 
 @dataclass(frozen=True)
-class Stage:
+class ImageStage:
     """A stage of images/Dockerfile that a local directory can replace; `build` has a flag of its name."""
 
     argument: str  # the build argument that enables it
@@ -46,7 +46,7 @@ class Torch:
 
 
 @dataclass(frozen=True)
-class Environment:
+class EnvironmentManifest:
     """An environment: `images/<env>/manifest.yaml`."""
 
     about: str  # description
@@ -56,13 +56,13 @@ class Environment:
     needs_gl: bool = False  # its programs render: set up headless OpenGL first
     tested_first: bool = False  # since its tests take longest
     default: bool = False  # the environment if none is named; for bench/ too
-    stages: Mapping[str, Stage] = field(default_factory=dict)
+    stages: Mapping[str, ImageStage] = field(default_factory=dict)
     torch: Torch | None = None
     renderer: str = ""  # the module that prints the OpenGL renderer
 
 
 @dataclass(frozen=True)
-class Model:
+class ServiceModel:
     """The model of a policy service."""
 
     type: str  # model_type in a checkpoint's config.json
@@ -84,7 +84,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class BenchmarkEntry:
     """A benchmark, which a job of compose.yaml evaluates policies on.
 
     suites, cameras, profiles and variants may be MODULE:NAME, which `benchmarks` loads.
@@ -106,13 +106,13 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceEntry:
     """A service of compose.yaml: an entry of `services/<directory>/manifest.yaml`."""
 
     about: str
     memory_mb: int | None = None  # resident, measured; models with a tiny checkpoint
-    model: Model | None = None
-    benchmark: Benchmark | None = None
+    model: ServiceModel | None = None
+    benchmark: BenchmarkEntry | None = None
     notebooks: bool = False  # JupyterLab, with the notebooks of its directory
     opened: bool = False  # only by browsers, like notebooks; not by other services
     draws: bool = False  # renders: set up headless OpenGL first
@@ -133,18 +133,18 @@ class Service:
 class ServiceManifest:
     """`services/<directory>/manifest.yaml`."""
 
-    services: Mapping[str, Service]
+    services: Mapping[str, ServiceEntry]
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def environment(name: str, directory: Path = paths.ROOT / "images") -> Environment:
+def environment(name: str, directory: Path = paths.ROOT / "images") -> EnvironmentManifest:
     """Return an environment's manifest. Raise LabError if it is missing or invalid."""
-    return _read(directory / name / NAME, Environment)
+    return _read(directory / name / NAME, EnvironmentManifest)
 
 
-def environments() -> dict[str, Environment]:
+def environments() -> dict[str, EnvironmentManifest]:
     """Return the manifest of every environment, by name."""
     return {name: environment(name) for name in paths.image_names()}
 
@@ -154,7 +154,7 @@ def default_environment() -> str:
     return next(name for name, manifest in environments().items() if manifest.default)
 
 
-def stages() -> dict[str, Stage]:
+def stages() -> dict[str, ImageStage]:
     """Return the stages of the Dockerfile that a directory can replace, by name."""
     return {name: stage for manifest in environments().values() for name, stage in manifest.stages.items()}
 
@@ -178,12 +178,12 @@ def directory_of(service: str) -> str:
     return next(directory for directory, manifest in directories().items() if service in manifest.services)
 
 
-def services() -> dict[str, Service]:
+def services() -> dict[str, ServiceEntry]:
     """Return the manifest entries of the services of compose.yaml, by name."""
     return {name: service for manifest in directories().values() for name, service in manifest.services.items()}
 
 
-def models() -> dict[str, Model]:
+def models() -> dict[str, ServiceModel]:
     """Return the models by service."""
     return {name: service.model for name, service in services().items() if service.model}
 
@@ -199,12 +199,12 @@ def notebooks() -> dict[str, str]:
 
 
 @functools.cache
-def benchmarks() -> dict[str, Benchmark]:
+def benchmarks() -> dict[str, BenchmarkEntry]:
     """Return the benchmarks by job of compose.yaml."""
     return {name: _loaded(service.benchmark) for name, service in services().items() if service.benchmark}
 
 
-def _loaded(benchmark: Benchmark) -> Benchmark:
+def _loaded(benchmark: BenchmarkEntry) -> BenchmarkEntry:
     """Return a benchmark with the fields that its program defines."""
     locations = {name: value for name, value in vars(benchmark).items() if name in DEFINED and isinstance(value, str)}
     values = {name: shared_code.load(location) for name, location in locations.items()}

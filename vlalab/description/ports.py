@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 from vlalab.description import compose
-from vlalab.description.compose import Service
+from vlalab.description.compose import ComposeService
 from vlalab.host.console import LabError, check_choices, log_info
 
 
@@ -39,7 +39,7 @@ def service_on_free_port(
     any_port: bool,
     current_port: int | None = None,
     by_engine: bool = False,
-) -> Service:
+) -> ComposeService:
     """Return the service of compose.yaml with a free port: if its port is in use, its port variable is changed.
 
     current_port: the port of the service if it is running. by_engine: Docker will listen on the port, which may have

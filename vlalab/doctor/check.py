@@ -57,7 +57,7 @@ class Context:
     offline: bool = False
     no_cache: bool = False  # images are about to be built without the cache of earlier builds
 
-    def selected(self) -> dict[str, manifests.Environment]:
+    def selected(self) -> dict[str, manifests.EnvironmentManifest]:
         """Return the manifests of the selected environments."""
         environments = manifests.environments()
         return {name: environments[name] for name in self.environments or environments}
@@ -110,7 +110,7 @@ def check(id: str, title: str, severity: str, fix: str, **options: Any) -> Calla
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """A check and its finding. error: the failure or timeout of the check itself, else ""."""
 
     check: Check

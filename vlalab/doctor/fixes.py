@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from vlalab.doctor.check import FAIL, WARN, Result
+from vlalab.doctor.check import FAIL, WARN, CheckResult
 from vlalab.host import paths
 from vlalab.host.console import confirm, log_info
 
@@ -16,7 +16,7 @@ from vlalab.host.console import confirm, log_info
 MANUAL = re.compile(r"\b(?:SERVICE|ENV|MODEL|FILE|CERTIFICATE|SUITE)\b|^(?:unset|wsl\.exe)\b")
 
 
-def apply(results: Sequence[Result], yes: bool = False) -> list[str]:
+def apply(results: Sequence[CheckResult], yes: bool = False) -> list[str]:
     """Run the fixes and return the ids of the fixed checks. Without a terminal, unsafe ones need `yes`."""
     fixed = []
     for result in results:

@@ -46,7 +46,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Response:
+class ClockResponse:
     """A web server's clock in seconds since the epoch, or the reason for a failed request."""
 
     date: float | None = None
@@ -124,7 +124,7 @@ class Machine:
         """Return the report of NVIDIA's library (nvml.py). It runs in a separate process: drivers may hang or crash."""
         return self.run(sys.executable, "-I", "-m", "vlalab.doctor.nvml").json() or {"error": "NoAnswer"}
 
-    def fetch(self, url: str) -> Response:
+    def fetch(self, url: str) -> ClockResponse:
         """Return the answer to a HEAD request, through the proxy that the environment names."""
         import urllib.error  # here, as ssl takes a tenth of the tool's start
         import urllib.request
@@ -137,8 +137,8 @@ class Machine:
             date = error.headers.get("Date")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            return Response(error=str(getattr(reason, "strerror", None) or reason))
-        return Response(parsedate_to_datetime(date).timestamp() if date else None)
+            return ClockResponse(error=str(getattr(reason, "strerror", None) or reason))
+        return ClockResponse(parsedate_to_datetime(date).timestamp() if date else None)
 
     def now(self) -> float:
         """Return the time, in seconds since the epoch."""

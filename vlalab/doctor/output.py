@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from vlalab.doctor.check import FAIL, NOT_SELECTED, PASS, SKIP, VERDICTS, WARN, Result
+from vlalab.doctor.check import FAIL, NOT_SELECTED, PASS, SKIP, VERDICTS, WARN, CheckResult
 from vlalab.engine import volumes
 
 CODES = {PASS: 0, SKIP: 0, WARN: 1, FAIL: 2}
@@ -23,13 +23,13 @@ COLOURS = {PASS: "green", WARN: "yellow", FAIL: "bold red"}
 MAX_WIDTH = 110
 
 
-def runtime(results: Sequence[Result]) -> str:
+def runtime(results: Sequence[CheckResult]) -> str:
     """Return the choice of `--runtime auto`: docker if an engine answers and images are built, else local."""
     verdicts = {result.check.id: result.finding.verdict for result in results}
     return "docker" if verdicts.get("docker-engine") == PASS and verdicts.get("images") in (PASS, WARN) else "local"
 
 
-def judge(results: Sequence[Result]) -> list[Result]:
+def judge(results: Sequence[CheckResult]) -> list[CheckResult]:
     """Return the results with every failure that concerns containers only as a warning where the runtime is local."""
     is_local = runtime(results) == "local"
     return [
@@ -40,19 +40,19 @@ def judge(results: Sequence[Result]) -> list[Result]:
     ]
 
 
-def _is_for_containers(result: Result) -> bool:
+def _is_for_containers(result: CheckResult) -> bool:
     # Local services run as the caller: another owner of the volume is a problem of containers only.
     if result.check.id == "volume-owner":
         return volumes.owner()[0] != os.geteuid()
     return result.check.group == "docker" or result.check.id in FOR_CONTAINERS
 
 
-def exit_status(results: Sequence[Result]) -> int:
+def exit_status(results: Sequence[CheckResult]) -> int:
     """Return 0 if all checks passed, 1 for warnings, 2 for failures."""
     return max((CODES[result.finding.verdict] for result in results), default=0)
 
 
-def verdict(results: Sequence[Result]) -> str:
+def verdict(results: Sequence[CheckResult]) -> str:
     """Return the verdict on the runtime that would be used: "ready (local); Docker: 2 things missing"."""
     used = runtime(results)
     problems = [result for result in results if CODES[result.finding.verdict]]
@@ -63,7 +63,7 @@ def verdict(results: Sequence[Result]) -> str:
     return f"{text}; Docker: {things}" if missing else text
 
 
-def as_json(results: Sequence[Result], environments: Sequence[str], seconds: float) -> dict[str, Any]:
+def as_json(results: Sequence[CheckResult], environments: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return the object that `--json` prints; docs/doctor.md describes every field."""
     return {
         "schema": 1, "host": platform.node(), "environments": list(environments),
@@ -80,7 +80,7 @@ def as_json(results: Sequence[Result], environments: Sequence[str], seconds: flo
     }  # fmt: skip
 
 
-def lines(results: Sequence[Result], seconds: float, width: int = 0) -> list[str]:
+def lines(results: Sequence[CheckResult], seconds: float, width: int = 0) -> list[str]:
     """Return the table: title, verdict and reason per line; after it the problems with their fixes, and the verdict."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
     wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from vlalab.doctor.check import GROUPS, REGISTERED, Check, Context, Result, warn
+from vlalab.doctor.check import GROUPS, REGISTERED, Check, CheckResult, Context, warn
 from vlalab.doctor.checks import docker, graphics, host, network, nvidia, project, volume  # noqa: F401  they register
 from vlalab.host.console import LabError
 
@@ -23,9 +23,9 @@ def checks_by_id(ids: Sequence[str]) -> list[Check]:
     return [check for check in checks() if check.id in ids]
 
 
-def run(selected: Sequence[Check], context: Context, limit_s: float = float("inf")) -> list[Result]:
+def run(selected: Sequence[Check], context: Context, limit_s: float = float("inf")) -> list[CheckResult]:
     """Return the result of each check, in their order. limit_s: upper bound on each check's own limit."""
-    results: dict[str, Result] = {}
+    results: dict[str, CheckResult] = {}
 
     def run_check(check: Check) -> None:
         results.setdefault(check.id, _run(check, context))
@@ -39,11 +39,11 @@ def run(selected: Sequence[Check], context: Context, limit_s: float = float("inf
         limit = min(max(check.limit_s, check.named_limit_s if context.environments else 0.0), limit_s)
         thread.join(max(0.0, started + limit - time.monotonic()))
         error = f"no answer within {limit:g} s"
-        results.setdefault(check.id, Result(check, warn(error, fix="", hint=LATE), limit, error))
+        results.setdefault(check.id, CheckResult(check, warn(error, fix="", hint=LATE), limit, error))
     return [results[check.id] for check in selected]
 
 
-def _run(check: Check, context: Context) -> Result:
+def _run(check: Check, context: Context) -> CheckResult:
     started, error = time.monotonic(), ""
     try:
         finding = check.run(context)
@@ -54,4 +54,4 @@ def _run(check: Check, context: Context) -> Result:
     except Exception as bug:  # a bug in a check must not take the others along
         error = f"{type(bug).__name__}: {bug}"
         finding = warn(f"the check itself failed ({error})", fix="", hint="report it with ./lab doctor --json")
-    return Result(check, finding, time.monotonic() - started, error)
+    return CheckResult(check, finding, time.monotonic() - started, error)

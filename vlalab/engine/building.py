@@ -29,7 +29,7 @@ INDEX_VARIABLE = "VLALAB_INDEX"
 
 
 @dataclass(frozen=True)
-class Options:
+class BuildOptions:
     """Options of a build. None: the Dockerfile's default or, for the CA bundle, this machine's."""
 
     no_cache: bool = False
@@ -55,7 +55,7 @@ class Options:
 # --- the command --------------------------------------------------------------------------------------------
 
 
-def arguments(names: Sequence[str], options: Options) -> list[str]:
+def arguments(names: Sequence[str], options: BuildOptions) -> list[str]:
     """Return docker's arguments that build the images of these environments together."""
     settings = {"*.context": str(paths.ROOT), f"*.labels.{images.OWNER_LABEL}": state.owner()}
     overrides = [f"{key}={value}" for key, value in settings.items()] + [
@@ -79,7 +79,7 @@ def arguments(names: Sequence[str], options: Options) -> list[str]:
     ]  # fmt: skip
 
 
-def build_arguments(name: str, options: Options, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+def build_arguments(name: str, options: BuildOptions, variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the build arguments for an environment; the base comes from --base, $VLALAB_BASE_<ENV>, $VLALAB_BASE."""
     environment = os.environ if variables is None else variables
     values = {
@@ -108,13 +108,13 @@ def commit(root: Path | None = None) -> str:
     return head.stdout.strip() + ("-dirty" if dirty.stdout.strip() else "")
 
 
-def _stages(options: Options) -> dict[str, tuple[manifests.Stage, str]]:
+def _stages(options: BuildOptions) -> dict[str, tuple[manifests.ImageStage, str]]:
     """Return the stages with a value: name → (manifest entry, directory or keyword)."""
     stages = manifests.stages()
     return {name: (stages[name], value) for name, value in options.stages.items() if value}
 
 
-def _secrets(options: Options) -> list[str]:
+def _secrets(options: BuildOptions) -> list[str]:
     """Return the build secrets, which build steps can read but no layer or history stores."""
     bundle = ca_bundle(options.ca_bundle)
     secrets = [f"id=ca,src={bundle}"] if bundle else []
@@ -160,7 +160,7 @@ def _existing(value: str, flag: str, test: Callable[[Path], bool], expected: str
 # --- building -----------------------------------------------------------------------------------------------
 
 
-def build(names: Sequence[str], options: Options) -> list[images.Image]:
+def build(names: Sequence[str], options: BuildOptions) -> list[images.Image]:
     """Build the images of these environments (none or "all": all), print a table and return them in order.
 
     Raises LabError if one cannot be built; the others are cancelled too.
@@ -200,7 +200,7 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
     return [built[name] for name in selected]
 
 
-def _check_flags(selected: list[str], options: Options) -> None:
+def _check_flags(selected: list[str], options: BuildOptions) -> None:
     """Raise LabError for a flag that none of the selected images uses."""
     accepted = sorted({argument for name in selected for argument in images.arguments(name)})
     if options.flash_attn and "FLASH_ATTN" not in accepted:

@@ -23,7 +23,7 @@ UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
 @dataclass(frozen=True)
-class Item:
+class RemovableItem:
     """A removable entry: its title, size in bytes, the consequence of removing it, and a function that removes it."""
 
     title: str
@@ -53,9 +53,9 @@ def clean(venvs: bool = False, yes: bool = False, dry_run: bool = False, all_use
     return len(selected)
 
 
-def removable(venvs: bool = False, all_users: bool = False) -> list[Item]:
+def removable(venvs: bool = False, all_users: bool = False) -> list[RemovableItem]:
     """Return the removable items, largest first."""
-    items: list[Item] = []
+    items: list[RemovableItem] = []
     if reason := docker.available():
         log_info(f"images and build cache are not listed: {reason}")
     else:
@@ -87,7 +87,7 @@ def old_images(all_users: bool = False) -> list[tuple[str, str]]:
     ]
 
 
-def _old_images(usage: dict, all_users: bool) -> list[Item]:
+def _old_images(usage: dict, all_users: bool) -> list[RemovableItem]:
     old = old_images(all_users)
     if not old:
         return []
@@ -97,7 +97,7 @@ def _old_images(usage: dict, all_users: bool) -> list[Item]:
     tags = sorted({name for _, name in old if not name.startswith("sha256:")})
     title = f"{len(old)} old image{'' if len(old) == 1 else 's'}" + (f" ({', '.join(tags)})" if tags else "")
     consequence = f"frees more if they share layers only with each other; images of tag {images.tag()} stay"
-    return [Item(title, size, consequence, lambda: _remove_images([name for _, name in old]))]
+    return [RemovableItem(title, size, consequence, lambda: _remove_images([name for _, name in old]))]
 
 
 def _remove_images(names: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ def _remove_images(names: Sequence[str]) -> None:
             log_info(f"{name} stays: {done.stderr.strip().splitlines()[-1]}")
 
 
-def _build_cache(usage: dict) -> list[Item]:
+def _build_cache(usage: dict) -> list[RemovableItem]:
     """Return the build cache that no image uses; the rest of the cache is layers of images."""
     unshared = [
         row
@@ -119,7 +119,9 @@ def _build_cache(usage: dict) -> list[Item]:
         return []
     consequence = "shared with other projects of this engine; the next build downloads everything again"
     return [
-        Item("the build cache", size, consequence, lambda: docker.run(["buildx", "prune", "--all", "--force"]) and None)
+        RemovableItem(
+            "the build cache", size, consequence, lambda: docker.run(["buildx", "prune", "--all", "--force"]) and None
+        )
     ]
 
 
@@ -132,7 +134,7 @@ def parse_size(text: str) -> float:
 # --- local environments -------------------------------------------------------------------------------------
 
 
-def _venvs() -> list[Item]:
+def _venvs() -> list[RemovableItem]:
     """Return the environments (images/*/.venv, admin/.venv, cluster/.venv) that no process uses."""
     items = []
     for name in (*paths.image_names(), *paths.WITHOUT_IMAGE):
@@ -144,12 +146,14 @@ def _venvs() -> list[Item]:
             continue
         consequence = ("the next use" if env.is_without_image else f"./lab env {name}") + " installs it again"
         items.append(
-            Item(f"the local environment '{name}'", freed_bytes(env.venv), consequence, lambda env=env: _remove(env))
+            RemovableItem(
+                f"the local environment '{name}'", freed_bytes(env.venv), consequence, lambda env=env: _remove(env)
+            )
         )
     return items
 
 
-def _remove(env: venvs.Environment) -> None:
+def _remove(env: venvs.LocalEnvironment) -> None:
     with venvs.file_lock(env.directory / ".venv.lock", f"another call is setting up '{env.name}'"):
         try:
             shutil.rmtree(env.venv)

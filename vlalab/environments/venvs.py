@@ -29,7 +29,7 @@ SIZE_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3}  # of those without an image, whi
 
 
 @dataclass(frozen=True)
-class Environment:
+class LocalEnvironment:
     """One environment on this machine: the directory images/<name> (or <name>) and its virtual environment."""
 
     name: str
@@ -104,15 +104,15 @@ class Environment:
             return ""
 
 
-def get(name: str, root: Path = ROOT) -> Environment:
+def get(name: str, root: Path = ROOT) -> LocalEnvironment:
     """Return the environment of that name. Raises LabError if its directory or its lock does not exist."""
-    env = Environment(name, root / name if name in WITHOUT_IMAGE else root / "images" / name)
+    env = LocalEnvironment(name, root / name if name in WITHOUT_IMAGE else root / "images" / name)
     if not env.lock.exists():
         raise LabError(unknown("environment", name, [*image_names(), *WITHOUT_IMAGE]))
     return env
 
 
-def ensure(name: str, root: Path = ROOT) -> Environment:
+def ensure(name: str, root: Path = ROOT) -> LocalEnvironment:
     """Return the environment; install it or update it to its lock first, if needed."""
     env = get(name, root)
     host = owners.owner_if_root(root)
@@ -159,7 +159,7 @@ def file_lock(path: Path, waiting: str) -> Iterator[None]:
         yield
 
 
-def _make(env: Environment) -> None:
+def _make(env: LocalEnvironment) -> None:
     current = env._read_stamp().split(" ")
     reusable = len(current) == 3 and current[2].strip() == str(env.venv) and env.python.exists()
     (env.venv / ".stamp").unlink(missing_ok=True)
@@ -192,7 +192,7 @@ def _make(env: Environment) -> None:
     (env.venv / ".stamp").write_text(env.stamp())
 
 
-def _interpreter(env: Environment) -> str:
+def _interpreter(env: LocalEnvironment) -> str:
     """Return a Python for an environment, preferably one that every reader of the clone can run."""
     preferred = env.versions[0]
     installed = [python for version in env.versions if (python := pythons.find(version, env.directory))]

@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from vlalab.description import compose, gpus, manifests, service_settings
-from vlalab.description.compose import Service
+from vlalab.description.compose import ComposeService
 from vlalab.description.ports import port_variable, reachable, service_on_free_port
 from vlalab.engine import volumes
 from vlalab.environments import venvs
-from vlalab.environments.venvs import Environment
+from vlalab.environments.venvs import LocalEnvironment
 from vlalab.host import gl, library_variables, paths
 from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import supervise
@@ -34,7 +34,7 @@ from vlalab.runtimes.state_files import instances as instances
 _ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
 
 
-def service_variables(env: Environment | None = None) -> dict[str, str]:
+def service_variables(env: LocalEnvironment | None = None) -> dict[str, str]:
     """Return the variables of a program: the caller's usable ones, PYTHONPATH, and its environment's."""
     common = {**library_variables.usable(os.environ), "PYTHONPATH": paths.python_path(), "PYTHONUNBUFFERED": "1"}
     return {**common, **env.variables()} if env else common
@@ -43,7 +43,7 @@ def service_variables(env: Environment | None = None) -> dict[str, str]:
 # --- start --------------------------------------------------------------------------------------------------
 
 
-def resolve(service: Service, env: Environment) -> tuple[list[str], dict[str, str]]:
+def resolve(service: ComposeService, env: LocalEnvironment) -> tuple[list[str], dict[str, str]]:
     """Return the command and the variables of a service outside a container.
 
     `python` is the environment's, paths under a mount point become the mounted directory, and http://<service>:<port>
@@ -73,7 +73,7 @@ def resolve(service: Service, env: Environment) -> tuple[list[str], dict[str, st
     return command, {**service_variables(env), **{name: translate(v) for name, v in service.environment.items()}}
 
 
-def check_url(service: Service) -> str:
+def check_url(service: ComposeService) -> str:
     """Return the URL of a health check, as this machine reaches it; "" if the service has none."""
     test = service.health.test if service.health and service.ports else ()
     if len(test) != 4 or test[:3] != ("python", "-m", HEALTHCHECK.__name__):

@@ -31,7 +31,7 @@ POLL_S = 0.1
 CANNOT_START = 127  # a shell's exit code for it
 
 
-class Supervisor:
+class SupervisedProcess:
     """One command and its state file."""
 
     def __init__(self, state_path: Path, spec: dict) -> None:
@@ -145,4 +145,4 @@ class Supervisor:
 
 
 if __name__ == "__main__":
-    Supervisor(Path(sys.argv[1]), json.loads(sys.stdin.readline())).run()
+    SupervisedProcess(Path(sys.argv[1]), json.loads(sys.stdin.readline())).run()

@@ -39,7 +39,7 @@ def test(
     ./lab test --nightly                everything, long tests included
     ./lab test chaos --minutes 30       disturb a lab for longer; --seed 7 repeats a run
     """
-    finish(test_run.run(parts, test_parts.Options(quick, runtime, minutes, seed, nightly)))
+    finish(test_run.run(parts, test_parts.SuiteOptions(quick, runtime, minutes, seed, nightly)))
 
 
 @task("diagnose this machine", f"./lab doctor {DEFAULT_ENVIRONMENT}")
@@ -91,7 +91,7 @@ def build(
     ./lab build gr00t --ca-bundle /srv/ca.pem --index /srv/index-url
     """
     stages = {name.replace("_", "-"): directory for name, directory in stages.items()}
-    options = building.Options(no_cache, flash_attn, base, stages, ca_bundle, index, tuple(arg), progress, dry_run)
+    options = building.BuildOptions(no_cache, flash_attn, base, stages, ca_bundle, index, tuple(arg), progress, dry_run)
     building.build(names, options)
 
 

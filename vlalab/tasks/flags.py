@@ -229,7 +229,7 @@ def of_benchmarks(task: str, **which: Collection[str]) -> Callable[[], list[Flag
 
 
 def _option_classes(
-    programs: Mapping[str, manifests.Model] | Mapping[str, manifests.Benchmark], task: str
+    programs: Mapping[str, manifests.ServiceModel] | Mapping[str, manifests.BenchmarkEntry], task: str
 ) -> list[str]:
     return [program.options[task] for program in programs.values() if task in program.options]
 

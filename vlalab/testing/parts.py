@@ -25,7 +25,7 @@ from vlalab.host import gl, paths
 from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import die_with_parent
 from vlalab.runtimes import local
-from vlalab.testing.results import Result, read_junit, skipped
+from vlalab.testing.results import PartResult, read_junit, skipped
 
 CONTRACT_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MAX_MINUTES = 600
@@ -39,7 +39,7 @@ running: list[subprocess.Popen] = []  # processes of tests; Ctrl-C ends them
 
 
 @dataclass(frozen=True)
-class Options:
+class SuiteOptions:
     """quick: only what takes seconds. runtime: where tests of environments run. nightly: also the tests marked so.
 
     minutes, seed: of the fault injection.
@@ -53,40 +53,42 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Part:
+class SuitePart:
     """`run` gets the options and the file to print to (None: the terminal). stage: after all of an earlier stage."""
 
     name: str
-    run: Callable[[Options, TextIO | None], list[Result]]
+    run: Callable[[SuiteOptions, TextIO | None], list[PartResult]]
     stage: int = 0
 
 
-def all_parts(options: Options) -> list[Part]:
+def all_parts(options: SuiteOptions) -> list[SuitePart]:
     """Return every part, in the order in which they start. Fault injection that measures response times runs alone."""
     names = [*ENVIRONMENTS, *SERVICES]
     outside_names = [name for name in names if options.runtime != "docker" and has_outside(name)]
     attacks = () if options.minutes else ("pages", "policies")
     return [
-        Part("lint", lint),
-        Part("docker", docker_engine),
-        Part("contract", contract),
-        Part("host", lambda _, output: [run_pytest("host", sys.executable, ["tests/host", "tests/repo"], {}, output)]),
-        *(Part(f"{name} outside", partial(environment, name, "outside")) for name in outside_names),
-        Part("terminal", terminal),
-        *(Part(name, partial(environment, name, "not outside"), stage=1) for name in names),
-        *([] if options.minutes else [Part("chaos faults", partial(chaos, ["faults", "planted"]))]),
-        Part("chaos", partial(chaos, attacks), stage=2),
+        SuitePart("lint", lint),
+        SuitePart("docker", docker_engine),
+        SuitePart("contract", contract),
+        SuitePart(
+            "host", lambda _, output: [run_pytest("host", sys.executable, ["tests/host", "tests/repo"], {}, output)]
+        ),
+        *(SuitePart(f"{name} outside", partial(environment, name, "outside")) for name in outside_names),
+        SuitePart("terminal", terminal),
+        *(SuitePart(name, partial(environment, name, "not outside"), stage=1) for name in names),
+        *([] if options.minutes else [SuitePart("chaos faults", partial(chaos, ["faults", "planted"]))]),
+        SuitePart("chaos", partial(chaos, attacks), stage=2),
     ]
 
 
-def lint(options: Options, output: TextIO | None) -> list[Result]:
+def lint(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Run ruff and the type checker over the repository; each counts as one test."""
     commands = (["ruff", "check", "--no-cache", "."], ["vlalab.testing.types"])
     codes = [execute([sys.executable, "-m", *arguments], {}, output) for arguments in commands]
-    return [Result("lint", passed=codes.count(0), failed=len(codes) - codes.count(0))]
+    return [PartResult("lint", passed=codes.count(0), failed=len(codes) - codes.count(0))]
 
 
-def contract(options: Options, output: TextIO | None) -> list[Result]:
+def contract(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Run the contract's tests in temporary environments of the oldest and the newest Python that are installed."""
     available = {version: path for version in CONTRACT_PYTHONS if (path := pythons.find(version))}
     results = []
@@ -102,7 +104,7 @@ def contract(options: Options, output: TextIO | None) -> list[Result]:
     return results
 
 
-def docker_engine(options: Options, output: TextIO | None) -> list[Result]:
+def docker_engine(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Run the tests that need a Docker engine. Return their result, and those of the tests inside images."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
         record = Path(directory, "record.jsonl")
@@ -110,17 +112,17 @@ def docker_engine(options: Options, output: TextIO | None) -> list[Result]:
         timeout = f"faulthandler_timeout={MAX_IMAGE_S + 300}"  # one test waits for all tests of an image
         variables = {RECORD: str(record)}
         result = run_pytest("docker", sys.executable, ["tests/docker"], variables, output, ["-o", timeout])
-        return [result, *(Result(**json.loads(line)) for line in record.read_text().splitlines())]
+        return [result, *(PartResult(**json.loads(line)) for line in record.read_text().splitlines())]
 
 
-def terminal(options: Options, output: TextIO | None) -> list[Result]:
+def terminal(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Run the tests that use `./lab` in a terminal."""
     make_environments(manifests.default_environment(), paths.CLUSTER.name)
     gl.ensure()
     return [run_pytest("terminal", sys.executable, ["tests/terminal"], {}, output)]
 
 
-def environment(name: str, markers: str, options: Options, output: TextIO | None) -> list[Result]:
+def environment(name: str, markers: str, options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Run tests/<name>, inside an image or in the local environment.
 
     Tests marked `outside` need what no image has (a browser, the package index, services of other environments).
@@ -150,7 +152,7 @@ def environment(name: str, markers: str, options: Options, output: TextIO | None
     return [run_pytest(label, str(env.python), [f"tests/{name}"], env.variables(), output, flags)]
 
 
-def chaos(families: Sequence[str], options: Options, output: TextIO | None) -> list[Result]:
+def chaos(families: Sequence[str], options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Inject faults into evaluations and services that it starts. families: some of them; none means all."""
     env = venvs.ensure(manifests.default_environment(), paths.ROOT)
     gl.ensure()
@@ -162,7 +164,7 @@ def chaos(families: Sequence[str], options: Options, output: TextIO | None) -> l
             command += [] if value is None else [flag, f"{value:g}"]
         code = execute(command, env.variables(), output)
         counts = json.loads(report.read_text()) if report.exists() and code in (0, 1) else {"failed": 1}
-    return [Result("chaos", **counts)]
+    return [PartResult("chaos", **counts)]
 
 
 def has_outside(name: str) -> bool:
@@ -210,7 +212,7 @@ def image_command(name: str, image: images.Image, report: Path, flags: Sequence[
     ]  # fmt: skip
 
 
-def run_in_image(name: str, image: images.Image, flags: Sequence[str], output: TextIO | None) -> Result:
+def run_in_image(name: str, image: images.Image, flags: Sequence[str], output: TextIO | None) -> PartResult:
     """Return the counts of an environment's tests inside its image."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
         os.chmod(directory, 0o777)  # the user inside may be another one
@@ -233,7 +235,7 @@ def run_in_image(name: str, image: images.Image, flags: Sequence[str], output: T
 def run_pytest(
     name: str, python: str, directories: Sequence[str], variables: Mapping[str, str], output: TextIO | None = None,
     flags: Sequence[str] = (),
-) -> Result:  # fmt: skip
+) -> PartResult:  # fmt: skip
     """Return the counts of a pytest run."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
         report = Path(directory, "junit.xml")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass
-class Result:
+class PartResult:
     """The counts of one part. `reasons` counts the skipped tests by reason."""
 
     name: str
@@ -20,12 +20,12 @@ class Result:
     reasons: Counter[str] = field(default_factory=Counter)
 
 
-def skipped(name: str, reason: str) -> Result:
+def skipped(name: str, reason: str) -> PartResult:
     """Return the result of a part that was skipped."""
-    return Result(name, skipped=1, reasons=Counter([reason]))
+    return PartResult(name, skipped=1, reasons=Counter([reason]))
 
 
-def read_junit(name: str, path: Path, exit_code: int) -> Result:
+def read_junit(name: str, path: Path, exit_code: int) -> PartResult:
     """Return the counts of a pytest report. A missing or damaged one, or an unusual exit code, is a failure."""
     from xml.etree import ElementTree  # no other task needs it
 
@@ -37,11 +37,11 @@ def read_junit(name: str, path: Path, exit_code: int) -> Result:
     failed = sum(test.find("failure") is not None or test.find("error") is not None for test in tests)
     if exit_code not in (0, 1) and not failed:
         print(f"{name}: pytest ended with code {exit_code}")
-        return Result(name, len(tests) - len(skips), 1, len(skips), 0.0, Counter(skips))
-    return Result(name, len(tests) - len(skips) - failed, failed, len(skips), 0.0, Counter(skips))
+        return PartResult(name, len(tests) - len(skips), 1, len(skips), 0.0, Counter(skips))
+    return PartResult(name, len(tests) - len(skips) - failed, failed, len(skips), 0.0, Counter(skips))
 
 
-def print_summary(results: Sequence[Result], advice: Sequence[str] = ()) -> int:
+def print_summary(results: Sequence[PartResult], advice: Sequence[str] = ()) -> int:
     """Print a row per result, the reasons of skips, advice and the totals. Return the exit code."""
     print(f"\n{'part':<16}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     reasons: Counter[str] = Counter()

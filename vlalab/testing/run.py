@@ -13,15 +13,15 @@ from typing import TextIO
 
 from vlalab.host.console import LabError, log_info, unknown
 from vlalab.testing import parts, programs
-from vlalab.testing.parts import Options, Part
-from vlalab.testing.results import Result, print_summary, skipped
+from vlalab.testing.parts import SuiteOptions, SuitePart
+from vlalab.testing.results import PartResult, print_summary, skipped
 
 QUICK = ("lint", "host", "contract")
 NAMES = ("lint", "docker", "contract", "host", "terminal", *parts.ENVIRONMENTS, *parts.SERVICES, "chaos")
 THREADS = "OMP_NUM_THREADS"
 
 
-def run(names: Sequence[str], options: Options) -> int:
+def run(names: Sequence[str], options: SuiteOptions) -> int:
     """Run the parts of those names (none or "all": every one) and print the counts. Return the exit code."""
     for name in names:
         if name not in (*NAMES, "all"):
@@ -37,13 +37,13 @@ def run(names: Sequence[str], options: Options) -> int:
     return print_summary(results, programs.advice(selected))
 
 
-def run_parts(selected: Sequence[Part], options: Options) -> list[Result]:
+def run_parts(selected: Sequence[SuitePart], options: SuiteOptions) -> list[PartResult]:
     """Run the parts and return their results in order. Environments that part `docker` tested are not repeated."""
     if len(selected) == 1:
         return _run_part(selected[0], options, None)
     # Threads that wait for each other on cores where others compute take three times the processor time.
     os.environ.setdefault(THREADS, str(max(1, len(os.sched_getaffinity(0)) // parts.max_parallel_parts())))
-    results: list[Result] = []
+    results: list[PartResult] = []
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
         for stage in sorted({part.stage for part in selected}):
             tested = {result.name for result in results}
@@ -52,13 +52,13 @@ def run_parts(selected: Sequence[Part], options: Options) -> list[Result]:
     return results
 
 
-def _run_batch(batch: Sequence[Part], options: Options, directory: Path) -> list[Result]:
-    def run_logged(part: Part) -> list[Result]:
+def _run_batch(batch: Sequence[SuitePart], options: SuiteOptions, directory: Path) -> list[PartResult]:
+    def run_logged(part: SuitePart) -> list[PartResult]:
         with (directory / f"{part.name}.txt").open("w") as output:
             return _run_part(part, options, output)
 
     with ThreadPoolExecutor(parts.max_parallel_parts()) as pool:
-        futures: dict[Future[list[Result]], Part] = {pool.submit(run_logged, part): part for part in batch}
+        futures: dict[Future[list[PartResult]], SuitePart] = {pool.submit(run_logged, part): part for part in batch}
         try:
             for future in as_completed(futures):
                 print((directory / f"{futures[future].name}.txt").read_text(errors="replace"), end="", flush=True)
@@ -74,7 +74,7 @@ def _run_batch(batch: Sequence[Part], options: Options, directory: Path) -> list
             raise
 
 
-def _run_part(part: Part, options: Options, output: TextIO | None) -> list[Result]:
+def _run_part(part: SuitePart, options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Return the results of a part with its time. One that cannot run is a failure."""
     log_info(f"part '{part.name}'")
     start = time.monotonic()
@@ -82,6 +82,6 @@ def _run_part(part: Part, options: Options, output: TextIO | None) -> list[Resul
         results = part.run(options, output)
     except LabError as error:
         log_info(f"part '{part.name}' failed: {error}")
-        results = [Result(part.name, failed=1)]
+        results = [PartResult(part.name, failed=1)]
     results[0].seconds = time.monotonic() - start
     return results

@@ -16,7 +16,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from websockets.exceptions import ConnectionClosed
 
-from services.bridge.connection import Connection, ServerFailed
+from services.bridge.connection import PolicyConnection, ServerFailed
 from services.bridge.vla_eval import messages
 from services.bridge.vla_eval.messages import ACTION, END, ERROR, HELLO, OBSERVATION, START, Message
 from services.bridge.wire import ProtocolError, short
@@ -27,7 +27,7 @@ HEALTH = "/health"  # HTTP probe of vla-eval's servers; openpi's have /healthz
 MAX_HEALTH = 1000  # bytes
 
 
-class ModelServer(Connection):
+class ModelServer(PolicyConnection):
     """vla-eval's model server."""
 
     protocol = "vla-eval's protocol"

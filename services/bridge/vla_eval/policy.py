@@ -14,7 +14,7 @@ from services.bridge.vla_eval.robots import (
     FULL_ROTATION,
     SEND_STATE,
     SEND_WRIST_IMAGE,
-    Robot,
+    VlaEvalRobot,
     assumed_formats,
     find_mismatch,
 )
@@ -35,7 +35,7 @@ class VlaEvalPolicy(Policy):
     PolicyLost if it does not answer.
     """
 
-    def __init__(self, server: ModelServer, robot: Robot, name: str = NAME, lock_hash: str | None = None):
+    def __init__(self, server: ModelServer, robot: VlaEvalRobot, name: str = NAME, lock_hash: str | None = None):
         self.server, self.robot, self._name, self._lock_hash = server, robot, name, lock_hash
         self.hello = server.connect()
         params = self.hello.get("observation_params")

@@ -35,7 +35,7 @@ SPECS = {  # formats that a server may state; "raw" is any
 
 
 @dataclass(frozen=True)
-class Robot:
+class VlaEvalRobot:
     """images: wire key → camera, in the wire's order: a server takes the first as the benchmark's main camera.
     `action` is what vla-eval's benchmark executes; `benchmark` our module and `profile` our protocol of the same.
     """
@@ -132,7 +132,7 @@ def _formats(hello: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, tuple[st
             yield spec, part, entry.get("format") if isinstance(entry, dict) else None, formats
 
 
-LIBERO = Robot(
+LIBERO = VlaEvalRobot(
     name="libero",
     images=MappingProxyType({"agentview": "agentview", "wrist": "robot0_eye_in_hand"}),
     state_parts=HAND_STATE,
@@ -141,4 +141,4 @@ LIBERO = Robot(
     benchmark="services.libero.benchmark",
     profile="vla-eval",
 )
-ROBOTS: Mapping[str, Robot] = MappingProxyType({"libero": LIBERO})
+ROBOTS: Mapping[str, VlaEvalRobot] = MappingProxyType({"libero": LIBERO})

@@ -17,7 +17,7 @@ import numpy as np
 
 from services.bridge.vla_eval import messages
 from services.bridge.vla_eval.messages import ACTION, END, ERROR, HELLO, OBSERVATION, START, Message
-from services.bridge.vla_eval.robots import ACTIONS, FULL_ROTATION, SEND_STATE, SEND_WRIST_IMAGE, Robot
+from services.bridge.vla_eval.robots import ACTIONS, FULL_ROTATION, SEND_STATE, SEND_WRIST_IMAGE, VlaEvalRobot
 from services.bridge.wire import ProtocolError, short
 from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
 from vla_evaluation import benchmark
@@ -29,7 +29,7 @@ from vla_evaluation.profiles import Profile
 PATH = "/vla-eval"
 
 
-def check_policy(info: PolicyInfo, robot: Robot) -> None:
+def check_policy(info: PolicyInfo, robot: VlaEvalRobot) -> None:
     """Raise ValueError if vla-eval's benchmark lacks an input of the policy, or its actions do not fit."""
     if info.needs_privileged:
         raise ValueError(f"policy {info.name!r} needs the simulator's state, which vla-eval's protocol does not send")
@@ -47,10 +47,10 @@ def check_policy(info: PolicyInfo, robot: Robot) -> None:
             raise ValueError(f"policy {info.name!r} {verb} with {ends[0]} where vla-eval's {robot.name} has {ends[1]}")
 
 
-class Episodes:
+class ConnectionEpisodes:
     """One connection's episodes. `info` is the policy's own; `client_left` returns whether the connection is closed."""
 
-    def __init__(self, client: PolicyClient, info: PolicyInfo, robot: Robot, client_left: Callable[[], bool]):
+    def __init__(self, client: PolicyClient, info: PolicyInfo, robot: VlaEvalRobot, client_left: Callable[[], bool]):
         self.client, self.info, self.robot, self.client_left = client, info, robot, client_left
         self.profile = profile_of(info, robot)
         self._actions = Actions(info.name, info.action, robot.action)
@@ -139,7 +139,7 @@ class Episodes:
         return matching[0]
 
 
-def profile_of(info: PolicyInfo, robot: Robot) -> Profile:
+def profile_of(info: PolicyInfo, robot: VlaEvalRobot) -> Profile:
     """Return the profile that sets image preparation and the executed actions per chunk."""
     definition = benchmark.load(robot.benchmark)
     return definition.profiles[choose_profile(info, definition, None)]

@@ -20,7 +20,7 @@ METADATA = "experiment_cfg/metadata.json"
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCheckpoint:
     """A published checkpoint: repository and revision on the model hub, and the embodiment to serve it as."""
 
     repo: str
@@ -29,13 +29,19 @@ class Published:
 
 
 _LIBERO = "youliangtan/gr00t-n1.5-libero-{}-posttrain"
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
+PUBLISHED: Mapping[str, PublishedCheckpoint] = MappingProxyType(
     {
-        "base": Published("nvidia/GR00T-N1.5-3B", "869830fc749c35f34771aa5209f923ac57e4564e", "oxe_droid"),
-        "libero_spatial": Published(_LIBERO.format("spatial"), "03294ae3de7d4870be8ae6e27cbdeffcb46b6425", "libero"),
-        "libero_object": Published(_LIBERO.format("object"), "f422266b016fd917127d3a0348062a5cd750df43", "libero"),
-        "libero_goal": Published(_LIBERO.format("goal"), "17be45f5bf8a543594761b263c68cf33f33847bd", "libero_mean_std"),
-        "libero_10": Published(_LIBERO.format("long"), "aa49078d5cc9ce72917bc4312f1ef12771f277de", "libero"),
+        "base": PublishedCheckpoint("nvidia/GR00T-N1.5-3B", "869830fc749c35f34771aa5209f923ac57e4564e", "oxe_droid"),
+        "libero_spatial": PublishedCheckpoint(
+            _LIBERO.format("spatial"), "03294ae3de7d4870be8ae6e27cbdeffcb46b6425", "libero"
+        ),
+        "libero_object": PublishedCheckpoint(
+            _LIBERO.format("object"), "f422266b016fd917127d3a0348062a5cd750df43", "libero"
+        ),
+        "libero_goal": PublishedCheckpoint(
+            _LIBERO.format("goal"), "17be45f5bf8a543594761b263c68cf33f33847bd", "libero_mean_std"
+        ),
+        "libero_10": PublishedCheckpoint(_LIBERO.format("long"), "aa49078d5cc9ce72917bc4312f1ef12771f277de", "libero"),
     }
 )
 DOWNLOAD_HINT = (
@@ -165,7 +171,7 @@ def find(name: str, volume: Volume | None = None) -> CheckpointDirectory:
     return CheckpointDirectory(directory, read_json(directory / METADATA), read_record(directory) or earlier)
 
 
-def published(suite: str) -> Published:
+def published(suite: str) -> PublishedCheckpoint:
     """Return the published checkpoint for a suite, or the base model. Raises ValueError for an unknown name."""
     if suite not in PUBLISHED:
         raise ValueError(f"no published checkpoint for {suite!r}{did_you_mean(suite, PUBLISHED)}")

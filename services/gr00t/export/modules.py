@@ -17,7 +17,7 @@ from services.gr00t.model.head import ActionHead
 from vla_modelkit.devices import NAMES
 
 
-class Vit(nn.Module):
+class VitExport(nn.Module):
     def __init__(self, model: Gr00t):
         super().__init__()
         self.tower = model.backbone["eagle_model"].vision_model.vision_model
@@ -56,7 +56,7 @@ class StateEncoder(Head):
         return self.head.state_encoder(state, embodiment_id)
 
 
-class ActionEncoder(Head):
+class ActionEncoderExport(Head):
     def forward(self, actions: Tensor, timesteps_tensor: Tensor, embodiment_id: Tensor) -> Tensor:
         wave = self.head.moment(timesteps_tensor[:, None]).wave  # [B, 1, width]
         return self.head.action_encoder(actions, wave, embodiment_id)  # [B, H, A], [B], [B] -> [B, H, width]
@@ -102,7 +102,7 @@ def modules(model: Gr00t, views: int, text: int, dtype: torch.dtype, robot: int 
     batch, sequence = {0: "batch_size"}, {0: "batch_size", 1: "sequence_length"}
     suffix = f"_{NAMES[dtype]}"
     specs = (
-        (f"eagle2/vit{suffix}", Vit, {"pixel_values": noise(views, 3, side, side), "position_ids": position_ids},
+        (f"eagle2/vit{suffix}", VitExport, {"pixel_values": noise(views, 3, side, side), "position_ids": position_ids},
          "vit_embeds", {}),
         (f"eagle2/llm{suffix}", Llm, {"inputs_embeds": noise(1, text, features),
          "attention_mask": torch.ones(1, text, dtype=torch.int64)}, "embeddings",
@@ -111,7 +111,7 @@ def modules(model: Gr00t, views: int, text: int, dtype: torch.dtype, robot: int 
          "output", {"backbone_features": sequence, "output": sequence}),
         ("action_head/state_encoder", StateEncoder, {"state": noise(1, 1, head.state_dim), "embodiment_id": robot_id},
          "output", {}),
-        ("action_head/action_encoder", ActionEncoder, {"actions": noise(1, head.horizon, head.action_dim),
+        ("action_head/action_encoder", ActionEncoderExport, {"actions": noise(1, head.horizon, head.action_dim),
          "timesteps_tensor": timestep, "embodiment_id": robot_id}, "output", {}),
         (f"action_head/DiT{suffix}", DiT, {"sa_embs": noise(1, tokens, head.width),
          "vl_embs": noise(1, text, features), "timesteps_tensor": timestep}, "output", {"vl_embs": sequence}),

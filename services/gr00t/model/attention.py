@@ -12,7 +12,7 @@ KINDS = ("auto", "sdpa", "flash")
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionKernel:
     """`kind` is "flash" or "sdpa" (torch's own kernels); `reason` says why flash is not used, or is empty."""
 
     kind: str
@@ -24,18 +24,18 @@ class Attention:
         return {"flash": "flash_attention_2"}.get(self.kind, self.kind)
 
 
-def choose(requested: str, device: str, dtype: torch.dtype | None = None) -> Attention:
+def choose(requested: str, device: str, dtype: torch.dtype | None = None) -> AttentionKernel:
     """Return the attention for a device ("cpu", "cuda", "cuda:1"). Raises ValueError if "flash" is not available."""
     if requested not in KINDS:
         raise ValueError(f"attention {requested!r} not found; expected one of {', '.join(KINDS)}")
     if requested == "sdpa":
-        return Attention("sdpa", "requested")
+        return AttentionKernel("sdpa", "requested")
     obstacle = flash_obstacle(device, dtype)
     if obstacle is None:
-        return Attention("flash")
+        return AttentionKernel("flash")
     if requested == "flash":
         raise ValueError(
             f"attention 'flash' is not available: {obstacle}; leave VLALAB_GR00T_ATTENTION at auto, or build the image "
             "with FLASH_ATTN=prebuilt and run it on a GPU"
         )
-    return Attention("sdpa", obstacle)
+    return AttentionKernel("sdpa", obstacle)

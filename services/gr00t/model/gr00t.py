@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, Qwen3Config, SiglipVisionConfig
 
 from services.gr00t.checkpoint.config import ModelConfig
-from services.gr00t.model.head import ActionHead, Moment
+from services.gr00t.model.head import ActionHead, FlowInputs
 
 HALF = 127.5  # (pixel / 255 - 0.5) / 0.5 = (pixel - 127.5) / 127.5
 # Keys of published checkpoints that features do not depend on: the language model's head, SigLIP's pooling.
@@ -81,7 +81,7 @@ class Gr00t(nn.Module):
         state: Tensor,
         noise: Tensor,
         robot: int,
-        moments: list[Moment],
+        moments: list[FlowInputs],
     ) -> Tensor:
         """Return normalised actions float32 [B, H, A].
 

@@ -172,7 +172,9 @@ class Dit(nn.Module):
         self.proj_out_1 = nn.Linear(blocks.width, 2 * blocks.width)
         self.proj_out_2 = nn.Linear(blocks.width, out)
 
-    def forward(self, x: Tensor, moment: Moment, contexts: list[KeysValues | None], visible: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, moment: FlowInputs, contexts: list[KeysValues | None], visible: Tensor | None
+    ) -> Tensor:
         for block, modulation, context in zip(self.transformer_blocks, moment.modulations, contexts, strict=True):
             x = block(x, modulation, context, visible)
         shift, scale = moment.out.chunk(2, dim=-1)  # the other way round than in the blocks
@@ -180,7 +182,7 @@ class Dit(nn.Module):
 
 
 @dataclass(frozen=True)
-class Moment:
+class FlowInputs:
     """Network inputs that depend on the flow's time alone, not on the observation.
 
     wave [width] for the action encoder; modulations [2 * width] of each block; out [2 * width] of the last norm. In
@@ -215,20 +217,20 @@ class ActionHead(nn.Module):
             x = block(x, visible)
         return x
 
-    def moment(self, times: Tensor) -> Moment:  # int [...], in buckets
+    def moment(self, times: Tensor) -> FlowInputs:  # int [...], in buckets
         """Return the time-dependent inputs; they are the same for every observation."""
         encoded, half = self.model.timestep_encoder(times), self.config.width // 2
         wave = torch.cat(waves(times, half, half), dim=-1).to(encoded.dtype)
         by_block = [block.norm1.modulation(encoded) for block in self.model.transformer_blocks]
-        return Moment(wave, by_block, self.model.proj_out_1(F.silu(encoded)))
+        return FlowInputs(wave, by_block, self.model.proj_out_1(F.silu(encoded)))
 
-    def moments(self, steps: int) -> list[Moment]:
+    def moments(self, steps: int) -> list[FlowInputs]:
         """Return the time-dependent inputs of each of `steps` Euler steps."""
         buckets = self.config.time_buckets
         times = torch.tensor([int(step / steps * buckets) for step in range(steps)], device=self.vlln.weight.device)
         every = self.moment(times)
         return [
-            Moment(every.wave[i], [modulation[i] for modulation in every.modulations], every.out[i])
+            FlowInputs(every.wave[i], [modulation[i] for modulation in every.modulations], every.out[i])
             for i in range(steps)
         ]
 
@@ -237,7 +239,7 @@ class ActionHead(nn.Module):
         actions: Tensor,
         state_token: Tensor,
         robot: int,
-        moment: Moment,
+        moment: FlowInputs,
         contexts: list[KeysValues | None],
         visible: Tensor | None = None,
     ) -> Tensor:
@@ -258,7 +260,7 @@ class ActionHead(nn.Module):
         state: Tensor,
         noise: Tensor,
         robot: int,
-        moments: list[Moment],
+        moments: list[FlowInputs],
         visible: Tensor | None = None,
     ) -> Tensor:
         """Return the normalised actions, float32 [B, H, A].

@@ -9,7 +9,7 @@ from accelerate import init_empty_weights
 
 from services.gr00t.checkpoint.config import ModelConfig
 from services.gr00t.model.gr00t import UNUSED, Gr00t
-from vla_modelkit.weights import Source, check_names
+from vla_modelkit.weights import WeightSource, check_names
 
 
 def shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
@@ -17,7 +17,9 @@ def shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in _empty(config, "sdpa").named_parameters()}
 
 
-def load_model(config: ModelConfig, source: Source, device: torch.device, dtype: torch.dtype, attention: str) -> Gr00t:
+def load_model(
+    config: ModelConfig, source: WeightSource, device: torch.device, dtype: torch.dtype, attention: str
+) -> Gr00t:
     """Return the network with a checkpoint's weights. attention: its name in transformers.
 
     Raises CheckpointError if names or shapes differ from those of config.json.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from services.gr00t.checkpoint.directory import CheckpointDirectory
-from services.gr00t.model.attention import Attention
+from services.gr00t.model.attention import AttentionKernel
 from services.gr00t.service.layout import Layout
 from services.gr00t.service.settings import Settings
 from vla_common.versions import lock_hash, versions
@@ -24,7 +24,7 @@ def policy_info(
     checkpoint: CheckpointDirectory,
     layout: Layout,
     settings: Settings,
-    attention: Attention,
+    attention: AttentionKernel,
     device: torch.device,
     numbers: str,
     horizon: int,

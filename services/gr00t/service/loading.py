@@ -10,7 +10,7 @@ import torch
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
 from services.gr00t.checkpoint.directory import CheckpointDirectory
-from services.gr00t.model.attention import Attention, choose
+from services.gr00t.model.attention import AttentionKernel, choose
 from services.gr00t.model.engine import Engine
 from services.gr00t.model.loading import load_model, weight_bytes
 from services.gr00t.processing.prompt import Prompts
@@ -62,7 +62,7 @@ def load_own_policy(settings: Settings, checkpoint: CheckpointDirectory, layout:
 
 def load_engine(
     settings: Settings, checkpoint: CheckpointDirectory, layout: Layout, config: ModelConfig, prompts: Prompts
-) -> tuple[Engine, Attention]:
+) -> tuple[Engine, AttentionKernel]:
     """Return the engine, and the attention of its backbone."""
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device, torch.float32)

@@ -22,7 +22,7 @@ from services.gr00t.checkpoint.embodiment import embodiment
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.loading import require_room
 from services.gr00t.training import memory, network, result
-from services.gr00t.training.robot import NEW, Robot, robot_of
+from services.gr00t.training.robot import NEW, TrainingRobot, robot_of
 from services.gr00t.training.samples import BatchIndices, Samples, loader
 from services.gr00t.training.settings import BASES, Finetune, digest_of
 from services.gr00t.training.trainer import Trainer, learning_rate, states_of
@@ -35,7 +35,7 @@ from vla_datasets.loader import find as find_dataset
 from vla_modelkit.checkpoint import changed_files, identity, read_record
 from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_machine, destroy_process_group
+from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.weights import Safetensors
@@ -53,7 +53,7 @@ class FinetuneJob:
     base: CheckpointDirectory
     config: ModelConfig
     dataset: LeRobotDataset
-    robot: Robot
+    robot: TrainingRobot
     samples: Samples
     volume: Volume
     bad: marks.Marks
@@ -116,7 +116,7 @@ def digest_of_data(dataset: LeRobotDataset) -> str:
     )
 
 
-def train(settings: Finetune, volume: Volume, machine: Machine, stop: object) -> Trainer:
+def train(settings: Finetune, volume: Volume, machine: TrainingMachine, stop: object) -> Trainer:
     """Train to the last step, or save and stop when `stop.requested` becomes true; return the trainer."""
     job = _with_alpha(prepare(settings, volume))
     _require_memory(job, machine)
@@ -150,7 +150,7 @@ def _with_alpha(job: FinetuneJob) -> FinetuneJob:
     return replace(job, settings=replace(settings, lora_alpha=float(alpha)))
 
 
-def new_trainer(job: FinetuneJob, machine: Machine) -> Trainer:
+def new_trainer(job: FinetuneJob, machine: TrainingMachine) -> Trainer:
     """Load the network to train onto the device, with a new optimizer."""
     settings, robot = job.settings, job.robot.embodiment.projector
     frozen = machine.dtype or torch.float32
@@ -221,8 +221,8 @@ def _finish(job: FinetuneJob, trainer: Trainer) -> None:
     print(f"serve it: ./lab up gr00t --checkpoint {name}", flush=True)
 
 
-def _require_memory(job: FinetuneJob, machine: Machine) -> None:
-    needed = memory.Memory(job.config, len(job.robot.embodiment.cameras), machine.dtype is not None)
+def _require_memory(job: FinetuneJob, machine: TrainingMachine) -> None:
+    needed = memory.TrainingMemory(job.config, len(job.robot.embodiment.cameras), machine.dtype is not None)
     if machine.is_main:
         print(f"memory: about {needed.estimate(job.settings)}", flush=True)
     free = free_bytes(machine.device)

@@ -67,7 +67,7 @@ def _stack(blocks: Blocks, tokens: int) -> float:
     return PER_TOKEN * blocks.layers * blocks.width * tokens
 
 
-class Memory:
+class TrainingMemory:
     """Memory of training a network on images of `views` cameras, on a GPU in bfloat16 or elsewhere in float32."""
 
     def __init__(self, config: ModelConfig, views: int, bf16: bool = True):

@@ -19,7 +19,7 @@ from services.gr00t.checkpoint.config import ModelConfig
 from services.gr00t.model.gr00t import Gr00t
 from services.gr00t.model.loading import load_model
 from services.gr00t.training.settings import Finetune
-from vla_modelkit.weights import Source
+from vla_modelkit.weights import WeightSource
 
 HEAD = "action_head."
 ROWS = tuple(f"{HEAD}{name}." for name in ("state_encoder", "action_encoder", "action_decoder"))
@@ -48,7 +48,7 @@ def _weight(name: str) -> bool:
 class SingleRobot:
     """A checkpoint's weights with one robot's rows alone."""
 
-    def __init__(self, source: Source, robot: int):
+    def __init__(self, source: WeightSource, robot: int):
         self.source, self.robot = source, robot
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -98,7 +98,7 @@ def counts(tensors: Mapping[str, tuple[int, ...]], settings: Finetune) -> tuple[
 
 
 def load(
-    config: ModelConfig, source: Source, robot: int, settings: Finetune, device: torch.device, dtype: torch.dtype
+    config: ModelConfig, source: WeightSource, robot: int, settings: Finetune, device: torch.device, dtype: torch.dtype
 ) -> Gr00t:
     """Return the network to train. dtype: of frozen tensors; trained ones are float32."""
     model = load_model(single_robot(config), SingleRobot(source, robot), device, dtype, "sdpa")

@@ -20,7 +20,7 @@ from torch import Tensor
 from services.gr00t.checkpoint import embodiment, tokenizer
 from services.gr00t.checkpoint.directory import METADATA, CheckpointDirectory
 from services.gr00t.training.network import ROWS
-from services.gr00t.training.robot import Robot
+from services.gr00t.training.robot import TrainingRobot
 from vla_common.volume import replace_directory
 from vla_modelkit.checkpoint import INDEX, file_hash, weight_files, write_record
 
@@ -30,7 +30,7 @@ COPIED = ("config.json", *tokenizer.FILES)
 def write(
     directory: Path,
     base: CheckpointDirectory,
-    robot: Robot,
+    robot: TrainingRobot,
     trained: Mapping[str, Tensor],
     provenance: Mapping[str, Any],
 ) -> Path:

@@ -25,7 +25,7 @@ INSTRUCTION = "human.task_description"  # default if modality.json has no annota
 
 
 @dataclass(frozen=True)
-class Robot:
+class TrainingRobot:
     """A robot, from a data set and an embodiment."""
 
     embodiment: Embodiment
@@ -33,7 +33,7 @@ class Robot:
     layout: Layout
 
 
-def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointDirectory) -> Robot:
+def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointDirectory) -> TrainingRobot:
     """Return the robot to train for. name: new_embodiment, a shipped embodiment's name, or a JSON file.
 
     Raises ValueError if the data set is of another robot, or does not have what GR00T needs.
@@ -49,7 +49,7 @@ def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointDirectory) -> R
     metadata = metadata_of(dataset, robot.tag)
     _check_sizes(dataset, robot, metadata, base)
     _check_language(dataset, robot)
-    return Robot(robot, metadata, layout(robot, metadata))
+    return TrainingRobot(robot, metadata, layout(robot, metadata))
 
 
 def described(dataset: LeRobotDataset, base: CheckpointDirectory) -> Embodiment:

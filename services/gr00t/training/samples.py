@@ -23,7 +23,7 @@ from services.gr00t.processing.numbers import Channel
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
 from services.gr00t.training.frames import Frames
-from services.gr00t.training.robot import KINDS, Robot, column_of, language_column, video_key
+from services.gr00t.training.robot import KINDS, TrainingRobot, column_of, language_column, video_key
 from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.statistics import as_rows
@@ -32,7 +32,7 @@ TIME = 0.999  # the flow's time is (TIME - x) / TIME, x of a Beta(1.5, 1) distri
 
 
 @dataclass(frozen=True)
-class Episode:
+class TrainingEpisode:
     """An episode's numbers in the network's units.
 
     states float32 [T, n]; actions float32 [T + horizon - 1, m], padded as upstream does; prompts: of each step.
@@ -62,7 +62,7 @@ class Batch:
         return tuple(var.to(device, non_blocking=True) for var in vars(self).values())
 
 
-def read_episodes(dataset: LeRobotDataset, robot: Robot, horizon: int) -> list[Episode]:
+def read_episodes(dataset: LeRobotDataset, robot: TrainingRobot, horizon: int) -> list[TrainingEpisode]:
     """Return every episode's numbers. Raises ValueError for an episode that training cannot use."""
     episodes = [
         _episode(dataset, robot, episode.index, episode.length, horizon)
@@ -74,7 +74,7 @@ def read_episodes(dataset: LeRobotDataset, robot: Robot, horizon: int) -> list[E
     return episodes
 
 
-def _episode(dataset: LeRobotDataset, robot: Robot, index: int, length: int, horizon: int) -> Episode:
+def _episode(dataset: LeRobotDataset, robot: TrainingRobot, index: int, length: int, horizon: int) -> TrainingEpisode:
     columns = dataset.columns(index)
     label = f"episode {index} of {dataset.name}"
     rows = {key: len(values) for key, values in columns.items()}
@@ -89,7 +89,7 @@ def _episode(dataset: LeRobotDataset, robot: Robot, index: int, length: int, hor
         _padded(part, _values(dataset, columns, "action", part, label), absolute[part.name]["absolute"], horizon)
         for part in robot.layout.action
     ]
-    return Episode(
+    return TrainingEpisode(
         index,
         np.concatenate(states, -1, dtype=np.float32) if states else np.zeros((length, 0), np.float32),
         np.concatenate(actions, -1, dtype=np.float32),
@@ -117,7 +117,7 @@ def _padded(part: Channel, values: np.ndarray, absolute: bool, horizon: int) -> 
     return part.encode(np.concatenate((values, np.repeat(after, horizon - 1, axis=0))))
 
 
-def _instructions(dataset: LeRobotDataset, columns: dict, robot: Robot, label: str) -> list[str]:
+def _instructions(dataset: LeRobotDataset, columns: dict, robot: TrainingRobot, label: str) -> list[str]:
     column = language_column(dataset, robot.embodiment.language)
     numbers = columns.get(column)
     if numbers is None:
@@ -131,7 +131,9 @@ def _instructions(dataset: LeRobotDataset, columns: dict, robot: Robot, label: s
 class Samples(Dataset):
     """Every step of a data set, in the order of a run: index 0 is the first sample of the first step."""
 
-    def __init__(self, dataset: LeRobotDataset, robot: Robot, prompts: Prompts, head: object, side: int, seed: int):
+    def __init__(
+        self, dataset: LeRobotDataset, robot: TrainingRobot, prompts: Prompts, head: object, side: int, seed: int
+    ):
         self.dataset, self.robot, self.prompts, self.head, self.seed = dataset, robot, prompts, head, seed
         self.episodes = read_episodes(dataset, robot, head.horizon)
         empty = (episode.index for episode in self.episodes if not all(text.strip() for text in set(episode.prompts)))

@@ -14,7 +14,7 @@ from services.gr00t.training import network
 from services.gr00t.training.network import FlowLoss
 from services.gr00t.training.samples import Batch
 from services.gr00t.training.settings import Finetune
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import WeightFiles
 
 BETAS, DECAY, WARMUP, CLIP = (0.95, 0.999), 1e-5, 0.05, 1.0  # upstream's; the clip is its Trainer's default
@@ -37,7 +37,9 @@ def learning_rate(settings: Finetune, step: int) -> float:
 class Trainer:
     """A run: network, optimizer, and the number of completed steps."""
 
-    def __init__(self, settings: Finetune, machine: Machine, loss: FlowLoss, directory: Path, identity: dict[str, Any]):
+    def __init__(
+        self, settings: Finetune, machine: TrainingMachine, loss: FlowLoss, directory: Path, identity: dict[str, Any]
+    ):
         self.settings, self.machine, self.directory, self.identity = settings, machine, directory, identity
         self.model, self.step = loss.model, 0
         self.trained = network.trained_parameters(self.model)

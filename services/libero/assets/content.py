@@ -24,7 +24,7 @@ CACHE_BYTES = 4 << 20  # longer files are not a cache of this module
 
 
 @dataclass(frozen=True)
-class Entry:
+class AssetFile:
     """One file of a list: path below the asset directory, git blob sha1 (hex), size in bytes."""
 
     path: str
@@ -32,11 +32,11 @@ class Entry:
     size: int
 
 
-def read_list(name: str) -> tuple[Entry, ...]:
+def read_list(name: str) -> tuple[AssetFile, ...]:
     """Return the entries of a list in this package."""
     text = (Path(__file__).parent / name).read_text()
     rows = [line.split(" ", 2) for line in text.splitlines() if not line.startswith("#")]
-    return tuple(Entry(path, sha1, int(size)) for sha1, size, path in rows)
+    return tuple(AssetFile(path, sha1, int(size)) for sha1, size, path in rows)
 
 
 def git_sha1(path: Path) -> str:
@@ -64,8 +64,8 @@ def files_below(directory: Path) -> list[str]:
 
 
 def differing(
-    directory: Path, entries: Iterable[Entry], cache: Path | None = None, reread: bool = False
-) -> list[Entry]:
+    directory: Path, entries: Iterable[AssetFile], cache: Path | None = None, reread: bool = False
+) -> list[AssetFile]:
     """Return the entries that are missing in `directory` or differ; `cache` and `reread` as in `hashes`."""
     entries = tuple(entries)
     actual = hashes(directory, [entry.path for entry in entries], cache, reread)

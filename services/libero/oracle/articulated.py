@@ -9,7 +9,7 @@ from services.libero.oracle import aside, door, drawer, fill, incline, knob, ove
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.parts import openness
 from services.libero.oracle.rules import Rule
-from services.libero.oracle.scene import Goal, Joint, Scene
+from services.libero.oracle.scene import Goal, Joint, SceneState
 
 ROOM = 0.7  # openness that a drawer needs before an object is put into it
 ROOMY, OVERSHOOT = (
@@ -18,7 +18,7 @@ ROOMY, OVERSHOOT = (
 )  # openness to pull it to: a wider open drawer would hang over objects in front of the cabinet
 
 
-def joint_of(scene: Scene, name: str) -> Joint | None:
+def joint_of(scene: SceneState, name: str) -> Joint | None:
     """Return the first joint that moves a goal's region or object; None if there is none."""
     world = scene.world
     if name in world.regions:
@@ -28,18 +28,18 @@ def joint_of(scene: Scene, name: str) -> Joint | None:
     return world.joints[names[0]] if names else None
 
 
-def _is_drawer(scene: Scene, name: str) -> bool:
+def _is_drawer(scene: SceneState, name: str) -> bool:
     joint = joint_of(scene, name)
     return joint is not None and joint.type == "slide"
 
 
-def _must_open(scene: Scene, goal: Goal) -> bool:
+def _must_open(scene: SceneState, goal: Goal) -> bool:
     if goal.name == "open":
         return _is_drawer(scene, goal.args[0])
     return _into_drawer(scene, goal) and openness(scene, joint_of(scene, goal.args[1])) < ROOM
 
 
-def _open_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def _open_drawer(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     joint = joint_of(scene, goal.args[-1])
     if goal.name == "open":
         return (yield from drawer.open_drawer(scene, joint, attempt))
@@ -48,49 +48,49 @@ def _open_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
     return (yield from drawer.open_drawer(scene, joint, attempt, ROOMY))
 
 
-def _into_drawer(scene: Scene, goal: Goal) -> bool:
+def _into_drawer(scene: SceneState, goal: Goal) -> bool:
     return goal.name == "in" and _is_drawer(scene, goal.args[1])
 
 
-def _fill_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def _fill_drawer(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     return (yield from fill.put_in_drawer(scene, goal.args[0], joint_of(scene, goal.args[1])))
 
 
-def _close_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def _close_drawer(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     return (yield from drawer.close_drawer(scene, joint_of(scene, goal.args[0])))
 
 
-def _is_door(scene: Scene, name: str) -> bool:
+def _is_door(scene: SceneState, name: str) -> bool:
     joint = joint_of(scene, name)
     return joint is not None and joint.type == "hinge"
 
 
-def _close_door(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def _close_door(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     return (yield from door.close_door(scene, joint_of(scene, goal.args[0])))
 
 
-def _behind_door(scene: Scene, goal: Goal) -> bool:
+def _behind_door(scene: SceneState, goal: Goal) -> bool:
     """Whether an object goes into a region of a fixture with a door."""
     region = scene.world.regions.get(goal.args[-1])
     owner = region.parent if region is not None else ""
     return goal.name == "in" and owner in scene.world.objects and _is_door(scene, owner)
 
 
-def _put_behind_door(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def _put_behind_door(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     name, region = goal.args
     hinge = joint_of(scene, scene.world.regions[region].parent)
     return (yield from oven.put_in_front(scene, name, region, hinge))
 
 
-def _turn_on(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def _turn_on(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     return (yield from knob.turn_on(scene, joint_of(scene, goal.args[0]), attempt))
 
 
-def _turn_off(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def _turn_off(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     return (yield from knob.turn_off(scene, joint_of(scene, goal.args[0]), attempt))
 
 
-def _is_push(scene: Scene, goal: Goal) -> bool:
+def _is_push(scene: SceneState, goal: Goal) -> bool:
     """Whether a flat, wide object goes to a region of the table: pushing is easier than picking it up."""
     world = scene.world
     if goal.name != "on" or goal.args[1] not in world.regions or world.regions[goal.args[1]].parent:
@@ -98,11 +98,11 @@ def _is_push(scene: Scene, goal: Goal) -> bool:
     return push.is_flat(scene, goal.args[0])
 
 
-def _push(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def _push(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     return (yield from push.push_to(scene, goal.args[0], scene.site(goal.args[1]).pos[:2]))
 
 
-def _is_incline(scene: Scene, goal: Goal) -> bool:
+def _is_incline(scene: SceneState, goal: Goal) -> bool:
     return goal.name == "on" and goal.args[1] in scene.world.regions and incline.is_slanted(scene, goal.args[1])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from services.libero.oracle.hand import NEUTRAL, UP, axis_rotation, facing
 from services.libero.oracle.motion import CLOSE, Skill, move_by, move_to, servo
 from services.libero.oracle.parts import door_direction, open_sign, openness, panel_of
-from services.libero.oracle.scene import Joint, Pose, Scene
+from services.libero.oracle.scene import Joint, Pose, SceneState
 
 GRIP = 0.7  # position of the push between hinge (0) and free edge (1)
 BELOW_TOP = 0.025  # m from the door's top edge down to the grip site: the palm stays above the door
@@ -18,7 +18,7 @@ LEAD = 0.35  # rad that the pushing hand aims ahead of the door
 SHUT = 0.001  # of the door's travel
 
 
-def close_door(scene: Scene, joint: Joint) -> Skill:
+def close_door(scene: SceneState, joint: Joint) -> Skill:
     """Pushes a door shut from outside with the closed fingers, following its turn."""
     start = _push_pose(scene, joint, NEUTRAL, -BEFORE)
     scene = yield from move_to(
@@ -33,7 +33,7 @@ def close_door(scene: Scene, joint: Joint) -> Skill:
     return (yield from move_by(scene, ABOVE * UP, gripper=CLOSE, timeout=15, tolerance=0.05))
 
 
-def _push_pose(scene: Scene, joint: Joint, reference: np.ndarray, gap: float, ahead: float = 0.0) -> Pose:
+def _push_pose(scene: SceneState, joint: Joint, reference: np.ndarray, gap: float, ahead: float = 0.0) -> Pose:
     """Return the hand's pose touching the outside of the door, in the orientation closer to `reference`.
 
     `gap` < 0 m stays off the door; `ahead` rad is the turn of the door to aim ahead of it.

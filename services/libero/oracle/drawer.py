@@ -17,7 +17,7 @@ from services.libero.oracle.motion import (
     servo,
 )
 from services.libero.oracle.parts import handle_of, open_direction, openness
-from services.libero.oracle.scene import Joint, Pose, Scene
+from services.libero.oracle.scene import Joint, Pose, SceneState
 
 APPROACH = 0.10  # m in front of the handle where the hand turns towards it
 RETREAT = 0.12  # m upwards afterwards
@@ -33,7 +33,7 @@ SHUT = 0.02  # of the joint's travel; LIBERO requires less than 0.06
 WIDE_OPEN = 0.96  # of the joint's travel; LIBERO calls 0.88 of it open
 
 
-def open_drawer(scene: Scene, joint: Joint, attempt: int = 0, until: float = WIDE_OPEN) -> Skill:
+def open_drawer(scene: SceneState, joint: Joint, attempt: int = 0, until: float = WIDE_OPEN) -> Skill:
     """Grasps the handle from the front, fingers above and below it, and pulls until the drawer is open by `until`.
 
     Ends early if the bar slips out of the fingers; the next attempt grasps deeper.
@@ -51,7 +51,7 @@ def open_drawer(scene: Scene, joint: Joint, attempt: int = 0, until: float = WID
     return (yield from move_by(scene, RETREAT * UP, gripper=OPEN, timeout=15, tolerance=0.05))
 
 
-def _narrow(scene: Scene, rot: np.ndarray) -> Skill:
+def _narrow(scene: SceneState, rot: np.ndarray) -> Skill:
     """Closes the fingers halfway, so that they pass between the handles of neighbouring drawers."""
     pos = scene.eef.pos
     for _ in range(8):
@@ -61,7 +61,7 @@ def _narrow(scene: Scene, rot: np.ndarray) -> Skill:
     return scene
 
 
-def close_drawer(scene: Scene, joint: Joint) -> Skill:
+def close_drawer(scene: SceneState, joint: Joint) -> Skill:
     """Pushes a drawer shut by its handle with the closed fingertips; LIBERO's `Close` requires less than its zero."""
     out = open_direction(scene, joint)
     start = _push_pose(scene, joint, BEFORE * out)
@@ -76,7 +76,7 @@ def close_drawer(scene: Scene, joint: Joint) -> Skill:
     return (yield from move_by(scene, BEFORE * (UP + out), gripper=CLOSE, timeout=15, tolerance=0.05))
 
 
-def _push_pose(scene: Scene, joint: Joint, shift: np.ndarray) -> Pose:
+def _push_pose(scene: SceneState, joint: Joint, shift: np.ndarray) -> Pose:
     """Return the hand's pose with its fingertips at the front of the handle, shifted by `shift` [3] m.
 
     The further the drawer is closed, the more the hand leans back, so that its palm avoids the handles above.
@@ -88,11 +88,11 @@ def _push_pose(scene: Scene, joint: Joint, shift: np.ndarray) -> Pose:
     return Pose(front - FINGERTIP * rot[:, 2] + shift, rot)
 
 
-def _grasp_point(scene: Scene, joint: Joint) -> np.ndarray:
+def _grasp_point(scene: SceneState, joint: Joint) -> np.ndarray:
     return handle_of(scene, joint).pose.pos
 
 
-def _pull(scene: Scene, joint: Joint, rot: np.ndarray, depth: float, until: float) -> Skill:
+def _pull(scene: SceneState, joint: Joint, rot: np.ndarray, depth: float, until: float) -> Skill:
     """Pulls the held handle along the joint's axis, correcting sideways, until far enough or lost."""
     out = open_direction(scene, joint)
     travel = joint.range[1] - joint.range[0]

@@ -17,7 +17,7 @@ from services.libero.oracle.parts import (
     parts_of,
 )
 from services.libero.oracle.pick_place import LOST, carry, holds, pick, reach_below, travel_height
-from services.libero.oracle.scene import Joint, Scene
+from services.libero.oracle.scene import Joint, SceneState
 
 DROP = 0.012  # m above the drawer's floor where the object is released
 MAX_RISE = 0.06
@@ -25,7 +25,7 @@ CLEAR = 0.02  # m between the open drawer and an object raised next to it
 RETREAT = 0.12
 
 
-def put_in_drawer(scene: Scene, name: str, joint: Joint) -> Skill:
+def put_in_drawer(scene: SceneState, name: str, joint: Joint) -> Skill:
     """Picks an object up and lowers it into a drawer that is open, the hand parallel to the drawer's front."""
     scene = yield from pick(scene, name)
     if not holds(scene, name):
@@ -45,7 +45,7 @@ def put_in_drawer(scene: Scene, name: str, joint: Joint) -> Skill:
     return (yield from move_by(scene, RETREAT * UP, gripper=OPEN, tolerance=0.03, timeout=25))
 
 
-def _out_from_under(scene: Scene, name: str, joint: Joint) -> Skill:
+def _out_from_under(scene: SceneState, name: str, joint: Joint) -> Skill:
     """Move a held object out from under the open drawer, so that it can be raised."""
     out = open_direction(scene, joint)
     parts = object_parts(scene, name)
@@ -58,7 +58,7 @@ def _out_from_under(scene: Scene, name: str, joint: Joint) -> Skill:
     return (yield from carry(scene, name, scene.pose(name).pos + shift * out, tolerance=0.02))
 
 
-def drawer_middle(scene: Scene, joint: Joint) -> np.ndarray:
+def drawer_middle(scene: SceneState, joint: Joint) -> np.ndarray:
     """Return the middle [3] of the accessible part of a drawer's floor: not under the cabinet or the handles above."""
     out = open_direction(scene, joint)
     plates = plates_of(scene, joint)
@@ -69,7 +69,7 @@ def drawer_middle(scene: Scene, joint: Joint) -> np.ndarray:
     return np.append(middle[:2], floor.high(UP))
 
 
-def plates_of(scene: Scene, joint: Joint) -> list[Box]:
+def plates_of(scene: SceneState, joint: Joint) -> list[Box]:
     """Return the walls, front and floor of a drawer: its shapes that are longer than the handle's bar."""
     bar = handle_of(scene, joint)
     return [box for box in parts_of(scene, [joint.body]) if box.half.max() > 1.2 * bar.half.max()]
@@ -81,7 +81,7 @@ def _is_front(plate: Box, plates: list[Box], out: np.ndarray) -> bool:
 
 
 def bring(
-    scene: Scene,
+    scene: SceneState,
     name: str,
     target: np.ndarray,
     rot: np.ndarray,

@@ -16,7 +16,7 @@ import numpy as np
 from services.libero.oracle.arm import COMFORTABLE, FARTHEST, stretch
 from services.libero.oracle.motion import FINGERTIP, closing_axis, nearest_yaw, orientation
 from services.libero.oracle.placements import Placement
-from services.libero.oracle.scene import Pose, Scene
+from services.libero.oracle.scene import Pose, SceneState
 from services.libero.oracle.shapes import (
     Boxes,
     bounds,
@@ -54,14 +54,14 @@ MAX_CHECKED = 400  # candidates whose approach is checked,
 BATCH = 16  # so many at a time
 
 
-class Sampling(NamedTuple):
+class GraspSampling(NamedTuple):
     """How densely grasp candidates are sampled: every `yaw` rad of the hand, a slice every `slice` m."""
 
     yaw: float
     slice: float
 
 
-SAMPLINGS = (Sampling(np.pi / 9, 0.012), Sampling(np.pi / 18, 0.006))  # fine only where coarse finds nothing
+SAMPLINGS = (GraspSampling(np.pi / 9, 0.012), GraspSampling(np.pi / 18, 0.006))  # fine only where coarse finds nothing
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Grasp:
 
 
 def find_grasp(
-    scene: Scene, name: str, avoid: Sequence[Grasp] = (), placement: Placement | None = None
+    scene: SceneState, name: str, avoid: Sequence[Grasp] = (), placement: Placement | None = None
 ) -> Grasp | None:
     """Return the best collision-free grasp of an object that differs from those in `avoid`; None if there is none.
 
@@ -109,17 +109,17 @@ class Approach(NamedTuple):
     blocked: Boxes
 
 
-def _approach_at_object(scene: Scene, name: str) -> Approach:
+def _approach_at_object(scene: SceneState, name: str) -> Approach:
     low, high = bounds(boxes_of(scene, name))
     return Approach(np.zeros(3), obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15)))
 
 
-def _approach_at_placement(scene: Scene, name: str, placement: Placement) -> Approach:
+def _approach_at_placement(scene: SceneState, name: str, placement: Placement) -> Approach:
     around = obstacles(scene, placement.pos, 0.2, exclude=(name, placement.support))
     return Approach(placement.pos - scene.pose(name).pos, around)
 
 
-def free_approaches(scene: Scene, grasps: Sequence[Grasp], approach: Approach, margin: float) -> np.ndarray:
+def free_approaches(scene: SceneState, grasps: Sequence[Grasp], approach: Approach, margin: float) -> np.ndarray:
     """Return bool [n]: for which grasps the open hand comes down without touching a box or stretching the arm."""
     positions = [g.pos + approach.shift for g in grasps]
     hands = concatenate(hand_boxes(scene, pos, g.yaw, margin) for g, pos in zip(grasps, positions, strict=True))
@@ -127,7 +127,7 @@ def free_approaches(scene: Scene, grasps: Sequence[Grasp], approach: Approach, m
     return ~touches & [stretch(pos, scene.world.base_pos) <= FARTHEST for pos in positions]
 
 
-def hand_boxes(scene: Scene, pos: np.ndarray, yaw: float, margin: float) -> Boxes:
+def hand_boxes(scene: SceneState, pos: np.ndarray, yaw: float, margin: float) -> Boxes:
     """Return the boxes of the open hand at a grasp, extended upwards, and of the forearm above it."""
     away = pos[:2] - scene.world.base_pos[:2]
     x, y = away / np.linalg.norm(away)
@@ -142,7 +142,7 @@ def differs(grasp: Grasp, other: Grasp) -> bool:
     return bool(np.linalg.norm(grasp.local - other.local) > 0.015 or turned > np.pi / 6)
 
 
-def _candidates(scene: Scene, name: str, sampling: Sampling) -> Iterator[Grasp]:
+def _candidates(scene: SceneState, name: str, sampling: GraspSampling) -> Iterator[Grasp]:
     """Yield grasps from above, ignoring obstacles."""
     points, pose, base = solid_points(scene, name), scene.pose(name), scene.world.base_pos
     centre, levels = points.mean(axis=0), heights(points[:, 2].min(), points[:, 2].max())
@@ -167,7 +167,7 @@ def yaws(boxes: Boxes, step: float) -> np.ndarray:
     return every[np.diff(every, prepend=-1.0) > 0.03]
 
 
-class Slice(NamedTuple):
+class ObjectSlice(NamedTuple):
     """The points of an object within a finger pad's width: `u` [n] along the closing axis, `z` [n] up, and `strip` [n],
     the index of the strip of `STRIP` m across the pad."""
 
@@ -179,7 +179,7 @@ class Slice(NamedTuple):
     v_axis: np.ndarray
 
 
-def slices(points: np.ndarray, yaw: float, step: float) -> Iterator[Slice]:
+def slices(points: np.ndarray, yaw: float, step: float) -> Iterator[ObjectSlice]:
     """Yield an object's slices across the closing axis of a hand with this yaw: its middle, and every `step` m."""
     u_axis, v_axis = closing_axis(yaw), np.array([np.cos(yaw), np.sin(yaw), 0.0])
     u, v, z = points @ u_axis, points @ v_axis, points[:, 2]
@@ -188,10 +188,10 @@ def slices(points: np.ndarray, yaw: float, step: float) -> Iterator[Slice]:
         aside = v - middle + 1e-6  # so that rounding does not split a row of points between two strips
         inside = np.flatnonzero(np.abs(aside) < PAD_HALF_WIDTH)
         strip = np.floor(aside[inside] / STRIP).astype(int)
-        yield Slice(u[inside], z[inside], strip, middle, u_axis, v_axis)
+        yield ObjectSlice(u[inside], z[inside], strip, middle, u_axis, v_axis)
 
 
-def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, float, float]]:
+def _grips(part: ObjectSlice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, float, float]]:
     """Yield (position of the grip site [3], width of the material, slant of its sides) where the fingers fit."""
     for level in levels:
         pad = np.abs(part.z - level - PAD_RISE) < PAD_HALF_HEIGHT

@@ -7,7 +7,7 @@ import numpy as np
 from services.libero.oracle.hand import UP
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, hold, move_by, open_gripper
 from services.libero.oracle.pick_place import carry, holds, pick, travel_height
-from services.libero.oracle.scene import Goal, Scene
+from services.libero.oracle.scene import Goal, SceneState
 from services.libero.oracle.shapes import bounds, boxes_of
 
 SLANTED = 0.9  # a region whose normal is less upright than this is on a slope
@@ -16,12 +16,12 @@ ABOVE = 0.06
 PRESS = 0.01  # m that the hand aims below the target: contact ends the motion
 
 
-def is_slanted(scene: Scene, region: str) -> bool:
+def is_slanted(scene: SceneState, region: str) -> bool:
     """Return whether a goal region lies on a slope; its normal then points up the slope from the stopper."""
     return bool(scene.site(region).rot[2, 2] < SLANTED)
 
 
-def put_on_incline(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def put_on_incline(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     """Serve On(object, slanted region): lower the object upright onto the shelf just above the stopper."""
     name, region = goal.args
     scene = yield from pick(scene, name)
@@ -38,7 +38,7 @@ def put_on_incline(scene: Scene, goal: Goal, attempt: int) -> Skill:
     return (yield from move_by(scene, ABOVE * UP, gripper=OPEN, tolerance=0.02))
 
 
-def resting_point(scene: Scene, region: str) -> np.ndarray:
+def resting_point(scene: SceneState, region: str) -> np.ndarray:
     """Return the target position [3] of an object's origin: on the region's axis, a little up the slope."""
     site = scene.site(region)
     return site.pos + (scene.world.sites[region].size[2] + UP_SLOPE) * site.rot[:, 2]

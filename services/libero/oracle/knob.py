@@ -7,7 +7,7 @@ from collections.abc import Callable
 from services.libero.oracle.hand import axis_rotation, facing
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper, servo
 from services.libero.oracle.parts import open_sign, openness, wing_of
-from services.libero.oracle.scene import Joint, Scene
+from services.libero.oracle.scene import Joint, SceneState
 
 ABOVE = 0.08  # m over the knob where the hand turns to the wing
 GRIP_DEPTH = 0.015  # m that the grip site goes below the wing's top
@@ -17,17 +17,17 @@ OFF = 0.01  # of the range that still counts as the end
 DEEPER = 0.003  # m more at each further attempt
 
 
-def turn_on(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
+def turn_on(scene: SceneState, joint: Joint, attempt: int = 0) -> Skill:
     """Turns a knob on: LIBERO's `TurnOn` requires 0.5 rad; the knob ends beyond that."""
     return (yield from _turn(scene, joint, attempt, open_sign(scene, joint), lambda s: openness(s, joint) > TRAVEL))
 
 
-def turn_off(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
+def turn_off(scene: SceneState, joint: Joint, attempt: int = 0) -> Skill:
     """Turns a knob back to the end of its range."""
     return (yield from _turn(scene, joint, attempt, -open_sign(scene, joint), lambda s: openness(s, joint) < OFF))
 
 
-def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough: Callable[[Scene], bool]) -> Skill:
+def _turn(scene: SceneState, joint: Joint, attempt: int, sign: float, enough: Callable[[SceneState], bool]) -> Skill:
     """Grasps the wing across its thin side and turns the hand on, `LEAD` ahead of the knob, until `enough(scene)`."""
     wing = wing_of(scene, joint)
     up = scene.axis_of(joint.name)

@@ -17,9 +17,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from services.libero.oracle.scene import Scene
+from services.libero.oracle.scene import SceneState
 
-Skill: TypeAlias = Generator[np.ndarray, Scene, Scene]
+Skill: TypeAlias = Generator[np.ndarray, SceneState, SceneState]
 
 OPEN, CLOSE = -1.0, 1.0
 POSITION_SCALE = 0.05  # m per unit of action (robosuite's osc_pose.json, output_max)
@@ -51,7 +51,7 @@ def nearest_yaw(yaw: float, current: float = 0.0) -> float:
     return current + (yaw - current + np.pi / 2) % np.pi - np.pi / 2
 
 
-def servo(scene: Scene, pos: np.ndarray, rot: np.ndarray, gripper: float, speed: float = 1.0) -> np.ndarray:
+def servo(scene: SceneState, pos: np.ndarray, rot: np.ndarray, gripper: float, speed: float = 1.0) -> np.ndarray:
     """Return the action [7] that moves the hand straight towards a pose, at most `speed` (1.0 is about 0.3 m/s)."""
     shift = (GAIN * (pos - scene.eef.pos) - DAMPING * scene.eef_vel[:3]) / POSITION_SCALE
     turn = (ROTATION_GAIN * rotation_vector(rot @ scene.eef.rot.T) - DAMPING * scene.eef_vel[3:]) / ROTATION_SCALE
@@ -63,7 +63,7 @@ def servo(scene: Scene, pos: np.ndarray, rot: np.ndarray, gripper: float, speed:
 
 
 def move_to(
-    scene: Scene,
+    scene: SceneState,
     pos: Sequence[float] | np.ndarray,
     *,
     gripper: float,
@@ -89,7 +89,7 @@ def move_to(
     return scene
 
 
-def follow(scene: Scene, waypoints: Sequence[np.ndarray], *, gripper: float, yaw: float = 0.0, **options) -> Skill:
+def follow(scene: SceneState, waypoints: Sequence[np.ndarray], *, gripper: float, yaw: float = 0.0, **options) -> Skill:
     """Passes through waypoints [3] without stopping (within 3 cm) and ends at the last one like `move_to`."""
     for point in waypoints[:-1]:
         passing = {**options, "tolerance": 0.03, "angle_tolerance": 0.5}
@@ -97,13 +97,13 @@ def follow(scene: Scene, waypoints: Sequence[np.ndarray], *, gripper: float, yaw
     return (yield from move_to(scene, waypoints[-1], gripper=gripper, yaw=yaw, **options))
 
 
-def move_by(scene: Scene, delta: Sequence[float] | np.ndarray, *, gripper: float, **options) -> Skill:
+def move_by(scene: SceneState, delta: Sequence[float] | np.ndarray, *, gripper: float, **options) -> Skill:
     """Moves the grip site by `delta` [3] m in the world frame and keeps the hand's orientation."""
     target = scene.eef.pos + np.asarray(delta)
     return (yield from move_to(scene, target, gripper=gripper, rot=scene.eef.rot.copy(), **options))
 
 
-def hold(scene: Scene, steps: int, *, gripper: float) -> Skill:
+def hold(scene: SceneState, steps: int, *, gripper: float) -> Skill:
     """Hold the hand still."""
     pos, rot = scene.eef
     for _ in range(steps):
@@ -111,17 +111,17 @@ def hold(scene: Scene, steps: int, *, gripper: float) -> Skill:
     return scene
 
 
-def close_gripper(scene: Scene, max_steps: int = 14) -> Skill:
+def close_gripper(scene: SceneState, max_steps: int = 14) -> Skill:
     """Closes until the fingers stop; afterwards `scene.gripper_gap` is the width between them (about 0: nothing)."""
     return (yield from _move_fingers(scene, CLOSE, max_steps))
 
 
-def open_gripper(scene: Scene, max_steps: int = 8) -> Skill:
+def open_gripper(scene: SceneState, max_steps: int = 8) -> Skill:
     """Opens until the fingers stop."""
     return (yield from _move_fingers(scene, OPEN, max_steps))
 
 
-def distance(scene: Scene, pos: Sequence[float] | np.ndarray) -> float:
+def distance(scene: SceneState, pos: Sequence[float] | np.ndarray) -> float:
     """Return the distance (m) of the grip site from `pos`."""
     return float(np.linalg.norm(scene.eef.pos - pos))
 
@@ -139,7 +139,7 @@ def rotation_vector(rot: np.ndarray) -> np.ndarray:
     return np.pi * axis
 
 
-def _move_fingers(scene: Scene, gripper: float, max_steps: int) -> Skill:
+def _move_fingers(scene: SceneState, gripper: float, max_steps: int) -> Skill:
     pos, rot = scene.eef
     still = 0
     for _ in range(max_steps):

@@ -9,7 +9,7 @@ from services.libero.oracle.hand import UP, axis_rotation, horizontal, leaning
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper
 from services.libero.oracle.parts import Box, door_direction, high, joint_at, low, object_parts, other_parts
 from services.libero.oracle.pick_place import holds
-from services.libero.oracle.scene import Joint, Scene
+from services.libero.oracle.scene import Joint, SceneState
 
 LEAN = 0.5  # rad that the hand leans back, so that the palm avoids rim and ceiling
 APPROACH = 0.09  # m of approach along the fingers
@@ -21,7 +21,7 @@ INSIDE = 0.018  # m that the cup's origin goes beyond the edge of the goal regio
 RETREAT = 0.10
 
 
-def put_in_front(scene: Scene, name: str, region: str, joint: Joint) -> Skill:
+def put_in_front(scene: SceneState, name: str, region: str, joint: Joint) -> Skill:
     """Picks a cup up by its handle, turns the handle to the front, moves it in over the sill and lets it down.
 
     `region` is the goal region inside, `joint` the hinge of the open door.
@@ -41,7 +41,7 @@ def put_in_front(scene: Scene, name: str, region: str, joint: Joint) -> Skill:
     return (yield from move_by(scene, RETREAT * UP, gripper=OPEN, tolerance=0.03, timeout=20))
 
 
-def _bring_before(scene: Scene, name: str, region: str, joint: Joint, rot: np.ndarray) -> Skill:
+def _bring_before(scene: SceneState, name: str, region: str, joint: Joint, rot: np.ndarray) -> Skill:
     """Move a held cup in front of the opening: above the sill, hand at `rot`, midway between the walls."""
     into = inward(scene, region, joint)
     height = floor_of(scene, region, joint) + SILL + _reach(scene, name, -UP)
@@ -55,7 +55,7 @@ def _bring_before(scene: Scene, name: str, region: str, joint: Joint, rot: np.nd
     return (yield from bring(scene, name, before, rot, tolerance=0.008, timeout=30))
 
 
-def pick_by_handle(scene: Scene, name: str) -> Skill:
+def pick_by_handle(scene: SceneState, name: str) -> Skill:
     """Grasps the bar of a cup's handle from above and outside, and lifts the cup."""
     bar, outward = cup_handle(scene, name)
     rot = leaning(-outward, -LEAN)
@@ -66,7 +66,7 @@ def pick_by_handle(scene: Scene, name: str) -> Skill:
     return (yield from move_by(scene, LIFT * UP, gripper=CLOSE, tolerance=0.02, timeout=15))
 
 
-def cup_handle(scene: Scene, name: str) -> tuple[Box, np.ndarray]:
+def cup_handle(scene: SceneState, name: str) -> tuple[Box, np.ndarray]:
     """Return the bar of a cup's handle, its outermost shape, and the level direction [3] in which it sticks out."""
     boxes = object_parts(scene, name)
     middle = np.median([box.pose.pos for box in boxes], axis=0)
@@ -74,7 +74,7 @@ def cup_handle(scene: Scene, name: str) -> tuple[Box, np.ndarray]:
     return bar, horizontal(bar.pose.pos - middle)
 
 
-def inward(scene: Scene, region: str, joint: Joint) -> np.ndarray:
+def inward(scene: SceneState, region: str, joint: Joint) -> np.ndarray:
     """Return the level unit vector [3] through the opening: across the closed door, towards the region's middle."""
     axis, anchor = scene.axis_of(joint.name), scene.joint_axis(joint.name).pos
     closed = axis_rotation(axis, joint_at(scene, joint, 0.0) - scene.joint(joint.name)) @ door_direction(scene, joint)
@@ -82,7 +82,7 @@ def inward(scene: Scene, region: str, joint: Joint) -> np.ndarray:
     return horizontal(to_middle - (to_middle @ closed) * closed)
 
 
-def floor_of(scene: Scene, region: str, joint: Joint) -> float:
+def floor_of(scene: SceneState, region: str, joint: Joint) -> float:
     """Return the height of the floor inside, m: the highest top below the region's middle."""
     middle = scene.site(region).pos
     walls = other_parts(scene, joint)
@@ -90,7 +90,7 @@ def floor_of(scene: Scene, region: str, joint: Joint) -> float:
     return max(tops, default=low(walls, UP))
 
 
-def _sideways(scene: Scene, name: str, region: str, joint: Joint, into: np.ndarray) -> np.ndarray:
+def _sideways(scene: SceneState, name: str, region: str, joint: Joint, into: np.ndarray) -> np.ndarray:
     """Return the shift [3] along the front that centres a held cup between the walls."""
     side, middle = np.cross(UP, into), scene.site(region).pos
     walls = [box for box in other_parts(scene, joint) if _crosses(box, middle, UP) and _crosses(box, middle, into)]
@@ -110,11 +110,11 @@ def _covers(box: Box, point: np.ndarray) -> bool:
     return all(_crosses(box, point, axis) for axis in np.eye(3)[:2])
 
 
-def _region_front(scene: Scene, region: str, into: np.ndarray) -> float:
+def _region_front(scene: SceneState, region: str, into: np.ndarray) -> float:
     site = scene.site(region)
     return float(site.pos @ into - np.abs(site.rot @ scene.world.sites[region].size) @ np.abs(into))
 
 
-def _reach(scene: Scene, name: str, direction: np.ndarray) -> float:
+def _reach(scene: SceneState, name: str, direction: np.ndarray) -> float:
     """Return the extent (m) of an object beyond its origin along `direction`."""
     return high(object_parts(scene, name), direction) - float(scene.pose(name).pos @ direction)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.libero.oracle.scene import Geom, Joint, Pose, Scene
+from services.libero.oracle.scene import Geom, Joint, Pose, SceneState
 from services.libero.oracle.shapes import box_around
 
 
@@ -45,24 +45,24 @@ def low(boxes: Iterable[Box], direction: np.ndarray) -> float:
     return min(box.low(direction) for box in boxes)
 
 
-def parts_of(scene: Scene, bodies: Iterable[int]) -> list[Box]:
+def parts_of(scene: SceneState, bodies: Iterable[int]) -> list[Box]:
     """Return the boxes around all collision shapes of some bodies."""
     selected = set(bodies)
     return [_placed(scene, geom) for geom in scene.world.geoms if geom.body in selected]
 
 
-def object_parts(scene: Scene, name: str) -> list[Box]:
+def object_parts(scene: SceneState, name: str) -> list[Box]:
     """Return the boxes around all collision shapes of an object."""
     return parts_of(scene, scene.world.objects[name].bodies)
 
 
-def other_parts(scene: Scene, joint: Joint) -> list[Box]:
+def other_parts(scene: SceneState, joint: Joint) -> list[Box]:
     """Return the boxes around all shapes of the owner of a drawer or door, without the drawer or door itself."""
     owner = scene.world.objects[scene.world.owner[joint.body]]
     return parts_of(scene, [body for body in owner.bodies if body != joint.body])
 
 
-def open_sign(scene: Scene, joint: Joint) -> float:
+def open_sign(scene: SceneState, joint: Joint) -> float:
     """Return +1 or -1: the direction of the joint's coordinate that opens the drawer or door or turns the knob on.
 
     It follows from LIBERO's ranges if the owner has some, else from the middle of the joint's range.
@@ -73,30 +73,30 @@ def open_sign(scene: Scene, joint: Joint) -> float:
     return 1.0 if middle > 0 else -1.0
 
 
-def open_direction(scene: Scene, joint: Joint) -> np.ndarray:
+def open_direction(scene: SceneState, joint: Joint) -> np.ndarray:
     """Return the unit vector [3] in which a drawer slides open."""
     return open_sign(scene, joint) * scene.axis_of(joint.name)
 
 
-def open_limit(scene: Scene, joint: Joint) -> float:
+def open_limit(scene: SceneState, joint: Joint) -> float:
     """Return the end of the joint's range at which it is wide open (or turned on), m or rad."""
     return joint.range[1] if open_sign(scene, joint) > 0 else joint.range[0]
 
 
-def openness(scene: Scene, joint: Joint) -> float:
+def openness(scene: SceneState, joint: Joint) -> float:
     """Return the joint's openness: 0 closed, 1 wide open."""
     closed = joint_at(scene, joint, 0.0)
     return (scene.joint(joint.name) - closed) / (open_limit(scene, joint) - closed)
 
 
-def joint_at(scene: Scene, joint: Joint, openness: float) -> float:
+def joint_at(scene: SceneState, joint: Joint, openness: float) -> float:
     """Return the joint's coordinate, m or rad, at which it is open by `openness` (0 to 1)."""
     end = open_limit(scene, joint)
     closed = joint.range[0] if end == joint.range[1] else joint.range[1]
     return closed + openness * (end - closed)
 
 
-def handle_of(scene: Scene, joint: Joint) -> Box:
+def handle_of(scene: SceneState, joint: Joint) -> Box:
     """Return a drawer's handle bar: the shape that reaches farthest in the opening direction."""
     out = open_direction(scene, joint)
     boxes = parts_of(scene, [joint.body])
@@ -104,12 +104,12 @@ def handle_of(scene: Scene, joint: Joint) -> Box:
     return max((box for box in boxes if box.high(out) > farthest - 0.002), key=lambda box: box.half.max())
 
 
-def panel_of(scene: Scene, joint: Joint) -> Box:
+def panel_of(scene: SceneState, joint: Joint) -> Box:
     """Return a door's panel, the biggest of its shapes."""
     return max(parts_of(scene, [joint.body]), key=lambda box: box.half.prod())
 
 
-def door_direction(scene: Scene, joint: Joint) -> np.ndarray:
+def door_direction(scene: SceneState, joint: Joint) -> np.ndarray:
     """Return the unit vector [3] along a door, across its hinge, from the hinge to the free edge."""
     panel, hinge = panel_of(scene, joint), scene.axis_of(joint.name)
     flat = np.abs(hinge @ panel.pose.rot) < 0.5
@@ -118,7 +118,7 @@ def door_direction(scene: Scene, joint: Joint) -> np.ndarray:
     return across if across @ to_middle > 0 else -across
 
 
-def wing_of(scene: Scene, joint: Joint, depth: float = 0.015) -> Box:
+def wing_of(scene: SceneState, joint: Joint, depth: float = 0.015) -> Box:
     """Return the part of a knob to hold: a box around the shapes that reach within `depth` m of its top, its third
     axis along the joint, turned so that its thin side is as thin as possible."""
     up = scene.axis_of(joint.name)
@@ -145,6 +145,6 @@ def _turns(up: np.ndarray, steps: int = 18) -> list[np.ndarray]:
     return [np.stack([first, np.cross(up, first), up], axis=1) for first in firsts]
 
 
-def _placed(scene: Scene, geom: Geom) -> Box:
+def _placed(scene: SceneState, geom: Geom) -> Box:
     local = box_around(geom)
     return Box(scene.body_pose(geom.body) @ Pose(local.pos[0], local.rot[0]), local.half[0])

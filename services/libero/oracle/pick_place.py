@@ -23,7 +23,7 @@ from services.libero.oracle.motion import (
 )
 from services.libero.oracle.placements import UP, Placement
 from services.libero.oracle.rules import Rule
-from services.libero.oracle.scene import Goal, Scene
+from services.libero.oracle.scene import Goal, SceneState
 from services.libero.oracle.shapes import bounds, boxes_of, obstacles
 
 TRIES = 3  # grasps to try before the plan may switch to another goal
@@ -42,7 +42,7 @@ STANDSTILL, PATIENCE = 0.01, 6  # m/s and steps: a hand slower than that for lon
 FALL_STEPS = 10  # for a dropped object to come to rest
 
 
-def pick(scene: Scene, name: str, placement: Placement | None = None) -> Skill:
+def pick(scene: SceneState, name: str, placement: Placement | None = None) -> Skill:
     """Grasp an object and lift it a little, with up to three attempts; check the result with `holds`.
 
     Grasps with which the hand fits at the `placement` are preferred.
@@ -62,7 +62,7 @@ def pick(scene: Scene, name: str, placement: Placement | None = None) -> Skill:
     return scene
 
 
-def choose_grasp(scene: Scene, name: str, placement: Placement | None) -> Grasp | None:
+def choose_grasp(scene: SceneState, name: str, placement: Placement | None) -> Grasp | None:
     """Return the best grasp that has not failed in this episode and, if possible, fits the placement.
 
     If all have failed, forget the failures and return None.
@@ -74,12 +74,12 @@ def choose_grasp(scene: Scene, name: str, placement: Placement | None) -> Grasp 
     return grasp
 
 
-def failed_grasps(scene: Scene, name: str) -> list[Grasp]:
+def failed_grasps(scene: SceneState, name: str) -> list[Grasp]:
     """Return the list of failed grasps of an object in this episode."""
     return scene.world.cache.setdefault(("failed grasps", name), [])
 
 
-def grasp_at(scene: Scene, grasp: Grasp) -> Skill:
+def grasp_at(scene: SceneState, grasp: Grasp) -> Skill:
     """Move above the grasp, then straight down, and close."""
     above = grasp.pos + HOVER * UP
     height = max(above[2], travel_height(scene, scene.eef.pos, above, 0.0))
@@ -90,19 +90,21 @@ def grasp_at(scene: Scene, grasp: Grasp) -> Skill:
     return (yield from close_gripper(scene))
 
 
-def holds(scene: Scene, name: str) -> bool:
+def holds(scene: SceneState, name: str) -> bool:
     """Return whether the object is between the fingers."""
     return scene.touching(name, "gripper") and scene.gripper_gap > 0.0015
 
 
-def rising_path(scene: Scene, end: np.ndarray) -> list[np.ndarray]:
+def rising_path(scene: SceneState, end: np.ndarray) -> list[np.ndarray]:
     """Return waypoints [3] from the hand to `end`: up first where `end` is higher, then across, then down."""
     if end[2] <= scene.eef.pos[2]:
         return [np.append(end[:2], scene.eef.pos[2]), end]
     return [np.append(scene.eef.pos[:2], end[2]), end]
 
 
-def travel_height(scene: Scene, start: np.ndarray, end: np.ndarray, below: float, carried: str | None = None) -> float:
+def travel_height(
+    scene: SceneState, start: np.ndarray, end: np.ndarray, below: float, carried: str | None = None
+) -> float:
     """Return the lowest height (m) at which the hand passes over all obstacles between `start` and `end` [3].
 
     Both are of the grip site; fingers and load reach `below` m under it.
@@ -120,7 +122,7 @@ def travel_height(scene: Scene, start: np.ndarray, end: np.ndarray, below: float
 
 
 def carry(
-    scene: Scene, name: str, target: np.ndarray, *, tolerance: float = 0.008, speed: float = 1.0, timeout: int = 60
+    scene: SceneState, name: str, target: np.ndarray, *, tolerance: float = 0.008, speed: float = 1.0, timeout: int = 60
 ) -> Skill:
     """Move a held object until its root body is at `target` [3]; ends early if it is dropped or stuck."""
     rot = scene.eef.rot.copy()
@@ -137,7 +139,7 @@ def carry(
     return scene
 
 
-def carry_over(scene: Scene, name: str, target: np.ndarray, height: float = -np.inf) -> Skill:
+def carry_over(scene: SceneState, name: str, target: np.ndarray, height: float = -np.inf) -> Skill:
     """Raise a held object until its path is clear (the hand at least to `height` m) and carry it over `target` [3]."""
     end = target + (scene.eef.pos - scene.pose(name).pos)
     height = max(height, travel_height(scene, scene.eef.pos, end, reach_below(scene, name), carried=name))
@@ -146,12 +148,12 @@ def carry_over(scene: Scene, name: str, target: np.ndarray, height: float = -np.
     return (yield from carry(scene, name, np.append(target[:2], scene.pose(name).pos[2]), tolerance=0.012))
 
 
-def reach_below(scene: Scene, name: str) -> float:
+def reach_below(scene: SceneState, name: str) -> float:
     """Return the extent (m) of a held object below the grip site."""
     return float(scene.eef.pos[2] - bounds(boxes_of(scene, name))[0][2])
 
 
-def place(scene: Scene, name: str, placement: Placement) -> Skill:
+def place(scene: SceneState, name: str, placement: Placement) -> Skill:
     """Carry a held object over its placement, lower it onto its support, release it and move up."""
     scene = yield from carry_over(scene, name, placement.pos)
     scene = yield from carry(scene, name, placement.pos + SLOWDOWN_HEIGHT * UP, tolerance=0.015)
@@ -160,7 +162,7 @@ def place(scene: Scene, name: str, placement: Placement) -> Skill:
     return (yield from move_by(scene, HOVER * UP, gripper=OPEN, tolerance=0.02))
 
 
-def lower(scene: Scene, name: str, placement: Placement, timeout: int = 40) -> Skill:
+def lower(scene: SceneState, name: str, placement: Placement, timeout: int = 40) -> Skill:
     """Lower a held object to its placement until it touches the support or is just above its resting position."""
     rot = scene.eef.rot.copy()
     target = placement.pos + DROP_HEIGHT * UP
@@ -174,17 +176,17 @@ def lower(scene: Scene, name: str, placement: Placement, timeout: int = 40) -> S
     return scene
 
 
-def put_on_object(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def put_on_object(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     """Serve On(object, object)."""
     return (yield from _put(scene, goal, placements.on_object))
 
 
-def put_on_region(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def put_on_region(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     """Serve On(object, region): a burner, the top of a cabinet, a part of the table."""
     return (yield from _put(scene, goal, placements.in_region))
 
 
-def _put(scene: Scene, goal: Goal, find: Callable[[Scene, str, str], Placement]) -> Skill:
+def _put(scene: SceneState, goal: Goal, find: Callable[[SceneState, str, str], Placement]) -> Skill:
     """Pick up the goal's object and place it; `find` computes the placement again once the object is held."""
     name, target = goal.args
     scene = yield from pick(scene, name, find(scene, name, target))
@@ -193,7 +195,7 @@ def _put(scene: Scene, goal: Goal, find: Callable[[Scene, str, str], Placement])
     return scene
 
 
-def drop_into(scene: Scene, goal: Goal, attempt: int) -> Skill:
+def drop_into(scene: SceneState, goal: Goal, attempt: int) -> Skill:
     """Serve In(object, region) of a container open at the top: drop the object from just above the rim."""
     name, region = goal.args
     scene = yield from pick(scene, name)
@@ -206,7 +208,7 @@ def drop_into(scene: Scene, goal: Goal, attempt: int) -> Skill:
     return (yield from hold(scene, FALL_STEPS, gripper=OPEN))
 
 
-def _in_region(scene: Scene, goal: Goal) -> bool:
+def _in_region(scene: SceneState, goal: Goal) -> bool:
     return goal.args[-1] in scene.world.regions
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.libero.oracle.scene import Scene
+from services.libero.oracle.scene import SceneState
 from services.libero.oracle.shapes import Boxes, bounds, boxes_of, obstacles, overlap
 
 UP = np.array([0.0, 0.0, 1.0])
@@ -23,12 +23,12 @@ class Placement(NamedTuple):
     support: str
 
 
-def on_object(scene: Scene, name: str, target: str) -> Placement:
+def on_object(scene: SceneState, name: str, target: str) -> Placement:
     """Return the placement of `name` in the middle of another object (LIBERO: contact, higher, within 3 cm)."""
     return Placement(resting_pos(scene, name, scene.pose(target).pos[:2], target), target)
 
 
-def in_region(scene: Scene, name: str, region: str) -> Placement:
+def in_region(scene: SceneState, name: str, region: str) -> Placement:
     """Return a free placement on a goal region: its middle, or the nearest point where the object hits nothing.
 
     If several objects go to the region, its sides are used instead of the middle.
@@ -48,7 +48,7 @@ def in_region(scene: Scene, name: str, region: str) -> Placement:
     return Placement(resting_pos(scene, name, anchors[0], support), support)
 
 
-def _anchors(scene: Scene, name: str, region: str) -> np.ndarray:
+def _anchors(scene: SceneState, name: str, region: str) -> np.ndarray:
     """Return the points [k, 2] of a region to try first, in its half extents: the middle, or two sides for objects that
     share the region with their narrow sides together."""
     if sum(goal.args[-1] == region for goal in scene.world.goals) < 2:
@@ -58,7 +58,7 @@ def _anchors(scene: Scene, name: str, region: str) -> np.ndarray:
     return np.array([-SIDE * narrow, SIDE * narrow])
 
 
-def resting_pos(scene: Scene, name: str, xy: np.ndarray, support: str) -> np.ndarray:
+def resting_pos(scene: SceneState, name: str, xy: np.ndarray, support: str) -> np.ndarray:
     """Return the position of an object's root body [3] when it stands at `xy` on `support`, turned as it is now."""
     under = boxes_of(scene, support)
     start = np.append(xy, scene.pose(name).pos[2])
@@ -80,13 +80,13 @@ def top_under(boxes: Boxes, low: np.ndarray, high: np.ndarray) -> float:
     return float(tops[under].max() if under.any() else tops.min())
 
 
-def middle_of(scene: Scene, name: str) -> np.ndarray:
+def middle_of(scene: SceneState, name: str) -> np.ndarray:
     """Return the middle [3] of an object's bounds."""
     low, high = bounds(boxes_of(scene, name))
     return (low + high) / 2
 
 
-def _placed(scene: Scene, name: str, pos: np.ndarray, margin: float = 0.0) -> Boxes:
+def _placed(scene: SceneState, name: str, pos: np.ndarray, margin: float = 0.0) -> Boxes:
     """Return an object's boxes as they would lie with its root body at `pos`, wider by `margin`."""
     boxes = boxes_of(scene, name)
     return Boxes(boxes.pos + (pos - scene.pose(name).pos), boxes.rot, boxes.half + margin)

@@ -12,7 +12,7 @@ from typing import Any
 from services.libero.oracle import plan
 from services.libero.oracle.example import example_state
 from services.libero.oracle.motion import Skill
-from services.libero.oracle.scene import Scene, World
+from services.libero.oracle.scene import SceneState, World
 from vla_contract import ActionChunk, ContractError, InvalidObservation, Observation, Policy, PolicyInfo, UnknownSession
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
@@ -22,7 +22,7 @@ MAX_BATCH = 64  # observations are computed one after the other; limits the time
 
 
 @dataclass
-class Episode:
+class EpisodeState:
     """A session's world, the script that solves it, and its last step."""
 
     world: World
@@ -33,10 +33,10 @@ class Episode:
 class OraclePolicy(Policy):
     """Solves LIBERO tasks from privileged state. Stateful: an episode must be seen from its step 0 on."""
 
-    def __init__(self, solve: Callable[[Scene], Skill] = plan.solve, lock_hash: str | None = None):
+    def __init__(self, solve: Callable[[SceneState], Skill] = plan.solve, lock_hash: str | None = None):
         self._solve = solve
         self._lock_hash = lock_hash
-        self._episodes: dict[str, Episode] = {}
+        self._episodes: dict[str, EpisodeState] = {}
 
     def info(self) -> PolicyInfo:
         """Describe the policy: it needs privileged state, no cameras and no proprioception."""
@@ -72,27 +72,27 @@ class OraclePolicy(Policy):
         self._keep(observation.session, episode)
         return chunk
 
-    def _start(self, observation: Observation) -> tuple[Episode, ActionChunk]:
+    def _start(self, observation: Observation) -> tuple[EpisodeState, ActionChunk]:
         state = _privileged(observation)
         if "static" not in state:
             raise InvalidObservation("privileged has no 'static'; step 0 needs privileged.observe(domain, static=True)")
         return guarded(self._first, observation, state)
 
-    def _first(self, observation: Observation, state: Mapping[str, Any]) -> tuple[Episode, ActionChunk]:
+    def _first(self, observation: Observation, state: Mapping[str, Any]) -> tuple[EpisodeState, ActionChunk]:
         world = World.from_static(state["static"])
-        scene = Scene.from_state(world, state, observation.step)
+        scene = SceneState.from_state(world, state, observation.step)
         for goal in plan.unserved(scene):
             log.warning("session %r: no skill serves %r", observation.session, (goal.name, *goal.args))
         script = self._solve(scene)
-        return Episode(world, script, observation.step), ActionChunk(next(script)[None])
+        return EpisodeState(world, script, observation.step), ActionChunk(next(script)[None])
 
-    def _keep(self, session: str, episode: Episode) -> None:
+    def _keep(self, session: str, episode: EpisodeState) -> None:
         self._episodes[session] = episode
         while len(self._episodes) > MAX_EPISODES:
             del self._episodes[next(iter(self._episodes))]  # active sessions are reinserted at the end
 
 
-def _continue(observation: Observation, episode: Episode | None) -> tuple[Episode, ActionChunk]:
+def _continue(observation: Observation, episode: EpisodeState | None) -> tuple[EpisodeState, ActionChunk]:
     if episode is None or observation.step <= episode.step:
         raise UnknownSession(
             f"unknown session {observation.session!r} at step {observation.step}; the oracle must see an episode "
@@ -101,9 +101,9 @@ def _continue(observation: Observation, episode: Episode | None) -> tuple[Episod
     return guarded(_next, episode, _privileged(observation), observation.step)
 
 
-def _next(episode: Episode, state: Mapping[str, Any], step: int) -> tuple[Episode, ActionChunk]:
+def _next(episode: EpisodeState, state: Mapping[str, Any], step: int) -> tuple[EpisodeState, ActionChunk]:
     episode.step = step
-    return episode, ActionChunk(episode.script.send(Scene.from_state(episode.world, state, step))[None])
+    return episode, ActionChunk(episode.script.send(SceneState.from_state(episode.world, state, step))[None])
 
 
 def _privileged(observation: Observation) -> Mapping[str, Any]:

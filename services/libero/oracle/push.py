@@ -9,7 +9,7 @@ import numpy as np
 from services.libero.oracle.hand import UP, horizontal, leaning
 from services.libero.oracle.motion import FINGERTIP, OPEN, Skill, move_by, move_to, servo
 from services.libero.oracle.parts import high, low, object_parts
-from services.libero.oracle.scene import Scene
+from services.libero.oracle.scene import SceneState
 
 CLEARANCE = 0.003  # m between the fingertips and the surface
 BEHIND = 0.018  # m behind the object's edge where the fingertips come down
@@ -20,7 +20,7 @@ STEER = 1.5  # gain of the sideways motion that keeps the hand behind the object
 ARRIVAL_DISTANCE = 0.012  # m from the target
 
 
-def push_to(scene: Scene, name: str, target: np.ndarray) -> Skill:
+def push_to(scene: SceneState, name: str, target: np.ndarray) -> Skill:
     """Push an object around obstacles until its origin is within `ARRIVAL_DISTANCE` of `target` [2] (world x, y).
 
     Ends early if the object slips past the hand; call it again then.
@@ -32,7 +32,7 @@ def push_to(scene: Scene, name: str, target: np.ndarray) -> Skill:
     return scene
 
 
-def route(scene: Scene, name: str, target: np.ndarray) -> list[np.ndarray]:
+def route(scene: SceneState, name: str, target: np.ndarray) -> list[np.ndarray]:
     """Return the points [2] to push through: straight, or around one corner if that is less obstructed."""
     start = scene.pose(name).pos[:2]
     corners = [np.array([start[0], target[1]]), np.array([target[0], start[1]])]
@@ -40,13 +40,13 @@ def route(scene: Scene, name: str, target: np.ndarray) -> list[np.ndarray]:
     return min(paths, key=lambda path: _obstruction(scene, name, [start, *path]) + 0.01 * len(path))
 
 
-def is_flat(scene: Scene, name: str) -> bool:
+def is_flat(scene: SceneState, name: str) -> bool:
     """Return whether an object is at least four times as wide as it is high, like a plate."""
     boxes = object_parts(scene, name)
     return 2 * radius_of(scene, name) > 4 * (high(boxes, UP) - low(boxes, UP))
 
 
-def radius_of(scene: Scene, name: str) -> float:
+def radius_of(scene: SceneState, name: str) -> float:
     """Return the horizontal radius (m) of an object around its origin: the largest of twelve directions."""
     boxes, middle = object_parts(scene, name), scene.pose(name).pos
     turns = np.linspace(0, 2 * np.pi, 12, endpoint=False)
@@ -54,7 +54,7 @@ def radius_of(scene: Scene, name: str) -> float:
     return max(high(boxes, direction) - float(middle @ direction) for direction in directions)
 
 
-def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
+def _push_straight(scene: SceneState, name: str, target: np.ndarray) -> Skill:
     """Comes down behind the object with the open fingers side by side, which cradle it, and pushes to `target` [2]."""
     boxes = object_parts(scene, name)
     centre = scene.pose(name).pos[:2]
@@ -71,7 +71,7 @@ def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
     return (yield from move_by(scene, ABOVE * UP, gripper=OPEN, timeout=15, tolerance=0.03))
 
 
-def _follow(scene: Scene, name: str, target: np.ndarray, height: float) -> Skill:
+def _follow(scene: SceneState, name: str, target: np.ndarray, height: float) -> Skill:
     for _ in range(120):
         centre = scene.pose(name).pos[:2]
         away = horizontal(target - centre)
@@ -85,7 +85,7 @@ def _follow(scene: Scene, name: str, target: np.ndarray, height: float) -> Skill
     return scene
 
 
-def _obstruction(scene: Scene, name: str, path: list[np.ndarray]) -> float:
+def _obstruction(scene: SceneState, name: str, path: list[np.ndarray]) -> float:
     """Return the overlap (m) with other movable objects along the path, summed over them."""
     radius = radius_of(scene, name)
     total = 0.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from services.libero.oracle.motion import Skill
-from services.libero.oracle.scene import Goal, Scene
+from services.libero.oracle.scene import Goal, SceneState
 
 
 class Rule(NamedTuple):
@@ -18,6 +18,6 @@ class Rule(NamedTuple):
     """
 
     name: str
-    applies: Callable[[Scene, Goal], bool]
-    skill: Callable[[Scene, Goal, int], Skill]
+    applies: Callable[[SceneState, Goal], bool]
+    skill: Callable[[SceneState, Goal, int], Skill]
     rank: int = 1

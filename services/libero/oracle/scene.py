@@ -1,4 +1,4 @@
-"""The oracle's view of the simulator: `World` (fixed within an episode) and `Scene` (one time step).
+"""The oracle's view of the simulator: `World` (fixed within an episode) and `SceneState` (one time step).
 
 Both are read from the plain data of `simulator/privileged.py`. Units: m, rad, world frame unless a name says
 otherwise. Rotations are 3 x 3 matrices whose columns are the axes of the rotated frame.
@@ -70,7 +70,7 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class Site:
+class GoalSite:
     """A MuJoCo site; a goal region is a box of half extents `size` [3]."""
 
     name: str
@@ -108,7 +108,7 @@ class World:
     objects: Mapping[str, SceneObject]
     regions: Mapping[str, Region]
     joints: Mapping[str, Joint]
-    sites: Mapping[str, Site]
+    sites: Mapping[str, GoalSite]
     geoms: tuple[Geom, ...]
     base_pos: np.ndarray
     cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # geometry computed once per episode
@@ -144,7 +144,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Scene:
+class SceneState:
     """One time step: the state of the hand, the objects and the joints."""
 
     world: World
@@ -160,7 +160,7 @@ class Scene:
     goal_done: tuple[bool, ...]
 
     @classmethod
-    def from_state(cls, world: World, state: Mapping[str, Any], step: int) -> Scene:
+    def from_state(cls, world: World, state: Mapping[str, Any], step: int) -> SceneState:
         """Return the scene that `privileged.observe` sent. Raises ValueError or KeyError for an invalid part."""
         count = len(world.bodies)
         return cls(
@@ -264,11 +264,11 @@ def _joints(raw: Mapping[str, Any], count: int) -> dict[str, Joint]:
     }
 
 
-def _sites(raw: Mapping[str, Any], count: int) -> dict[str, Site]:
+def _sites(raw: Mapping[str, Any], count: int) -> dict[str, GoalSite]:
     names, body = _named(raw, count, "name", parsing.MAX_SHAPES)
     size, pos, rot = _shapes(raw, len(names))
     rows = zip(names, body, pos, rot, size, strict=True)
-    return {name: Site(name, int(body), Pose(pos, rot), size) for name, body, pos, rot, size in rows}
+    return {name: GoalSite(name, int(body), Pose(pos, rot), size) for name, body, pos, rot, size in rows}
 
 
 def _geoms(raw: Mapping[str, Any], count: int) -> tuple[Geom, ...]:

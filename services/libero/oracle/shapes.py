@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.libero.oracle.scene import Geom, Pose, Scene, World
+from services.libero.oracle.scene import Geom, Pose, SceneState, World
 
 FLOOR_THICKNESS = 0.5  # a plane becomes a box this thick below itself
 POINT_SPACING = 0.004
@@ -49,7 +49,7 @@ def concatenate(parts: Iterable[Boxes]) -> Boxes:
     return Boxes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def boxes_of(scene: Scene, name: str) -> Boxes:
+def boxes_of(scene: SceneState, name: str) -> Boxes:
     """Return the world boxes around the collision shapes of an object; "" is the room: table, floor, walls."""
     geoms, local = _local_boxes(scene.world, name)
     bodies = [g.body for g in geoms]
@@ -57,7 +57,7 @@ def boxes_of(scene: Scene, name: str) -> Boxes:
     return Boxes(np.einsum("nij,nj->ni", rot, local.pos) + pos, rot @ local.rot, local.half)
 
 
-def obstacles(scene: Scene, around: np.ndarray, radius: float, exclude: Iterable[str] = ()) -> Boxes:
+def obstacles(scene: SceneState, around: np.ndarray, radius: float, exclude: Iterable[str] = ()) -> Boxes:
     """Return the boxes of the room and all objects but `exclude` within `radius` of `around` [3], horizontally."""
     skipped = set(exclude)
     everything = concatenate(boxes_of(scene, name) for name in ("", *scene.world.objects) if name not in skipped)
@@ -100,7 +100,7 @@ def intersect(first: Boxes, second: Boxes) -> np.ndarray:
     return ~apart
 
 
-def solid_points(scene: Scene, name: str) -> np.ndarray:
+def solid_points(scene: SceneState, name: str) -> np.ndarray:
     """Return world points [n, 3] that fill the collision shapes of an object, about 4 mm apart.
 
     Raises ValueError if the object is larger than `LARGEST` in some direction.

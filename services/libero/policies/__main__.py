@@ -18,7 +18,7 @@ from vla_evaluation.runs.directories import RunUnusable, find_run
 
 
 @dataclass(frozen=True)
-class Server(Serving):
+class ServiceSettings(Serving):
     """Address of the policy service. Clients must send $VLALAB_TOKEN if it is set."""
 
     port: int = 8001  # 0: any free port, printed in the log
@@ -26,7 +26,7 @@ class Server(Serving):
 
 
 @dataclass(frozen=True)
-class Oracle(Server):
+class Oracle(ServiceSettings):
     """Scripted skills that see the simulator's true state."""
 
     settings: ClassVar[dict[str, int]] = {"max_body_bytes": 2**20}  # a scene's first observation has 100 kB
@@ -38,7 +38,7 @@ class Oracle(Server):
 
 
 @dataclass(frozen=True)
-class Random(Server):
+class Random(ServiceSettings):
     """Random actions within bounds."""
 
     seed: int = 0
@@ -55,7 +55,7 @@ class Random(Server):
 
 
 @dataclass(frozen=True)
-class Replay(Server):
+class Replay(ServiceSettings):
     """The recorded actions of an earlier run."""
 
     run: str = ""  # a run on the volume (name, its beginning, or latest), or a directory

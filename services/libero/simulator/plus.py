@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from services.libero.simulator.pro import BASES, Variant
+from services.libero.simulator.pro import BASES, PerturbedSuite
 from vla_common.volume import Volume
 
 PACKAGE_ROOT = Path(sys.prefix) / "beside" / "liberoplus" / "liberoplus"
@@ -37,9 +37,9 @@ _SUFFIX = re.compile(
 )
 
 
-def _variants() -> dict[str, Variant]:
-    variants = [Variant(f"{base}_plus", base, "") for base in BASES]
-    variants += [Variant(f"{base}_plus_{kind}", base, kind) for base in BASES for kind in KINDS]
+def _variants() -> dict[str, PerturbedSuite]:
+    variants = [PerturbedSuite(f"{base}_plus", base, "") for base in BASES]
+    variants += [PerturbedSuite(f"{base}_plus_{kind}", base, kind) for base in BASES for kind in KINDS]
     return {variant.name: variant for variant in variants}
 
 
@@ -157,7 +157,7 @@ def _read_levels(path: Path, changed: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Scene:
+class TaskScene:
     """The scene of a task: XML below the asset directory (empty: the problem's own) and two texture styles."""
 
     xml: str
@@ -188,7 +188,7 @@ def plain(bddl: str) -> str:
     return _PROBLEM.sub(lambda match: f"(problem {match[1]})", bddl, count=1)
 
 
-def scene_of(bddl: str) -> Scene | None:
+def scene_of(bddl: str) -> TaskScene | None:
     """Return the scene of a task file; None for the problem's own. Raises ValueError for an unknown one."""
     problem, scene = problem_of(bddl)
     if not scene:
@@ -200,13 +200,13 @@ def scene_of(bddl: str) -> Scene | None:
 
 
 @cache
-def _scenes(problem: str) -> dict[str, Scene]:
+def _scenes(problem: str) -> dict[str, TaskScene]:
     """Return the scenes of one of LIBERO's problems (in lower case), by class name."""
     text = file("envs", "problems", f"{problem}.py").read_text(encoding="utf-8")
     names, scenes = re.split(r"^class (\w+)\(.*$", text, flags=re.MULTILINE)[1:], {}
     for name, body in zip(names[::2], names[1::2], strict=True):
         settings = dict(re.findall(r'"(scene_xml|floor_style|wall_style)": "([^"]+)"', body))
-        scenes[name.lower()] = Scene(settings.get("scene_xml", ""), settings["floor_style"], settings["wall_style"])
+        scenes[name.lower()] = TaskScene(settings.get("scene_xml", ""), settings["floor_style"], settings["wall_style"])
     return scenes
 
 

@@ -28,7 +28,7 @@ TABLES = ("main_table", "kitchen_table", "study_table", "floor", LIVING_ROOM)  #
 
 
 @dataclass(frozen=True)
-class Variant:
+class PerturbedSuite:
     """A perturbed suite: its base and its kind, which is empty for the suite of all kinds."""
 
     name: str
@@ -36,9 +36,9 @@ class Variant:
     kind: str
 
 
-def _variants() -> dict[str, Variant]:
-    variants = [Variant(f"{base}_{suffix}", base, kind) for base in BASES for kind, suffix in KINDS.items()]
-    variants += [Variant(f"{base}_pro", base, "") for base in BASES]
+def _variants() -> dict[str, PerturbedSuite]:
+    variants = [PerturbedSuite(f"{base}_{suffix}", base, kind) for base in BASES for kind, suffix in KINDS.items()]
+    variants += [PerturbedSuite(f"{base}_pro", base, "") for base in BASES]
     return {variant.name: variant for variant in variants}
 
 

@@ -20,7 +20,7 @@ plus_scenes.register()
 
 
 @dataclass
-class Problem:
+class LiberoProblem:
     """A task's problem object, a snapshot of its compiled model, and its arm controller."""
 
     domain: object
@@ -32,7 +32,7 @@ class Problem:
         return ResetReplay(self.domain, self.pristine, seed, seed_each, extra_resets)
 
 
-def build(task: Task, robot: str = "") -> Problem:
+def build(task: Task, robot: str = "") -> LiberoProblem:
     """Return the problem of `task` with an arm of robots.py, without renderer, cameras and stock observations.
 
     Raises ValueError if the task's file is missing or the arm is unknown, RuntimeError if no initial layout can be
@@ -55,7 +55,7 @@ def build(task: Task, robot: str = "") -> Problem:
         domain.sim.forward()
         domain.robots[0].reset()
     _forget_parsed()
-    return Problem(domain, pristine, ArmControl(domain))
+    return LiberoProblem(domain, pristine, ArmControl(domain))
 
 
 def _forget_parsed() -> None:

@@ -59,7 +59,7 @@ class FixturePose:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SceneLayout:
     """The scene after one reset.
 
     `warmstart` float64 [nv]: accelerations from which MuJoCo's next solve starts. Every forward pass of a reset changes
@@ -104,10 +104,10 @@ class ResetReplay:
         self._seed, self._seed_each = seed, seed_each
         self._initializers = tuple(domain.object_property_initializers)
         self._points = [_Point(np.random.RandomState(seed).get_state(), builds=1 + extra_resets)]
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, SceneLayout] = {}
         self._warm = self._warmstart_of_build()
 
-    def layout(self, episode: int) -> Layout:
+    def layout(self, episode: int) -> SceneLayout:
         """Return the layout of episode `episode` (from 0). The first call per episode changes the domain's simulation.
 
         Raises ValueError for a negative episode.
@@ -179,7 +179,7 @@ class ResetReplay:
         placed = domain.conditional_placement_initializer.sample(domain.sim, placed)
         return domain.conditional_placement_on_objects_initializer.sample(placed)
 
-    def _settle(self, placed: dict) -> Layout:
+    def _settle(self, placed: dict) -> SceneLayout:
         """Return the layout after a reset's last forward pass, with everything at its sampled pose."""
         sim, fixtures = self._domain.sim, []
         for pos, quat, obj in placed.values():
@@ -190,4 +190,4 @@ class ResetReplay:
         _set_fixture_poses(tuple(fixtures), sim.model._model)
         sim.data.qacc_warmstart[:] = self._warm
         sim.forward()
-        return Layout(tuple(fixtures), sim.data.qacc_warmstart.copy(), sim.get_state().flatten())
+        return SceneLayout(tuple(fixtures), sim.data.qacc_warmstart.copy(), sim.get_state().flatten())

@@ -29,11 +29,11 @@ from vla_common import gl, memory
 
 log = logging.getLogger("services.libero")
 
-_active: "Runtime | None" = None
+_active: "SimulatorConfig | None" = None
 
 
 @dataclass(frozen=True)
-class Runtime:
+class SimulatorConfig:
     """The configuration of this process."""
 
     assets: Path
@@ -42,7 +42,7 @@ class Runtime:
     gl: gl.GlChoice
 
 
-def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
+def configure(asset_dir, work_dir, render: str = "auto") -> SimulatorConfig:
     """Configure this process for assets in `asset_dir`, with LIBERO's files under `work_dir`.
 
     `render` is "cpu", "gpu", "auto" (GPU if EGL finds one) or "none" (rendering raises). A second call with the same
@@ -65,18 +65,18 @@ def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
     _set_environment(choice, work)
     _seed_robosuite_macros()
     _import_simulator(assets)
-    _active = Runtime(assets, work, render, choice)
+    _active = SimulatorConfig(assets, work, render, choice)
     return _active
 
 
-def active() -> Runtime:
+def active() -> SimulatorConfig:
     """Return this process's configuration. Raises RuntimeError before `configure`."""
     if _active is None:
         raise RuntimeError("LIBERO is not configured in this process; call runtime.configure() first")
     return _active
 
 
-def _same_or_raise(runtime: Runtime, assets: Path, render: str) -> Runtime:
+def _same_or_raise(runtime: SimulatorConfig, assets: Path, render: str) -> SimulatorConfig:
     if (assets, render) != (runtime.assets, runtime.render):
         raise RuntimeError(
             f"this process is configured for {runtime.assets} and render {runtime.render!r}, not {assets} and "

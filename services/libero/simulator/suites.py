@@ -129,7 +129,7 @@ def load_suite(name: str) -> Suite:
     return Suite(name, tasks)
 
 
-def _disturbed(variant: pro.Variant) -> Iterator[Task]:
+def _disturbed(variant: pro.PerturbedSuite) -> Iterator[Task]:
     """Yield the tasks of a LIBERO-PRO suite in their base's order; for the suite of all kinds, kind by kind."""
     base = load_suite(variant.base).tasks
     if variant.kind:
@@ -142,7 +142,7 @@ def _disturbed(variant: pro.Variant) -> Iterator[Task]:
     yield from (replace(task, suite=variant.name, index=index) for index, task in enumerate(every))
 
 
-def _of_kind(base: Task, variant: pro.Variant) -> Task | None:
+def _of_kind(base: Task, variant: pro.PerturbedSuite) -> Task | None:
     """Return a task with one perturbation; None if that would not change it."""
     if variant.kind == pro.SAMPLED:
         bddl, states = base.bddl_path, None
@@ -156,7 +156,7 @@ def _of_kind(base: Task, variant: pro.Variant) -> Task | None:
     )
 
 
-def _plus(variant: pro.Variant) -> Iterator[Task]:
+def _plus(variant: pro.PerturbedSuite) -> Iterator[Task]:
     """Yield the tasks of a suite of LIBERO-plus in its own order."""
     levels = plus.levels()
     entries = [entry for entry in plus.listed(variant.base) if variant.kind in ("", entry.kind)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tyro
 
-from services.metaworld.datasets.config import Config
+from services.metaworld.datasets.config import MetaworldDatasetOptions
 from services.metaworld.datasets.convert import make
 from vla_common import entrypoint
 from vla_common.volume import VolumeError
@@ -14,7 +14,7 @@ from vla_evaluation.store.records import StoreError
 
 def main() -> int:
     """Run the command given by the flags; return the exit code."""
-    config = tyro.cli(Config, prog="dataset", config=(tyro.conf.PositionalRequiredArgs,))
+    config = tyro.cli(MetaworldDatasetOptions, prog="dataset", config=(tyro.conf.PositionalRequiredArgs,))
     made = make(config)
     return program.read(made, config.check, config.show) if config.check or config.show else 0
 

@@ -13,7 +13,7 @@ from vla_evaluation.dataset_options import DatasetOptions
 
 
 @dataclass(frozen=True)
-class Config(DatasetOptions):
+class MetaworldDatasetOptions(DatasetOptions):
     """Make a data set from a recording or a run of Meta-World."""
 
     CAMERAS = tasks.CAMERAS

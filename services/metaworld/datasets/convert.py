@@ -12,7 +12,7 @@ import numpy as np
 
 from services.metaworld.benchmark import BENCHMARK
 from services.metaworld.datasets import layout
-from services.metaworld.datasets.config import Config
+from services.metaworld.datasets.config import MetaworldDatasetOptions
 from vla_common.volume import Volume, display_path, require_space
 from vla_datasets import summary
 from vla_datasets.errors import DatasetError
@@ -27,7 +27,7 @@ SPARE = 2**27  # bytes to leave free on the disk
 EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each episode, in meta/source.json
 
 
-def make(config: Config) -> Path:
+def make(config: MetaworldDatasetOptions) -> Path:
     """Make the data set, restarting an interrupted one; return its directory."""
     volume = Volume()
     recorded = sources.find(config.source, volume, config.render)

@@ -26,7 +26,7 @@ from services.openvla.checkpoint.tiny_tokenizer import write_tokenizer
 from services.openvla.model.llama import HEAD
 from services.openvla.model.openvla import model_shapes
 from vla_modelkit.checkpoint import INDEX
-from vla_modelkit.weights import Source
+from vla_modelkit.weights import WeightSource
 
 SCALED_UP = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up
 GAIN = 4.0
@@ -110,7 +110,7 @@ def statistics(suites: tuple[str, ...]) -> dict[str, Any]:
 
 
 def write(
-    directory: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None = None, source: Source | None = None
+    directory: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None = None, source: WeightSource | None = None
 ) -> Path:
     """Write a checkpoint and return its directory. Weights are from `source`, else random with the spec's seed.
 

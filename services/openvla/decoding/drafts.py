@@ -45,7 +45,7 @@ class Dimension:
 
 
 @dataclass
-class Session:
+class DraftSession:
     """The dimensions of a session, and its next draft tree."""
 
     dimensions: list[Dimension] = field(default_factory=lambda: [Dimension() for _ in range(ACTION_TOKENS)])
@@ -62,7 +62,7 @@ class Drafter:
         self._low, self._top, self._limit = codec.vocab_size - codec.bins, codec.bins - 1, limit
         rest = codec.tokens(np.zeros(ACTION_TOKENS))  # no motion
         self._at_first = np.stack([rest, rest - 1, rest + 1])
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, DraftSession] = OrderedDict()
         self._observed: list[tuple[str, np.ndarray]] = []
 
     def propose(self, session: str) -> np.ndarray:
@@ -84,7 +84,7 @@ class Drafter:
     def _update(self, session: str, tokens: list[int]) -> None:
         entry = self._sessions.get(session)
         if entry is None:
-            entry = self._sessions[session] = Session()
+            entry = self._sessions[session] = DraftSession()
         self._sessions.move_to_end(session)
         bins = [min(max(token - self._low, 0), self._top) for token in tokens]
         best = [dimension.update(bin, self._top) for dimension, bin in zip(entry.dimensions, bins, strict=True)]

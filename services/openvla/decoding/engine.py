@@ -11,7 +11,7 @@ from torch import Tensor
 
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.decoding.drafts import BRANCHES
-from services.openvla.decoding.speculative import DRAFT_LENGTH, NO_TOKEN, Row
+from services.openvla.decoding.speculative import DRAFT_LENGTH, NO_TOKEN, DecodedRow
 from services.openvla.model.llama import TreePositions
 from services.openvla.model.openvla import OpenVLA
 from vla_modelkit.graphs import CudaGraphs, Eager
@@ -80,7 +80,7 @@ class Engine:
             raise ValueError(f"{len(pixels)} images and {count} prompts; expected equally many, 1 to {self.max_batch}")
         if self.device.type == "cpu":
             use_idle_cores(self._threads)
-        rows = [Row(None if draft is None else draft[index]) for index in range(count)]
+        rows = [DecodedRow(None if draft is None else draft[index]) for index in range(count)]
         row_logits: RowLogits = [[] for _ in rows] if keep_logits else None
         lengths = np.array([len(prompt) for prompt in prompts])
         self._prefill(rows, pixels, prompts, lengths, row_logits)
@@ -112,7 +112,7 @@ class Engine:
 
     def _prefill(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[DecodedRow],
         pixels: np.ndarray,
         prompts: Sequence[Sequence[int]],
         lengths: np.ndarray,
@@ -137,7 +137,7 @@ class Engine:
         for index, (row, choices) in enumerate(zip(rows, selected.cpu().numpy(), strict=False)):
             _append_logits(row_logits, index, logits[index, row.accept_prefill(choices)])
 
-    def _decode(self, rows: Sequence[Row], lengths: np.ndarray, row_logits: RowLogits) -> None:
+    def _decode(self, rows: Sequence[DecodedRow], lengths: np.ndarray, row_logits: RowLogits) -> None:
         """One pass over the next tokens of every row."""
         padded, width = self._rows(len(rows)), 1 if rows[0].draft is None else self.width
         branches = len(rows[0].draft) - 1 if width > 1 else 0
@@ -166,7 +166,11 @@ class Engine:
             self._accept_branches(rows, branch_hidden, accepted, row_logits)
 
     def _accept_branches(
-        self, rows: Sequence[Row], branch_hidden: Tensor, accepted: Sequence[tuple[int, int]], row_logits: RowLogits
+        self,
+        rows: Sequence[DecodedRow],
+        branch_hidden: Tensor,
+        accepted: Sequence[tuple[int, int]],
+        row_logits: RowLogits,
     ) -> None:
         """Compute the logits of accepted branches only: they are few, so the head is not applied to all."""
         positions = self._to_device(np.array(accepted).T)

@@ -21,7 +21,7 @@ NO_TOKEN = -1  # for a non-finite best logit; no draft has it, so the row's chai
 
 
 @dataclass
-class Row:
+class DecodedRow:
     """tokens so far; `cached` of them are in the KV cache; draft int64 [1 + branches, 7], the chain first, or None."""
 
     draft: np.ndarray | None

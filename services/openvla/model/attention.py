@@ -14,7 +14,7 @@ from vla_modelkit.flash import flash_obstacle
 CHOICES = ("auto", "sdpa", "flash")
 
 
-class Attention(Protocol):
+class AttentionFunction(Protocol):
     """q [B, S, heads, D], k and v [B, S, kv heads, D] -> [B, S, heads, D]."""
 
     name: str
@@ -56,7 +56,7 @@ def cached(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2)
 
 
-def choose(requested: str, device: torch.device, dtype: torch.dtype) -> tuple[Attention, str]:
+def choose(requested: str, device: torch.device, dtype: torch.dtype) -> tuple[AttentionFunction, str]:
     """Return the attention and the reason, for `PolicyInfo`. Raises ValueError if "flash" is not available."""
     if requested not in CHOICES:
         raise ValueError(f"attention {requested!r} not found; expected one of {', '.join(CHOICES)}")

@@ -16,7 +16,7 @@ from torch import Tensor
 from services.openvla.checkpoint.config import LlamaConfig
 from services.openvla.model import attention
 from services.openvla.model.linear import Linear, plain, quantiser
-from vla_modelkit.weights import Source
+from vla_modelkit.weights import WeightSource
 
 PREFIX = "language_model.model."
 HEAD = "language_model.lm_head.weight"
@@ -85,7 +85,7 @@ class Llama:
     head: Linear  # hidden -> vocab
     cos: Tensor
     sin: Tensor
-    attention: attention.Attention
+    attention: attention.AttentionFunction
 
     def prefill(self, x: Tensor, cache: KVCache) -> Tensor:
         """Return hidden states [B, S, hidden] of embeddings x [B, S, hidden] at positions 0 … S-1; fills the cache."""
@@ -184,11 +184,11 @@ def llama_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 
 def load_llama(
     config: LlamaConfig,
-    source: Source,
+    source: WeightSource,
     dtype: torch.dtype,
     device: torch.device,
     capacity: int,
-    attention_kernel: attention.Attention,
+    attention_kernel: attention.AttentionFunction,
     quant: str = "none",
 ) -> Llama:
     """Return the model with its weights on `device`.

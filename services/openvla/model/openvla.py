@@ -12,7 +12,7 @@ from services.openvla.model import attention
 from services.openvla.model.linear import Dense
 from services.openvla.model.llama import KVCache, Llama, TreePositions, llama_shapes, load_llama
 from services.openvla.model.vision import VisionBackbone, load_vision_backbone, sizes_of, tower_bytes, vision_shapes
-from vla_modelkit.weights import Source, check_names
+from vla_modelkit.weights import WeightSource, check_names
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ def model_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def load_model(
     config: ModelConfig,
-    source: Source,
+    source: WeightSource,
     dtype: torch.dtype,
     device: torch.device,
-    attention_kernel: attention.Attention,
+    attention_kernel: attention.AttentionFunction,
     capacity: int,
     quant: str = "none",
 ) -> OpenVLA:

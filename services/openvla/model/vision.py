@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from services.openvla.checkpoint.config import Tower
 from services.openvla.model.linear import Linear, Packed, plain
 from vla_modelkit.checkpoint import CheckpointError
-from vla_modelkit.weights import Source
+from vla_modelkit.weights import WeightSource
 
 PREFIXES = ("vision_backbone.featurizer.", "vision_backbone.fused_featurizer.")  # DINOv2, SigLIP
 
@@ -46,7 +46,7 @@ def tower_shapes(tower: Tower, prefix: str) -> dict[str, tuple[int, ...]]:
     return {prefix + published_name(name): tuple(value.shape) for name, value in model.state_dict().items()}
 
 
-def load_tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, device: torch.device) -> nn.Module:
+def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
     """Return timm's model with its weights, without what the second-to-last layer's features do not need."""
     model = build_tower(tower)
     model.blocks = model.blocks[:-1]
@@ -146,7 +146,7 @@ def vision_shapes(towers: tuple[Tower, Tower], hidden: int) -> dict[str, tuple[i
 
 
 def load_vision_backbone(
-    towers: tuple[Tower, Tower], source: Source, dtype: torch.dtype, device: torch.device
+    towers: tuple[Tower, Tower], source: WeightSource, dtype: torch.dtype, device: torch.device
 ) -> VisionBackbone:
     """Return towers and projector with their weights."""
     projector = tuple(

@@ -81,7 +81,7 @@ def load_engine(settings: ModelSettings, directory: Path, config: ModelConfig) -
     return engine, details_of(engine, reason, settings)
 
 
-def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, attention.Attention, str]:
+def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, attention.AttentionFunction, str]:
     """Return device, dtype, attention and the reason for this attention."""
     device = choose_device(settings.device)
     on_cpu = torch.float32 if settings.quant == "none" else torch.bfloat16  # else unquantised weights take most memory

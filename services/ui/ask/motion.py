@@ -74,21 +74,21 @@ def _opens(value: float, part: Part) -> bool:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class MotionDrawing:
     """A sentence about a motion, and its panels: SVG content and caption of each."""
 
     sentence: str
     panels: list[tuple[str, str]]
 
 
-def draw(motion: Motion) -> Drawing | None:
+def draw(motion: Motion) -> MotionDrawing | None:
     """Return the drawing of a motion; None if it has neither path nor rotation."""
     panels = []
     if motion.path is not None:
         panels += [_plan(motion, 1, 0, "from above"), _plan(motion, 1, 2, "from behind")]
     if motion.turn is not None:
         panels.append(_curves(motion.turn))
-    return Drawing(describe(motion), panels) if panels else None
+    return MotionDrawing(describe(motion), panels) if panels else None
 
 
 def describe(motion: Motion) -> str:

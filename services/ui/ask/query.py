@@ -74,7 +74,7 @@ class Answer:
         return actions.numbers(self.chunk.actions[0], self.spec)
 
     @property
-    def motion(self) -> motion.Drawing | None:
+    def motion(self) -> motion.MotionDrawing | None:
         """The motion of the chunk as a drawing."""
         return motion.draw(motion.motion(self.chunk, self.spec))
 

@@ -19,7 +19,7 @@ from services.ui.ask import images, query, requirements, scenes
 from services.ui.ask.link import MAX_IMAGES, Choice, Trouble
 from services.ui.ask.query import Answer
 from services.ui.site.bodies import read_form
-from services.ui.site.problem import Problem
+from services.ui.site.problem import PageError
 from services.ui.site.site import Site, accepts_html, static
 
 IMAGE_FIELDS = ("picture", *(f"picture_{number}" for number in range(2, MAX_IMAGES + 1)))  # fields, first camera first
@@ -54,7 +54,7 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
                 png_source = await run_in_threadpool(images.drawable, *_images(form)[:1])
         except images.ImageError as error:
             return error_response(request, 400, query.unusable_image(error))
-        except Problem as error:
+        except PageError as error:
             return error_response(request, error.status, query.unusable_image(error))
         return Response(_png(png_source), media_type="image/png") if png_source else Response(status_code=204)
 
@@ -62,7 +62,7 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
         try:
             async with slots, read_form(request, MAX_BODY_BYTES) as form:
                 answers = await run_in_threadpool(_ask, choice, form)
-        except Problem as error:
+        except PageError as error:
             return error_response(
                 request, error.status, Trouble("Nothing was sent", error.reason, "Correct this and ask again.")
             )

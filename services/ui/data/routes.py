@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from services.ui.site import tables
 from services.ui.site.bodies import read
-from services.ui.site.problem import NotFound, Problem
+from services.ui.site.problem import NotFound, PageError
 from services.ui.site.site import Site
 from services.ui.volume.datasets import Datasets
 from services.ui.volume.files import OpenFile
@@ -61,7 +61,7 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
         form = parse_qs((await read(request.receive)).decode("utf-8", "replace"))
         label, episodes = form.get("what", [""])[0], form.get("episode", [])
         if label not in MARKS or not all(re.fullmatch(r"\d{1,9}", each) for each in episodes):
-            raise Problem(400, "expected what=bad or what=good, and episode=NUMBER")
+            raise PageError(400, "expected what=bad or what=good, and episode=NUMBER")
         name = request.path_params["name"]
         await mark(name, {label: [int(each) for each in episodes]})
         (single,) = episodes if len(episodes) == 1 and "one" in form else ("",)
@@ -70,14 +70,14 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
     async def mark_json(request: Request) -> Response:
         if request.headers.get("content-type", "").split(";")[0] != "application/json":
             # another site's page needs a CORS preflight for this type, which is never answered
-            raise Problem(415, "expected application/json")
+            raise PageError(415, "expected application/json")
         try:
             request_marks: Any = load_json(await read(request.receive))
         except ValueError as error:
-            raise Problem(400, str(error)) from error
+            raise PageError(400, str(error)) from error
         marks = [request_marks.get(label, []) for label in MARKS] if isinstance(request_marks, dict) else [None]
         if not all(isinstance(each, list) and all(type(index) is int for index in each) for each in marks):
-            raise Problem(400, 'expected {"bad": [episodes], "good": [episodes]}')
+            raise PageError(400, 'expected {"bad": [episodes], "good": [episodes]}')
         return JSONResponse(await mark(request.path_params["name"], request_marks))
 
     async def mark(name: str, request_marks: dict[str, list[int]]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
         except OSError as error:
             full = entrypoint.is_full_disk(error)
             reason = "no space left; free some space and try again" if full else error.strerror or error
-            raise Problem(507 if full else 503, f"the marks cannot be saved: {reason}") from error
+            raise PageError(507 if full else 503, f"the marks cannot be saved: {reason}") from error
 
     def as_json(request: Request) -> Response:
         if "name" not in request.path_params:

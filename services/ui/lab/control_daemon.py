@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from services.ui.site.problem import Problem
+from services.ui.site.problem import PageError
 from services.ui.site.upstream import detail
 
 TIMEOUT_S = 40.0  # `./lab status` with an engine that does not respond
@@ -42,5 +42,5 @@ async def ask(directory: str, path: str, method: str = "GET") -> Any:
     finally:
         os.close(opened)
     if answer.is_error:
-        raise Problem(answer.status_code, detail(answer))
+        raise PageError(answer.status_code, detail(answer))
     return answer.json()

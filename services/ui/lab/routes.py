@@ -19,7 +19,7 @@ from services.ui.lab import control_daemon
 from services.ui.lab.control_daemon import DaemonUnavailable
 from services.ui.lab.services import BROWSER_SERVICES, ask_all, merge
 from services.ui.site import texts
-from services.ui.site.problem import Problem
+from services.ui.site.problem import PageError
 from services.ui.site.site import Site
 from vla_common.volume import Volume
 from vla_contract.server.public import page_url
@@ -54,7 +54,7 @@ def routes(site: Site) -> list[BaseRoute]:
     async def doctor(request: Request) -> Response:
         try:
             report = await control_daemon.ask(site.control_directory, "/doctor")
-        except (DaemonUnavailable, Problem):  # shown by the page's other part
+        except (DaemonUnavailable, PageError):  # shown by the page's other part
             return Response()
         checks = sorted((report["told"] or {}).get("checks", ()), key=lambda check: WORST_FIRST.index(check["verdict"]))
         acts = site.login.is_logged_in(request)
@@ -64,13 +64,13 @@ def routes(site: Site) -> list[BaseRoute]:
         """Forward a logged-in user's request to the daemon."""
         language = texts.language_of(request)
         if not site.login.is_logged_in(request):
-            raise Problem(403, texts.text(language, "lab.needs_token"))
+            raise PageError(403, texts.text(language, "lab.needs_token"))
         parts = (quote(part, safe="") for part in request.path_params.values())
         path = "/".join(("/services", *parts)) if request.path_params else "/doctor"
         try:
             return JSONResponse(await control_daemon.ask(site.control_directory, path, request.method))
         except DaemonUnavailable as error:
-            raise Problem(502, texts.text(language, f"lab.alone_{error.reason}").replace("`", "")) from error
+            raise PageError(502, texts.text(language, f"lab.alone_{error.reason}").replace("`", "")) from error
 
     return [
         Route("/lab", lab),
@@ -90,7 +90,7 @@ async def _daemon_status(site: Site, wait_s: float | None) -> tuple[dict[str, An
         return empty, "asked"
     except DaemonUnavailable as error:
         return empty, error.reason
-    except Problem as error:
+    except PageError as error:
         return {**empty, "error": error.reason}, ""
 
 

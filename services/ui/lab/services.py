@@ -17,7 +17,7 @@ BROWSER_SERVICES = (*NOTEBOOKS, "tensorboard")  # opened in a browser
 
 
 @dataclass
-class Row:
+class ServiceRow:
     """A service in state "ready", "starting" (responds, not ready), "away" (no response), "down" or "ended".
 
     instance: its entry in `./lab status --json`. action: its last action from the page.
@@ -43,20 +43,20 @@ class Row:
         return self.instance.get("environment_fits") if image is None else image
 
 
-async def ask_all(services: Mapping[str, Upstream]) -> dict[str, Row]:
+async def ask_all(services: Mapping[str, Upstream]) -> dict[str, ServiceRow]:
     """Query all services. Return their rows by name."""
     rows = await asyncio.gather(*(_ask(service) for service in services.values()))
     return {row.name: row for row in rows}
 
 
-def merge(rows: Mapping[str, Row], daemon: Mapping[str, Any]) -> list[Row]:
+def merge(rows: Mapping[str, ServiceRow], daemon: Mapping[str, Any]) -> list[ServiceRow]:
     """Return all services with the control daemon's data; without a daemon, the queried services."""
     actions = {action["service"]: action for action in daemon["actions"]}
     services = (daemon["status"] or {}).get("services", [])
     listed = {service["service"]: service for service in services if not service["private"]}
     merged = []
     for name in dict.fromkeys(service["service"] for service in services):
-        instance, row = listed.get(name, {}), rows.get(name, Row(name, "", ""))
+        instance, row = listed.get(name, {}), rows.get(name, ServiceRow(name, "", ""))
         state = instance.get("state") or "down"
         if state in ("up", "starting"):
             state = "ready" if instance["health"] == "healthy" else "starting"
@@ -66,10 +66,10 @@ def merge(rows: Mapping[str, Row], daemon: Mapping[str, Any]) -> list[Row]:
     return merged or list(rows.values())
 
 
-async def _ask(service: Upstream) -> Row:
+async def _ask(service: Upstream) -> ServiceRow:
     status, text = await service.status("/api" if service.name in NOTEBOOKS else "/readyz", STATUS_TIMEOUT_S)
     if status != 200:
-        return Row(service.name, "starting" if status else "away", service.url, text)
+        return ServiceRow(service.name, "starting" if status else "away", service.url, text)
     try:
         info: Any = await service.json("/v1/info", timeout=STATUS_TIMEOUT_S)
         description = {"policy": info.get("name"), **(info.get("checkpoint") or {}), **info}
@@ -78,4 +78,4 @@ async def _ask(service: Upstream) -> Row:
         description = {}
     names = ("policy", "checkpoint", "revision", "device", "quantization", "lock")
     details = {name: str(description[name])[:80] for name in names if description.get(name) not in (None, "", "none")}
-    return Row(service.name, "ready", service.url, details=details)
+    return ServiceRow(service.name, "ready", service.url, details=details)

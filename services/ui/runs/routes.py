@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import BaseRoute, Route
 
 from services.ui.site import tables
-from services.ui.site.problem import NotFound, Problem
+from services.ui.site.problem import NotFound, PageError
 from services.ui.site.site import Site
 from services.ui.volume import files
 from services.ui.volume.files import OpenFile
@@ -127,7 +127,7 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         if a and b:
             try:
                 result = stores.compare(a, b, force)
-            except Problem as error:
+            except PageError as error:
                 reason = error.reason
             except StoreError as error:
                 reason = str(error)

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from services.ui.site.bodies import read
-from services.ui.site.problem import Problem
+from services.ui.site.problem import PageError
 from services.ui.site.site import Site
 from vla_contract.protocol.json_body import load_json
 
@@ -41,7 +41,7 @@ def routes(site: Site) -> list[BaseRoute]:
         try:
             body: Any = load_json(await read(request.receive) or b"{}")
         except ValueError as error:
-            raise Problem(400, str(error)) from error
+            raise PageError(400, str(error)) from error
         return JSONResponse(await service.json(path, "POST", json=body, timeout=SLOW_S))
 
     return [

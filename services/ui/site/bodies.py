@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
-from services.ui.site.problem import Problem
+from services.ui.site.problem import PageError
 from vla_common import entrypoint
 
 MAX_BYTES = 64 * 2**10
@@ -26,7 +26,7 @@ async def read(receive: Receive) -> bytes:
     try:
         return await asyncio.wait_for(_collect(receive), BODY_TIMEOUT_S)
     except asyncio.TimeoutError:
-        raise Problem(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+        raise PageError(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
 
 
 async def _collect(receive: Receive) -> bytes:
@@ -34,11 +34,11 @@ async def _collect(receive: Receive) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Problem(400, "the client disconnected")
+            raise PageError(400, "the client disconnected")
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > MAX_BYTES:
-            raise Problem(413, f"the body is too large; expected at most {MAX_BYTES} bytes")
+            raise PageError(413, f"the body is too large; expected at most {MAX_BYTES} bytes")
     return bytes(body)
 
 
@@ -55,22 +55,22 @@ async def read_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]
         message = await request.receive()
         size += len(message.get("body", b""))
         if size > max_bytes:
-            raise Problem(413, f"the body is too large; expected at most {max_bytes} bytes")
+            raise PageError(413, f"the body is too large; expected at most {max_bytes} bytes")
         return message
 
     parsing = Request(request.scope, receive).form(max_files=MAX_FIELDS, max_fields=MAX_FIELDS)
     try:
         form = await asyncio.wait_for(parsing, UPLOAD_TIMEOUT_S)
     except asyncio.TimeoutError:
-        raise Problem(408, f"the body did not arrive within {UPLOAD_TIMEOUT_S:g} s") from None
+        raise PageError(408, f"the body did not arrive within {UPLOAD_TIMEOUT_S:g} s") from None
     except ClientDisconnect:
-        raise Problem(400, "the client disconnected") from None
+        raise PageError(400, "the client disconnected") from None
     except HTTPException as error:
-        raise Problem(error.status_code, error.detail) from None
+        raise PageError(error.status_code, error.detail) from None
     except OSError as error:
         if not entrypoint.is_full_disk(error):
             raise
-        raise Problem(507, NO_ROOM) from None
+        raise PageError(507, NO_ROOM) from None
     try:
         yield form
     finally:

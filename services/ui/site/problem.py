@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Problem(Exception):
+class PageError(Exception):
     """A rejected or failed request: HTTP status and reason."""
 
     def __init__(self, status: int, reason: str):
@@ -11,14 +11,14 @@ class Problem(Exception):
         self.status, self.reason = status, reason
 
 
-class NotFound(Problem):
+class NotFound(PageError):
     """The requested object does not exist or is not public."""
 
     def __init__(self, reason: str):
         super().__init__(404, reason)
 
 
-class ServiceUnavailable(Problem):
+class ServiceUnavailable(PageError):
     """Another service does not respond (status None: 502) or answers with an error."""
 
     def __init__(self, name: str, reason: str, status: int | None = None):

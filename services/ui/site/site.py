@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from services.ui.site import texts
 from services.ui.site.bodies import read
 from services.ui.site.login import SESSION_S, Login
-from services.ui.site.problem import Problem, ServiceUnavailable
+from services.ui.site.problem import PageError, ServiceUnavailable
 from services.ui.site.upstream import Upstream
 from vla_contract.server.public import page_path
 
@@ -54,7 +54,7 @@ class Site:
 
     def answer_problem(self, request: Request, error: Exception) -> Response:
         """Return the answer for an error: a page for browsers, JSON for programs. 409: damaged data."""
-        problem = error if isinstance(error, Problem) else Problem(409, str(error))
+        problem = error if isinstance(error, PageError) else PageError(409, str(error))
         if accepts_html(request) and not request.url.path.startswith("/api/"):
             away = problem.name if isinstance(problem, ServiceUnavailable) and not problem.answers else ""
             return self.render(request, "site/problem.html.j2", status=problem.status, why=problem.reason, away=away)

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.ui.site.problem import NotFound, Problem
+from services.ui.site.problem import NotFound, PageError
 from services.ui.volume import files, run_status
 from vla_common import anchored
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.report import leaderboard
 from vla_evaluation.report.compare import Unpaired, compare
-from vla_evaluation.report.leaderboard import Board, Entry
+from vla_evaluation.report.leaderboard import Board, LeaderboardEntry
 from vla_evaluation.runs.directories import STORE
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
@@ -34,7 +34,7 @@ class Stores:
         self.root, self._lock = root, threading.Lock()
         self._rows: dict[str, tuple[tuple, float, dict[str, Any]]] = {}
         self._standings: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._entries: dict[str, tuple[tuple, Entry | str]] = {}
+        self._entries: dict[str, tuple[tuple, LeaderboardEntry | str]] = {}
 
     def read(self, name: str, reader: Callable[[RunStore], T]) -> T:
         """Return the reader's result for a run's store. Raises NotFound, and StoreError for a damaged one."""
@@ -56,16 +56,18 @@ class Stores:
             try:
                 result = compare(left, right, force)
             except Unpaired as error:  # elsewhere a ValueError means a damaged store
-                raise Problem(409, str(error)) from error
+                raise PageError(409, str(error)) from error
             return run_status.comparison_to_dict(result, left, right)
 
     def board(self) -> Board:
         """Return the leaderboard of all runs; damaged ones are left out with the reason."""
         entries = {name: self._entry(name) for name in files.names_of_runs(self.root)}
         unreadable = {name: f"cannot be read: {why}" for name, why in entries.items() if isinstance(why, str)}
-        return leaderboard.board([entry for entry in entries.values() if isinstance(entry, Entry)], unreadable)
+        return leaderboard.board(
+            [entry for entry in entries.values() if isinstance(entry, LeaderboardEntry)], unreadable
+        )
 
-    def _entry(self, name: str) -> Entry | str:
+    def _entry(self, name: str) -> LeaderboardEntry | str:
         """Return a run's leaderboard entry, or why it cannot be read; cached until its store changes."""
         mark = self._fingerprint(name)
         previous, entry = self._entries.get(name, (None, ""))

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from services.ws_mdl.diffusion import samplers, visualize
 from services.ws_mdl.diffusion.config import SampleRequest as Request
-from services.ws_mdl.diffusion.train import Trained, open_run
+from services.ws_mdl.diffusion.train import TrainedDiffusion, open_run
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, make_directory
 from vla_modelkit.training.progress import Progress
 
 
-def names_of(request: Request, run: Trained) -> list[str]:
+def names_of(request: Request, run: TrainedDiffusion) -> list[str]:
     """Return the class or mix of each image; empty if no context is used."""
     if request.sampler == "incorrect" or not run.config.context:
         return []
@@ -33,12 +33,14 @@ def names_of(request: Request, run: Trained) -> list[str]:
     return [run.classes[number] for number in contexts.argmax(dim=1).tolist()]
 
 
-def steps_of(request: Request, run: Trained) -> int:
+def steps_of(request: Request, run: TrainedDiffusion) -> int:
     """Return the number of steps: as requested for DDIM, all for the others."""
     return request.steps or (min(20, run.schedule.timesteps) if request.sampler == "ddim" else run.schedule.timesteps)
 
 
-def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t: None) -> tuple[Tensor, np.ndarray]:
+def sample(
+    request: Request, run: TrainedDiffusion, save_rate: int = 0, on_step=lambda t: None
+) -> tuple[Tensor, np.ndarray]:
     """Return images [count, c, h, h] and intermediate images with the requested sampler.
 
     Raises ValueError for a context if the run was trained without one.
@@ -70,7 +72,7 @@ def stem_of(request: Request) -> str:
     return "-".join(part for part in parts if part).replace(":", "").replace(",", "+")
 
 
-def sample_and_save(request: Request, run: Trained) -> list[Path]:
+def sample_and_save(request: Request, run: TrainedDiffusion) -> list[Path]:
     """Sample images and write the files; return their paths."""
     directory, stem = make_directory(request.out or run.directory / "pictures"), stem_of(request)
     started = time.perf_counter()
@@ -86,7 +88,7 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
     return written + ([save_comparison(request, run, directory), save_page(run, directory)] if request.compare else [])
 
 
-def save_comparison(request: Request, run: Trained, directory: Path) -> Path:
+def save_comparison(request: Request, run: TrainedDiffusion, directory: Path) -> Path:
     """Save the three samplers' images from the same initial noise, with DDIM's options as requested."""
     count, seed = request.columns, request.seed
     ddpm = Request(sampler="ddpm", count=count, seed=seed, context=request.context, guidance=request.guidance)
@@ -99,7 +101,7 @@ def save_comparison(request: Request, run: Trained, directory: Path) -> Path:
     return _save_rows(directory / "samplers.png", rows, request.columns)
 
 
-def save_stages(request: Request, runs: Mapping[int | None, Trained]) -> Path:
+def save_stages(request: Request, runs: Mapping[int | None, TrainedDiffusion]) -> Path:
     """Save a run's images from the same initial noise after each of these epochs."""
     directory = make_directory(request.out or next(iter(runs.values())).directory / "pictures")
     row = replace(request, count=request.columns)
@@ -107,7 +109,7 @@ def save_stages(request: Request, runs: Mapping[int | None, Trained]) -> Path:
     return _save_rows(directory / f"stages-{stem_of(request)}.png", rows, request.columns)
 
 
-def _save_rows(path: Path, rows: Mapping[str, tuple[Request, Trained]], columns: int) -> Path:
+def _save_rows(path: Path, rows: Mapping[str, tuple[Request, TrainedDiffusion]], columns: int) -> Path:
     sheets = []
     with Progress(sum(steps_of(*row) for row in rows.values())) as progress:
         for title, (request, run) in rows.items():
@@ -116,7 +118,7 @@ def _save_rows(path: Path, rows: Mapping[str, tuple[Request, Trained]], columns:
     return visualize.save_comparison(path, sheets, columns)
 
 
-def save_page(run: Trained, directory: Path) -> Path:
+def save_page(run: TrainedDiffusion, directory: Path) -> Path:
     """Save an interactive page: denoising, and noising of a clean image."""
     from services.ws_mdl.diffusion import viewers  # ipywidgets, for this only
     from vla_notebooks.page import page

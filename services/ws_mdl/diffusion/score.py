@@ -23,7 +23,7 @@ from services.ws_mdl.diffusion.config import SampleRequest
 from services.ws_mdl.diffusion.config import ScoreRequest as Request
 from services.ws_mdl.diffusion.data import LabelledImages, load
 from services.ws_mdl.diffusion.sample import sample, steps_of
-from services.ws_mdl.diffusion.train import Trained, open_run
+from services.ws_mdl.diffusion.train import TrainedDiffusion, open_run
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path
 from vla_modelkit.training.progress import Progress
@@ -124,7 +124,7 @@ def frechet_of_sets(real: np.ndarray, sampled: np.ndarray, size: int, seed: int 
     return float(np.mean([frechet_distance(real, sampled[rows]) for rows in sets]))
 
 
-def classifier_for(run: Trained, data: LabelledImages) -> tuple[Classifier, float]:
+def classifier_for(run: TrainedDiffusion, data: LabelledImages) -> tuple[Classifier, float]:
     """Return the run's classifier: the one stored beside its weights, else a new one, which is stored."""
     path = run.directory / "classifier.pt"
     classifier = Classifier(data.channels, len(data.classes))
@@ -140,7 +140,7 @@ def classifier_for(run: Trained, data: LabelledImages) -> tuple[Classifier, floa
     return classifier, val_accuracy
 
 
-def score(request: Request, run: Trained, data: LabelledImages) -> dict[str, Any]:
+def score(request: Request, run: TrainedDiffusion, data: LabelledImages) -> dict[str, Any]:
     """Return accuracy per class and Fréchet distance to the real images for each sampler."""
     classifier, classifier_accuracy = classifier_for(run, data)
     train, val = data.split()

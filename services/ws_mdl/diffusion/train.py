@@ -26,7 +26,7 @@ from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.devices import choose_device
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_dtype, choose_machine
+from vla_modelkit.training.machine import TrainingMachine, choose_dtype, choose_machine
 from vla_modelkit.training.weights import State
 
 PREFIX = "model"  # of a run's weight files
@@ -63,7 +63,7 @@ class Training(EpochRun):
             curves.writer.add_image("samples", sample_sheet(self), self.global_step)
 
 
-def machine_for(device: str = "auto", precision: str = "auto") -> Machine:
+def machine_for(device: str = "auto", precision: str = "auto") -> TrainingMachine:
     """Return the machine of a run; on a CPU in float32 unless bf16 is requested.
 
     On CPUs convolutions train more slowly in bfloat16, even where its matrix products are faster.
@@ -77,7 +77,7 @@ def dtype_for(device: torch.device, precision: str) -> torch.dtype | None:
     return None if precision == "auto" and device.type == "cpu" else choose_dtype(device, precision)
 
 
-def get_training(config: Config, machine: Machine, data: LabelledImages | None = None) -> Training:
+def get_training(config: Config, machine: TrainingMachine, data: LabelledImages | None = None) -> Training:
     """Return a run before its first batch; its weights depend on the seed alone."""
     data = data or load(config.data)
     with torch.random.fork_rng(devices=[]):
@@ -144,7 +144,7 @@ def sample_sheet(run: Training, per_class: int = 4) -> Tensor:
 
 
 @dataclass
-class Trained:
+class TrainedDiffusion:
     """A trained run, ready to sample from."""
 
     directory: Path
@@ -160,20 +160,20 @@ class Trained:
         return dtype_for(self.schedule.b_t.device, self.config.precision)
 
 
-def open_run(name: str | None, volume: Volume, device: str = "auto", epoch: int | None = None) -> Trained:
+def open_run(name: str | None, volume: Volume, device: str = "auto", epoch: int | None = None) -> TrainedDiffusion:
     """Load a trained run by name and epoch; None: the newest."""
     files = run_files(Config, PREFIX, volume, name)
     _, state = files.load_latest() if epoch is None else files.load_epoch(epoch)
     return trained_from(state, files.directory, choose_device(device))
 
 
-def trained_from(state: State, directory: Path, device: torch.device) -> Trained:
+def trained_from(state: State, directory: Path, device: torch.device) -> TrainedDiffusion:
     """Return the run of a weights file on a device, with its averaged network."""
     config, classes = Config.of(state["config"]), tuple(state["classes"])
     nn_model = ContextUnet(state["channels"], config.n_feat, len(classes), state["height"], state.get("pool"))
     nn_model.load_state_dict(state["averaged_state_dict"])
     nn_model = fused_for_sampling(nn_model.to(device))
-    return Trained(directory, config, classes, nn_model, config.make_schedule().to(device), state["epoch"])
+    return TrainedDiffusion(directory, config, classes, nn_model, config.make_schedule().to(device), state["epoch"])
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from services.ws_mdl.diffusion import samplers
 from services.ws_mdl.diffusion.schedule import SCHEDULES, perturb_input
-from services.ws_mdl.diffusion.train import Trained
+from services.ws_mdl.diffusion.train import TrainedDiffusion
 from services.ws_mdl.diffusion.visualize import grid
 from vla_notebooks import drawing
 from vla_notebooks.viewer import viewer
@@ -53,7 +53,7 @@ def noising(x0: Tensor, timesteps: int = 500) -> VBox:
 # --- out of noise -------------------------------------------------------------------------------------------
 
 
-class Moment(NamedTuple):
+class SamplerState(NamedTuple):
     """A sampler's state at step t: images [n, c, h, h], predicted noise, predicted clean images."""
 
     t: int
@@ -63,28 +63,33 @@ class Moment(NamedTuple):
 
 
 def moments(
-    run: Trained, steps: int, eta: float = 0.0, guidance: float = 1.0, context: Tensor | None = None, seed: int = 0
-) -> list[Moment]:
+    run: TrainedDiffusion,
+    steps: int,
+    eta: float = 0.0,
+    guidance: float = 1.0,
+    context: Tensor | None = None,
+    seed: int = 0,
+) -> list[SamplerState]:
     """Return DDIM's trajectory from noise to images: a moment before each step, then the final images."""
     step, trajectory = samplers.ddim_step(run.schedule, eta), []
 
     def recording_step(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor) -> Tensor:
         x0 = samplers.clean(run.schedule, x, t, pred_noise, clip=False)
-        trajectory.append(Moment(t, *(part.cpu() for part in (x, pred_noise, x0))))
+        trajectory.append(SamplerState(t, *(part.cpu() for part in (x, pred_noise, x0))))
         return step(x, t, t_prev, pred_noise, z)
 
     times = samplers.ddim_steps(run.schedule.timesteps, steps)
     x, _ = samplers.walk(
         run.nn_model, run.schedule, SAMPLE_COUNT, context, times, recording_step, seed=seed, guidance=guidance
     )
-    return [*trajectory, Moment(0, x.cpu(), torch.zeros_like(x.cpu()), x.cpu())]
+    return [*trajectory, SamplerState(0, x.cpu(), torch.zeros_like(x.cpu()), x.cpu())]
 
 
-def denoising(run: Trained, steps: int = 20) -> VBox:
+def denoising(run: TrainedDiffusion, steps: int = 20) -> VBox:
     """Return a viewer of x_t, predicted noise ε and image x̂0, with sliders for t, steps, η, guidance and class."""
 
     @functools.lru_cache(maxsize=32)
-    def trajectory_of(steps: int, eta: float, guidance: float, name: str) -> list[Moment]:
+    def trajectory_of(steps: int, eta: float, guidance: float, name: str) -> list[SamplerState]:
         context = None if name == NO_CONTEXT else samplers.parse_context(name, run.classes).expand(SAMPLE_COUNT, -1)
         return moments(run, steps, eta, guidance, context)
 

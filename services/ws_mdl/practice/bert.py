@@ -31,7 +31,7 @@ from services.ws_mdl.transformer.tokenization import SPECIAL
 from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State
 
 IGNORED = -100  # label of a token that is not a target: cross_entropy's ignore_index
@@ -121,14 +121,14 @@ class Examples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pairs:
+class SentencePairs:
     """Blocks of texts from which pairs are sampled; `val` has the held-out blocks."""
 
     blocks: list[Ids]
     tokenizer: Tokenizer
     seq: int
     mask_fraction: float
-    val: Pairs | None = None
+    val: SentencePairs | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -181,11 +181,11 @@ class Pairs:
         return [self.id("[CLS]"), *a, self.id("[SEP]")], [*b, self.id("[SEP]")]
 
 
-def load(config: Config, volume: Volume) -> Pairs:
+def load(config: Config, volume: Volume) -> SentencePairs:
     """Load a corpus as pairs of texts. Raises ValueError for a corpus that is too short."""
     corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
     corpus.tokenizer.add_special_tokens(list(EXTRA_TOKENS))
-    val = Pairs(corpus.val, corpus.tokenizer, config.seq, config.mask_fraction)
+    val = SentencePairs(corpus.val, corpus.tokenizer, config.seq, config.mask_fraction)
     pairs = replace(val, blocks=corpus.train, val=val)
     if any(len({block for block, _ in part.starts}) < 2 for part in (pairs, val)):
         raise ValueError(
@@ -202,7 +202,7 @@ class Training(PracticeRun):
     """A run in progress; its generator samples the data order, B and the masks."""
 
     config: Config
-    data: Pairs
+    data: SentencePairs
     unit = "pairs"
 
     @property
@@ -270,7 +270,7 @@ def get_model(config: Config, tokenizer: Tokenizer) -> BERT:
     return BERT(tokenizer.get_vocab_size(), config.seq, tokenizer.token_to_id("[PAD]"), **config.size())
 
 
-def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
     return new_run(Training, config, machine, data, lambda: get_model(config, data.tokenizer))

@@ -29,7 +29,7 @@ from services.ws_mdl.transformer.visualize import save
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -231,7 +231,7 @@ def get_model(config: Config) -> Forecaster:
     return Forecaster(config.lookback, config.patch, config.horizon, direct=config.direct, **config.size())
 
 
-def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     return new_run(Training, config, machine, load(config, volume), lambda: get_model(config))
 

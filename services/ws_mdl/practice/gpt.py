@@ -30,7 +30,7 @@ from services.ws_mdl.transformer.tokenization import detokenize
 from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State
 
 ORDER = 5  # of the n-gram baseline
@@ -230,7 +230,7 @@ def get_model(config: Config, vocab_size: int) -> GPT:
     return GPT(vocab_size, config.seq, **config.size())
 
 
-def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
     return new_run(Training, config, machine, data, lambda: get_model(config, data.tokenizer.get_vocab_size()))

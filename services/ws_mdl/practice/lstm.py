@@ -36,7 +36,7 @@ from services.ws_mdl.transformer.visualize import plot_attention, save
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State as Stored
 
 State = tuple[Tensor, Tensor]  # h, what others see, and c, the memory: each (batch, hidden)
@@ -271,7 +271,7 @@ def get_model(config: Config, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer
     return Seq2Seq(*sizes, config.d_model, config.hidden, config.dropout, config.model == "attention")
 
 
-def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
     return new_run(Training, config, machine, data, lambda: get_model(config, *data.tokenizers))

@@ -26,7 +26,7 @@ from services.ws_mdl.transformer.tokenization import SPECIAL
 from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State
 
 EXAMPLE_WORDS = ("light", "temperature", "failed", "minutes", "password", "on")  # words for the list of nearest words
@@ -233,7 +233,7 @@ def get_model(config: Config, tokenizer: Tokenizer) -> SkipGram:
     return SkipGram(tokenizer.get_vocab_size(), config.d_model, tokenizer.token_to_id("[PAD]"))
 
 
-def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
     return new_run(Training, config, machine, data, lambda: get_model(config, data.tokenizer))

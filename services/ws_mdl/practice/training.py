@@ -20,7 +20,7 @@ from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, 
 from services.ws_mdl.practice.settings import PracticeSettings
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_machine
+from vla_modelkit.training.machine import TrainingMachine, choose_machine
 from vla_modelkit.training.weights import State, WeightFiles
 
 Figures = dict[str, float]  # name with its unit, as in "accuracy_percent" → number
@@ -86,7 +86,9 @@ class PracticeRun(EpochRun):
         return loss.detach()
 
 
-Begin = Callable[[Any, Machine, Volume], PracticeRun]  # settings, machine, volume → a run before its first batch
+Begin = Callable[
+    [Any, TrainingMachine, Volume], PracticeRun
+]  # settings, machine, volume → a run before its first batch
 
 
 def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -> PracticeRun:

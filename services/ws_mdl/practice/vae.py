@@ -27,7 +27,7 @@ from services.ws_mdl.practice.training import Figures, PracticeRun
 from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State
 
 DEPTH = 2  # times that height and width are halved
@@ -53,7 +53,7 @@ class Bound(NamedTuple):
         return self.reconstruction + self.kl
 
 
-class Encoder(nn.Module):
+class VaeEncoder(nn.Module):
     """From an image to a distribution of z: two strided convolutions, then a linear layer."""
 
     def __init__(self, channels: int, height: int, width: int, latent: int) -> None:
@@ -67,7 +67,7 @@ class Encoder(nn.Module):
         return Posterior(*self.body(x).float().chunk(2, dim=-1))  # (n, c, h, h) -> twice (n, latent)
 
 
-class Decoder(nn.Module):
+class VaeDecoder(nn.Module):
     """From z to the mean of an image, and a standard deviation for all pixels, learned or fixed."""
 
     def __init__(self, channels: int, height: int, width: int, latent: int, sigma: float | None) -> None:
@@ -109,8 +109,8 @@ class VAE(nn.Module):
 
     def __init__(self, channels: int, height: int, width: int, latent: int, sigma: float | None = None) -> None:
         super().__init__()
-        self.encoder = Encoder(channels, height, width, latent)
-        self.decoder = Decoder(channels, height, width, latent, sigma)
+        self.encoder = VaeEncoder(channels, height, width, latent)
+        self.decoder = VaeDecoder(channels, height, width, latent, sigma)
 
     def bound(self, x: Tensor, noise: Tensor) -> Bound:
         """Return the terms for images x, with z sampled by standard normal noise [n, latent]."""
@@ -228,7 +228,7 @@ def get_model(config: Config, channels: int, height: int) -> VAE:
 
 
 def get_training(
-    config: Config, machine: Machine, volume: Volume | None = None, data: LabelledImages | None = None
+    config: Config, machine: TrainingMachine, volume: Volume | None = None, data: LabelledImages | None = None
 ) -> Training:
     """Return a run before its first batch."""
     learned, val = (data or load(config.data)).split()

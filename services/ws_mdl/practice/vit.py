@@ -30,7 +30,7 @@ from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State
 
 
@@ -229,7 +229,7 @@ def get_model(config: Config, height: int, channels: int, classes: int) -> Visio
     return VisionTransformer(height, channels, classes, config.patch, **config.size())
 
 
-def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     train, val = (
         images.LabelledImages(part.name, part.x.to(machine.device), part.labels.to(machine.device), part.classes)

@@ -169,7 +169,7 @@ def translate(
 # --- a trained run ------------------------------------------------------------------------------------------
 
 
-class Trained(NamedTuple):
+class TrainedTransformer(NamedTuple):
     """A trained model with its configuration and tokenizers."""
 
     model: Transformer
@@ -184,7 +184,7 @@ def find_run(volume: Volume, name: str | None) -> Path:
     return run_files(Config, PREFIX, volume, name).directory
 
 
-def load_trained(directory: Path, device: str = "auto", epoch: int | None = None) -> Trained:
+def load_trained(directory: Path, device: str = "auto", epoch: int | None = None) -> TrainedTransformer:
     """Load a run's model after an epoch; None: the newest.
 
     Raises ValueError for missing, damaged or mismatched weights or tokenizers.
@@ -202,4 +202,4 @@ def load_trained(directory: Path, device: str = "auto", epoch: int | None = None
     source, target = (load_tokenizer(directory / f"tokenizer_{language}.json") for language in config.languages)
     model = get_model(config, source.get_vocab_size(), target.get_vocab_size()).to(machine.device)
     load_into(model, path, state, config.stored(), "restore the tokenizers of its training")
-    return Trained(model.eval(), config, source, target, path)
+    return TrainedTransformer(model.eval(), config, source, target, path)

@@ -44,7 +44,7 @@ from services.ws_mdl.transformer.tokenization import fingerprint, get_or_build_t
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_machine, destroy_process_group
+from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import WeightFiles
@@ -69,7 +69,7 @@ class Data(NamedTuple):
     tokenizer_tgt: Tokenizer
 
 
-def get_ds(config: Config, directory: Path, machine: Machine, volume: Volume) -> Data:
+def get_ds(config: Config, directory: Path, machine: TrainingMachine, volume: Volume) -> Data:
     """Load the corpus as batches, and its tokenizers, which are trained and stored in the run's directory once."""
     corpus = corpora.load(config.corpus, config.pair, volume)
     train_pairs, val_pairs = split_pairs(corpus.pairs, config.val_fraction)
@@ -140,7 +140,7 @@ class Validation:
 @torch.inference_mode()
 def run_validation(
     loss_fn: TranslationLoss, val_dataloader: DataLoader, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer,
-    machine: Machine, seq: int, num_examples: int, beam: int = 1,
+    machine: TrainingMachine, seq: int, num_examples: int, beam: int = 1,
 ) -> Validation:  # fmt: skip
     """Validate `loss_fn.model`; translate `num_examples` sentences, evenly spread over the data."""
     was_training = loss_fn.training
@@ -209,7 +209,7 @@ class Trainer:
     training loss, from the first step on, each with its step and the seconds until then; the curve is drawn of them.
     """
 
-    def __init__(self, config: Config, machine: Machine, data: Data, directory: Path) -> None:
+    def __init__(self, config: Config, machine: TrainingMachine, data: Data, directory: Path) -> None:
         self.config, self.machine, self.data, self.directory = config, machine, data, directory
         sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
         self.model = get_model(config, *sizes).to(machine.device)

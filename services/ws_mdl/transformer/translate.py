@@ -11,7 +11,7 @@ import tyro
 
 from services.ws_mdl.transformer import decode
 from services.ws_mdl.transformer.config import TranslateCommand
-from services.ws_mdl.transformer.decode import Trained, find_run, load_trained
+from services.ws_mdl.transformer.decode import TrainedTransformer, find_run, load_trained
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, make_directory
 
@@ -33,7 +33,7 @@ def main(command: TranslateCommand) -> None:
         draw(trained, command.sentences[0], translations[0])
 
 
-def draw(trained: Trained, source: str, target: str) -> None:
+def draw(trained: TrainedTransformer, source: str, target: str) -> None:
     """Save an image of each kind of attention for all layers and heads, and an interactive page; print the paths."""
     from services.ws_mdl.transformer import viewers, visualize  # matplotlib and ipywidgets, for this only
     from vla_notebooks.page import page

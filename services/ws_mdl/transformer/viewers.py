@@ -8,7 +8,7 @@ import torch
 from ipywidgets import Dropdown, IntSlider, VBox
 
 from services.ws_mdl.transformer.dataset import Special, padding_mask
-from services.ws_mdl.transformer.decode import NextWord, Trained, beam_search, encode_sources
+from services.ws_mdl.transformer.decode import NextWord, TrainedTransformer, beam_search, encode_sources
 from services.ws_mdl.transformer.visualize import View
 from vla_notebooks import drawing
 from vla_notebooks.viewer import viewer
@@ -40,7 +40,7 @@ def attention(view: View) -> VBox:
 
 
 @torch.inference_mode()
-def candidates(run: Trained, sentence: str, count: int = 8) -> list[list[tuple[str, float]]]:
+def candidates(run: TrainedTransformer, sentence: str, count: int = 8) -> list[list[tuple[str, float]]]:
     """Return the most likely next tokens with probabilities at each step of greedy search, up to [EOS]."""
     source, special = _encoded(run, sentence), Special.of(run.tokenizer_tgt)
     mask = padding_mask(source, Special.of(run.tokenizer_src).pad)
@@ -54,7 +54,7 @@ def candidates(run: Trained, sentence: str, count: int = 8) -> list[list[tuple[s
     return steps
 
 
-def next_token(run: Trained, sentence: str) -> VBox:
+def next_token(run: TrainedTransformer, sentence: str) -> VBox:
     """Return a bar chart of the next token, with a slider for the step."""
     steps = candidates(run, sentence)
 
@@ -77,7 +77,7 @@ class Node(NamedTuple):
     ended: bool  # the translation had ended before
 
 
-def beam_steps(run: Trained, sentence: str, beam: int) -> tuple[list[list[Node]], list[int]]:
+def beam_steps(run: TrainedTransformer, sentence: str, beam: int) -> tuple[list[list[Node]], list[int]]:
     """Return the hypotheses of each step, and the winner's index in each."""
     source, special = _encoded(run, sentence), Special.of(run.tokenizer_tgt)
     steps: list[list[Node]] = []
@@ -119,11 +119,11 @@ def tree(steps: list[list[Node]], winner: list[int]) -> str:
     return drawing.svg(across * len(steps[0]), down * (len(steps) + 1), parts, label)
 
 
-def beam_tree(run: Trained, sentence: str) -> VBox:
+def beam_tree(run: TrainedTransformer, sentence: str) -> VBox:
     """Return a viewer of the beam search tree, with a slider for the beam width."""
     return viewer(lambda beam: tree(*beam_steps(run, sentence, beam)), beam=IntSlider(min=1, max=4, value=3))
 
 
-def _encoded(run: Trained, sentence: str) -> torch.Tensor:
+def _encoded(run: TrainedTransformer, sentence: str) -> torch.Tensor:
     device = next(run.model.parameters()).device
     return encode_sources([sentence], run.tokenizer_src, run.config.seq).to(device)

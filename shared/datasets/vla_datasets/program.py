@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vla_common.volume import Volume, display_path, make_directory
 from vla_datasets import marks, metadata, summary
-from vla_datasets.checks import Fault, Findings, faults
+from vla_datasets.checks import DatasetFault, Findings, faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import open_dataset
@@ -51,7 +51,7 @@ def read(
     return int(any(fault.grave for fault in reported or ()))
 
 
-def check_and_report(directory: Path, needs: Requirements | None = None) -> list[Fault]:
+def check_and_report(directory: Path, needs: Requirements | None = None) -> list[DatasetFault]:
     """Print and return the faults of a data set; those of a set on the volume are stored for the lab's pages."""
     reported = faults(directory, summary.progress)
     if needs is not None:

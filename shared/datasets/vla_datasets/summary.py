@@ -9,7 +9,7 @@ from pathlib import Path
 from vla_common.durations import format_duration
 from vla_common.entrypoint import single_line
 from vla_datasets import metadata
-from vla_datasets.checks import Fault
+from vla_datasets.checks import DatasetFault
 from vla_datasets.dataset import Dataset
 
 MAX_FAULTS = 40  # printed; the rest are counted
@@ -108,9 +108,9 @@ def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def verdict(faults: Sequence[Fault]) -> Iterator[str]:
+def verdict(faults: Sequence[DatasetFault]) -> Iterator[str]:
     """Yield a line for each kind of fault, grave ones first, and a summary line."""
-    kinds: dict[tuple[bool, int | None, str], list[Fault]] = {}
+    kinds: dict[tuple[bool, int | None, str], list[DatasetFault]] = {}
     for fault in sorted(faults, key=lambda fault: not fault.grave):
         kinds.setdefault((fault.grave, fault.row, fault.message), []).append(fault)
     for alike in list(kinds.values())[:MAX_FAULTS]:

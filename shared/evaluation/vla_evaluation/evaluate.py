@@ -38,7 +38,7 @@ from vla_evaluation.store.reading import NEXT_SESSION
 from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.terminal import say, single_line
 from vla_evaluation.workers.job import InvocationClock, Job
-from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, Supervisor, worker_names
+from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, WorkerSupervisor, worker_names
 
 if TYPE_CHECKING:
     from vla_evaluation.coordinator.app import Coordinator  # a web server, which few runs need
@@ -174,7 +174,7 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
     clock = InvocationClock.start()
     invocation = run.store.begin_invocation(clock.now(), notes)
     growth = Growth(plan.benchmark.worker_gb) if config.workers is None and not config.chunking.realtime else None
-    supervisor = Supervisor(
+    supervisor = WorkerSupervisor(
         run.directory,
         run.store,
         invocation,
@@ -203,7 +203,7 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
 
 
 def supervise(
-    supervisor: Supervisor,
+    supervisor: WorkerSupervisor,
     names: Mapping[int, str],
     coordinator: Coordinator | None = None,
     poll_s: float = POLL_S,

@@ -14,7 +14,7 @@ LATER = ("upright", "robot", "seed_each", "extra_resets")  # stored only when se
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedResult:
     """One published row: success in percent per suite. `comparable` only where protocol and profile agree."""
 
     model: str
@@ -89,7 +89,7 @@ class Profile(EpisodeProtocol):
     unnorm_keys: tuple[str, ...] = ("{suite}",)
     simulator: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     details: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedResult, ...] = ()
 
     def protocol(self) -> EpisodeProtocol:
         """Return the episode's part, which is in a run's identity."""
@@ -107,7 +107,7 @@ class Profile(EpisodeProtocol):
             )
         return self.max_steps[suite]
 
-    def published_for(self, suite: str) -> tuple[Published, ...]:
+    def published_for(self, suite: str) -> tuple[PublishedResult, ...]:
         """Return the published rows that name `suite`."""
         return tuple(row for row in self.published if suite in row.success_percent)
 

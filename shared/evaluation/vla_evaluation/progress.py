@@ -27,7 +27,7 @@ BAR_CHARS = 6, 24
 
 
 @dataclass(frozen=True)
-class Totals:
+class ProgressTotals:
     """Sums over the tasks, and the pace of this invocation."""
 
     planned: int
@@ -66,7 +66,7 @@ class Pace:
         self.done_before, self.steps_before = total(counts, "done"), total(counts, "steps")
         self.announced = False
 
-    def announcement(self, totals: Totals) -> str | None:
+    def announcement(self, totals: ProgressTotals) -> str | None:
         """Return, once, a line with the duration of a long run, when there is a pace to estimate it from."""
         if self.announced or totals.done - self.done_before < MIN_EPISODES or totals.left_s is None:
             return None
@@ -82,7 +82,7 @@ class Pace:
         now: float,
         machines: str = "",
         workers: Mapping[str, str] = MappingProxyType({}),
-    ) -> Totals:
+    ) -> ProgressTotals:
         planned, done, steps = (total(counts, key) for key in ("planned", "done", "steps"))
         new_done, new_steps = done - self.done_before, max(0, steps - self.steps_before)
         if not new_steps and not new_done:
@@ -100,7 +100,7 @@ class Pace:
             phase = RENDERING if RENDERING in workers.values() else "stopping the workers"
         elif done < planned and pace is None:
             phase = next((single_line(status) for status in workers.values() if not status.startswith("task ")), "")
-        return Totals(planned, done, total(counts, "successes"), pace, left, policy_errors, machines, phase)
+        return ProgressTotals(planned, done, total(counts, "successes"), pace, left, policy_errors, machines, phase)
 
 
 class PlainProgress:
@@ -158,7 +158,7 @@ class LiveProgress:
             self.print_line(line)
         self.live.update(self.table(counts, workers, totals), refresh=True)
 
-    def table(self, counts, workers: Mapping[str, str], totals: Totals) -> Group:
+    def table(self, counts, workers: Mapping[str, str], totals: ProgressTotals) -> Group:
         """Return a line per task: number, instruction, bar, count, rate. Instructions are cut first, then the bar."""
         tasks = {task: counts[task] for task in self.visible(counts)}
         count_of = {task: f"{row['done']}/{row['planned']}" for task, row in tasks.items()}

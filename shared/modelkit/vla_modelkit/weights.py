@@ -17,7 +17,7 @@ from vla_modelkit.checkpoint import CheckpointError, weight_files
 _LEFTOVERS = re.compile(r"rotary_emb\.inv_freq$")  # buffers written by older transformers; computed here
 
 
-class Source(Protocol):
+class WeightSource(Protocol):
     """A source of weights."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

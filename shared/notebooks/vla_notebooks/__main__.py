@@ -28,7 +28,7 @@ UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outsid
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server(Serving):
+class ServiceSettings(Serving):
     """JupyterLab, in which the course's notebooks run.
 
     Files are in notebooks/ on the volume ($VLALAB_VOLUME); missing notebooks of the project are copied there. A
@@ -43,7 +43,7 @@ class Server(Serving):
 def main() -> None:
     """Serve notebooks until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
-    server = tyro.cli(Server, prog="python -m vla_notebooks")
+    server = tyro.cli(ServiceSettings, prog="python -m vla_notebooks")
     check_user(server)
     token = token_for(server.host)
     volume = Volume()
@@ -52,7 +52,7 @@ def main() -> None:
         run(server, token, volume.notebooks, Path(directory))
 
 
-def check_user(server: Server) -> None:
+def check_user(server: ServiceSettings) -> None:
     """Raise ValueError if this process runs as root without --allow-root."""
     if is_root() and not server.allow_root:
         raise ValueError(
@@ -66,7 +66,7 @@ def is_root() -> bool:
     return os.geteuid() == 0 and any(line.split()[:2] == ["0", "0"] for line in UID_MAP.read_text().splitlines())
 
 
-def run(server: Server, configured_token: str | None, root: Path, private: Path) -> None:
+def run(server: ServiceSettings, configured_token: str | None, root: Path, private: Path) -> None:
     """Serve the files of `root`; Jupyter's settings, sockets and histories are in `private`."""
     token = configured_token or secrets.token_urlsafe(24)
     os.environ.update(variables(token, private))
@@ -99,7 +99,7 @@ def variables(token: str, private: Path) -> dict[str, str]:
     }
 
 
-def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
+def settings(server: ServiceSettings, root: Path, private: Path) -> dict[str, dict]:
     """Return Jupyter's configuration. It disables all requests to the internet: news, updates, extensions.
 
     A kernel keeps its memory, also a GPU's, after its tab is closed: idle kernels are stopped, busy ones never.
@@ -122,7 +122,7 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
             "root_dir": str(root),
             "allow_root": True,  # checked by check_user, which knows namespaces
             "answer_yes": True,  # an interrupt stops it without a question
-            "kernel_websocket_connection_class": "vla_notebooks.connection.Connection",
+            "kernel_websocket_connection_class": "vla_notebooks.connection.KernelConnection",
             "jpserver_extensions": extensions,
             "base_url": f"{public.path}/",
             "allow_remote_access": bool(open_addresses(server.host)),  # else it checks Host
@@ -146,7 +146,7 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
     }
 
 
-def page(server: Server) -> str:
+def page(server: ServiceSettings) -> str:
     """Return the public URL of these notebooks, "" without one."""
     return page_url(server.of if server.of in PATHS else f"{server.of}_notebook")
 

@@ -14,7 +14,7 @@ from vla_common import memory
 last_oom_kills = memory.oom_kills()
 
 
-class Connection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]  # jupyter_server is not installed here
+class KernelConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]  # jupyter_server is not installed here
     """A browser's connection to a kernel. `on_kernel_restarted` is called before a dead kernel is started again."""
 
     last_output: list[Any] | None = None

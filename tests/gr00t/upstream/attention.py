@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.gr00t.model.attention import Attention
+from services.gr00t.model.attention import AttentionKernel
 
 
 @contextlib.contextmanager
-def backbone(attention: Attention, overrides: Mapping[str, Any] | None = None) -> Iterator[None]:
+def backbone(attention: AttentionKernel, overrides: Mapping[str, Any] | None = None) -> Iterator[None]:
     """While the block runs, upstream's Eagle backbone is built with this attention.
 
     overrides: of upstream's Eagle configuration, {"text_config": {…}, "vision_config": {…}}, for small test models.

@@ -22,7 +22,7 @@ from tests.gr00t.upstream.source import COMMIT, changed
 if TYPE_CHECKING:
     from gr00t.model.policy import Gr00tPolicy
 
-    from services.gr00t.model.attention import Attention
+    from services.gr00t.model.attention import AttentionKernel
 
 HORIZON, STATE_DIM, ACTION_DIM = 16, 64, 32  # of every published N1.5 checkpoint
 _copies: list[str] = []  # folders to remove at the end
@@ -71,7 +71,7 @@ def remove_copies() -> None:
 def load_policy(
     directory: Path,
     embodiment: Embodiment,
-    attention: Attention,
+    attention: AttentionKernel,
     device: str,
     denoising_steps: int,
     overrides: dict[str, Any] | None = None,

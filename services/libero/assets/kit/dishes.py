@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.libero.assets.kit.mesh import box, lathe, tube
-from services.libero.assets.kit.mjcf import Asset, Body, of_kind, rot
+from services.libero.assets.kit.mjcf import Asset, RigidBody, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, weave
 
 
@@ -45,14 +45,14 @@ def bowl(spec: Bowl) -> Asset:
     outline.insert(len(spec.profile), band)
     walls = len(spec.profile) - 1
     skins = [outside] * (1 + walls) + [rim] * 2 + [inside] * (walls + 1)
-    body = Body("object", mass=spec.mass).show(lathe(outline, skins, n=28))
+    body = RigidBody("object", mass=spec.mass).show(lathe(outline, skins, n=28))
     foot_r, foot_z = spec.profile[0]
     body.prism(8, foot_r * 0.98, foot_z, foot_z + 2 * spec.floor, inset=STEP / 2)
     _walls(body, spec.sides, spec.profile, t)
     return Asset(f"{SCANNED}/{spec.name}/{spec.name}", body, atlas.image, specular=0.5, shininess=0.7)
 
 
-def _walls(body: Body, sides: tuple[int, ...], profile, thick: float, centre=(0, 0)) -> None:
+def _walls(body: RigidBody, sides: tuple[int, ...], profile, thick: float, centre=(0, 0)) -> None:
     """Add one ring of boxes per profile segment; the lowest starts STEP above the foot, which alone carries."""
     for k, (count, low, high) in enumerate(zip(sides, profile, profile[1:], strict=False)):
         body.ring(count, (low[0], low[1] + (STEP if k == 0 else 0.0)), high, thick, pos=centre)
@@ -104,7 +104,7 @@ def mug(spec: Mug) -> Asset:
         )
         for a in turn
     ]
-    body = Body("object", mass=spec.mass)
+    body = RigidBody("object", mass=spec.mass)
     body.show(lathe(outline, skins, n=28).transformed((x0, y0, 0)), tube(arc, across * 0.75, outside, n=8, flat=0.7))
     body.prism(8, profile[0][0] * 0.95, profile[0][1], profile[0][1] + 0.009, pos=spec.centre, inset=STEP / 2)
     _walls(body, spec.sides, profile, t, spec.centre)
@@ -125,7 +125,7 @@ def frypan() -> Asset:
     handle = tube(
         [(0.098, 0, 0.024), (0.128, 0, 0.034), (0.20, 0, 0.046), (0.259, 0, 0.054)], 0.0125, wood, n=10, flat=0.55
     )
-    body = Body("object", mass=0.0502).show(pan, handle)
+    body = RigidBody("object", mass=0.0502).show(pan, handle)
     body.prism(8, 0.072, 0.0008, 0.0118, pos=(x0, y0), inset=STEP / 2)
     body.ring(16, (0.074, 0.0023), (0.097, 0.0424), 0.006, pos=(x0, y0))
     body.box((0.0665, 0.0127, 0.0062), (0.1926, 0, 0.0441), rot("y", -7.4))
@@ -138,7 +138,7 @@ def basket() -> Asset:
     atlas = Atlas(256)
     cane = atlas.add(weave("basket", (196, 148, 92)))
     dark = atlas.add(weave("basket rim", (150, 104, 60), 64, 6))
-    body = Body("object", mass=0.1361)
+    body = RigidBody("object", mass=0.1361)
     body.block((0.0766, 0.0724, 0.0085), cane, (0.0025, 0, 0.0131))
     half = (0.0067, 0.0724, 0.0637)
     lean = 4.5

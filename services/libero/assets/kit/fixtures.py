@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.libero.assets.kit.mesh import box, lathe, tube
-from services.libero.assets.kit.mjcf import Asset, Body, of_kind, rot
+from services.libero.assets.kit.mjcf import Asset, RigidBody, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, metal, plaster, wood
 
 PAINTERS = {"plaster": plaster, "wood": wood}
@@ -23,7 +23,7 @@ def cabinet(name: str, frame: Colour, front: Colour, handle: Colour, grain: floa
     carcass = atlas.add(wood(f"{name} frame", frame, 192, 3, grain))
     face = atlas.add(wood(f"{name} front", front, 160, 2, grain))
     inside, grip = atlas.flat(tuple(int(0.72 * c) for c in frame)), atlas.add(metal(f"{name} grip", handle, 32))
-    base = Body("base", mass=0.1762)
+    base = RigidBody("base", mass=0.1762)
     for half, pos in (
         ((0.1191, 0.0023, 0.1058), (0.0034, 0.1094, 0.1143)),  # back
         ((0.1228, 0.0896, 0.0021), (0.0040, 0.0163, 0.0068)),  # bottom
@@ -42,13 +42,13 @@ def cabinet(name: str, frame: Colour, front: Colour, handle: Colour, grain: floa
     )
     for level, panel_z, grip_z, floor_z, region_z in levels:
         base.children.append(_drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip))
-    root = Body("object", children=[base])
+    root = RigidBody("object", children=[base])
     return Asset(f"articulated_objects/{name}", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.2)
 
 
-def _drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip) -> Body:
+def _drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip) -> RigidBody:
     joint = dict(name=f"{level}_level", type="slide", axis=(0, 1, 0), limited="true", range=(-0.16, 0.01), damping=50)
-    drawer = Body(f"cabinet_{level}", joint=joint, inertial=HEAVY)
+    drawer = RigidBody(f"cabinet_{level}", joint=joint, inertial=HEAVY)
     for half, pos, skin in (
         ((0.1093, 0.0055, 0.0341), (0.0033, -0.0725, panel_z), face),
         ((0.1068, 0.0035, 0.0321), (0.0033, 0.0908, panel_z + 0.0005), inside),
@@ -71,7 +71,7 @@ def flat_stove() -> Asset:
     steel, plate = atlas.add(metal("stove", (168, 170, 174), 96)), atlas.flat((58, 58, 62))
     knob, mark, ring = atlas.flat((36, 36, 38)), atlas.flat((220, 60, 40)), atlas.flat((84, 84, 88))
     plain = dict(solimp=None, solref=None, friction=None)
-    burner = Body("burner", mass=1.48, pos=(0.15, 0, 0))
+    burner = RigidBody("burner", mass=1.48, pos=(0.15, 0, 0))
     burner.box((0.095, 0.095, 0.02), name="base", **plain)
     burner.box((0.095, 0.095, 0.0028), (0, 0, 0.0227), name="collision_burner", **plain)
     burner.show(box((0.095, 0.095, 0.02), steel))
@@ -84,7 +84,7 @@ def flat_stove() -> Asset:
     burner.site("cook_region", (0.075, 0.075, 0.0025), rgba=(0.8, 0.8, 0, 0))
     burner.site("burner", (0.0625, 0.0005), (0, 0, 0.022), kind="cylinder", rgba=(0.9, 0.05, 0.05, 1))
     joint = dict(name="button", type="hinge", axis=(0, 0, 1), limited="true", range=(-0.005, 2.1), damping=1)
-    button = Body("button", quat=(0.7071068, 0, 0, 0.7071068), joint=joint, inertial=HEAVY)
+    button = RigidBody("button", quat=(0.7071068, 0, 0, 0.7071068), joint=joint, inertial=HEAVY)
     button.prism(8, 0.0455, 0.0004, 0.0128, pos=(0.0013, 0.0045))
     button.show(
         lathe([(0, 0), (0.047, 0), (0.047, 0.0105), (0.044, 0.013), (0, 0.013)], knob, 24).transformed(
@@ -98,7 +98,7 @@ def flat_stove() -> Asset:
     ):
         button.block(half, knob, pos)
     button.show(box((0.003, 0.02, 0.0006), mark).transformed((0.0013, 0.030, 0.0504)))
-    root = Body("object", children=[Body("base", children=[burner, button])])
+    root = RigidBody("object", children=[RigidBody("base", children=[burner, button])])
     return Asset(
         "articulated_objects/flat_stove", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.5
     )
@@ -110,7 +110,7 @@ def microwave() -> Asset:
     shell, black = atlas.add(metal("microwave", (188, 190, 194), 96)), atlas.flat((34, 34, 38))
     inner, steel, green = atlas.flat((206, 206, 200)), atlas.flat((216, 218, 222)), atlas.flat((80, 230, 130))
     soft = dict(solimp=(0.8, 0.9, 0.01), solref=(0.02, 1), friction=None, contype=0, conaffinity=1, margin=0.001)
-    root = Body("object", mass=3.0)
+    root = RigidBody("object", mass=3.0)
     for half, pos in (
         ((0.0145, 0.0995, 0.0935), (-0.158, 0.0115, 0.0935)),
         ((0.0545, 0.0995, 0.0935), (0.118, 0.0115, 0.0935)),
@@ -137,9 +137,9 @@ def microwave() -> Asset:
     return Asset("articulated_objects/microwave", root, atlas.image, bottom=-0.06, top=0.06, radius=0.015, specular=0.5)
 
 
-def _microwave_door(soft: dict, black, steel) -> Body:
+def _microwave_door(soft: dict, black, steel) -> RigidBody:
     joint = dict(name="microjoint", type="hinge", axis=(0, 0, 1), limited="true", range=(-2.094, 0), damping=0.5)
-    door = Body("microdoorroot", mass=0.26, pos=(-0.1725, -0.088, 0.096), joint=joint)
+    door = RigidBody("microdoorroot", mass=0.26, pos=(-0.1725, -0.088, 0.096), joint=joint)
     door.box((0.1295, 0.0120, 0.0925), (0.1295, -0.013, 0), **soft)
     for half, pos in (
         ((0.1295, 0.012, 0.0225), (0.1295, -0.013, 0.070)),
@@ -182,7 +182,7 @@ class Furniture:
 
 def furniture(spec: Furniture) -> Asset:
     """Return a rigid piece of furniture."""
-    atlas, root = Atlas(256), Body("object", mass=spec.mass)
+    atlas, root = Atlas(256), RigidBody("object", mass=spec.mass)
     skins = {}
     for name, surface in spec.surfaces.items():
         is_colour = not isinstance(surface[0], str)

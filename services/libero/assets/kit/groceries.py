@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from services.libero.assets.kit.mesh import Skin, box, lathe, loft
-from services.libero.assets.kit.mjcf import Asset, Body, of_kind, rot
+from services.libero.assets.kit.mjcf import Asset, RigidBody, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, label
 
 HOPE = "stable_hope_objects"
@@ -50,7 +50,7 @@ def flat_box(p: Package) -> Asset:
     side = atlas.add(replace(p, motif="").label((200, 48)))
     plain = atlas.flat(p.ground)
     skins = {"z+": top, "z-": top, "y+": side, "y-": side, "x+": side, "x-": side}
-    body = Body("object", mass=p.mass).block(p.half, plain, p.centre, faces=skins)
+    body = RigidBody("object", mass=p.mass).block(p.half, plain, p.centre, faces=skins)
     return _asset(p, body, atlas, "z")
 
 
@@ -66,7 +66,7 @@ def can(p: Package) -> Asset:
         (0, z0), (r, z0), (r, z0 + 0.003), (r - 0.001, z0 + 0.004), (r - 0.001, z1 - 0.004), (r, z1 - 0.003),
         (r, z1), (r - 0.002, z1), (r - 0.002, z1 - 0.002), (0, z1 - 0.002),
     ]  # fmt: skip
-    body = Body("object", mass=p.mass).prism(12, 0.0313, z0, z1 - 0.001)
+    body = RigidBody("object", mass=p.mass).prism(12, 0.0313, z0, z1 - 0.001)
     body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28).transformed(rot=rot("z", 90)))
     return _asset(p, body, atlas, "y")
 
@@ -82,7 +82,7 @@ def carton(p: Package) -> Asset:
     slope = float(np.degrees(np.arctan2(ridge - z1, w)))
     half = (w, float(np.hypot(w, ridge - z1)) / 2, 0.0022)
     around = dict.fromkeys(("x+", "x-", "y+", "y-"), side)
-    body = Body("object", mass=p.mass).block(tall, plain, (0, 0, (z0 + z1) / 2), faces=around)
+    body = RigidBody("object", mass=p.mass).block(tall, plain, (0, 0, (z0 + z1) / 2), faces=around)
     for s in (1, -1):
         pos, turn = (0, s * w / 2, (z1 + ridge) / 2 - 0.002), rot("x", -s * slope)
         body.block(half, roof, pos, turn)
@@ -104,7 +104,7 @@ def bottle(p: Package, up: str) -> Asset:
     for k in (0, 1):  # u = 0.25 and 0.75 are the bottle's two broad sides
         strip.paste(p.label((94, 76)), (16 + 125 * k, 2))
     wrap, skin, cap = atlas.add(strip), atlas.flat(p.body), atlas.flat(p.cap)
-    body = Body("object", mass=p.mass)
+    body = RigidBody("object", mass=p.mass)
     for hx, hy, z0, z1 in p.tiers:
         mid = (0, 0, (z0 + z1) / 2)
         body.box((hx, 0.62 * hy, (z1 - z0) / 2), mid).box((0.78 * hx, hy, (z1 - z0) / 2 - 0.0003), mid)
@@ -131,7 +131,7 @@ def _silhouette(tiers, widest, wrap: Skin, skin: Skin, cap: Skin):
     return sections, [skin, *skins]
 
 
-def _asset(p: Package, body: Body, atlas: Atlas, up: str) -> Asset:
+def _asset(p: Package, body: RigidBody, atlas: Atlas, up: str) -> Asset:
     bottom, top, radius = p.sites
     path = f"{HOPE}/{p.name}/{p.name}"
     return Asset(path, body, atlas.image, up=up, bottom=bottom, top=top, radius=radius, specular=0.15, shininess=0.2)

@@ -7,7 +7,7 @@ import itertools
 from PIL import Image, ImageDraw
 
 from services.libero.assets.kit.mesh import box, frustum, lathe, prism, regular, tube
-from services.libero.assets.kit.mjcf import Asset, Body, of_kind, rot
+from services.libero.assets.kit.mjcf import Asset, RigidBody, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, fitted, label, metal
 
 TURBO = "turbosquid_objects"
@@ -24,7 +24,7 @@ def book(name: str, half, centre, mass: float, cover: Colour, ink: Colour, title
     front, skin = atlas.add(image), atlas.flat(cover)
     pages = atlas.add(metal("pages", (236, 228, 206), 48))
     (hx, hy, hz), (cx, cy, cz) = half, centre
-    body = Body("object", mass=mass).box(half, centre)
+    body = RigidBody("object", mass=mass).box(half, centre)
     for side in (1, -1):
         face = {"x+" if side > 0 else "x-": front}
         body.show(box((0.0012, hy, hz), skin, face).transformed((cx + side * (hx - 0.0012), cy, cz)))
@@ -48,7 +48,7 @@ def wine_bottle() -> Asset:
         (0.0076, 0.100), (0.0072, 0.126), (0.0074, 0.127), (0.0074, 0.157), (0, 0.158),
     ]  # fmt: skip
     skins = [glass, glass, wrap, *[glass] * 5, foil, foil, foil]
-    body = Body("object", mass=0.0154).show(lathe(outline, skins, 24))
+    body = RigidBody("object", mass=0.0154).show(lathe(outline, skins, 24))
     body.prism(8, 0.0200, 0.0011, 0.0720)
     body.box((0.0118, 0.0118, 0.0090), (0, 0, 0.0800)).box((0.0080, 0.0080, 0.0070), (0, 0, 0.0930))
     body.prism(4, 0.0066, 0.0950, 0.1580)
@@ -61,7 +61,7 @@ def moka_pot() -> Asset:
     atlas = Atlas(256)
     steel, bright = atlas.add(metal("moka", (176, 178, 184), 64)), atlas.flat((206, 208, 212))
     black = atlas.flat((30, 30, 32))
-    body = Body("object", mass=0.0682)
+    body = RigidBody("object", mass=0.0682)
     y0 = 0.0018
     tiers = [
         (0.0395, -0.0661), (0.0365, -0.0150), (0.0290, -0.0040), (0.0300, 0.0030), (0.0375, 0.0620),

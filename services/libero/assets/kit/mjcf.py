@@ -100,7 +100,7 @@ class Collider:
 
 
 @dataclass
-class Body:
+class RigidBody:
     """One rigid body of an asset: visual meshes, colliders, sites, an optional joint and children.
 
     `mass` (kg) is shared out over the colliders by volume; `inertial` = (mass, inertia) replaces that, as
@@ -117,32 +117,32 @@ class Body:
     glass: list[tuple[Mesh, tuple]] = field(default_factory=list)
     colliders: list[Collider] = field(default_factory=list)
     sites: list[dict] = field(default_factory=list)
-    children: list[Body] = field(default_factory=list)
+    children: list[RigidBody] = field(default_factory=list)
 
-    def show(self, *meshes: Mesh) -> Body:
+    def show(self, *meshes: Mesh) -> RigidBody:
         """Add meshes painted with the asset's texture."""
         self.meshes.extend(meshes)
         return self
 
-    def box(self, half, pos=(0, 0, 0), rot=None, **attributes) -> Body:
+    def box(self, half, pos=(0, 0, 0), rot=None, **attributes) -> RigidBody:
         """Add a collision box of half sizes `half` (m)."""
         return self._collide("box", half, pos, rot, attributes)
 
-    def block(self, half, skin, pos=(0, 0, 0), turn=None, faces=None, **attributes) -> Body:
+    def block(self, half, skin, pos=(0, 0, 0), turn=None, faces=None, **attributes) -> RigidBody:
         """Add a box of half sizes `half` (m) that collides and is seen; `faces` as in `mesh.box`."""
         return self.box(half, pos, turn, **attributes).show(box(half, skin, faces).transformed(pos, turn))
 
-    def capsule(self, radius, half_length, pos=(0, 0, 0), rot=None, **attributes) -> Body:
+    def capsule(self, radius, half_length, pos=(0, 0, 0), rot=None, **attributes) -> RigidBody:
         """Add a collision capsule (m), its axis along z unless turned."""
         return self._collide("capsule", (radius, half_length), pos, rot, attributes)
 
-    def _collide(self, kind, size, pos, rotation, attributes) -> Body:
+    def _collide(self, kind, size, pos, rotation, attributes) -> RigidBody:
         turn = np.eye(3) if rotation is None else rotation
         size = tuple(float(s) for s in size)
         self.colliders.append(Collider(kind, size, np.asarray(pos, float), turn, {**STIFF, **attributes}))
         return self
 
-    def prism(self, sides: int, radius, z0, z1, pos=(0, 0), inset=0.0005) -> Body:
+    def prism(self, sides: int, radius, z0, z1, pos=(0, 0), inset=0.0005) -> RigidBody:
         """Add a round post from z0 to z1 as crossed boxes whose flats touch `radius` (m).
 
         Boxes, because box contacts give a parallel gripper several points to hold. Only the first two reach
@@ -154,7 +154,7 @@ class Body:
             self.box(half, (*pos, (z0 + z1) / 2), rot("z", 360 * k / sides))
         return self
 
-    def ring(self, sides: int, low, high, thick, pos=(0, 0)) -> Body:
+    def ring(self, sides: int, low, high, thick, pos=(0, 0)) -> RigidBody:
         """Add a wall of `sides` boxes whose outer face runs from `low` = (radius, z) to `high` (m)."""
         (r0, z0), (r1, z1) = low, high
         slope = np.array([r1 - r0, z1 - z0])
@@ -170,7 +170,7 @@ class Body:
             self.box(half, box_pos, turn @ tilt)
         return self
 
-    def site(self, name, size, pos=(0, 0, 0), quat=(1, 0, 0, 0), kind="box", rgba=(0.8, 0.8, 0.8, 0)) -> Body:
+    def site(self, name, size, pos=(0, 0, 0), quat=(1, 0, 0, 0), kind="box", rgba=(0.8, 0.8, 0.8, 0)) -> RigidBody:
         """Add a named region that LIBERO's predicates look up."""
         self.sites.append(dict(name=name, type=kind, size=size, pos=pos, quat=quat, rgba=rgba, group=0))
         return self
@@ -185,7 +185,7 @@ class Asset:
     """
 
     path: str
-    root: Body
+    root: RigidBody
     texture: object  # PIL.Image
     up: str = "z"
     bottom: float = -0.06
@@ -238,7 +238,7 @@ class _Writer:
             **{f"{self.parts}/{name}.msh": content for name, content in self.meshes.items()},
         }
 
-    def body(self, body: Body) -> str:
+    def body(self, body: RigidBody) -> str:
         inner = []
         if body.inertial:
             mass, inertia = body.inertial

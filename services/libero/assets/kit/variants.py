@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image
 
-from services.libero.assets.kit.mjcf import Asset, Body, of_kind
+from services.libero.assets.kit.mjcf import Asset, RigidBody, of_kind
 from services.libero.assets.kit.paint import Colour
 
 TEXTURE_SHARE = 0.35  # of the texture's own colour
 
 
 @dataclass(frozen=True)
-class Variant:
+class ObjectVariant:
     """One object: its name, the original `of`, the tint, and the factor of its size."""
 
     name: str
@@ -24,7 +24,7 @@ class Variant:
     size: float = 1.0
 
 
-def variant(spec: Variant, of: Asset) -> Asset:
+def variant(spec: ObjectVariant, of: Asset) -> Asset:
     """Return the asset: same shape, frame, joints and regions; mass grows with the volume."""
     prefix = of.path.removesuffix(of.name).replace(f"/{of.name}/", f"/{spec.name}/")
     larger = {name: spec.size * getattr(of, name) for name in ("bottom", "top", "radius")}
@@ -42,7 +42,7 @@ def tinted(image: Image.Image, tint: Colour) -> Image.Image:
     )
 
 
-def _scaled(body: Body, size: float) -> Body:
+def _scaled(body: RigidBody, size: float) -> RigidBody:
     """Return a body scaled by `size`; other than by 1, only without joints, children and glass."""
     if size == 1:
         return body
@@ -62,5 +62,5 @@ def _scaled(body: Body, size: float) -> Body:
 
 def assets(originals: Mapping[str, Asset]) -> Iterable[Asset]:
     """Yield LIBERO-PRO's objects, made from the `originals`."""
-    for spec in of_kind("variants", Variant):
+    for spec in of_kind("variants", ObjectVariant):
         yield variant(spec, originals[spec.of])

@@ -47,7 +47,7 @@ def _renderer_name() -> str:
     return name.decode(errors="replace") if name else "unknown"
 
 
-def _check_renderer(name: str, active: runtime.Runtime) -> None:
+def _check_renderer(name: str, active: runtime.SimulatorConfig) -> None:
     """Warn if the CPU renders although there is a GPU: runs then take hours instead of minutes."""
     software = any(word in name.lower() for word in _SOFTWARE_RENDERERS)
     hoped = active.render == "gpu" or (active.render == "auto" and gl.has_nvidia_gpu())

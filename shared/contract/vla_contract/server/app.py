@@ -20,10 +20,10 @@ from vla_contract.protocol.types import Policy
 from vla_contract.server import openapi
 from vla_contract.server.auth import TokenCheck
 from vla_contract.server.batching import BatchQueue
-from vla_contract.server.engine import Engine
+from vla_contract.server.engine import PolicyEngine
 from vla_contract.server.metrics import Metrics
 from vla_contract.server.middleware import PROBES, TIMEOUT_S, RequestGuard
-from vla_contract.server.service import DecodeAct, Service
+from vla_contract.server.service import DecodeAct, PolicyRoutes
 
 MAX_BODY_BYTES = 16 * 2**20  # two 1080p images and more
 _STATIC = "/docs/static"
@@ -77,8 +77,8 @@ def create_app(
     if not callable(load):
         raise ValueError(f"the policy is a {type(policy).__name__}; expected a Policy or a function that loads one")
     metrics, check = Metrics(), TokenCheck(token)
-    engine = Engine(load, BatchQueue(queue_size, max_wait_ms / 1e3), metrics, max_batch, inline, on_failure)
-    service = Service(engine, metrics, decode_act)
+    engine = PolicyEngine(load, BatchQueue(queue_size, max_wait_ms / 1e3), metrics, max_batch, inline, on_failure)
+    service = PolicyRoutes(engine, metrics, decode_act)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -14,7 +14,7 @@ WAIT_SHARE = 0.5  # of one inference, the maximum wait: beyond it, two half batc
 
 
 @dataclass(eq=False)
-class Job:
+class InferenceJob:
     """One request for inference. `client` names its sender; an empty one is not expected to send another."""
 
     observation: Observation
@@ -36,14 +36,14 @@ class BatchQueue:
         self.size, self.max_wait_s = size, max_wait_s
         self.max_batch = 1
         self.arrivals = Arrivals()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[InferenceJob] = deque()
         self._infer_s = 0.0  # running mean of one inference's time
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def put(self, job: Job) -> None:
+    def put(self, job: InferenceJob) -> None:
         """Add a job. Raises Problem (429) when the queue is full."""
         self.require_room()
         if job.client:
@@ -58,7 +58,7 @@ class BatchQueue:
             detail = f"the queue is full, {self.size} requests are waiting; ask again in {seconds:.2g} s"
             raise Problem.retry_after("queue-full", f"{detail} or start fewer workers", seconds, queue_size=self.size)
 
-    def remove(self, job: Job) -> bool:
+    def remove(self, job: InferenceJob) -> bool:
         """Remove a job. Return False where it no longer waits."""
         if job not in self._jobs:
             return False
@@ -67,23 +67,23 @@ class BatchQueue:
         self._changed.set()
         return True
 
-    def of_session(self, session: str) -> list[Job]:
+    def of_session(self, session: str) -> list[InferenceJob]:
         """Return the jobs of a session that wait."""
         return [job for job in self._jobs if job.observation.session == session]
 
-    def clear(self) -> list[Job]:
+    def clear(self) -> list[InferenceJob]:
         """Remove all jobs and return them."""
         jobs = list(self._jobs)
         self._jobs.clear()
         return jobs
 
-    def record_inference(self, seconds: float, jobs: list[Job]) -> None:
+    def record_inference(self, seconds: float, jobs: list[InferenceJob]) -> None:
         """Record the time of an inference and the clients that get its answers now."""
         self._infer_s = seconds if not self._infer_s else 0.8 * self._infer_s + 0.2 * seconds
         for job in jobs:
             self.arrivals.answered(job.client, time.monotonic())
 
-    async def take(self) -> list[Job]:
+    async def take(self) -> list[InferenceJob]:
         """Wait for the next batch and return it."""
         while not self._jobs:
             await self._wait(None)

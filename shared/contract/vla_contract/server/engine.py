@@ -14,7 +14,7 @@ from vla_contract.protocol.errors import ContractError, PolicyLost
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation, Policy
-from vla_contract.server.batching import BatchQueue, Job
+from vla_contract.server.batching import BatchQueue, InferenceJob
 from vla_contract.server.metrics import Metrics
 from vla_contract.server.outcomes import Outcome, run_batch, warm_up
 
@@ -38,7 +38,7 @@ class _Batch:
 
 
 @dataclass(eq=False)
-class Engine:
+class PolicyEngine:
     """Owns the policy. Its methods are called on the event loop; the policy's on one thread.
 
     inline: that thread only loads, warms up and closes; the event loop itself calls a policy that never blocks.
@@ -100,10 +100,10 @@ class Engine:
         self.require_ready()
         self.queue.require_room()
 
-    def submit(self, observation: Observation, client: str, timeout_s: float) -> Job:
+    def submit(self, observation: Observation, client: str, timeout_s: float) -> InferenceJob:
         """Queue an observation; the job's future becomes its outcome. Raises Problem (429) when the queue is full."""
         self.require_ready()
-        job = Job(observation, self._loop.create_future(), client, time.monotonic() + timeout_s)
+        job = InferenceJob(observation, self._loop.create_future(), client, time.monotonic() + timeout_s)
         if self.inline:
             if self._answer([job], *_attempt(lambda: self._compute([job]))):
                 self._testing = self._loop.create_task(self._check_policy())
@@ -111,7 +111,7 @@ class Engine:
             self.queue.put(job)
         return job
 
-    def give_up(self, job: Job) -> None:
+    def give_up(self, job: InferenceJob) -> None:
         """Cancel a job whose sender has disconnected, unless it is being computed."""
         if self.queue.remove(job):
             _resolve(job.future, error=_expired())
@@ -198,7 +198,7 @@ class Engine:
         warm_up(self.policy, self.info)
         self.queue.record_inference(time.monotonic() - start, [])
 
-    async def _infer(self, jobs: list[Job]) -> None:
+    async def _infer(self, jobs: list[InferenceJob]) -> None:
         """Run a batch on the policy's thread, and hand each job its outcome."""
         now = time.monotonic()
         for job in jobs:
@@ -216,12 +216,12 @@ class Engine:
         if self._answer(jobs, result, error) and self.state == READY:
             await self._check_policy()
 
-    def _compute(self, jobs: list[Job]) -> "_Batch":
+    def _compute(self, jobs: list[InferenceJob]) -> "_Batch":
         start = time.monotonic()
         outcomes = run_batch(self.policy, self.info, [job.observation for job in jobs])
         return _Batch(outcomes, start, time.monotonic() - start)
 
-    def _answer(self, jobs: list[Job], batch: "_Batch | None", error: Exception | None) -> bool:
+    def _answer(self, jobs: list[InferenceJob], batch: "_Batch | None", error: Exception | None) -> bool:
         """Hand each job its outcome. Return whether the policy may be unable to answer at all."""
         if batch is None:
             log.error("a batch failed", exc_info=error)

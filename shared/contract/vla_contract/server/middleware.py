@@ -48,7 +48,7 @@ class RequestGuard:
         self.app, self.token, self.metrics = app, token, metrics
         self.max_body_bytes, self.timeout_s, self.budget_bytes = max_body_bytes, timeout_s, budget_bytes
         self.probes, self.browser_paths = probes, browser_paths
-        self.arriving: dict[Body, None] = {}  # the oldest first
+        self.arriving: dict[RequestBody, None] = {}  # the oldest first
         self.buffered = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +59,7 @@ class RequestGuard:
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
-        body = Body(self, receive, headers.get(b"content-length"))
+        body = RequestBody(self, receive, headers.get(b"content-length"))
         scope.setdefault("state", {}).update(request_id=request_id, body=body)
         status = 0
 
@@ -95,7 +95,7 @@ class RequestGuard:
                 ASK_PERSON if for_browser else {"WWW-Authenticate": "Bearer"},
             )
 
-    def count(self, body: "Body", size: int) -> None:
+    def count(self, body: "RequestBody", size: int) -> None:
         """Count received bytes; beyond the budget, evict the oldest bodies, possibly this one."""
         body.buffered += size
         self.buffered += size
@@ -106,7 +106,7 @@ class RequestGuard:
             oldest.scope.cancel()
 
 
-class Body:
+class RequestBody:
     """The body of one request, counted in the budget of its service."""
 
     def __init__(self, guard: RequestGuard, receive: Receive, length: bytes | None):

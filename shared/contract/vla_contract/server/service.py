@@ -16,8 +16,8 @@ from vla_contract.protocol.act_json import MEDIA_TYPE as JSON
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.messages import check_needs, decode_observation, decode_reset, encode_chunk
 from vla_contract.protocol.types import ActionChunk, Observation
-from vla_contract.server.batching import Job
-from vla_contract.server.engine import Engine
+from vla_contract.server.batching import InferenceJob
+from vla_contract.server.engine import PolicyEngine
 from vla_contract.server.metrics import Metrics
 from vla_contract.server.middleware import read_body
 from vla_contract.server.outcomes import Outcome
@@ -27,10 +27,10 @@ DEFAULT_TIMEOUT_S = 60.0  # a client that does not send X-Timeout-S is assumed t
 DecodeAct = Callable[[bytes, PolicyInfo, str], tuple[Observation, Callable[[ActionChunk], bytes]]]
 
 
-class Service:
+class PolicyRoutes:
     """The routes of one policy. Only the engine's thread touches the policy itself."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, decode_act: DecodeAct):
+    def __init__(self, engine: PolicyEngine, metrics: Metrics, decode_act: DecodeAct):
         self._engine, self._metrics, self._decode_act = engine, metrics, decode_act
         self._sessions = SessionTable(self._forget)
 
@@ -120,7 +120,7 @@ class Service:
         job.future.add_done_callback(lambda _: watch.cancel())
         return job.future
 
-    async def _give_up_when_disconnected(self, request: Request, job: Job) -> None:
+    async def _give_up_when_disconnected(self, request: Request, job: InferenceJob) -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
         self._engine.give_up(job)

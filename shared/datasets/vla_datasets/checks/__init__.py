@@ -1,7 +1,7 @@
 """Check a whole data set against what its readers require.
 
 `faults(directory)` reads every row and decodes every frame. It writes nothing and raises no error for a bad data set:
-each problem becomes a Fault with file, row and message.
+each problem becomes a DatasetFault with file, row and message.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vla_datasets import metadata
-from vla_datasets.checks.findings import Fault, Findings
+from vla_datasets.checks.findings import DatasetFault, Findings
 from vla_datasets.errors import DatasetError
 
-__all__ = ["Fault", "Findings", "faults"]
+__all__ = ["DatasetFault", "Findings", "faults"]
 
 
-def faults(directory: Path | str, tick: Callable[[int, int], None] = lambda done, of: None) -> list[Fault]:
+def faults(directory: Path | str, tick: Callable[[int, int], None] = lambda done, of: None) -> list[DatasetFault]:
     """Return the faults of a data set of either layout, file by file; empty for a valid one.
 
     tick(done, of) is called before each episode.
     """
     directory = Path(directory).expanduser().absolute()
     if not directory.exists():
-        return [Fault(str(directory), None, "not found; expected a data set's directory")]
+        return [DatasetFault(str(directory), None, "not found; expected a data set's directory")]
     findings = Findings(directory)
     if not (directory / "meta").is_dir():
         from vla_datasets import hdf5  # h5py is loaded where it is needed
@@ -44,7 +44,7 @@ def _lerobot(findings: Findings, tick: Callable[[int, int], None]) -> None:
     try:
         dataset = LeRobotDataset(findings.directory)
         meta.check(findings, dataset)
-        totals = rows.Totals()
+        totals = rows.RowTotals()
         for index, episode in enumerate(dataset.episodes):
             tick(index, len(dataset.episodes))
             columns = rows.check(findings, dataset, episode, totals)

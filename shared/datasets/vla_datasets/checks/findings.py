@@ -11,7 +11,7 @@ from vla_datasets.statistics import as_rows
 
 
 @dataclass(frozen=True)
-class Fault:
+class DatasetFault:
     """A problem and its location. `row` counts from 0 in tables and videos, from 1 in lines of text; None: the file.
 
     grave: a reader fails on it or learns from wrong data; else it only costs time or affects few readers.
@@ -32,13 +32,13 @@ class Findings:
     """The faults of one data set, found so far."""
 
     directory: Path
-    all: list[Fault] = field(default_factory=list)
+    all: list[DatasetFault] = field(default_factory=list)
 
     def add(self, file: Path | str, message: str, row: int | None = None, grave: bool = True) -> None:
         """Add a fault; `file` is named from the data set's directory on."""
         path = Path(file)
         name = path.relative_to(self.directory) if path.is_absolute() and path.is_relative_to(self.directory) else path
-        self.all.append(Fault(str(name), row, message, grave))
+        self.all.append(DatasetFault(str(name), row, message, grave))
 
     def note(self, file: Path | str, message: str, row: int | None = None) -> None:
         """Add a fault that is not grave."""

@@ -16,7 +16,7 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 
 if TYPE_CHECKING:
-    from vla_datasets.checks.rows import Totals
+    from vla_datasets.checks.rows import RowTotals
 
 WRITTEN = ("robot_type", "total_episodes", "total_frames", "total_tasks", "total_chunks", "chunks_size", "splits")
 KINDS = {"state": "observation.state", "action": "action"}  # a part's column if it names none
@@ -123,7 +123,7 @@ def _strays(findings: Findings, dataset: LeRobotDataset) -> None:
             findings.add(path, f"belongs to no episode of {metadata.EPISODES}; statistics of GR00T's loader count it")
 
 
-def totals(findings: Findings, dataset: LeRobotDataset, counted: Totals) -> None:
+def totals(findings: Findings, dataset: LeRobotDataset, counted: RowTotals) -> None:
     """Check info.json's sums against what was read."""
     videos = sum(feature["dtype"] == "video" for feature in dataset.features.values()) * len(dataset.episodes)
     sums = {"total_episodes": len(dataset.episodes), "total_frames": counted.rows, "total_tasks": len(dataset.tasks)}
@@ -146,7 +146,7 @@ def totals(findings: Findings, dataset: LeRobotDataset, counted: Totals) -> None
             findings.note(metadata.INFO, f"splits: {name} is {text!r:.200}; expected FIRST:END within 0:{count}")
 
 
-def check_modality(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
+def check_modality(findings: Findings, dataset: LeRobotDataset, totals: RowTotals) -> None:
     """Check every part, video and annotation."""
     modality = dataset.modality or {}
     columns = set(next(iter(totals.columns.values()), ()))  # may be more than info.json lists

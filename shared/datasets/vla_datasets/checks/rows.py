@@ -20,7 +20,7 @@ Columns = dict[str, np.ndarray]
 
 
 @dataclass
-class Totals:
+class RowTotals:
     """Counts and data of the episodes read so far.
 
     rows     of all tables; the listed length where a table cannot be read
@@ -35,7 +35,7 @@ class Totals:
     images: dict[tuple[int, str], dict[str, np.ndarray]] = field(default_factory=dict)
 
 
-def check(findings: Findings, dataset: LeRobotDataset, episode: Episode, totals: Totals) -> Columns | None:
+def check(findings: Findings, dataset: LeRobotDataset, episode: Episode, totals: RowTotals) -> Columns | None:
     """Check an episode's rows; return its columns, None if they cannot be read."""
     path = dataset.data_path(episode.index)
     try:
@@ -81,7 +81,7 @@ def _column(findings: Findings, path: Path, key: str, feature: dict, table: pa.T
 
 
 def _default_columns(
-    findings: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, totals: Totals
+    findings: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, totals: RowTotals
 ) -> None:
     missing = [name for name in DEFAULT_COLUMNS if name not in columns and name not in dataset.features]
     if missing:

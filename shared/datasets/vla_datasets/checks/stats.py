@@ -8,7 +8,7 @@ import numpy as np
 
 from vla_datasets import metadata, statistics
 from vla_datasets.checks.findings import Findings
-from vla_datasets.checks.rows import Totals
+from vla_datasets.checks.rows import RowTotals
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset, incomplete
 
@@ -16,7 +16,7 @@ IMAGE_ROOM = 0.05  # of 0 to 1: how far a mean or std of an episode's images may
 STALE = "outdated: `--write-stats` writes them again"
 
 
-def check(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
+def check(findings: Findings, dataset: LeRobotDataset, totals: RowTotals) -> None:
     """Check stats.json and episodes_stats.jsonl."""
     if len(totals.columns) == len(dataset.episodes) > 0:
         try:
@@ -27,7 +27,7 @@ def check(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
         _per_episode(findings, dataset, totals)
 
 
-def _of_all(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
+def _of_all(findings: Findings, dataset: LeRobotDataset, totals: RowTotals) -> None:
     try:
         stated = dataset.stated_statistics()
     except DatasetError as error:
@@ -82,7 +82,7 @@ def _listed(values: np.ndarray) -> str:
     return f"[{', '.join(f'{value:.3g}' for value in values[:3])}]"
 
 
-def _per_episode(findings: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
+def _per_episode(findings: Findings, dataset: LeRobotDataset, totals: RowTotals) -> None:
     path = dataset.directory / metadata.EPISODES_STATS
     missing = {episode.index for episode in dataset.episodes}
     try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vla_datasets import statistics, videos
 from vla_datasets.checks.findings import Findings
-from vla_datasets.checks.rows import Totals
+from vla_datasets.checks.rows import RowTotals
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
@@ -19,7 +19,7 @@ Columns = dict[str, np.ndarray]
 
 
 def check(
-    findings: Findings, dataset: LeRobotDataset, episode: Episode, key: str, columns: Columns | None, totals: Totals
+    findings: Findings, dataset: LeRobotDataset, episode: Episode, key: str, columns: Columns | None, totals: RowTotals
 ) -> None:
     """Check an episode's video, or its images in the rows; store their statistics."""
     if dataset.features[key]["dtype"] == "image":
@@ -42,7 +42,7 @@ def check(
         video.close()
 
 
-def _keep(totals: Totals, episode: Episode, key: str, images: np.ndarray | None) -> None:
+def _keep(totals: RowTotals, episode: Episode, key: str, images: np.ndarray | None) -> None:
     if images is not None and len(images) and images.shape[-1] == 3:
         totals.images[episode.index, key] = statistics.of_images(images)
 

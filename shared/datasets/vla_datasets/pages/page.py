@@ -27,7 +27,7 @@ TABLE = 200  # rows of statistics
 
 
 @dataclass(frozen=True)
-class Line:
+class Polyline:
     """A number over an episode, as the points of a polyline."""
 
     name: str
@@ -41,7 +41,7 @@ class Chart:
     title: str
     low: str
     high: str
-    lines: tuple[Line, ...]
+    lines: tuple[Polyline, ...]
 
 
 def write(dataset: Dataset, path: Path, faults: list | None = None) -> Path:
@@ -160,5 +160,7 @@ def _chart(title: str, named: list[tuple[str, np.ndarray]]) -> Chart:
     y = HEIGHT - 3 - (values - low) / ((high - low) or 1) * (HEIGHT - 6)
     lines = []
     for (name, _), row in zip(named, y, strict=True):
-        lines.append(Line(name, " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, row, strict=True) if np.isfinite(b))))
+        lines.append(
+            Polyline(name, " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, row, strict=True) if np.isfinite(b)))
+        )
     return Chart(title, f"{low:.3g}", f"{high:.3g}", tuple(lines))

@@ -79,7 +79,7 @@ class RealtimeDelays(Schema):
     latency_ms_max: Milliseconds
 
 
-class Result(Schema):
+class EpisodeResult(Schema):
     """An episode's result; see `rollout.Record.summary`. Times are in ms, summed over the episode."""
 
     success: bool
@@ -253,7 +253,7 @@ def fail(store: RunStore, run: ActiveRun, lease: LeaseArgument, error: Text, by_
 
 
 @call
-def finish(store: RunStore, run: ActiveRun, lease: LeaseArgument, result: Result) -> bool:
+def finish(store: RunStore, run: ActiveRun, lease: LeaseArgument, result: EpisodeResult) -> bool:
     """Store the episode's result and its file, which was sent before; both or neither."""
     values = result.model_dump(exclude_unset=True)
     done = store.finish(lease, values, run.now(), lambda: run.publish(lease, "episode"))

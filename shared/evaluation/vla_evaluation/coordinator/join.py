@@ -36,7 +36,7 @@ from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.store.remote import Joined, RemoteStore
 from vla_evaluation.terminal import say, single_line
 from vla_evaluation.workers.job import InvocationClock, Job
-from vla_evaluation.workers.supervisor import RunFailed, StallPolicy, Supervisor, worker_names
+from vla_evaluation.workers.supervisor import RunFailed, StallPolicy, WorkerSupervisor, worker_names
 
 REQUEST_TIMEOUT_S = 10.0
 POLL_S = 2.0  # rarer than on the evaluator's machine: each poll is two calls
@@ -184,7 +184,7 @@ def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, dir
     say(f"joined run {directory.name} as {name}: {plural(left, 'episode')} left, {plural(workers, 'worker')}")
     if line := memory_notice(config.workers, left, workers, benchmark.worker_gb):
         say(line)
-    supervisor = Supervisor(
+    supervisor = WorkerSupervisor(
         directory,
         store,
         joined.invocation,

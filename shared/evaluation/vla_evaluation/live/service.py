@@ -68,7 +68,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Server(Serving, Limits):
+class ServiceSettings(Serving, Limits):
     """An interactive simulator over HTTP: a process for each session.
 
     $VLALAB_TOKEN, if set, is required from clients and sent to policies; it must be set if the network can reach the
@@ -280,7 +280,7 @@ def parse_policies(text: str) -> dict[str, str]:
 def main(benchmark: Benchmark, prog: str) -> None:
     """Serve until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
-    settings = tyro.cli(Server, prog=prog)
+    settings = tyro.cli(ServiceSettings, prog=prog)
     provenance.check_simulator(benchmark, log.warning)
     token, policies = token_for(settings.host), parse_policies(settings.policies)
     listener = listen(settings.host, settings.port)

@@ -22,7 +22,7 @@ READ_AHEAD = 8  # observations whose frames are in memory
 
 
 @dataclass(frozen=True)
-class Slice:
+class ColumnSlice:
     """Numbers `start` to `end` of a column."""
 
     column: str
@@ -44,8 +44,8 @@ class PolicyView:
     dataset: LeRobotDataset
     info: PolicyInfo
     videos: Mapping[str, str]
-    action: tuple[Slice, ...]
-    state: tuple[Slice, ...]
+    action: tuple[ColumnSlice, ...]
+    state: tuple[ColumnSlice, ...]
     flipped: Mapping[int, Part]
     profile: Profile
     rotated_videos: frozenset[str]
@@ -154,7 +154,7 @@ def _find_video(
     )
 
 
-def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], policy: str) -> tuple[Slice, ...]:
+def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], policy: str) -> tuple[ColumnSlice, ...]:
     """Return the columns of a policy's parts: by their names in modality.json, else consecutive in one column."""
     if not parts:
         return ()
@@ -165,7 +165,7 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
         for location, part in zip(entries, parts, strict=True)
     ):
         return tuple(
-            Slice(entry.get("original_key") or COLUMNS[kind], entry["start"], entry["end"]) for entry in entries
+            ColumnSlice(entry.get("original_key") or COLUMNS[kind], entry["start"], entry["end"]) for entry in entries
         )
     key = COLUMNS[kind]
     width = int(np.prod(dataset.features.get(key, {"shape": [0]})["shape"]))
@@ -174,10 +174,10 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
             f"{dataset.name}'s {key} has {width} numbers ({', '.join(named) or 'no names'}); policy {policy!r} has "
             f"{total(parts)}: {format_parts(parts)}. Serve a checkpoint that was trained on this robot"
         )
-    return (Slice(key, 0, width),)
+    return (ColumnSlice(key, 0, width),)
 
 
-def _flipped_grippers(dataset: LeRobotDataset, parts: Sequence[Part], slices: Sequence[Slice]) -> dict[int, Part]:
+def _flipped_grippers(dataset: LeRobotDataset, parts: Sequence[Part], slices: Sequence[ColumnSlice]) -> dict[int, Part]:
     """Return the dimensions with different conventions: [0, 1] with 1 open against [-1, 1] with 1 closed."""
     statistics = dataset.statistics()
     smallest = _read({key: statistic["min"][None] for key, statistic in statistics.items()}, slices)[0]
@@ -190,7 +190,7 @@ def _flipped_grippers(dataset: LeRobotDataset, parts: Sequence[Part], slices: Se
     return flipped
 
 
-def _read(columns: Mapping[str, np.ndarray], slices: Sequence[Slice]) -> np.ndarray:
+def _read(columns: Mapping[str, np.ndarray], slices: Sequence[ColumnSlice]) -> np.ndarray:
     """Return float64 [T, n] of columns' rows."""
     values = []
     for source in slices:

@@ -27,7 +27,7 @@ from vla_evaluation.store.runstore import RunStore
 
 
 @dataclass(frozen=True)
-class Source:
+class RenderSettings:
     """The settings to render a recording: directory, benchmark module, assets; render is auto, cpu or gpu."""
 
     directory: Path
@@ -55,7 +55,7 @@ class Demonstration:
     seed: int
     steps: int
     path: Path
-    source: Source = field(repr=False)
+    source: RenderSettings = field(repr=False)
 
     ADVICE: ClassVar[str] = "record it again"
 
@@ -178,7 +178,7 @@ class Demonstrations:
         self.state = tuple(Part(**part) for part in recording["state"])
         self.tasks = {index: task["instruction"] for index, task in enumerate(description["tasks"])}
         assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
-        source = Source(self.directory, job["benchmark"], assets, render)
+        source = RenderSettings(self.directory, job["benchmark"], assets, render)
         self.episodes = tuple(
             Demonstration(
                 index, self.suite, row.task, row.episode, self.tasks[row.task], row.success, row.result["seed"],
@@ -191,7 +191,7 @@ class Demonstrations:
 class Renderer:
     """Renders the episodes of one source at one size. ValueError if its assets are missing."""
 
-    def __init__(self, source: Source, size: int):
+    def __init__(self, source: RenderSettings, size: int):
         if size < 1:
             raise ValueError(f"images of {size} pixels cannot be rendered; expected 1 or more")
         self.source, self.size, self.benchmark = source, size, benchmark.load(source.module)
@@ -207,7 +207,7 @@ class Renderer:
 _renderer: Renderer | None = None  # of this process: an environment takes a gigabyte
 
 
-def renderer(source: Source, size: int | None = None) -> Renderer:
+def renderer(source: RenderSettings, size: int | None = None) -> Renderer:
     """Return this process's renderer, a new one if the last had another source or size; None: any size."""
     global _renderer
     if _renderer is None or _renderer.source != source or size not in (None, _renderer.size):

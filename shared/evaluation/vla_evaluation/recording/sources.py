@@ -19,7 +19,7 @@ from vla_common.volume import Volume
 from vla_contract.protocol.parts import Part
 from vla_evaluation import benchmark
 from vla_evaluation.benchmark import Assets, Task
-from vla_evaluation.recording.demonstrations import Demonstration, Demonstrations, Renderer, Source, renderer
+from vla_evaluation.recording.demonstrations import Demonstration, Demonstrations, Renderer, RenderSettings, renderer
 from vla_evaluation.runs.directories import STORE, RunUnusable, find_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.records import as_damage
@@ -109,7 +109,7 @@ def _run(directory: Path, render: str) -> Episodes:
         identity, job, description = store.meta("identity"), store.meta("job"), store.described()
         rows = [row for row in store.finished() if "recording" in row.result]
     assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
-    source = Source(directory, job["benchmark"], assets, render)
+    source = RenderSettings(directory, job["benchmark"], assets, render)
     protocol = RunSpec.from_json(identity).protocol
     episodes = tuple(
         ReplayedEpisode(

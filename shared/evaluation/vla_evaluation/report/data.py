@@ -13,7 +13,7 @@ from vla_evaluation import hosts
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import parse_ranges
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.store.records import Fault, Finished
+from vla_evaluation.store.records import FailedAttempt, Finished
 from vla_evaluation.store.runstore import RunStore
 
 STAGES = (  # parts of an episode's time that do not overlap: key in the store, name, explanation
@@ -73,7 +73,7 @@ class Summary:
     timings_ms: Mapping[str, float]  # summed over all finished episodes
     steps: int
     requests: int
-    faults: list[Fault]
+    faults: list[FailedAttempt]
     hosts: list[hosts.Share]  # each machine's share
     policies: list[dict[str, Any]]  # counts for each of the policy's addresses
     invocations: list[dict[str, Any]]

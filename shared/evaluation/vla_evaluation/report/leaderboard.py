@@ -31,7 +31,7 @@ LeftOut = list[tuple[str, str]]  # run, reason
 
 
 @dataclass(frozen=True)
-class Entry:
+class LeaderboardEntry:
     """One run as the leaderboard reads it. exclusion_reason: empty if the run counts."""
 
     name: str
@@ -88,7 +88,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class LeaderboardRow:
     """One policy of a table. `differs` distinguishes it from another of the same name, for example "device cuda"."""
 
     policy: Mapping[str, Any]
@@ -126,9 +126,9 @@ class Table:
 
     settings: Mapping[str, Any]
     suites: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[LeaderboardRow, ...]
 
-    def mean(self, line: Line) -> float | None:
+    def mean(self, line: LeaderboardRow) -> float | None:
         """Return a line's mean if it has every suite of several, else None."""
         return line.mean if len(self.suites) > 1 and len(line.cells) == len(self.suites) else None
 
@@ -230,7 +230,7 @@ def format_versions(versions: Mapping[str, str]) -> str:
 # --- from runs to a board -----------------------------------------------------------------------------------
 
 
-def read(name: str, store: RunStore) -> Entry:
+def read(name: str, store: RunStore) -> LeaderboardEntry:
     """Return a run's entry. StoreError if it cannot be read."""
     identity, description, outcomes, planned = (
         store.meta("identity"),
@@ -245,12 +245,12 @@ def read(name: str, store: RunStore) -> Entry:
         reason = "it has no episodes"
     elif any(invocation["notes"].get("drift") for invocation in store.invocations()):
         reason = "its configuration changed between invocations (--allow-drift)"
-    entry = Entry(name, float(store.meta("created", 0.0)), identity, description, outcomes, reason)
+    entry = LeaderboardEntry(name, float(store.meta("created", 0.0)), identity, description, outcomes, reason)
     shared_settings(entry)  # here, so damage is reported with this run's name
     return entry
 
 
-def board(entries: Iterable[Entry], unread: Mapping[str, str], suites: Sequence[str] = ()) -> Board:
+def board(entries: Iterable[LeaderboardEntry], unread: Mapping[str, str], suites: Sequence[str] = ()) -> Board:
     """Return the board of these runs, of those suites alone if some are named. `unread`: runs that could not be read,
     with the reason.
 
@@ -272,7 +272,7 @@ def board(entries: Iterable[Entry], unread: Mapping[str, str], suites: Sequence[
     return Board(tuple(tables), tuple(left_out))
 
 
-def shared_settings(entry: Entry) -> dict[str, Any]:
+def shared_settings(entry: LeaderboardEntry) -> dict[str, Any]:
     """Return the settings that comparable runs share, without the step limit, which depends on the suite."""
     identity = entry.identity
     all_tasks = identity["tasks"] == list(range(len(entry.description["tasks"])))
@@ -289,13 +289,13 @@ def shared_settings(entry: Entry) -> dict[str, Any]:
     }
 
 
-def group_by_settings(entries: Sequence[Entry]) -> list[tuple[dict[str, Any], list[Entry]]]:
+def group_by_settings(entries: Sequence[LeaderboardEntry]) -> list[tuple[dict[str, Any], list[LeaderboardEntry]]]:
     """Return groups of comparable runs, with the settings that they share."""
     limits: dict[tuple[str, str], set[int]] = defaultdict(set)  # a profile's table may have changed between two runs
     for entry in entries:
         if entry.has_profile_limit:
             limits[entry.suite, config_hash(shared_settings(entry))].add(entry.identity["max_steps"])
-    groups: dict[str, tuple[dict[str, Any], list[Entry]]] = {}
+    groups: dict[str, tuple[dict[str, Any], list[LeaderboardEntry]]] = {}
     for entry in entries:
         settings = shared_settings(entry)
         is_profiles = entry.has_profile_limit and len(limits[entry.suite, config_hash(settings)]) == 1
@@ -304,9 +304,9 @@ def group_by_settings(entries: Sequence[Entry]) -> list[tuple[dict[str, Any], li
     return list(groups.values())
 
 
-def make_table(settings: dict[str, Any], entries: Sequence[Entry]) -> tuple[Table, LeftOut]:
+def make_table(settings: dict[str, Any], entries: Sequence[LeaderboardEntry]) -> tuple[Table, LeftOut]:
     """Return the table of runs that share these settings, and the excluded runs with their reasons."""
-    by_policy: dict[str, list[Entry]] = defaultdict(list)
+    by_policy: dict[str, list[LeaderboardEntry]] = defaultdict(list)
     for entry in entries:
         by_policy[json.dumps(entry.identity["policy"], sort_keys=True)].append(entry)
     policies = [json.loads(text) for text in by_policy]
@@ -318,7 +318,7 @@ def make_table(settings: dict[str, Any], entries: Sequence[Entry]) -> tuple[Tabl
         for suite in sorted({entry.suite for entry in policy_entries}):
             cells[suite], excluded = pool_runs([entry for entry in policy_entries if entry.suite == suite])
             left_out += excluded
-        lines.append(Line(policy, differs, cells))
+        lines.append(LeaderboardRow(policy, differs, cells))
     suites = tuple(sorted({suite for line in lines for suite in line.cells}))
     lines.sort(key=lambda line: (-len(line.cells), -line.mean, line.label))
     return Table(settings, suites, tuple(lines)), left_out
@@ -338,14 +338,14 @@ def describe_differences(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     return texts
 
 
-def pool_runs(entries: Sequence[Entry]) -> tuple[Cell, LeftOut]:
+def pool_runs(entries: Sequence[LeaderboardEntry]) -> tuple[Cell, LeftOut]:
     """Return one policy's figure on one suite, and the excluded runs with their reasons.
 
     Runs are pooled if their identities differ only in the starts. A start in several runs counts once, with its
     earliest outcome, so repeating a run until it succeeds has no effect. Of runs that differ, those with the most
     starts count, then the latest.
     """
-    same: dict[str, list[Entry]] = defaultdict(list)
+    same: dict[str, list[LeaderboardEntry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda run: (run.created, run.name)):
         same[config_hash(entry.comparable_identity)].append(entry)
     selected = max(same.values(), key=lambda runs: (len(merged(runs)), runs[-1].created, runs[-1].name))
@@ -369,7 +369,7 @@ def pool_runs(entries: Sequence[Entry]) -> tuple[Cell, LeftOut]:
     return replace(Cell.of(starts, names), repeated=repeated, kinds=by_kind), left_out
 
 
-def merged(entries: Sequence[Entry]) -> Outcomes:
+def merged(entries: Sequence[LeaderboardEntry]) -> Outcomes:
     """Return the outcome of every start, the earliest of repeated ones."""
     outcomes: dict[tuple[int, int], tuple[bool, bool]] = {}
     for entry in entries:

@@ -20,7 +20,7 @@ DELETED = ".{}.deleted"  # a directory's name while it is deleted: no list shows
 
 
 @dataclass
-class Item:
+class StoredItem:
     """A run, a recording, or a trained model with its curves."""
 
     name: str
@@ -32,7 +32,7 @@ class Item:
         return show_size(sum(map(size_of, self.directories)))
 
 
-def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[Item]:
+def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[StoredItem]:
     """Return the items of names, of beginnings of names, or of "latest". RunUnusable for one that matches nothing."""
     demonstrations = volume.path("demonstrations")
     available = {model.name: (f"trained {model.lab}", model.directory, model.curves) for model in find_models(volume)}
@@ -47,17 +47,17 @@ def find_items(root: Path, volume: Volume, names: Sequence[str]) -> list[Item]:
         except ValueError as error:
             raise RunUnusable(f"{name!r} {error}") from error
         kind, *directories = available[match]
-        items.append(Item(match, kind, tuple(directories)))
+        items.append(StoredItem(match, kind, tuple(directories)))
     return items
 
 
-def show(items: Sequence[Item]) -> None:
+def show(items: Sequence[StoredItem]) -> None:
     """Print each item's size and path."""
     for item in items:
         say(f"{item.kind} {single_line(item.name)}: {item.size} in {item.directories[0]}")
 
 
-def delete(items: Sequence[Item]) -> None:
+def delete(items: Sequence[StoredItem]) -> None:
     """Delete them, and print the space. RunUnusable for a run or a recording that a process works on."""
     for item in items:
         size = item.size

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.runs.models import Model
+from vla_evaluation.runs.models import TrainedModel
 from vla_evaluation.store.records import total
 from vla_evaluation.store.runstore import RunStore, read_run
 from vla_evaluation.terminal import single_line
@@ -94,7 +94,7 @@ def show_time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def model_row(model: Model) -> dict[str, str]:
+def model_row(model: TrainedModel) -> dict[str, str]:
     """Return the cells of one trained model."""
     cells = {"trained model": model.name, "lab": model.lab, "epochs": str(model.epochs)}
     return {**cells, "trained": show_time(model.changed)}

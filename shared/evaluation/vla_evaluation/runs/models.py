@@ -23,7 +23,7 @@ PREFIXES = {
 
 
 @dataclass(frozen=True)
-class Model:
+class TrainedModel:
     """A trained model: its directory of weights, and its curves."""
 
     lab: str
@@ -37,7 +37,7 @@ class Model:
         return self.directory.name
 
 
-def find_models(volume: Volume) -> list[Model]:
+def find_models(volume: Volume) -> list[TrainedModel]:
     """Return the models that have weights, the last trained one last."""
     models = []
     for lab, prefix in PREFIXES.items():
@@ -48,5 +48,5 @@ def find_models(volume: Volume) -> list[Model]:
                 epochs = max(int(match[1]) + (0 if match[2] else 1) for match, _ in states)
                 changed = max(path.stat().st_mtime for _, path in states)
                 curves = volume.path("logs") / "tensorboard" / lab / directory.name
-                models.append(Model(lab, directory, curves, epochs, changed))
+                models.append(TrainedModel(lab, directory, curves, epochs, changed))
     return sorted(models, key=lambda model: (model.changed, model.name))

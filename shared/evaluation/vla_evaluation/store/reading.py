@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from vla_evaluation.store.records import (
     SCHEMA_VERSION,
     Counts,
-    Fault,
+    FailedAttempt,
     Finished,
     Lease,
     StoreError,
@@ -236,12 +236,12 @@ class StoreReader:
         sql = "SELECT task, episode, success, error IS NOT NULL FROM episodes WHERE status = 'done'"
         return {(row[0], row[1]): (bool(row[2]), bool(row[3])) for row in self.rows(sql)}
 
-    def faults(self, invocation: int | None = None) -> list[Fault]:
+    def faults(self, invocation: int | None = None) -> list[FailedAttempt]:
         """Return the attempts that ended without a result, of one invocation or of all."""
         sql = """SELECT task, episode, attempt, status, session, worker, error FROM episodes
                  WHERE status IN ('error', 'lost') AND (:session IS NULL OR session = :session)
                  ORDER BY session, ended_at"""
-        return [Fault(*row) for row in self.rows(sql, {"session": invocation})]
+        return [FailedAttempt(*row) for row in self.rows(sql, {"session": invocation})]
 
     def outcome_rank(self, lease: Lease) -> int:
         """Return the number of episodes of the same task and outcome that finished before this one."""

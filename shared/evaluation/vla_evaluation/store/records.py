@@ -85,7 +85,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Fault:
+class FailedAttempt:
     """An attempt that ended without a result: `status` is 'error' (reported) or 'lost' (worker gone)."""
 
     task: int

@@ -18,7 +18,7 @@ import numpy as np
 from vla_contract.client.transport import FAULTS, Deadline, RetryRule, Transport
 from vla_contract.protocol.tokens import check_token
 from vla_evaluation.runs import STORE
-from vla_evaluation.store.records import Counts, Fault, Lease, StoreError
+from vla_evaluation.store.records import Counts, FailedAttempt, Lease, StoreError
 from vla_evaluation.store.runstore import RunStore
 
 JOINED = "joined.json"  # in the directory of a machine that has joined a run; its workers find the store by it
@@ -103,8 +103,8 @@ class RemoteStore:
         for path in files.values():
             path.unlink()
 
-    def take_back(self, worker: str, now: float, retries: int, reason: str) -> list[Fault]:
-        return [Fault(**fault) for fault in self.call("take_back", worker=worker, reason=reason)]
+    def take_back(self, worker: str, now: float, retries: int, reason: str) -> list[FailedAttempt]:
+        return [FailedAttempt(**fault) for fault in self.call("take_back", worker=worker, reason=reason)]
 
     def set_status(self, worker: str, invocation: int, status: str, now: float) -> None:
         self.call("say", worker=worker, status=status)
@@ -126,8 +126,8 @@ class RemoteStore:
     def outcome_rank(self, lease: Lease) -> int:
         return self.call("place", lease=asdict(lease))
 
-    def faults(self, invocation: int) -> list[Fault]:
-        return [Fault(**fault) for fault in self.call("faults")]
+    def faults(self, invocation: int) -> list[FailedAttempt]:
+        return [FailedAttempt(**fault) for fault in self.call("faults")]
 
     def workers(self) -> dict[str, str]:
         """Return the status of this machine's workers."""
@@ -140,7 +140,7 @@ class RemoteStore:
 
     # --- done on the evaluator's machine ----------------------------------------------------------------------
 
-    def expire(self, now: float, retries: int) -> list[Fault]:
+    def expire(self, now: float, retries: int) -> list[FailedAttempt]:
         """Return nothing: leases run out by the evaluator's clock."""
         return []
 

@@ -22,7 +22,16 @@ from typing import Any
 from vla_evaluation.runs import STORE
 from vla_evaluation.store import files
 from vla_evaluation.store.reading import EPISODE_KEY, FAULT_OF_INVOCATION, POLICY, VIDEO_SESSION, StoreReader
-from vla_evaluation.store.records import SCHEMA, SCHEMA_VERSION, Fault, Lease, StoreError, as_damage, explain, to_json
+from vla_evaluation.store.records import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    FailedAttempt,
+    Lease,
+    StoreError,
+    as_damage,
+    explain,
+    to_json,
+)
 
 WITH_POLICY = f"CASE WHEN {POLICY} IS NULL THEN :new ELSE json_set(:new, '$.policy', {POLICY}) END"
 ATTEMPT = f"{EPISODE_KEY} AND attempt = :attempt"
@@ -282,12 +291,12 @@ class RunStore(StoreReader):
         )
         return cursor.rowcount == 1
 
-    def take_back(self, worker: str, now: float, retries: int, reason: str) -> list[Fault]:
+    def take_back(self, worker: str, now: float, retries: int, reason: str) -> list[FailedAttempt]:
         """Take back a dead worker's lease at once, instead of at its end."""
         with self._writing():
             return self._give_up("status = 'leased' AND worker = :worker", {"worker": worker}, now, reason, retries)
 
-    def expire(self, now: float, retries: int) -> list[Fault]:
+    def expire(self, now: float, retries: int) -> list[FailedAttempt]:
         """Take back every lease that was not renewed in time; return the lost attempts."""
         if not self.scalar("SELECT 1 FROM episodes WHERE status = 'leased' AND expires_at < ? LIMIT 1", now):
             return []
@@ -297,7 +306,7 @@ class RunStore(StoreReader):
 
     def _give_up(
         self, condition: str, values: dict[str, Any], now: float, reason: str, retries: int | None = None
-    ) -> list[Fault]:
+    ) -> list[FailedAttempt]:
         rows = self.db.execute(f"SELECT * FROM episodes WHERE {condition}", {**values, "now": now}).fetchall()
         for row in rows:
             self.db.execute(
@@ -306,7 +315,10 @@ class RunStore(StoreReader):
             )
             if retries is not None:
                 self._retry(dict(row), retries)
-        return [Fault(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason) for r in rows]
+        return [
+            FailedAttempt(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason)
+            for r in rows
+        ]
 
     def _retry(self, key: dict[str, Any], retries: int) -> None:
         """Add the next attempt unless this invocation has no retries left."""

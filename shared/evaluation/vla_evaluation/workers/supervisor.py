@@ -152,7 +152,7 @@ def thread_environment(environ: Mapping[str, str], render_threads: int = 1) -> d
     return {"LP_NUM_THREADS": threads, **{name: "1" for name in THREAD_VARIABLES}, **environ}
 
 
-class Supervisor:
+class WorkerSupervisor:
     """The workers of one invocation."""
 
     def __init__(

@@ -18,7 +18,7 @@ from vla_modelkit.threads import choose_threads, restore_threads
 
 
 @dataclass(frozen=True)
-class Machine:
+class TrainingMachine:
     """A device, the format of its matrix products (None: float32), and this process's rank among `world`."""
 
     device: torch.device
@@ -95,7 +95,7 @@ def computes_bf16(device: torch.device) -> bool:
     return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
+def choose_machine(device: str = "auto", precision: str = "auto") -> TrainingMachine:
     """Return this process's machine; under torchrun it joins the process group, on a CPU it uses the idle cores."""
     world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     torch_device = choose_device(device, int(os.environ.get("LOCAL_RANK", 0)))
@@ -109,7 +109,7 @@ def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
         torch.set_float32_matmul_precision("high")
-    return Machine(torch_device, choose_dtype(torch_device, precision), rank, world)
+    return TrainingMachine(torch_device, choose_dtype(torch_device, precision), rank, world)
 
 
 def destroy_process_group() -> None:
