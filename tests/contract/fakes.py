@@ -153,3 +153,10 @@ class BrokenLoader:
     def __call__(self):
         time.sleep(self.seconds)
         raise RuntimeError("weights.safetensors is 3 bytes long;\nexpected 15 GB")
+
+
+def until(condition, timeout_s=10.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -4,11 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
 import pytest
-from fakes import EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, SlowPolicy, chunk_of, observe
+from fakes import EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, SlowPolicy, chunk_of, observe, until
 
 from vla_contract import InvalidObservation, Policy, PolicyClient, PolicyRefused, PolicyUnavailable
 from vla_contract.protocol.codec import MEDIA_TYPE
@@ -187,23 +188,28 @@ def test_a_request_that_waits_is_given_up_when_its_session_is_reset(service, cli
 
 
 def test_a_policy_settles_only_when_no_request_waits(service, client):
-    class Settling(SlowPolicy):
-        def __init__(self):
-            super().__init__(0.05, max_batch=1)
-            self.settled_with: list[int] = []
+    calls = []
+
+    class Settling(GatedPolicy):
+        def act(self, observations):
+            answers = super().act(observations)
+            calls.extend("act" for observation in observations if observation.session != "warm-up")
+            return answers
 
         def settle(self):
-            self.settled_with.append(len(running.app.state.engine.queue))
+            calls.append("settle")
 
-    policy = Settling()
+    policy = Settling(max_batch=1)
     running = service(policy)
     c = client(running.url)
-    together(6, lambda i: c.act(observe(f"s{i}")))
-    c.act(observe("last"))
-    end = time.monotonic() + 10
-    while not policy.settled_with and time.monotonic() < end:
-        time.sleep(0.01)
-    assert policy.settled_with and not any(policy.settled_with)
+    queue = running.app.state.engine.queue
+    with ThreadPoolExecutor(6) as pool:
+        requests = [pool.submit(c.act, observe(f"s{i}")) for i in range(6)]
+        until(lambda: policy.entered.is_set() and len(queue) == 5)
+        policy.gate.set()
+    assert all(request.result() for request in requests)
+    until(lambda: "settle" in calls)
+    assert calls[:6] == ["act"] * 6
 
 
 def test_a_failing_reset_is_a_problem(service, client):

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from fakes import CountingPolicy, GatedPolicy, observe
+from fakes import CountingPolicy, GatedPolicy, observe, until
 from test_app import HEAD
 
 from vla_contract import PolicyUnavailable, SessionLost
@@ -95,10 +95,3 @@ def test_a_session_that_does_not_move_is_forgotten():
         return forgotten, len(table)
 
     assert asyncio.run(use()) == (["left"], 2)
-
-
-def until(condition, timeout_s=10.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
