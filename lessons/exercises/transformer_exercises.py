@@ -119,7 +119,7 @@ MASK = (
     Mistake(
         "the diagonal is masked too",
         Bilingual("a word cannot attend to itself here: does the diagonal belong to the mask?",
-                  "단어가 자기 자신을 볼 수 없습니다: diagonal도 가려야 할까요?"),
+                  "단어가 자기 자신을 볼 수 없습니다: diagonal은 가려야 할까요?"),
         (("diagonal=1", "diagonal=0"),),
     ),
     Mistake(
