@@ -2,8 +2,8 @@
 
 Run it: `./lab shell ws_mdl --command "python -m lessons.diffusion"`. Read it from top to bottom: each part uses only
 what is above it. `services/ws_mdl/diffusion` is the same model, fast; a test compares their numbers on the same
-weights. Shapes are at the end of the line, and a test checks each of them: n square images of c channels and height
-pixels, and a network of so many features.
+weights. Comments at the end of a line give shapes, and a test checks each of them: n images, c channels, height = width
+in pixels, features of the network.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 # --- 1. adding noise (Ho et al. 2020, "Denoising Diffusion Probabilistic Models") -----------------------
 class Schedule(NamedTuple):
-    """By step, from 0 (clean) to the last (noise): β, the added noise; α = 1 - β; ᾱ, the product of α so far."""
+    """Per step, from 0 (clean) to the last (noise): added variance β, α = 1 - β, and ᾱ, the product of α so far."""
 
     b_t: Tensor
     a_t: Tensor
@@ -145,7 +145,7 @@ def train_model(
 
 # --- 4. sampling with every step: DDPM ------------------------------------------------------------------------
 def guided_noise(model: ContextUnet, x: Tensor, time: Tensor, context: Tensor, guidance: float) -> Tensor:
-    """Return classifier-free guidance: from the noise without context towards that with it (Ho & Salimans 2022)."""
+    """Return the noise predicted with classifier-free guidance (Ho & Salimans 2022); guidance 1 is plain sampling."""
     with_context = model(x, time, context)  # (n, c, height, height)
     without = model(x, time, torch.zeros_like(context))  # (n, c, height, height)
     return without + guidance * (with_context - without)  # (n, c, height, height)
@@ -182,7 +182,7 @@ def denoise_ddim(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, ab_t: Tenso
 
 @torch.no_grad()
 def sample_ddim(model: ContextUnet, x: Tensor, context: Tensor, schedule: Schedule, steps: int = 20, guidance=1.0):
-    """Return images sampled from the noise x in so many steps, without new noise."""
+    """Return images sampled from the noise x in `steps` steps, without new noise."""
     timesteps = len(schedule.ab_t) - 1
     steps_down = [round(timesteps * k / steps) for k in range(steps, -1, -1)]  # 500, 475 … 0
     for t, t_prev in pairwise(steps_down):

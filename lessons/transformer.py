@@ -2,8 +2,8 @@
 
 Run it: `./lab shell ws_mdl --command "python -m lessons.transformer"`. Read it from top to bottom: each part uses only
 what is above it. `services/ws_mdl/transformer` is the same model, fast; a test compares their numbers on the same
-weights. Shapes are at the end of the line, and a test checks each of them: batch sentences of seq
-tokens, each a vector of d_model numbers; h heads of d_k = d_model / h numbers each.
+weights. Comments at the end of a line give shapes, and a test checks each of them: batch sentences of seq tokens, each
+a vector of d_model numbers; h heads of d_k = d_model / h numbers each.
 """
 
 import math
@@ -30,7 +30,7 @@ class InputEmbeddings(nn.Module):
 
 
 def positions(seq: int, d_model: int) -> Tensor:
-    """Return the table: at position p, column 2i is sin(p / 10000^(2i / d_model)), column 2i + 1 its cosine."""
+    """Return the table of positions: at p, column 2i is sin(p / 10000^(2i / d_model)), column 2i + 1 its cosine."""
     p = torch.arange(seq).float()[:, None]  # (seq, 1)
     two_i = torch.arange(0, d_model, 2).float()  # (d_model / 2)
     angle = p / 10000 ** (two_i / d_model)  # (seq, d_model / 2)
@@ -149,7 +149,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """N blocks in sequence, and a final normalization: nothing else normalizes the last sum."""
+    """N blocks in sequence, then a final normalization, because the last residual sum is not normalized."""
 
     def __init__(self, blocks: list[Block], d_model: int):
         super().__init__()
@@ -222,7 +222,7 @@ def train_model(model: Transformer, batches, d_model: int, warmup: int = 400) ->
 
 @torch.no_grad()
 def greedy_decode(model: Transformer, source: list[int], longest: int) -> list[int]:
-    """Return the translation: always the best next word, until the sentence ends."""
+    """Return the translation by greedy search: take the most probable next word until the sentence ends."""
     src = torch.tensor([[SOS, *source, EOS]])  # (1, source)
     ids = [SOS]
     while len(ids) < longest and ids[-1] != EOS:

@@ -2,8 +2,8 @@
 
 Create a small random model with `./lab checkpoint openvla --tiny`, then run `./lab shell openvla --command "python -m
 lessons.vla DIRECTORY"` with the directory that it prints. Read from top to bottom: each part uses only what is above.
-`services/openvla` is the same model, fast; a test compares scores, tokens and actions of the same checkpoint. Shapes
-are at the end of the line, and a test checks each of them.
+`services/openvla` is the same model, fast; a test compares scores, tokens and actions of the same checkpoint. Comments
+at the end of a line give shapes, and a test checks each of them.
 """
 
 import json

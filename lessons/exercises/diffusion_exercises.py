@@ -98,7 +98,7 @@ PERTURB = (
         (("ab_t[t]", "ab_t[t - 1]"),),
     ),
     Mistake(
-        "one number per image, along the width",
+        "ab is broadcast along the width",
         Bilingual("ab has one number per image, but is broadcast along the width: add three dimensions after it",
                   "ab는 이미지마다 숫자 하나인데 너비 방향으로 broadcast됩니다: 뒤에 크기 1인 차원이 필요합니다"),
         (("[:, None, None, None]", ""),),
@@ -132,8 +132,8 @@ DDPM = (
     ),
     Mistake(
         "not divided by √α",
-        Bilingual("the rest is not divided by √α, so the image fades step by step",
-                  "남은 것을 √α로 나누지 않아 이미지가 점점 흐려집니다"),
+        Bilingual("the result is not divided by √α, so the image fades step by step",
+                  "결과를 √α로 나누지 않아 이미지가 점점 흐려집니다"),
         ((" / a.sqrt()", ""),),
     ),
 )  # fmt: skip
@@ -154,7 +154,7 @@ DDIM = (
     Mistake(
         "the image's weight is missing",
         Bilingual("the predicted image is not scaled: its weight at t_prev is √ᾱ_prev",
-                  "예측한 이미지가 통째로 들어갑니다: t_prev에서 그 계수는 √ᾱ_prev입니다"),
+                  "예측한 이미지에 계수를 곱하지 않았습니다: t_prev에서 그 계수는 √ᾱ_prev입니다"),
         (("ab_prev.sqrt() * x0_pred", "x0_pred"),),
     ),
     Mistake(

@@ -210,7 +210,7 @@ def difference(expected: ExerciseOutcome, actual: ExerciseOutcome) -> Bilingual 
         names = ", ".join(actual.changed)
         return Bilingual(
             f"the code changes its argument {names} in place; return a new value instead",
-            f"받은 {names} 자체를 바꿉니다. 호출한 쪽이 계속 쓰는 값이므로 새 값을 만드세요",
+            f"인자 {names}을(를) in-place로 바꿉니다; 새 값을 만들어 돌려주세요",
         )
     return value_difference(expected.value, actual.value)
 
@@ -221,7 +221,7 @@ def value_difference(expected: Any, actual: Any) -> Bilingual | None:
         return None
     if actual is None:
         return Bilingual(
-            "the code returns nothing: is a return missing?", "아무것도 돌려주지 않습니다: return이 있나요?"
+            "the code returns nothing: is a return missing?", "아무것도 돌려주지 않습니다: return이 빠졌나요?"
         )
     if isinstance(expected, tuple | list):
         return _sequence_difference(expected, actual)

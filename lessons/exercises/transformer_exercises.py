@@ -28,8 +28,8 @@ def attention_calls() -> list[FunctionCall]:
 
     causal = torch.ones(1, 5, 5, dtype=torch.bool).tril()
     padding = torch.arange(5) < torch.tensor([3, 5])[:, None, None, None]
-    hint = Bilingual("masked_fill puts a number where a mask says so; exp(-1e9) is 0.",
-                     "masked_fill은 mask가 가리키는 곳에 숫자를 넣습니다; exp(-1e9)는 0입니다.")  # fmt: skip
+    hint = Bilingual("masked_fill writes a number where its mask is true; exp(-1e9) is 0.",
+                     "masked_fill은 mask가 true인 곳에 숫자를 넣습니다; exp(-1e9)는 0입니다.")  # fmt: skip
     return [
         FunctionCall("attention of h = 3 heads with d_k = 64, without a mask", inputs(2, 3, 5, 5, 64)),
         FunctionCall("attention of h = 2 heads with d_k = 10, 4 queries and 7 keys", inputs(3, 2, 4, 7, 10)),
@@ -122,8 +122,8 @@ TRIU = "torch.triu(torch.ones(1, size, size), diagonal=1) == 0"
 MASK = (
     Mistake(
         "the diagonal is masked too",
-        Bilingual("no word may look at itself here: where does the diagonal belong?",
-                  "단어가 자기 자신을 볼 수 없게 되어 있습니다: diagonal은 어느 쪽에 속할까요?"),
+        Bilingual("a word cannot attend to itself here: does the diagonal belong to the mask?",
+                  "단어가 자기 자신을 볼 수 없습니다: diagonal은 가려야 할까요?"),
         (("diagonal=1", "diagonal=0"),),
     ),
     Mistake(
@@ -146,21 +146,21 @@ MASK = (
     ),
     Mistake(
         "numbers instead of bool",
-        Bilingual("the numbers are right, but a mask is bool: compare with something",
+        Bilingual("the numbers are right, but a mask must be bool: use a comparison",
                   "숫자는 맞지만 mask는 bool이어야 합니다: 비교 연산을 쓰세요"),
         ((TRIU, "torch.tril(torch.ones(1, size, size))"),),
     ),
 )  # fmt: skip
 EXPONENT = Mistake(
     "the exponent is doubled",
-    Bilingual("the exponent is twice what it should be: two_i already is 2i, so it is not doubled again",
-              "지수가 두 배입니다: two_i가 이미 2i이므로 다시 두 배를 하지 않습니다"),
+    Bilingual("the exponent is too large by a factor of 2: two_i is already 2i",
+              "지수가 두 배로 큽니다: two_i가 이미 2i입니다"),
     (("two_i / d_model", "2 * two_i / d_model"),),
 )  # fmt: skip
 BATCH_ORDER = Mistake(
     "shaped for another batch order",
-    Bilingual("the table is (seq, 1, d_model), as for a batch in the second dimension; here the batch comes first",
-              "표가 (seq, 1, d_model) 모양, 곧 batch가 둘째인 모양입니다; 여기서는 batch가 먼저입니다"),
+    Bilingual("the table is (seq, 1, d_model), for a batch in the second dimension; here the batch comes first",
+              "표의 shape가 (seq, 1, d_model)입니다. batch가 둘째 차원일 때의 모양입니다; 여기서는 첫째입니다"),
     (("pe.unsqueeze(0)", "pe.unsqueeze(1)"),),
 )  # fmt: skip
 POSITIONS = (
@@ -199,8 +199,8 @@ SCALE = Mistake(
 )  # fmt: skip
 SOFTMAX_FIRST = Mistake(
     "softmax before the mask",
-    Bilingual("the mask comes after the softmax: then the weights that are left no longer add up to 1",
-              "softmax 뒤에 mask를 했습니다: 그러면 남은 weight의 합이 1이 아닙니다"),
+    Bilingual("the mask is applied after the softmax: the remaining weights no longer add up to 1",
+              "softmax 뒤에 mask를 적용했습니다: 그러면 남은 weight의 합이 1이 아닙니다"),
     (("if mask", "weights = torch.softmax(scores, dim=-1)\n    if mask"),
      ("scores = scores.masked_fill(mask == 0, -1e9)", "weights = weights.masked_fill(mask == 0, 0.0)"),
      ("\n    weights = torch.softmax(scores, dim=-1)  # (batch, h, queries, keys)", "")),
@@ -243,15 +243,15 @@ ATTENTION = (
     ),
     Mistake(
         "scaled after the softmax",
-        Bilingual("the scale comes after the softmax: the softmax has seen scores that are too large, and the weights "
-                  "of a query no longer add up to 1",
+        Bilingual("the scale is applied after the softmax: the softmax gets scores that are too large, and the "
+                  "weights of a query no longer add up to 1",
                   "softmax 뒤에 나누었습니다: softmax는 이미 너무 큰 점수를 보았고, weight의 합도 1이 아닙니다"),
         ((" / math.sqrt(d_k)", ""), ("dim=-1)", "dim=-1) / math.sqrt(d_k)")),
     ),
     Mistake(
         "masked scores are 0",
         Bilingual("a masked score of 0 still gets weight, since exp(0) is 1: the score must be very low there",
-                  "가린 점수가 0이면 exp(0) = 1이므로 여전히 몫을 받습니다: 점수에는 아주 작은 수가 필요합니다"),
+                  "가린 점수가 0이면 exp(0) = 1이므로 여전히 weight를 받습니다: 점수는 아주 작은 수여야 합니다"),
         (("-1e9", "0.0"),),
     ),
 )  # fmt: skip
@@ -259,14 +259,14 @@ ROW = "[PAD] * (longest - 1 - len(ids))"
 SHIFT = (
     Mistake(
         "nothing is shifted",
-        Bilingual("the decoder input holds the very words that it must predict: the input has to begin with [SOS]",
-                  "decoder가 말해야 할 단어를 그대로 받습니다: 받는 쪽 앞에 [SOS]가 있어야 합니다"),
+        Bilingual("the decoder input contains the words that it must predict: it must begin with [SOS]",
+                  "decoder 입력에 예측할 단어가 그대로 들어 있습니다: 입력은 [SOS]로 시작해야 합니다"),
         (("[SOS, *ids]", "[*ids, EOS]"),),
     ),
     Mistake(
         "the label begins with [SOS]",
         Bilingual("the label begins with [SOS], which is never predicted; the first label is the first word",
-                  "label이 [SOS]로 시작합니다: 그것을 말할 필요는 없고, 처음 말할 것은 첫 단어입니다"),
+                  "label이 [SOS]로 시작합니다: [SOS]는 예측하지 않습니다; 첫 label은 첫 단어입니다"),
         (("[*ids, EOS]", "[SOS, *ids]"),),
     ),
     Mistake(
@@ -277,8 +277,8 @@ SHIFT = (
     ),
     Mistake(
         "the two are swapped",
-        Bilingual("the two are swapped: return the decoder input first, then the label",
-                  "둘의 순서가 바뀌었습니다: 먼저 decoder가 받는 것, 다음이 말할 것입니다"),
+        Bilingual("the results are swapped: return the decoder input first, then the label",
+                  "결과의 순서가 바뀌었습니다: 먼저 decoder 입력, 다음에 label을 돌려줍니다"),
         (("torch.tensor(decoder_input), torch.tensor(label)", "torch.tensor(label), torch.tensor(decoder_input)"),),
     ),
     Mistake(
@@ -291,7 +291,7 @@ SHIFT = (
 WARMUP = (
     Mistake(
         "max for min",
-        Bilingual("the larger of the two is used: the rate is far too high at first, and grows forever",
+        Bilingual("the larger of the two is used: the rate starts far too high and keeps growing",
                   "둘 중 큰 쪽을 골랐습니다: 처음에 너무 크고 끝없이 커집니다"),
         (("min(", "max("),),
     ),
@@ -303,7 +303,7 @@ WARMUP = (
     ),
     Mistake(
         "the warm-up's exponent",
-        Bilingual("the rise is step · warmup^-0.5; both branches have to meet at step = warmup: which power does that?",
+        Bilingual("the rise is step · warmup^-0.5; both branches must meet at step = warmup: which exponent does that?",
                   "상승 부분이 step · warmup^-0.5입니다; step = warmup에서 두 식이 만나려면 몇 제곱이어야 할까요?"),
         (("warmup**-1.5", "warmup**-0.5"),),
     ),
@@ -323,7 +323,7 @@ SMOOTHING = (
     Mistake(
         "the weights are swapped",
         Bilingual("the label gets the weight of all words, and all words get the label's",
-                  "label의 몫과 모든 단어의 몫이 바뀌었습니다"),
+                  "label의 weight와 모든 단어의 weight가 바뀌었습니다"),
         (("(1 - smoothing) * of_label + smoothing * of_all", "smoothing * of_label + (1 - smoothing) * of_all"),),
     ),
     Mistake(
@@ -347,7 +347,7 @@ SMOOTHING = (
     Mistake(
         "the label keeps its full weight",
         Bilingual("the label keeps its full weight, so the weights add up to more than 1",
-                  "label이 몫 전체를 그대로 가져서 합이 1을 넘습니다"),
+                  "label의 weight를 줄이지 않아 합이 1을 넘습니다"),
         (("(1 - smoothing) * of_label", "of_label"),),
     ),
     Mistake(
@@ -374,7 +374,7 @@ FEED_FORWARD = (
     Mistake(
         "no super().__init__()",
         Bilingual("nn.Module is not initialised: call its __init__ before adding anything to the module",
-                  "nn.Module이 준비되지 않았습니다: 무엇을 넣기 전에 부모의 __init__을 부릅니다"),
+                  "nn.Module이 초기화되지 않았습니다: 무엇을 넣기 전에 부모의 __init__을 호출하세요"),
         (("        super().__init__()\n", ""),),
     ),
     Mistake(
@@ -459,7 +459,7 @@ EXERCISES = (
         Bilingual("Write scaled attention: scores, mask, softmax, values.",
                   "scaled attention을 쓰세요: 점수, mask, softmax, value."),
         Bilingual("d_k is the last size of query; key.transpose(-2, -1) turns keys into columns.",
-                  "d_k는 query의 마지막 크기입니다; key.transpose(-2, -1)은 key를 열로 세웁니다."),
+                  "d_k는 query의 마지막 크기입니다; key.transpose(-2, -1)은 key를 열로 바꿉니다."),
         attention_calls, ATTENTION, learned=QKV,
     ),
     Exercise(
@@ -487,7 +487,8 @@ EXERCISES = (
     ),
     Exercise(
         "transformer.bug_self", "FeedForwardBlock", FIND,
-        Bilingual("What does Python call a method with?", "Python은 메서드를 무엇과 함께 부를까요?"),
+        Bilingual("Which argument does Python pass to a method first?",
+                  "Python은 메서드를 호출할 때 첫 인자로 무엇을 넘길까요?"),
         feed_forward_calls, FEED_FORWARD, NO_SELF.name, ("x",),
     ),
     Exercise(

@@ -11,7 +11,7 @@ def bins_calls() -> list[FunctionCall]:
     return [
         FunctionCall("action_bins of tokens 31745 … 31999", (np.arange(31745, 32000),)),
         FunctionCall("action_bins of the 256th token, 31744", (np.array([31744]),)),
-        FunctionCall("action_bins of ids that mean no bin: 5, 32000", (np.array([5, 32000]),)),
+        FunctionCall("action_bins of ids that are not bins: 5, 32000", (np.array([5, 32000]),)),
         FunctionCall(
             "action_bins of vocabulary 1000 and 17 bins", (np.array([982, 983, 984, 991, 998, 999]), 1000, 17)
         ),
@@ -51,7 +51,7 @@ BINS = (
     ),
     Mistake(
         "not clipped",
-        Bilingual("256 tokens, 255 centres: clip the last one, and ids that mean no bin",
+        Bilingual("256 tokens, 255 centres: clip the last one, and ids that are not bins",
                   "token은 256개, centre는 255개입니다: 마지막 token과 bin이 아닌 id는 clip해야 합니다"),
         ((INDEX, "vocabulary - tokens - 1"),),
     ),
@@ -96,7 +96,7 @@ GRIPPER = (
     Mistake(
         "the argument is changed",
         Bilingual("the argument itself is changed: work on a copy",
-                  "받은 action 자체를 바꿉니다: 복사본에 하세요"),
+                  "인자로 받은 action을 바꿉니다: 복사본을 쓰세요"),
         (("action.copy()", "action"),),
     ),
 )  # fmt: skip

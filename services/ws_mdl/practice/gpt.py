@@ -169,7 +169,7 @@ class Training(PracticeRun):
     @property
     def summary(self) -> str:
         vocabulary = self.data.tokenizer.get_vocab_size()
-        return f"{len(self.data.train)} tokens of {vocabulary} kinds, {self.data.val_tokens} held out"
+        return f"{len(self.data.train)} training and {self.data.val_tokens} held-out tokens, vocabulary of {vocabulary}"
 
     def loss(self, index: Tensor) -> Tensor:
         ids = self.data.windows(index, self.generator).to(self.machine.device)

@@ -41,7 +41,7 @@ def format_shares(shares: Mapping[int, float]) -> str:
     table = "  ".join(f"{length}: {100 * share:.0f} %" for length, share in shares.items())
     short = forgets_at(shares)
     below = f"below half from {short} letters on" if short else "never below half"
-    return f"reversed right, by length: {table}; {below}"
+    return f"reversed correctly, by length: {table}; {below}"
 
 
 def readers(d_model: int, h: int = 4) -> dict[str, Callable[[Tensor], Tensor]]:

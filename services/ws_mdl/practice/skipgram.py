@@ -173,7 +173,7 @@ class Training(PracticeRun):
 
     @property
     def summary(self) -> str:
-        return f"{len(self.data)} words of {self.data.tokenizer.get_vocab_size()} kinds"
+        return f"{len(self.data)} words, vocabulary of {self.data.tokenizer.get_vocab_size()}"
 
     def loss(self, index: Tensor) -> Tensor:
         middle, context = self.data.examples(index, self.generator)

@@ -41,7 +41,7 @@ def draw(trained: TrainedTransformer, source: str, target: str) -> None:
     view = visualize.look(trained.model, source, target, trained.tokenizer_src, trained.tokenizer_tgt)
     directory = make_directory(trained.path.parent / "pictures")
     for name, (weights, queries, keys) in view.kinds().items():
-        figure = visualize.plot_attention(weights, queries, keys, f"{name}: each row looks at the columns")
+        figure = visualize.plot_attention(weights, queries, keys, f"{name}: each row attends to the columns")
         print(display_path(visualize.save(figure, directory / f"attention_{name}.png")), file=sys.stderr)
     boxes = {
         "Who looks where": viewers.attention(view),

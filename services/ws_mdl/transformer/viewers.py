@@ -24,7 +24,7 @@ def attention(view: View) -> VBox:
         weights, left, right = kinds[kind]
         selected = range(heads) if head < 0 else [head]
         colours = [drawing.COLOURS[index % len(drawing.COLOURS)] for index in selected]
-        label = f"{kind} attention, layer {layer}: words on the left look at words on the right"
+        label = f"{kind} attention, layer {layer}: words on the left attend to words on the right"
         lines = drawing.lines_between(weights[layer][list(selected)].numpy(), left, right, colours, label)
         return drawing.titled(label, drawing.legend([f"head {index}" for index in selected], colours) + lines)
 
