@@ -43,10 +43,10 @@ def pages(tmp_path_factory):
 def open_page(pages, stack):
     """Return a function that opens a report in a browser of its own."""
 
-    def make(name, width=1280, scheme="light"):
+    def make(name, width=1280, scheme="light", query=""):
         shown = stack.enter_context(browser.Browser(width=width))
         shown.scheme(scheme)
-        shown.go(pages[name].as_uri())
+        shown.go(pages[name].as_uri() + query)
         shown.until("document.readyState == 'complete' && document.title != ''")
         return shown
 
@@ -215,3 +215,26 @@ def test_missing_video_displays_a_message(tmp_path, stack, width, scheme):
 def test_without_scripts_videos_have_browser_controls(pages):
     html = pages["complete"].read_text()
     assert html.count("<video controls ") == 4 and html.count('class="watch" type="button" hidden') == 4
+
+
+REMAINING = """[...(function* () {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    if (!node.parentElement.closest('script, style, nav, .what, .what-cell, .prov, .player-how')) yield node.data.trim();
+  }
+  for (const element of document.querySelectorAll('[title], [aria-label], [alt]')) {
+    for (const name of ['title', 'aria-label', 'alt']) yield element.getAttribute(name) ?? '';
+  }
+})()].filter(text => /[a-z]{3}/i.test(text) && !/[가-힣]/.test(text))"""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=in_a_browser) for name in ("complete", "cut off", "fresh")])
+def test_the_page_is_korean_on_request(open_page, name):
+    shown = open_page(name, query="?language=ko")
+    remaining = set(shown.js(REMAINING))
+    identity = {"official", "openvla", "encoding, HTTP, decoding", "action chunk"}
+    assert remaining <= identity, remaining
+    assert shown.js("document.documentElement.lang") == "ko" and "태스크" in shown.js("document.body.innerText")
+    if name == "complete":
+        shown.click(".watch")
+        shown.until("document.querySelector('[name=play]').textContent === '일시 정지'")
