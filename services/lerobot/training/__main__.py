@@ -1,0 +1,315 @@
+"""`python -m services.lerobot.training --dataset NAME`: train a policy with LeRobot's own trainer.
+
+Ctrl-C saves and stops; the same command resumes. The result is a checkpoint that `./lab up lerobot` serves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import draccus
+import torch
+import tyro
+from lerobot.configs import PreTrainedConfig
+from lerobot.configs.train import TRAIN_CONFIG_NAME, TrainPipelineConfig
+from lerobot.scripts.lerobot_train import train as lerobot_train
+from lerobot.utils.constants import CHECKPOINTS_DIR, LAST_CHECKPOINT_LINK, PRETRAINED_MODEL_DIR
+from lerobot.utils.logging_utils import MetricsTracker
+
+from services.lerobot.checkpoint import check_files
+from services.lerobot.settings import PREFIX
+from services.lerobot.training.settings import TYPES, LeRobotFinetune, pairs
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path, make_directory_without_links, replace_directory
+from vla_contract.protocol.errors import did_you_mean
+from vla_datasets.loader import find as find_dataset
+from vla_modelkit.checkpoint import CheckpointError, file_hash, find_directory, read_json, write_record
+from vla_modelkit.devices import choose_device
+from vla_modelkit.memory import free_bytes
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.progress import Progress
+from vla_modelkit.training.stopping import StopSignal
+
+COMPLETE = "complete"  # empty file in a training state that LeRobot has finished writing
+INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
+INTERRUPT_HINT = "Ctrl-C saves; the same command resumes"
+BYTES_TRAINED, BYTES_FROZEN = 16, 4  # per parameter in float32: weight, gradient, two moments of Adam; weight
+IMAGE_KEY = "observation.images."
+METRICS = {"loss": "loss", "grad_norm": "gradient_norm", "lr": "learning_rate", "samples_per_s": "samples_per_s"}
+
+
+class StopTraining(Exception):
+    """Training was interrupted, and its state is saved."""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One run: its settings, its data set, its base checkpoint (None: a new policy) and its directories."""
+
+    settings: LeRobotFinetune
+    dataset: Path
+    base: Path | None
+    type: str
+    device: torch.device
+    volume: Volume
+
+    @property
+    def name(self) -> str:
+        """The result's name."""
+        return self.settings.name or f"{self.type}-{self.dataset.name}"
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the training states."""
+        return self.volume.path("runs") / "finetune" / self.name
+
+    @property
+    def states(self) -> list[Path]:
+        """The complete training states, the newest last. LeRobot's link to the newest becomes a file within it: a link
+        would be refused where root writes to the volume.
+        """
+        directory = self.directory / CHECKPOINTS_DIR
+        link = directory / LAST_CHECKPOINT_LINK
+        if link.is_symlink():
+            name = os.readlink(link)
+            link.unlink()
+            if name.isdigit():
+                (directory / name / COMPLETE).touch()
+        return sorted(path.parent for path in directory.glob(f"*/{COMPLETE}"))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Settings that a resumed run must not change."""
+        names = ("max_steps", "batch_size", "set", "rename", "lora_rank", "seed")
+        values = {name: getattr(self.settings, name) for name in names}
+        return {**values, "type": self.type, "base": str(self.base or ""), "dataset": str(self.dataset)}
+
+
+def prepare(settings: LeRobotFinetune, volume: Volume) -> TrainingRun:
+    """Return the run. Raises ValueError for errors of data set and base, before a weight is read."""
+    dataset = find_dataset(settings.dataset, volume)
+    version = str(read_json(dataset / "meta" / "info.json").get("codebase_version"))
+    if not version.startswith("v3."):
+        name = shlex.quote(settings.dataset)
+        raise ValueError(
+            f"data set {dataset.name} has format {version}; LeRobot trains on v3.0: "
+            f"./lab dataset {name} --format lerobot-v3.0"
+        )
+    base = None
+    if settings.base:
+        how = "get one with `./lab checkpoint lerobot --repo OWNER/NAME`"
+        base = find_directory(settings.base, f"{PREFIX}CHECKPOINT", how, volume)
+        check_files(base)
+    kind = read_json(base / "config.json")["type"] if base else settings.type or "act"
+    if kind not in TYPES:
+        raise ValueError(f"policy type {kind!r} not found{did_you_mean(kind, TYPES)}; expected {', '.join(TYPES)}")
+    run = TrainingRun(settings, dataset, base, kind, choose_device(settings.device), volume)
+    known = {field for field in PreTrainedConfig.get_choice_class(kind).__dataclass_fields__}
+    for field in pairs("--set", settings.set):
+        if field not in known:
+            raise ValueError(f"policy type {kind!r} has no setting {field!r}{did_you_mean(field, sorted(known))}")
+    return run
+
+
+def configuration(run: TrainingRun) -> TrainPipelineConfig:
+    """Return LeRobot's configuration of the run, new or resumed. Raises ValueError for a value that it rejects."""
+    settings = run.settings
+    states = run.states
+    workers = settings.workers if settings.workers >= 0 else 4 if run.device.type == "cuda" else 0
+    arguments = [f"--num_workers={workers}", f"--save_freq={settings.save_steps}"]
+    try:
+        if states:
+            stored = states[-1] / PRETRAINED_MODEL_DIR / TRAIN_CONFIG_NAME
+            # LeRobot finds the state to resume through the command line
+            sys.argv = ["lerobot-train", f"--config_path={stored}", "--resume=true"]
+            return TrainPipelineConfig.from_pretrained(stored, cli_args=[*arguments, "--resume=true"])
+        policy = {"device": run.device.type, "push_to_hub": "false", **_offline(run), **pairs("--set", settings.set)}
+        renamed = {IMAGE_KEY + old: IMAGE_KEY + new for old, new in pairs("--rename", settings.rename).items()}
+        arguments += [
+            f"--dataset.repo_id={run.dataset.name}",
+            f"--dataset.root={run.dataset}",
+            "--dataset.video_backend=pyav",
+            f"--output_dir={run.directory}",
+            f"--steps={settings.max_steps}",
+            f"--batch_size={settings.batch_size}",
+            f"--seed={settings.seed}",
+            "--log_freq=1",
+            "--env_eval_freq=0",
+            *([f"--rename_map={json.dumps(renamed)}"] if renamed else []),
+            *([f"--peft.r={settings.lora_rank}", "--peft.method_type=LORA"] if settings.lora_rank else []),
+        ]
+        overrides = [f"--policy.{name}={value}" for name, value in policy.items()]
+        if run.base:
+            sys.argv = ["lerobot-train", f"--policy.path={run.base}", *overrides]
+            return draccus.parse(TrainPipelineConfig, args=arguments)
+        sys.argv = ["lerobot-train"]
+        return draccus.parse(TrainPipelineConfig, args=[*arguments, f"--policy.type={run.type}", *overrides])
+    except (draccus.utils.DecodingError, draccus.utils.ParsingError) as error:
+        raise ValueError(f"LeRobot rejects a setting: {' '.join(str(error).split())}") from error
+
+
+def _offline(run: TrainingRun) -> dict[str, str]:
+    """Return the settings of a new policy that keep LeRobot from downloading weights while it builds the policy."""
+    fields = PreTrainedConfig.get_choice_class(run.type).__dataclass_fields__
+    return {} if run.base or "pretrained_backbone_weights" not in fields else {"pretrained_backbone_weights": "null"}
+
+
+class StepReporter(logging.Filter):
+    """Reads the metrics that LeRobot logs after each step: draws the progress, adds points to curves, checks memory,
+    and stops the run. Drops LeRobot's own messages.
+    """
+
+    def __init__(self, run: TrainingRun, config: TrainPipelineConfig, progress: Progress, board: Curves, stop: object):
+        super().__init__()
+        self.run, self.config, self.progress, self.board, self.stop = run, config, progress, board, stop
+        self.stop_after: int | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.msg, MetricsTracker):
+            self._report(record.msg)
+        elif found := re.match(r"num_total_params=(\d+)", str(record.msg)):
+            self._check_memory(int(found[1]))
+        elif found := re.match(r"num_learnable_params=(\d+)", str(record.msg)):
+            self.trained = int(found[1])
+        return record.levelno >= logging.WARNING
+
+    def _report(self, metrics: MetricsTracker) -> None:
+        settings, step = self.run.settings, metrics.steps
+        values = metrics.to_dict()
+        if values["loss"] != values["loss"]:
+            raise ValueError(f"the loss is NaN at step {step}; lower the learning rate: --set optimizer_lr=1e-5")
+        figures = f"loss {values['loss']:.4f}", f"{values['samples_per_s']:.1f} samples/s"
+        self.progress.advance(*figures)
+        if step == 1 or step % settings.log_every == 0:
+            points = {name: float(values[key]) for key, name in METRICS.items()}
+            self.board.scalars("train", points, step)
+        if not self.progress.live and step % max(1, settings.max_steps // 20) == 0:
+            print(f"step {step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
+        if self.stop_after is not None and step > self.stop_after:
+            raise StopTraining
+        if self.stop.requested and self.stop_after is None:
+            # LeRobot saves by this field; it has read it for this step already
+            self.config.save_freq, self.stop_after = 1, step + 1
+        for state in self.run.states[: -settings.keep]:
+            shutil.rmtree(state)
+
+    def _check_memory(self, total: int) -> None:
+        needed = BYTES_TRAINED * self.trained + BYTES_FROZEN * (total - self.trained)
+        print(
+            f"{self.trained / 1e6:.1f} of {total / 1e6:.1f} million parameters are trained; memory: "
+            f"{needed / 1e9:.1f} GB without activations",
+            flush=True,
+        )
+        free = free_bytes(self.run.device)
+        # the weights have been loaded by now
+        if free is not None and needed - BYTES_FROZEN * total > free and not self.run.settings.force:
+            raise MemoryError(
+                f"training needs {needed / 1e9:.1f} GB, and {self.run.device} has {free / 1e9:.1f} GB free: reduce it "
+                "with --lora-rank 16, or use --force"
+            )
+
+
+def train(settings: LeRobotFinetune, volume: Volume, stop: object) -> bool:
+    """Train to the last step, or save and stop when `stop.requested` becomes true; return whether it is complete."""
+    run = prepare(settings, volume)
+    identity_file = run.directory.parent / f"{run.name}.json"
+    states = run.states
+    if settings.resume and not states:
+        raise ValueError(f"{display_path(run.directory)} has no training state to resume; remove --resume")
+    if states and (changed := _changed(identity_file, run.identity)):
+        raise ValueError(
+            f"{display_path(run.directory)} was started with other settings ({', '.join(changed)}); give another "
+            "--name, or remove the directory to start again"
+        )
+    done = int(states[-1].name) if states else 0
+    if not states:
+        shutil.rmtree(run.directory, ignore_errors=True)  # a run without a state; LeRobot requires a new directory
+        make_directory_without_links(run.directory.parent)
+        identity_file.write_text(json.dumps(run.identity, indent=1) + "\n", encoding="utf-8")
+    config = configuration(run)
+    curves = make_directory_without_links(volume.path("logs") / "tensorboard" / "finetune" / run.name)
+    is_main = int(os.environ.get("RANK", "0")) == 0
+    if is_main:
+        start = f"from {run.base.name}" if run.base else "with random weights"
+        print(f"{run.type} on data set {run.dataset.name}, {start}, on {run.device}")
+        print(f"states in {display_path(run.directory)}, curves in {display_path(curves)}")
+        if states:
+            print(f"resuming: {done} of {settings.max_steps} steps are done", flush=True)
+    if done < settings.max_steps:
+        with (
+            Curves(curves if is_main else None, done) as board,
+            Progress(settings.max_steps, done, INTERRUPT_HINT, enabled=is_main) as progress,
+        ):
+            reporter = StepReporter(run, config, progress, board, stop)
+            logging.getLogger().addFilter(reporter)
+            try:
+                lerobot_train(config)
+            except StopTraining:
+                print(f"stopped; saved in {display_path(run.states[-1])}")
+                print("run the same command to resume", flush=True)
+                return False
+            finally:
+                logging.getLogger().removeFilter(reporter)
+    if is_main:
+        target = write_checkpoint(run)
+        print(f"trained {settings.max_steps} steps; checkpoint: {display_path(target)}")
+        print(f"serve it: ./lab up lerobot --checkpoint {run.name}", flush=True)
+    return True
+
+
+def _changed(identity_file: Path, identity: dict[str, Any]) -> list[str]:
+    try:
+        before = read_json(identity_file)
+    except CheckpointError:
+        return []
+    return [name for name, value in identity.items() if before.get(name) != value]
+
+
+def write_checkpoint(run: TrainingRun) -> Path:
+    """Copy the last state's model to checkpoints/, adapters merged into their base, and return its directory."""
+    source = run.states[-1] / PRETRAINED_MODEL_DIR
+
+    def fill(draft: Path) -> None:
+        for path in source.iterdir():
+            if not path.name.startswith("adapter_"):
+                shutil.copyfile(path, draft / path.name)
+        if run.settings.lora_rank:
+            merge(run, source, draft)
+        hashes = {path.name: file_hash(path) for path in sorted(draft.iterdir())}
+        write_record(draft, f"finetuned-{run.name}", str(run.settings.max_steps), hashes, finetuned=run.identity)
+
+    return replace_directory(run.volume.path("checkpoints") / run.name, fill)
+
+
+def merge(run: TrainingRun, adapter: Path, directory: Path) -> None:
+    """Write the base's weights with the adapter merged in, and a config without the adapter, to `directory`."""
+    from lerobot.policies.factory import get_policy_class
+    from peft import PeftModel
+
+    config = PreTrainedConfig.from_pretrained(adapter)
+    config.device, config.use_peft, config.pretrained_path = "cpu", False, run.base
+    policy = get_policy_class(config.type).from_pretrained(run.base, config=config)
+    merged = PeftModel.from_pretrained(policy, adapter).merge_and_unload()
+    merged.config.use_peft = False
+    merged.save_pretrained(directory)
+
+
+def main() -> int:
+    """Train with the command line's settings; return 130 if interrupted."""
+    settings = tyro.cli(LeRobotFinetune, prog="python -m services.lerobot.training", description=__doc__)
+    with StopSignal() as stop:
+        complete = train(settings, Volume(), stop)
+    return 0 if complete else INTERRUPTED
+
+
+if __name__ == "__main__":
+    entrypoint.run(main, expected=(ValueError, MemoryError))

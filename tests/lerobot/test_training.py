@@ -1,0 +1,124 @@
+"""Training with LeRobot's own trainer: it resumes, and its result serves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+from safetensors.torch import load_file
+
+from services.lerobot.loading import load_policy
+from services.lerobot.settings import ModelSettings
+from services.lerobot.training.__main__ import train
+from services.lerobot.training.settings import LeRobotFinetune, pairs
+from vla_common.volume import Volume
+
+SMALL = "chunk_size=4,n_action_steps=4,dim_model=32,n_heads=2,dim_feedforward=32,n_vae_encoder_layers=1"
+SIDE = 64
+
+
+class StopAfter:
+    """A stop signal that is set from its n-th reading on."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    @property
+    def requested(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+NEVER = SimpleNamespace(requested=False)
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory):
+    """A volume with a data set of two episodes, written by LeRobot."""
+    root = tmp_path_factory.mktemp("volume")
+    image = {"dtype": "video", "shape": (SIDE, SIDE, 3), "names": ["height", "width", "channel"]}
+    features = {"observation.images.image": image, "observation.images.wrist_image": image}
+    features |= {name: {"dtype": "float32", "shape": (size,), "names": None}
+                 for name, size in (("observation.state", 8), ("action", 7))}  # fmt: skip
+    dataset = LeRobotDataset.create("cups", 10, features, root=root / "datasets" / "cups", use_videos=True)
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        for _ in range(12):
+            images = {name: rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8) for name in features if "images" in name}
+            numbers = {"observation.state": rng.normal(size=8), "action": np.clip(rng.normal(size=7), -1, 1)}
+            dataset.add_frame({**images, **{name: value.astype(np.float32) for name, value in numbers.items()},
+                               "task": "pick up the cup"})  # fmt: skip
+        dataset.save_episode()
+    dataset.finalize()
+    return Volume(root)
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """Return a function: name of the result, changes → settings of a small ACT run of six steps."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+
+    def make(name: str, **changes) -> LeRobotFinetune:
+        return LeRobotFinetune(
+            **{"dataset": "cups", "name": name, "max_steps": 6, "batch_size": 2, "set": SMALL, "device": "cpu",
+               "save_steps": 100, **changes}
+        )  # fmt: skip
+
+    return make
+
+
+def test_an_interrupted_run_resumes_to_the_bit_and_serves(volume, settings, capfd):
+    assert not train(settings("cut"), volume, StopAfter(2))
+    states = sorted(path.name for path in (volume.path("runs") / "finetune/cut/checkpoints").glob("0*"))
+    assert states == ["000004"], "a stop in step 3 saves after step 4"
+    assert "run the same command to resume" in capfd.readouterr().out
+    assert train(settings("cut"), volume, NEVER)
+    assert "resuming: 4 of 6 steps are done" in capfd.readouterr().out
+    cut = volume.path("checkpoints") / "cut"
+    optimizer = load_file(
+        volume.path("runs") / "finetune/cut/checkpoints/000006/training_state/optimizer_state.safetensors"
+    )
+    assert {float(value) for name, value in optimizer.items() if name.endswith("step")} == {6.0}
+    assert list((volume.path("logs") / "tensorboard/finetune/cut").glob("events*"))
+
+    policy = load_policy(ModelSettings(checkpoint=str(cut), device="cpu"))
+    assert policy.info().cameras == ("agentview", "robot0_eye_in_hand")
+    record = json.loads((cut / "checkpoint.json").read_text())
+    assert record["finetuned"]["dataset"].endswith("datasets/cups") and record["finetuned"]["type"] == "act"
+
+    # a run that starts from a checkpoint, and another command for the same name
+    assert train(settings("further", base="cut", set="", max_steps=1), volume, NEVER)
+    config = json.loads((volume.path("checkpoints") / "further/config.json").read_text())
+    assert config["type"] == "act" and config["chunk_size"] == 4
+    with pytest.raises(ValueError, match="other settings.*seed.*--name"):
+        train(settings("cut", seed=7), volume, NEVER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"type": "atc"}, "'atc'.*'act'"),
+        ({"set": "chunk_sizes=4"}, "chunk_sizes.*chunk_size"),
+        ({"set": "chunk_size=many"}, "chunk_size"),
+        ({"base": "none"}, "'none' not found"),
+        ({"resume": True}, "no training state"),
+        ({"dataset": "old"}, "v2.1.*--format lerobot-v3.0"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_leaves_nothing(volume, settings, changes, message):
+    old = volume.path("datasets") / "old/meta"
+    old.mkdir(parents=True, exist_ok=True)
+    (old / "info.json").write_text('{"codebase_version": "v2.1"}')
+    with pytest.raises(ValueError, match=message):
+        train(settings("wrong", **changes), volume, NEVER)
+    assert not (volume.path("checkpoints") / "wrong").exists()
+
+
+def test_values_with_commas():
+    assert pairs("--set", "down_dims=[32,64],horizon=16") == {"down_dims": "[32,64]", "horizon": "16"}
+    with pytest.raises(ValueError, match="--set 'horizon'"):
+        pairs("--set", "horizon")
