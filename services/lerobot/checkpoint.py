@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
@@ -13,12 +12,12 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from lerobot.processor import PolicyProcessorPipeline
 from torch import Tensor
 
-from services.lerobot.types import IGNORED_FIELDS, REMOTE_CODE, REPOSITORY_FIELDS
+from services.lerobot.repositories import POSTPROCESSOR, PREPROCESSOR, check_repositories, local_names
+from services.lerobot.types import IGNORED_FIELDS, REMOTE_CODE
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import ADAPTER, CheckpointError, read_json
 from vla_modelkit.weights import Safetensors, check_names
 
-PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 _STATISTICS_IN_WEIGHTS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # LeRobot before 0.4
 _NEEDED = {  # statistics that a normalization mode reads
     NormalizationMode.MEAN_STD: ("mean", "std"),
@@ -45,18 +44,19 @@ def load(directory: Path, device: str, remote_code: bool = False) -> LoadedPolic
     the files afterwards. Raises CheckpointError saying what does not fit and what to do.
     """
     check_files(directory, remote_code)
-    config = PreTrainedConfig.from_pretrained(directory)
-    config.device, config.pretrained_path = device, directory
-    if hasattr(config, "pretrained_backbone_weights"):
-        config.pretrained_backbone_weights = None  # else the backbone is downloaded, to be overwritten at once
-    try:
-        policy = get_policy_class(config.type).from_pretrained(directory, config=config)
-    except ImportError as error:
-        raise CheckpointError(f"policy type {config.type!r} cannot run in this environment: {error}") from error
-    check_weights(policy, Safetensors(directory))
-    preprocessor, postprocessor = make_pre_post_processors(
-        config, str(directory), preprocessor_overrides={"device_processor": {"device": device}}
-    )
+    with local_names(directory) as path:
+        config = PreTrainedConfig.from_pretrained(path)
+        config.device, config.pretrained_path = device, path
+        if hasattr(config, "pretrained_backbone_weights"):
+            config.pretrained_backbone_weights = None  # else the backbone is downloaded, to be overwritten at once
+        try:
+            policy = get_policy_class(config.type).from_pretrained(path, config=config)
+        except ImportError as error:
+            raise CheckpointError(f"policy type {config.type!r} cannot run in this environment: {error}") from error
+        check_weights(policy, Safetensors(directory))
+        preprocessor, postprocessor = make_pre_post_processors(
+            config, str(path), preprocessor_overrides={"device_processor": {"device": device}}
+        )
     check_statistics(preprocessor, postprocessor)
     return LoadedPolicy(config, policy, preprocessor, postprocessor)
 
@@ -73,7 +73,9 @@ def check_files(directory: Path, remote_code: bool = False) -> None:
     known_types = PreTrainedConfig.get_known_choices()
     if config.get("type") not in known_types:
         hint = did_you_mean(str(config.get("type")), list(known_types))
-        raise CheckpointError(f"{directory / 'config.json'} has type {config.get('type')!r}, not one of LeRobot's{hint}")
+        raise CheckpointError(
+            f"{directory / 'config.json'} has type {config.get('type')!r}, not one of LeRobot's{hint}"
+        )
     if config["type"] in REMOTE_CODE and not remote_code:
         raise CheckpointError(
             f"policy type {config['type']!r} runs code from its repository (trust_remote_code); read that code, then "
@@ -95,34 +97,7 @@ def check_files(directory: Path, remote_code: bool = False) -> None:
         )
     if missing:
         raise CheckpointError(f"{directory} has no {' and no '.join(missing)}; download the checkpoint again")
-    for file in ("config.json", PREPROCESSOR, POSTPROCESSOR):
-        check_repositories(directory, read_json(directory / file), file)
-
-
-def check_repositories(directory: Path, content: Mapping[str, Any], file: str) -> None:
-    """Check that every repository which a file names is in the local cache: a service downloads nothing."""
-    from huggingface_hub import try_to_load_from_cache
-
-    for field, value in named_values(content):
-        if field not in REPOSITORY_FIELDS or not isinstance(value, str) or value.count("/") != 1 or Path(value).is_dir():
-            continue
-        if not any(isinstance(try_to_load_from_cache(value, name), str) for name in REPOSITORY_FIELDS[field]):
-            raise CheckpointError(
-                f"{directory / file} needs {value} ({field}), which is not downloaded: "
-                f"./lab checkpoint lerobot --name {directory.name} --parts. For gated repositories (PaliGemma), accept the "
-                f"terms at huggingface.co/{value} and set HF_TOKEN"
-            )
-
-
-def named_values(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of every member of nested JSON objects."""
-    if isinstance(content, Mapping):
-        for name, value in content.items():
-            yield name, value
-            yield from named_values(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from named_values(value)
+    check_repositories(directory)
 
 
 def check_weights(policy: PreTrainedPolicy, file: Safetensors) -> None:
@@ -152,7 +127,11 @@ def check_statistics(*pipelines: PolicyProcessorPipeline) -> None:
             missing = [name for name in _NEEDED.get(mode, ()) if name not in statistics.get(key, {})]
             if missing:
                 others = sorted(name for name in statistics if name.endswith(f".{key}"))
-                hint = f"; it has {', '.join(others)}: a base model of several robots, fine-tune it first" if others else ""
+                hint = (
+                    f"; it has {', '.join(others)}: a base model of several robots, fine-tune it first"
+                    if others
+                    else ""
+                )
                 raise CheckpointError(
                     f"feature {key!r} is normalized by {mode.value}, and the checkpoint has no {' and no '.join(missing)} "
                     f"for it{hint}"

@@ -35,9 +35,13 @@ LIBERO = Robot(
     (*OSC_POSE, GRIPPER_CLOSES),
     MappingProxyType(
         {
-            "image": "agentview", "image2": "robot0_eye_in_hand", "wrist_image": "robot0_eye_in_hand",
-            "agentview": "agentview", "eye_in_hand": "robot0_eye_in_hand",
-            "camera1": "agentview", "camera2": "robot0_eye_in_hand",
+            "image": "agentview",
+            "image2": "robot0_eye_in_hand",
+            "wrist_image": "robot0_eye_in_hand",
+            "agentview": "agentview",
+            "eye_in_hand": "robot0_eye_in_hand",
+            "camera1": "agentview",
+            "camera2": "robot0_eye_in_hand",
         }  # fmt: skip
     ),
 )

@@ -1,27 +1,36 @@
-"""What LeRobot's configuration files do not state about their policy types."""
+"""What LeRobot's configuration files do not state about their policy types. Imports nothing."""
 
 from __future__ import annotations
 
-# Fields that later or earlier versions write and that do not change what a model computes.
-IGNORED_FIELDS = frozenset({"push_to_hub", "repo_id", "private", "tags", "license", "pretrained_revision", "use_peft"})
+# Types of which a random checkpoint can be built small.
+TINY = (
+    "act", "diffusion", "eo1", "evo1", "multi_task_dit", "smolvla", "tdmpc", "vla_jepa", "vqbet", "xvla",
+)  # fmt: skip
 
-# Field of a config or processor → a file that its repository has in the cache once it is downloaded.
-REPOSITORY_FIELDS = {
-    "vlm_model_name": ("config.json",),
-    "tokenizer_name": ("tokenizer_config.json", "tokenizer.json"),
-    "vision_encoder_name": ("config.json",),
-    "text_encoder_name": ("config.json",),
-    "base_model_path": ("config.json",),
-    "action_tokenizer_name": ("processor_config.json", "tokenizer.json"),
+# Types of which it cannot → why.
+NOT_TINY = {
+    "fastwam": "its video model Wan2.2 and text encoder UMT5 are named in LeRobot's code, 24 GB",
+    "gaussian_actor": "it is an actor of reinforcement learning without action chunks",
+    "groot": "LeRobot builds it only from a whole GR00T N1.7 checkpoint, and its sizes are in no LeRobot config",
+    "lingbot_va": "its video model and text encoder are read from the published 5B directories",
+    "molmoact2": "LeRobot refuses backbones that differ from the released checkpoints (36 layers, 32 action numbers)",
+    "pi0": "its sizes are gemma_2b and gemma_300m only, 7 GB in bf16",
+    "pi05": "its sizes are gemma_2b and gemma_300m only, 7 GB in bf16",
+    "pi0_fast": "its sizes are gemma_2b and gemma_300m only, and its action tokenizer is code of a repository",
+    "wall_x": "it needs torchdiffeq and qwen-vl-utils, and its action tokenizer is code of a repository",
 }
 
-# Types whose backbone runs code from its repository.
-REMOTE_CODE = frozenset({"molmoact2"})
+# Fields that earlier or later versions write and that do not change what a model computes.
+IGNORED_FIELDS = frozenset({"push_to_hub", "repo_id", "private", "tags", "license", "pretrained_revision", "use_peft"})
+
+# Types that run code from a repository (transformers' trust_remote_code): that of the FAST action tokenizer.
+REMOTE_CODE = frozenset({"pi0_fast", "wall_x"})
 
 # Types whose actions are poses; all others answer the differences or targets of their data set.
 ABSOLUTE_POSES = frozenset({"xvla"})
 
-# Types that draw noise: their observations are computed one by one, each from its own seed.
+# Types that sample noise: their observations are computed one by one, each from its own seed.
 STOCHASTIC = frozenset(
-    "diffusion eo1 evo1 fastwam groot lingbot_va molmoact2 multi_task_dit pi0 pi05 smolvla tdmpc vla_jepa vqbet wall_x xvla".split()
+    "diffusion eo1 evo1 fastwam gaussian_actor groot lingbot_va molmoact2 multi_task_dit pi0 pi05 smolvla tdmpc vla_jepa "
+    "vqbet wall_x xvla".split()
 )

@@ -1,5 +1,7 @@
 """Actions equal LeRobot's own to the bit: its policy, its processors, its queues, one policy per session."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -8,16 +10,14 @@ from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 
 from services.lerobot.loading import load_policy
 from services.lerobot.settings import ModelSettings
+from services.lerobot.types import TINY
 from vla_contract import Observation
 from vla_modelkit import noise
 
-CASES = {
-    "act": {},
-    "act-ensembling": {"temporal_ensemble_coeff": 0.01, "n_action_steps": 1},
-    "diffusion": {},
-    "vqbet": {},
-    "tdmpc": {},
-}
+# Of the others, an episode takes more than 10 s on a busy machine.
+QUICK = ("act", "multi_task_dit", "smolvla", "tdmpc")
+CASES = {**{kind: {} for kind in TINY}, "act-ensembling": {"temporal_ensemble_coeff": 0.01, "n_action_steps": 1}}
+CAMERAS = {"xvla": "image=agentview,image2=robot0_eye_in_hand"}  # of no known robot
 STEPS, SESSIONS = 20, ("first", "second")
 
 
@@ -31,7 +31,10 @@ def observe(policy, session: str, step: int, episode: int = 0) -> Observation:
 class Upstream:
     """lerobot-eval's loop for one episode at a time: select_action every step, through the stored processors."""
 
-    def __init__(self, directory, cameras):
+    def __init__(self, directory, cameras, draft):
+        directory = shutil.copytree(directory, draft)
+        for file in directory.glob("*.json"):  # LeRobot gets the tiny backbones as paths
+            file.write_text(file.read_text().replace('"tiny/', f'"{directory}/repositories/tiny/'))
         config = PreTrainedConfig.from_pretrained(directory)
         config.device = "cpu"
         self.policy = get_policy_class(config.type).from_pretrained(directory, config=config)
@@ -51,14 +54,14 @@ class Upstream:
             return self.post(self.policy.select_action(self.pre(batch))).numpy()[0]
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=[case if case in QUICK else pytest.param(case, marks=pytest.mark.nightly) for case in CASES])
 def directory(request, checkpoints):
     return checkpoints(request.param.split("-")[0], **CASES[request.param])
 
 
-def test_two_interleaved_sessions_equal_upstream_to_the_bit(directory):
-    policy = load_policy(ModelSettings(checkpoint=str(directory), device="cpu"))
-    upstream = {session: Upstream(directory, policy.cameras) for session in SESSIONS}
+def test_two_interleaved_sessions_equal_upstream_to_the_bit(directory, tmp_path):
+    policy = load(directory)
+    upstream = {session: Upstream(directory, policy.cameras, tmp_path / session) for session in SESSIONS}
     for episode, steps in enumerate((7, STEPS)):  # the first one is interrupted by a reset
         queues = {session: [] for session in SESSIONS}
         for step in range(steps):
@@ -72,9 +75,26 @@ def test_two_interleaved_sessions_equal_upstream_to_the_bit(directory):
             policy.reset(session)
 
 
-def test_a_batch_of_act_equals_single_requests(checkpoints):
-    policy = load_policy(ModelSettings(checkpoint=str(checkpoints("act")), device="cpu"))
+def load(directory):
+    cameras = CAMERAS.get(directory.name, "")
+    return load_policy(ModelSettings(checkpoint=str(directory), device="cpu", cameras=cameras))
+
+
+def test_a_batch_of_act_equals_single_requests_but_for_rounding(checkpoints):
+    policy = load(checkpoints("act"))
     observations = [observe(policy, session, 0) for session in "abcdefgh"]
-    together = policy.act(observations)
-    alone = [policy.act([observation])[0] for observation in observations]
-    assert all(np.allclose(a.actions, b.actions, atol=1e-5) for a, b in zip(together, alone, strict=True))
+
+    def difference() -> float:
+        together = policy.act(observations)
+        alone = [policy.act([observation])[0] for observation in observations]
+        return max(np.abs(a.actions - b.actions).max() for a, b in zip(together, alone, strict=True))
+
+    assert difference() < 1e-4
+    module = policy.loaded.policy.double()
+    for part in module.modules():  # LeRobot makes some inputs float32 itself
+        part.register_forward_pre_hook(lambda _, inputs: tuple(double(value) for value in inputs))
+    assert difference() < 1e-6  # the answer is float32
+
+
+def double(value):
+    return value.double() if torch.is_tensor(value) and value.is_floating_point() else value
