@@ -13,8 +13,7 @@ from lerobot.policies.factory import get_policy_class, make_policy_config, make_
 
 from services.lerobot import backbones
 from services.lerobot.repositories import JSON_FILES, repository_directory
-from services.lerobot.types import NOT_TINY, TINY
-from vla_contract.protocol.errors import did_you_mean
+from services.lerobot.types import check_tiny
 
 IMAGE_SIZE = 96  # pixels
 _CONVOLUTIONAL = {"pretrained_backbone_weights": None, "vision_backbone": "resnet18"}
@@ -126,14 +125,6 @@ def write(
         for path in (directory / file for file in JSON_FILES):
             path.write_text(path.read_text().replace(json.dumps(str(backbone)), json.dumps(name)))
     return directory
-
-
-def check_tiny(kind: str) -> None:
-    """Raise ValueError for a type of which no small random checkpoint can be built."""
-    if kind in NOT_TINY:
-        raise ValueError(f"--type {kind}: no tiny checkpoint, since {NOT_TINY[kind]}; choose {', '.join(TINY)}")
-    if kind not in TINY:
-        raise ValueError(f"--type {kind!r} not found{did_you_mean(kind, TINY)}")
 
 
 def statistics_of(shape: tuple[int, ...], seed: int) -> dict[str, torch.Tensor]:

@@ -1,6 +1,8 @@
-"""What LeRobot's configuration files do not state about their policy types. Imports nothing."""
+"""What LeRobot's configuration files do not state about their policy types. Imports neither torch nor LeRobot."""
 
 from __future__ import annotations
+
+from vla_contract.protocol.errors import did_you_mean
 
 # Types of which a random checkpoint can be built small.
 TINY = (
@@ -30,7 +32,12 @@ REMOTE_CODE = frozenset({"pi0_fast", "wall_x"})
 ABSOLUTE_POSES = frozenset({"xvla"})
 
 # Types that sample noise: their observations are computed one by one, each from its own seed.
-STOCHASTIC = frozenset(
-    "diffusion eo1 evo1 fastwam gaussian_actor groot lingbot_va molmoact2 multi_task_dit pi0 pi05 smolvla tdmpc vla_jepa "
-    "vqbet wall_x xvla".split()
-)
+STOCHASTIC = frozenset((set(TINY) | NOT_TINY.keys()) - {"act", "pi0_fast"})
+
+
+def check_tiny(kind: str) -> None:
+    """Raise ValueError for a type of which no small random checkpoint can be built."""
+    if kind in NOT_TINY:
+        raise ValueError(f"--type {kind}: no tiny checkpoint, since {NOT_TINY[kind]}; choose {', '.join(TINY)}")
+    if kind not in TINY:
+        raise ValueError(f"--type {kind!r} not found{did_you_mean(kind, TINY)}")
