@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
@@ -13,7 +14,7 @@ from lerobot.processor import PolicyProcessorPipeline
 from torch import Tensor
 
 from services.lerobot.repositories import POSTPROCESSOR, PREPROCESSOR, check_repositories, local_names
-from services.lerobot.types import IGNORED_FIELDS, REMOTE_CODE
+from services.lerobot.types import HARMLESS_FIELDS, HARMLESS_PREFIXES, REMOTE_CODE
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import ADAPTER, CheckpointError, read_json
 from vla_modelkit.weights import Safetensors, check_names
@@ -43,31 +44,40 @@ def load(directory: Path, device: str, remote_code: bool = False) -> LoadedPolic
     LeRobot's loaders go on with random weights or without statistics where files do not fit, so both are compared with
     the files afterwards. Raises CheckpointError saying what does not fit and what to do.
     """
-    check_files(directory, remote_code)
-    with local_names(directory) as path:
-        config = PreTrainedConfig.from_pretrained(path)
-        config.device, config.pretrained_path = device, path
-        if hasattr(config, "pretrained_backbone_weights"):
-            config.pretrained_backbone_weights = None  # else the backbone is downloaded, to be overwritten at once
+    dropped = check_files(directory, remote_code)
+    with local_names(directory, dropped) as path:
         try:
+            config = PreTrainedConfig.from_pretrained(path)
+            config.device, config.pretrained_path = device, path
+            if hasattr(config, "pretrained_backbone_weights"):
+                config.pretrained_backbone_weights = None  # else the backbone is downloaded, to be overwritten at once
             policy = get_policy_class(config.type).from_pretrained(path, config=config)
+            check_weights(policy, Safetensors(directory))
+            preprocessor, postprocessor = make_pre_post_processors(
+                config, str(path), preprocessor_overrides={"device_processor": {"device": device}}
+            )
+        except CheckpointError:
+            raise
         except ImportError as error:
-            raise CheckpointError(f"policy type {config.type!r} cannot run in this environment: {error}") from error
-        check_weights(policy, Safetensors(directory))
-        preprocessor, postprocessor = make_pre_post_processors(
-            config, str(path), preprocessor_overrides={"device_processor": {"device": device}}
-        )
+            kind = read_json(directory / "config.json")["type"]
+            raise CheckpointError(f"policy type {kind!r} cannot run in this environment: {error}") from error
+        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(f"LeRobot cannot load {directory}: {' '.join(str(error).split())[:400]}") from error
     check_statistics(preprocessor, postprocessor)
     return LoadedPolicy(config, policy, preprocessor, postprocessor)
 
 
-def check_files(directory: Path, remote_code: bool = False) -> None:
-    """Check what the files state before anything is built from them. Raises CheckpointError."""
+def check_files(directory: Path, remote_code: bool = False) -> list[str]:
+    """Check what the files state before anything is built from them, and return the config's fields to ignore.
+
+    Raises CheckpointError.
+    """
     if (directory / ADAPTER).is_file():
         base = read_json(directory / ADAPTER).get("base_model_name_or_path") or "its base checkpoint"
         raise CheckpointError(
-            f"{directory} is a LoRA adapter of {base}; merge it first: peft's "
-            "PeftModel.from_pretrained(base, adapter).merge_and_unload(), then save_pretrained(NEW_DIRECTORY)"
+            f"{directory} is a LoRA adapter of {base}; merge it in Python, with LeRobot's class of the policy: "
+            "PeftModel.from_pretrained(Policy.from_pretrained(BASE), ADAPTER).merge_and_unload().save_pretrained(NEW), "
+            "then copy the adapter's policy_*processor* files to NEW"
         )
     config = read_json(directory / "config.json")
     known_types = PreTrainedConfig.get_known_choices()
@@ -82,22 +92,24 @@ def check_files(directory: Path, remote_code: bool = False) -> None:
             "allow it with VLALAB_LEROBOT_REMOTE_CODE=true"
         )
     fields = {field.name for field in dataclasses.fields(known_types[config["type"]])}
-    unknown = sorted(config.keys() - fields - {"type"} - IGNORED_FIELDS)
-    if unknown:
+    unknown = sorted(config.keys() - fields - {"type"})
+    dropped = [name for name in unknown if name in HARMLESS_FIELDS or name.startswith(HARMLESS_PREFIXES)]
+    if refused := [name for name in unknown if name not in dropped]:
         raise CheckpointError(
-            f"{directory / 'config.json'} has {', '.join(unknown)}, which this LeRobot does not know: the checkpoint was "
-            "made by another version. If none of them changes the model, remove them from a copy of the checkpoint"
+            f"{directory / 'config.json'} has {', '.join(refused)}, unknown to LeRobot {version('lerobot')}: the "
+            "checkpoint is of another version. If they do not change the model, remove them from a copy of it"
         )
     weights = Safetensors(directory)
     missing = [name for name in (PREPROCESSOR, POSTPROCESSOR) if not (directory / name).is_file()]
     if missing and any(name.startswith(_STATISTICS_IN_WEIGHTS) for name in weights.shapes()):
         raise CheckpointError(
-            f"{directory} is of LeRobot before 0.4: its statistics are in the weights. Convert it: `./lab shell lerobot`, "
-            f"then python -m lerobot.processor.migrate_policy_normalization --pretrained-path {directory}"
+            f"{directory} is of LeRobot before 0.4: its statistics are in the weights. Convert it: "
+            f"`./lab shell lerobot`, then python -m lerobot.processor.migrate_policy_normalization --pretrained-path {directory}"
         )
     if missing:
         raise CheckpointError(f"{directory} has no {' and no '.join(missing)}; download the checkpoint again")
     check_repositories(directory)
+    return dropped
 
 
 def check_weights(policy: PreTrainedPolicy, file: Safetensors) -> None:
@@ -127,12 +139,8 @@ def check_statistics(*pipelines: PolicyProcessorPipeline) -> None:
             missing = [name for name in _NEEDED.get(mode, ()) if name not in statistics.get(key, {})]
             if missing:
                 others = sorted(name for name in statistics if name.endswith(f".{key}"))
-                hint = (
-                    f"; it has {', '.join(others)}: a base model of several robots, fine-tune it first"
-                    if others
-                    else ""
-                )
+                hint = f"; it has {', '.join(others)}, of a base model: fine-tune it first" if others else ""
                 raise CheckpointError(
-                    f"feature {key!r} is normalized by {mode.value}, and the checkpoint has no {' and no '.join(missing)} "
-                    f"for it{hint}"
+                    f"feature {key!r} is normalized by {mode.value}, and the checkpoint has no "
+                    f"{' and no '.join(missing)} for it{hint}"
                 )

@@ -33,8 +33,8 @@ class Get(GetCheckpoint, CheckpointSettings):
             check_tiny(self.type)
         elif not self.repo and not self.name:
             raise ValueError(
-                "no checkpoint selected: give --repo OWNER/NAME, --tiny --type TYPE for a random one, or --name NAME to "
-                "download what a checkpoint on the volume names"
+                "no checkpoint selected: give --repo OWNER/NAME, --tiny --type TYPE for a random one, or --name NAME "
+                "to download what a checkpoint on the volume names"
             )
         if self.tiny or self.repo:
             super().__post_init__()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,18 +78,24 @@ def check_repositories(directory: Path) -> None:
 
 
 @contextmanager
-def local_names(directory: Path) -> Iterator[Path]:
-    """Yield the checkpoint with its repositories' names replaced by paths; itself, if it names none."""
+def local_names(directory: Path, dropped: Collection[str] = ()) -> Iterator[Path]:
+    """Yield the checkpoint with its repositories' names replaced by paths, without the config's fields `dropped`.
+
+    That is a temporary copy of its JSON files, with links to the others, or itself if nothing changes.
+    """
     paths = {name: repository_directory(directory, name) for name in named_repositories(directory)}
     paths = {name: str(path.absolute()) for name, path in paths.items() if path.is_dir()}
-    if not paths:
+    if not paths and not dropped:
         yield directory
         return
     with tempfile.TemporaryDirectory(prefix="vla-lab-lerobot-") as name:
         draft = Path(name)
         for path in directory.iterdir():
             if path.name in JSON_FILES:
-                (draft / path.name).write_text(json.dumps(_replaced(read_json(path), paths)), encoding="utf-8")
+                content = _replaced(read_json(path), paths)
+                if path.name == "config.json":
+                    content = {field: value for field, value in content.items() if field not in dropped}
+                (draft / path.name).write_text(json.dumps(content), encoding="utf-8")
             else:
                 (draft / path.name).symlink_to(path.absolute())
         yield draft

@@ -11,19 +11,22 @@ TINY = (
 
 # Types of which it cannot → why.
 NOT_TINY = {
-    "fastwam": "its video model Wan2.2 and text encoder UMT5 are named in LeRobot's code, 24 GB",
-    "gaussian_actor": "it is an actor of reinforcement learning without action chunks",
-    "groot": "LeRobot builds it only from a whole GR00T N1.7 checkpoint, and its sizes are in no LeRobot config",
-    "lingbot_va": "its video model and text encoder are read from the published 5B directories",
-    "molmoact2": "LeRobot refuses backbones that differ from the released checkpoints (36 layers, 32 action numbers)",
+    "fastwam": "the video model and text encoder that it reads are named in LeRobot's code, in their full size",
+    "gaussian_actor": "it is an actor for reinforcement learning, without action chunks",
+    "groot": "its sizes come from a GR00T N1.7 directory with NVIDIA's own processor and statistics files",
+    "lingbot_va": "it reads its video model and text encoder from the published directories, in their full size",
+    "molmoact2": "its sizes come from a MolmoAct2 directory with its own processor and statistics files",
     "pi0": "its sizes are gemma_2b and gemma_300m only, 7 GB in bf16",
     "pi05": "its sizes are gemma_2b and gemma_300m only, 7 GB in bf16",
     "pi0_fast": "its sizes are gemma_2b and gemma_300m only, and its action tokenizer is code of a repository",
     "wall_x": "it needs torchdiffeq and qwen-vl-utils, and its action tokenizer is code of a repository",
 }
 
-# Fields that earlier or later versions write and that do not change what a model computes.
-IGNORED_FIELDS = frozenset({"push_to_hub", "repo_id", "private", "tags", "license", "pretrained_revision", "use_peft"})
+# Fields of other versions that do not change what a model computes: dropped. Others are refused.
+HARMLESS_FIELDS = frozenset(
+    {"gradient_checkpointing", "license", "private", "push_to_hub", "repo_id", "tags", "use_peft"}
+)
+HARMLESS_PREFIXES = ("optimizer_", "scheduler_")
 
 # Types that run code from a repository (transformers' trust_remote_code): that of the FAST action tokenizer.
 REMOTE_CODE = frozenset({"pi0_fast", "wall_x"})

@@ -1,4 +1,4 @@
-"""`python -m services.lerobot.checkpoints`, against a hub on loopback: with the repositories that a checkpoint names."""
+"""`python -m services.lerobot.checkpoints`, against a hub on loopback, with the repositories that are named."""
 
 import json
 import os

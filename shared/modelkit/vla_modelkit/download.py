@@ -127,8 +127,8 @@ def _download(repo: str, commit: str, file: RemoteFile, directory: Path) -> None
 
 def _gated(repo: str) -> str:
     return (
-        f"{repo} is gated: accept its terms at huggingface.co/{repo}, create a token at huggingface.co/settings/tokens, "
-        "and run the command again with HF_TOKEN=TOKEN"
+        f"{repo} is gated: accept its terms at huggingface.co/{repo}, create a token at "
+        "huggingface.co/settings/tokens, and run the command again with HF_TOKEN=TOKEN"
     )
 
 
