@@ -5,7 +5,9 @@ from vla_evaluation.gymnasium import GymnasiumBenchmark, GymnasiumTask
 
 # lerobot 0.6.1: envs/configs.py (AlohaEnv) and configs/eval.py. The instructions are those of the data sets
 # lerobot/aloha_sim_*; lerobot-eval sends "insertion" and "transfer_cube".
-INSERTION = GymnasiumTask("AlohaInsertion-v0", "Insert the peg into the socket.", "services.aloha.env:AlohaInsertion-v0")
+INSERTION = GymnasiumTask(
+    "AlohaInsertion-v0", "Insert the peg into the socket.", "services.aloha.env:AlohaInsertion-v0"
+)
 TRANSFER = GymnasiumTask(
     "AlohaTransferCube-v0",
     "Pick up the cube with the right arm and transfer it to the left arm.",
@@ -23,6 +25,7 @@ BENCHMARK = GymnasiumBenchmark(
     action=ALOHA_JOINTS,
     control_hz=50,
     seed=1000,
+    environment="lerobot",
     packages=("gym-aloha", "dm-control", "mujoco", "gymnasium", "numpy"),
     worker_gb=0.6,
     profile="lerobot",

@@ -19,6 +19,7 @@ BENCHMARK = GymnasiumBenchmark(
     action=PUSHT_ACTION,
     control_hz=10,
     seed=1000,
+    environment="lerobot",
     packages=("gym-pusht", "pymunk", "pygame", "gymnasium", "numpy"),
     opengl=False,
     worker_gb=0.4,

@@ -115,11 +115,12 @@ class Environment(Protocol):
 class Benchmark(Protocol):
     """A benchmark. Everything but `make_env` must be cheap: the evaluator uses it before it starts anything.
 
-    Four optional members: `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
+    Five optional members: `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
     statistics and checkpoints hold for it; `trials`, a mapping from a suite to its own protocol's episodes per task;
     `missing_assets(tasks, assets)`, which returns why these tasks cannot be built from these assets and what to do, or
     an empty text; `requires`, a mapping from some of `packages` to the beginning of the versions that its
-    code runs with ("1.4"), others being refused before a run.
+    code runs with ("1.4"), others being refused before a run; `environment`, the directory in images/ whose lock pins
+    its packages, if it is not the one with the name of its own.
     """
 
     name: str  # for people; part of a run's identity

@@ -52,6 +52,7 @@ class GymnasiumBenchmark:
     state_key    path of the robot's state in the observation; empty without `state`
     success      key of `info` that is true once the task is solved
     seed         episode k is reset with seed + k
+    environment  directory in images/ whose lock pins `packages`
     per_task     episodes per task of the protocol
     available    episodes that `--trials` can request
     opengl       whether OpenGL renders the images
@@ -67,6 +68,7 @@ class GymnasiumBenchmark:
     state_key: str = ""
     control_hz: float
     packages: tuple[str, ...]
+    environment: str
     success: str = "is_success"
     seed: int = 0
     per_task: int = 50
@@ -149,7 +151,7 @@ def module_directory(module: str) -> Path:
     except ModuleNotFoundError:
         spec = None
     if spec is None or spec.origin is None:
-        raise ValueError(f"{module} is not installed; run `./lab env` for the environment of this benchmark")
+        raise ValueError(f"{module} is not installed; run ./lab env with the name of its environment")
     return Path(spec.origin).parent
 
 
@@ -306,7 +308,7 @@ class GymnasiumEnv:
         # Copied: an environment may draw its next image into the same array.
         images = {camera: pick(observation, path) for camera, path in self.table.images.items()}
         self._images[self._steps] = {
-            camera: image if callable(image) else np.array(image) for camera, image in images.items()
+            camera: image if image is None or callable(image) else np.array(image) for camera, image in images.items()
         }
         self._shown = self._steps
 
@@ -360,7 +362,9 @@ class GymnasiumEnv:
                     f"{self.task.id}: camera {camera} is {image.dtype} {list(image.shape)}; expected uint8 [H, W, 3]"
                 )
         if table.state and pick(self._observation, table.state_key) is None:
-            raise EnvironmentRefused(f"{self.task.id} has no observation {table.state_key!r} for the state; it has {has}")
+            raise EnvironmentRefused(
+                f"{self.task.id} has no observation {table.state_key!r} for the state; it has {has}"
+            )
         space = getattr(self.env, "single_action_space", self.env.action_space)
         sizes = {"action": (int(np.prod(space.shape)), table.action), "state": (self.state().size, table.state)}
         for name, (size, parts) in sizes.items():
@@ -415,7 +419,7 @@ def first_slot(observation: Any, slots: int | None) -> Any:
 
 
 def pick(observation: Any, path: str) -> Any:
-    """Return the value at "key/key" of nested dictionaries; of an empty path, the observation itself. None if absent."""
+    """Return the value at "key/key" of nested dictionaries, None if absent; of an empty path, all of them."""
     for key in filter(None, path.split("/")):
         observation = observation.get(key) if isinstance(observation, Mapping) else None
     return observation

@@ -98,10 +98,10 @@ def main() -> None:
     import tyro
 
     module, *arguments = sys.argv[1:] or [""]
-    if not module.startswith("services."):
+    if not module or module.startswith("-"):
         sys.exit("expected the module of a benchmark, as in services.pusht.benchmark, before the flags")
     options = tyro.cli(RandomService, args=arguments, prog="python -m vla_evaluation.random_policy BENCHMARK")
-    name, parts = f"{module.split('.')[1]}_random", benchmark.load(module).action
+    name, parts = f"{benchmark.load(module).name.lower()}_random", benchmark.load(module).action
     policy = RandomPolicy(name, parts, options.seed, options.horizon, options.cameras, lock_hash())
     # It answers within a millisecond: threads and batches gain nothing.
     serve(policy, host=options.host, port=options.port, token=os.environ.get("VLALAB_TOKEN") or None, inline=True)
