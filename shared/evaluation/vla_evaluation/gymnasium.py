@@ -135,7 +135,9 @@ class GymnasiumBenchmark:
 
         return gl.spread(number)
 
-    def make_env(self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str):
+    def make_env(
+        self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str
+    ) -> GymnasiumEnv:
         """Select this process's renderer and return a `GymnasiumEnv`."""
         if self.opengl:
             from vla_common import gl
@@ -175,12 +177,14 @@ class GymnasiumEnv:
         self.table, self.camera_size = table, camera_size
         self.task: GymnasiumTask | None = None
         self.env: Any = None
+        self.id = ""  # of the environment
         self.width, self.stride = total(table.action), stride(table.control_hz)
         self._seed = self._reset_seed = 0
+        self._reports_success = False
 
     @property
     def instruction(self) -> str:
-        return self._require(self.task).instruction
+        return self._require_task().instruction
 
     def load_task(self, task: GymnasiumTask, seed: int = 0) -> None:
         """Make the task's environment unless it is loaded. EnvironmentRefused if it cannot be made."""
@@ -197,7 +201,7 @@ class GymnasiumEnv:
                 self.env = gymnasium.make(task.id, disable_env_checker=True, max_episode_steps=-1, **task.kwargs)
         except (gymnasium.error.Error, ImportError, TypeError) as error:
             raise EnvironmentRefused(f"{task.id} cannot be made: {type(error).__name__}: {error}") from error
-        self.task = task
+        self.task, self.id = task, task.id
 
     def start(self, episode: int) -> np.ndarray:
         """Return what episode `episode` adds to the seed of `load_task`."""
@@ -205,7 +209,7 @@ class GymnasiumEnv:
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
         """Start an episode: `init_state` [1] is added to the seed of `load_task`."""
-        self._require(self.task)
+        self._require_task()
         self._reset_seed = (self._seed + int(init_state[0])) % SEEDS
         self._executed: list[np.ndarray] = []  # actions of this episode
         self._images: dict[int, dict[str, Any]] = {}  # step → camera → image
@@ -223,7 +227,7 @@ class GymnasiumEnv:
         self.ended = terminated or truncated
         if not self._reports_success and (self.ended or self._steps == self.table.horizon):
             raise EnvironmentRefused(
-                f"{self.task.id} reports no {self.table.success!r} in info, so no episode could succeed; its keys are "
+                f"{self.id} reports no {self.table.success!r} in info, so no episode could succeed; its keys are "
                 f"{', '.join(info) or 'none'}. Name the right one as `success` of the table"
             )
         return bool(success)
@@ -256,7 +260,7 @@ class GymnasiumEnv:
         self._show(int(sim_state[0]), sim_state[1:end].reshape(self.stride, self.width))
         if self._shown == self._steps and not np.array_equal(self._numbers(), sim_state[end:], equal_nan=True):
             raise ValueError(
-                f"{self.task.id} is not deterministic: after the same {self._steps} actions it differs from the "
+                f"{self.id} is not deterministic: after the same {self._steps} actions it differs from the "
                 "recording, which cannot be rendered"
             )
 
@@ -326,7 +330,7 @@ class GymnasiumEnv:
             recent = self._executed[:step]
         if missing > len(recent):
             raise ValueError(
-                f"step {step} of {self.task.id} cannot be rendered: the actions since step {self._steps} are missing. "
+                f"step {step} of {self.id} cannot be rendered: the actions since step {self._steps} are missing. "
                 "Record without --drop-noops"
             )
         for action in recent[len(recent) - missing :]:
@@ -344,10 +348,10 @@ class GymnasiumEnv:
         reported = [self._info.get(key, np.nan) for key in self._info_keys]
         return np.concatenate([np.zeros(0), *(np.ravel(value).astype(np.float64) for value in (*observed, *reported))])
 
-    def _require(self, task: GymnasiumTask | None) -> GymnasiumTask:
-        if task is None:
+    def _require_task(self) -> GymnasiumTask:
+        if self.task is None:
             raise RuntimeError("no task is loaded; call load_task() first")
-        return task
+        return self.task
 
     def _check_observation(self) -> None:
         """Raise EnvironmentRefused if observation or action are not what the table says."""
@@ -355,22 +359,20 @@ class GymnasiumEnv:
         for camera, image in self._images[0].items():
             if image is None:
                 raise EnvironmentRefused(
-                    f"{self.task.id} has no observation {table.images[camera]!r} for camera {camera}; it has {has}"
+                    f"{self.id} has no observation {table.images[camera]!r} for camera {camera}; it has {has}"
                 )
             if not callable(image) and (image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3):
                 raise EnvironmentRefused(
-                    f"{self.task.id}: camera {camera} is {image.dtype} {list(image.shape)}; expected uint8 [H, W, 3]"
+                    f"{self.id}: camera {camera} is {image.dtype} {list(image.shape)}; expected uint8 [H, W, 3]"
                 )
         if table.state and pick(self._observation, table.state_key) is None:
-            raise EnvironmentRefused(
-                f"{self.task.id} has no observation {table.state_key!r} for the state; it has {has}"
-            )
+            raise EnvironmentRefused(f"{self.id} has no observation {table.state_key!r} for the state; it has {has}")
         space = getattr(self.env, "single_action_space", self.env.action_space)
         sizes = {"action": (int(np.prod(space.shape)), table.action), "state": (self.state().size, table.state)}
         for name, (size, parts) in sizes.items():
             if size != total(parts):
                 raise EnvironmentRefused(
-                    f"{self.task.id} has {size} numbers of {name}; its table has {total(parts)}: {format_parts(parts)}"
+                    f"{self.id} has {size} numbers of {name}; its table has {total(parts)}: {format_parts(parts)}"
                 )
 
 
