@@ -12,7 +12,7 @@ from lerobot.utils.constants import OBS_STATE
 from services.lerobot.types import ABSOLUTE_POSES
 from vla_contract import Part
 from vla_contract.protocol.errors import did_you_mean
-from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
+from vla_contract.protocol.parts import ALOHA_JOINTS, GRIPPER_CLOSES, HAND_STATE, OSC_POSE, PUSHT_ACTION, PUSHT_STATE
 from vla_modelkit.checkpoint import CheckpointError
 
 PREFIX = "observation.images."
@@ -48,14 +48,14 @@ LIBERO = Robot(
 )
 PUSHT = Robot(
     "pusht",
-    (Part("agent position", 2, "pixel", "of 512 × 512, origin at the top left"),),
-    (Part("agent target", 2, "pixel", "of 512 × 512, origin at the top left"),),
+    PUSHT_STATE,
+    PUSHT_ACTION,
     MappingProxyType({"image": "top"}),
 )
 ALOHA = Robot(
     "aloha",
-    (Part("joint positions", 14, "rad", "both arms, six joints and a gripper from 0 to 1 each"),),
-    (Part("joint targets", 14, "rad", "both arms, six joints and a gripper from 0 to 1 each"),),
+    ALOHA_JOINTS,
+    ALOHA_JOINTS,
     MappingProxyType({"top": "top"}),
 )
 ROBOTS = {robot.name: robot for robot in (LIBERO, PUSHT, ALOHA)}

@@ -200,8 +200,9 @@ def notebooks() -> dict[str, str]:
 
 @functools.cache
 def benchmarks() -> dict[str, BenchmarkEntry]:
-    """Return the benchmarks by job of compose.yaml."""
-    return {name: _loaded(service.benchmark) for name, service in services().items() if service.benchmark}
+    """Return the benchmarks by job of compose.yaml, those of the default environment first."""
+    loaded = {name: _loaded(service.benchmark) for name, service in services().items() if service.benchmark}
+    return dict(sorted(loaded.items(), key=lambda item: directory_of(item[0]) != default_environment()))
 
 
 def _loaded(benchmark: BenchmarkEntry) -> BenchmarkEntry:
@@ -239,7 +240,7 @@ def format_suites() -> str:
 
 def default_job() -> str:
     """Return the job of the default environment's benchmark, for programs that need no benchmark."""
-    return min(benchmarks(), key=lambda job: directory_of(job) != default_environment())
+    return next(iter(benchmarks()))
 
 
 def job_of(suite: str) -> str:

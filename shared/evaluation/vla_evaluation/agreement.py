@@ -62,7 +62,7 @@ def _misfit(info: PolicyInfo, profile: Profile) -> str:
     """Return how a policy differs from its profile; empty if it does not, or if the policy needs no image."""
     if not info.cameras:
         return ""
-    if info.image_hw is not None and tuple(info.image_hw) != (profile.image_size,) * 2:
+    if info.image_hw is not None and profile.image_size and tuple(info.image_hw) != (profile.image_size,) * 2:
         return (
             f"expects images of {info.image_hw[1]}×{info.image_hw[0]}, but profile {profile.name} sends {profile.sends}"
         )

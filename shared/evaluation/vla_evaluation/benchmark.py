@@ -53,12 +53,17 @@ class Assets:
     advice: str = ""
 
 
+class EnvironmentRefused(ValueError):
+    """An environment that does not fit its benchmark; the run stops with this message."""
+
+
 class Environment(Protocol):
     """One simulated scene after another, in the process that made it. States and images must follow from the task,
     the seed, the episode and the actions alone, whichever episodes this process ran before: workers share a run.
 
     Optional: `sense(camera, image)` returns the policy's version of an image that `render` drew in this step, for
-    a task with a disturbed sensor; videos show the rendered one.
+    a task with a disturbed sensor; videos show the rendered one. `ended`, true once an episode cannot go on although
+    its task is not solved.
     """
 
     instruction: str  # of the loaded task
@@ -81,7 +86,9 @@ class Environment(Protocol):
         """Execute one action, float32 [n] as in `Benchmark.action`; return whether the task is solved now."""
 
     def render(self, camera: str) -> np.ndarray:
-        """Return a camera's image: uint8 [camera_size, camera_size, 3], bottom row first, as OpenGL renders."""
+        """Return a camera's image: uint8 [camera_size, camera_size, 3], bottom row first, as OpenGL renders; of size 0
+        in the benchmark's own size.
+        """
 
     def state(self) -> np.ndarray:
         """Return the robot's state for a policy: float32 [n] as in `Benchmark.state`."""
@@ -108,11 +115,12 @@ class Environment(Protocol):
 class Benchmark(Protocol):
     """A benchmark. Everything but `make_env` must be cheap: the evaluator uses it before it starts anything.
 
-    Four optional members: `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
+    Five optional members: `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
     statistics and checkpoints hold for it; `trials`, a mapping from a suite to its own protocol's episodes per task;
     `missing_assets(tasks, assets)`, which returns why these tasks cannot be built from these assets and what to do, or
     an empty text; `requires`, a mapping from some of `packages` to the beginning of the versions that its
-    code runs with ("1.4"), others being refused before a run.
+    code runs with ("1.4"), others being refused before a run; `environment`, the directory in images/ whose lock pins
+    its packages, if it is not the one with the name of its own.
     """
 
     name: str  # for people; part of a run's identity
@@ -181,6 +189,11 @@ def sensed(env: Environment, camera: str, image: np.ndarray) -> np.ndarray:
     """Return the policy's version of a rendered image: uint8 [size, size, 3], bottom row first."""
     sense = getattr(env, "sense", None)
     return sense(camera, image) if sense else image
+
+
+def has_ended(env: Environment) -> bool:
+    """Return whether the episode cannot go on although its task is not solved."""
+    return getattr(env, "ended", False)
 
 
 def require_assets(benchmark: Benchmark, tasks: Sequence[Task], assets: Assets) -> None:

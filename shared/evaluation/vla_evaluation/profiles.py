@@ -31,7 +31,7 @@ class EpisodeProtocol:
     `wait_steps` steps of `wait_action`, in the benchmark's action, in which objects fall to rest. Images are rendered
     at `camera_size`², turned by 180° or (`upright`) flipped vertically, put through JPEG at `jpeg_quality` (4:2:0;
     None: not), resized to `image_size`² by `resize` (a name in pictures/images.py), the middle `crop_area` cropped and
-    resized back (None: not).
+    resized back (None: not). Both sizes are 0 where images are sent as the benchmark renders them.
 
     `robot` is one of the benchmark's robot models, empty: its own. The environment is seeded once per task; with
     `seed_each` before every episode, with the seed and the episode's number, after `extra_resets` unseeded ones that
@@ -63,7 +63,7 @@ class EpisodeProtocol:
     @property
     def sends(self) -> str:
         """The size of the images that the policy receives, "224×224"."""
-        return f"{self.image_size}×{self.image_size}"
+        return f"{self.image_size}×{self.image_size}" if self.image_size else "its own size"
 
 
 @dataclass(frozen=True, kw_only=True)

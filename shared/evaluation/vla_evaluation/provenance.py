@@ -43,7 +43,8 @@ def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None
 
     Raises ValueError for versions that its code cannot run with: those that its `requires` excludes.
     """
-    lock = LOCK if LOCK.is_file() else ROOT / "images" / benchmark.module.split(".")[-2] / "requirements.lock"
+    environment = getattr(benchmark, "environment", None) or benchmark.module.split(".")[-2]
+    lock = LOCK if LOCK.is_file() else ROOT / "images" / environment / "requirements.lock"
     pins, installed = read_pins(lock), versions(benchmark.packages)
     different, unusable = {}, []
     for name in benchmark.packages:

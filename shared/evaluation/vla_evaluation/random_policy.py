@@ -1,15 +1,24 @@
-"""Random actions: a baseline, and a load for benchmarks."""
+"""Random actions: a baseline, and a load for benchmarks.
+
+`python -m vla_evaluation.random_policy services.pusht.benchmark` serves them for a benchmark whose actions have ranges.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
 
-from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
+from vla_common import entrypoint
+from vla_common.serving import Serving
+from vla_common.versions import lock_hash
+from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, serve
 from vla_contract.protocol.parts import Part
+from vla_evaluation import benchmark
 
 SESSION_FORM = re.compile(r"^.+\.(\d+)\.(\d+)\.\d+\.[^.]+$")  # <run>.<task>.<episode>.<attempt>.<lease>
 
@@ -73,3 +82,30 @@ class RandomPolicy(Policy):
     @property
     def sizes(self) -> list[int]:
         return [part.size for part in self.parts]
+
+
+@dataclass(frozen=True)
+class RandomService(Serving):
+    """Random actions within the ranges of a benchmark's action."""
+
+    seed: int = 0
+    horizon: int = 1  # actions per answer
+    cameras: tuple[str, ...] = ()  # images to request (and ignore), to load the renderer and the network
+
+
+def main() -> None:
+    """Serve random actions for the benchmark of the module that is the first argument, until stopped."""
+    import tyro
+
+    module, *arguments = sys.argv[1:] or [""]
+    if not module or module.startswith("-"):
+        sys.exit("expected the module of a benchmark, as in services.pusht.benchmark, before the flags")
+    options = tyro.cli(RandomService, args=arguments, prog="python -m vla_evaluation.random_policy BENCHMARK")
+    name, parts = f"{benchmark.load(module).name.lower()}_random", benchmark.load(module).action
+    policy = RandomPolicy(name, parts, options.seed, options.horizon, options.cameras, lock_hash())
+    # It answers within a millisecond: threads and batches gain nothing.
+    serve(policy, host=options.host, port=options.port, token=os.environ.get("VLALAB_TOKEN") or None, inline=True)
+
+
+if __name__ == "__main__":
+    entrypoint.run(main)

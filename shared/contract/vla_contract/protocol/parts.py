@@ -75,3 +75,16 @@ HAND_STATE = (
     Part("rotation", 3, "rad", "axis-angle, world frame"),
     Part("fingers", 2, "m", "joint positions"),
 )
+# The round finger of PushT, in a plane of 512 × 512 pixels.
+_PUSHT_FRAME = "of 512 × 512, origin at the top left"
+PUSHT_STATE = (Part("agent position", 2, "pixel", _PUSHT_FRAME, 0, 512),)
+PUSHT_ACTION = (Part("agent target", 2, "pixel", _PUSHT_FRAME, 0, 512),)
+# ALOHA's two arms: state and action alike. The range of joints is gym-aloha's action space, which real targets leave.
+ALOHA_JOINTS = tuple(
+    part
+    for side in ("left", "right")
+    for part in (
+        Part(f"{side} joints", 6, "rad", "waist, shoulder, elbow, forearm roll, wrist angle, wrist rotation", -1, 1),
+        Part(f"{side} gripper", 1, "0.0396 m", "0 closed, 1 open", 0, 1),
+    )
+)

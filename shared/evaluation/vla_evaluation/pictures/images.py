@@ -9,7 +9,7 @@ RESIZE = {"lanczos3": transforms.resize_lanczos3, "bilinear-pad": transforms.res
 
 
 def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
-    """Return the image to send: uint8 [image_size, image_size, 3].
+    """Return the image to send: uint8 [image_size, image_size, 3]; of size 0 as rendered.
 
     `image_hwc` is a frame as an environment renders it (bottom row first). The steps are the protocol's, in the order
     of the reference: turn, JPEG, resize, crop. Raises ValueError unless it is uint8 [H, W, 3].
@@ -21,7 +21,8 @@ def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
         image = upright(image)
     if protocol.jpeg_quality is not None:
         image = transforms.jpeg_round_trip(image, protocol.jpeg_quality)
-    image = RESIZE[protocol.resize](image, protocol.image_size)
+    if protocol.image_size:
+        image = RESIZE[protocol.resize](image, protocol.image_size)
     if protocol.crop_area is not None:
         image = transforms.centre_crop(image, protocol.crop_area)
     return image

@@ -62,6 +62,9 @@ class VideoMaker:
             count = video.write(self.directory / names["video"], self.directory / names["still"], images, rate)
         except Stop:
             return
+        except ValueError as error:  # a scene that cannot be restored
+            logging.warning("no video of task %d episode %d: %s", lease.task, lease.episode, error)
+            return
         self.heartbeat.enter(Phase.SAVING, SAVE_S)
         took_ms = round((time.perf_counter() - start) * 1e3, 1)
         self.store.add_to_result(lease, {**names, "video_frames": count, "video_ms": took_ms})

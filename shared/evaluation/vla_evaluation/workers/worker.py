@@ -29,7 +29,7 @@ from vla_contract import (
 )
 from vla_evaluation import benchmark
 from vla_evaluation.actions import PolicyFault
-from vla_evaluation.benchmark import Environment
+from vla_evaluation.benchmark import Environment, EnvironmentRefused
 from vla_evaluation.rollout import Record, run_episode
 from vla_evaluation.store.reading import BUSY_TIMEOUT_S
 from vla_evaluation.store.records import Lease, StoreError
@@ -277,7 +277,7 @@ def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
         signal.signal(signal.SIGTERM, worker.on_sigterm)
         worker.run()
         heartbeat.enter(Phase.EXITING, worker.job.lease_s)
-    except (RunAborted, AnotherPolicy, StoreError) as error:
+    except (RunAborted, AnotherPolicy, StoreError, EnvironmentRefused) as error:
         message = str(error)
     except OSError as error:
         path = f" ({error.filename})" if error.filename else ""

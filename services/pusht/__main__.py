@@ -1,0 +1,10 @@
+"""`python -m services.pusht SUITE --policy-url URL` evaluates on PushT; see `vla_evaluation.cli`."""
+
+import sys
+
+from services.pusht.benchmark import BENCHMARK
+from vla_common import entrypoint
+from vla_evaluation.cli import main
+
+if __name__ == "__main__":
+    entrypoint.run(main, BENCHMARK, sys.argv[1:])
