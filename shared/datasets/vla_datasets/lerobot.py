@@ -70,8 +70,7 @@ class LeRobotDataset(Dataset):
 
     def _check_clips(self, keys: Sequence[str]) -> None:
         for key in keys:
-            if any(key in location.clips for location in self._locations):
-                v3.check_clips(lambda index, key: self.clip(index, key).path, key, self._locations, self.fps)
+            v3.check_clips([self.clip(episode.index, key) for episode in self.episodes], self._locations, key, self.fps)
 
     @property
     def is_v3(self) -> bool:
@@ -99,8 +98,6 @@ class LeRobotDataset(Dataset):
         if self._locations is None:
             return videos.Clip(self._path("video_path", self._episode_numbers(episode_index), video_key))
         location = self._location(episode_index)
-        if video_key not in location.clips:
-            raise DatasetError(f"{self.directory / v3.EPISODES} has no videos/{video_key}/file_index")
         clip = location.clips[video_key]
         path = self._path("video_path", dict(zip(metadata.FILE_FIELDS, clip.file, strict=True)), video_key)
         return videos.Clip(path, clip.start_s, location.length)

@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def read_episodes(
         names = (*NUMBERS, "tasks", *(f"videos/{key}/{name}" for key in video_keys for name in CLIP))
         table = tables.read(path, opener, names)
         numbers = {name: _whole_numbers(table, name, path) for name in NUMBERS}
-        clips = {key: _clips(table, key, path) for key in video_keys if f"videos/{key}/file_index" in table.column_names}
+        clips = {key: _clips(table, key, path) for key in video_keys}
         tasks = table.column("tasks").to_pylist() if "tasks" in table.column_names else [[]] * table.num_rows
         for row, listed in enumerate(tasks):
             index, length, first, last, *file = (numbers[name][row] for name in NUMBERS)
@@ -165,28 +165,26 @@ def tasks_of_rows(
     return complete
 
 
-def check_clips(path_of, key: str, locations: Sequence[Location], fps: float) -> None:
-    """Raise DatasetError for a missing video, one that is too short, or clips that do not follow each other.
+def check_clips(clips: Sequence[videos.Clip], locations: Sequence[Location], key: str, fps: float) -> None:
+    """Raise DatasetError for a missing video, one that is too short, or episodes that share frames.
 
-    path_of: (episode, key) to the path of its video.
+    clips: of each episode, of the camera `key`.
     """
-    files: dict[Path, list[int]] = defaultdict(list)
-    for index, location in enumerate(locations):
-        if location.length:
-            files[path_of(index, key)].append(index)
-    for path, indices in files.items():
-        count = videos.frame_count(path)
-        for index in indices:
-            clip, length = locations[index].clips[key], locations[index].length
-            label = f"{path}: {EPISODES} says that episode {index} is at {clip.start_s:.3f} to {clip.end_s:.3f} s"
-            if abs((clip.end_s - clip.start_s) * fps - length) > 0.5:
-                raise DatasetError(f"{label}; its {length} rows take {length / fps:.3f} s: {COPY_AGAIN}")
-            if round(clip.start_s * fps) + length > count:
+    for path, group in groupby(sorted(enumerate(clips), key=lambda entry: (entry[1].path, entry[1].start_s)), _path_of):
+        count, end = videos.frame_count(path), 0
+        for index, clip in group:
+            end_s, first = locations[index].clips[key].end_s, round(clip.start_s * fps)
+            label = f"{path}: {EPISODES} says that episode {index} is at {clip.start_s:.3f} to {end_s:.3f} s"
+            if abs((end_s - clip.start_s) * fps - clip.length) > 0.5:
+                raise DatasetError(f"{label}; its {clip.length} rows take {clip.length / fps:.3f} s: {COPY_AGAIN}")
+            if first < end:
+                raise DatasetError(f"{label}; the episode before ends at {end / fps:.3f} s: {COPY_AGAIN}")
+            if (end := first + clip.length) > count:
                 raise DatasetError(f"{label}; the video has {count} frames, {count / fps:.3f} s: {COPY_AGAIN}")
-        ordered = sorted(indices, key=lambda index: locations[index].clips[key].start_s)
-        for before, after in pairwise(ordered):
-            if locations[after].clips[key].start_s < locations[before].clips[key].end_s - 0.5 / fps:
-                raise DatasetError(f"{path}: {EPISODES} gives episodes {before} and {after} the same frames: {COPY_AGAIN}")
+
+
+def _path_of(entry: tuple[int, videos.Clip]) -> Path:
+    return entry[1].path
 
 
 def read_statistics(directory: Path) -> Iterator[tuple[Path, int, int, dict[str, dict[str, Any]]]]:
