@@ -268,7 +268,7 @@ FAULTS = {
     ),
     "no task": (
         lambda directory: (directory / "meta/tasks.jsonl").write_text('{"task_index": 7, "task": "x"}\n'),
-        "task_index is 0, which tasks.jsonl does not have",
+        "task_index is 0, which meta/tasks.jsonl does not have",
     ),
     "a mark": (
         lambda directory: (directory / "meta/tasks.jsonl").write_text(MARK),
@@ -276,7 +276,7 @@ FAULTS = {
     ),
     "length": (
         lambda d: (d / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
-        "has 12 rows; episodes.jsonl says 11",
+        "has 12 rows; meta/episodes.jsonl says 11",
     ),
     "film": (lambda directory: video_of(directory).unlink(), "is missing; expected a video"),
     "short film": (

@@ -205,7 +205,7 @@ def _cut(pattern, keep):
 
 
 READING = [
-    (_edit(metadata.INFO, lambda info: info.update(codebase_version="v3.0")), "take the set's revision v2.1"),
+    (_edit(metadata.INFO, lambda info: info.update(codebase_version="v1.6")), "take the set's revision v3.0 or v2.1"),
     (_edit(metadata.INFO, lambda info: info.update(fps="fast")), "fps is 'fast'; expected a number above 0"),
     (_edit(metadata.INFO, lambda info: info.pop("features")), "has no features"),
     (_edit(metadata.INFO, lambda info: info.update(data_path="../../{episode_index}")), "outside the data set"),

@@ -102,6 +102,10 @@ class LeRobotDataset(Dataset):
         path = self._path("video_path", dict(zip(metadata.FILE_FIELDS, clip.file, strict=True)), video_key)
         return videos.Clip(path, clip.start_s, location.length)
 
+    def video_path(self, episode_index: int, video_key: str) -> Path:
+        """Return the path of an episode's video, in v3.0 of other episodes' too."""
+        return self.clip(episode_index, video_key).path
+
     def first_row(self, episode_index: int) -> int:
         """Return the row of its file that an episode starts at."""
         return 0 if self._locations is None else self._location(episode_index).first_row
@@ -113,7 +117,7 @@ class LeRobotDataset(Dataset):
 
     def images_path(self, episode_index: int, video_key: str) -> Path:
         is_video = self.features[video_key]["dtype"] == "video"
-        return self.clip(episode_index, video_key).path if is_video else self.data_path(episode_index)
+        return self.video_path(episode_index, video_key) if is_video else self.data_path(episode_index)
 
     def columns(self, episode_index: int) -> dict[str, np.ndarray]:
         if episode_index not in self._columns:

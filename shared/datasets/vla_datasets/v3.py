@@ -172,6 +172,7 @@ def check_clips(clips: Sequence[videos.Clip], locations: Sequence[Location], key
     """
     for path, group in groupby(sorted(enumerate(clips), key=lambda entry: (entry[1].path, entry[1].start_s)), _path_of):
         count, end = videos.frame_count(path), 0
+        videos.require_end(path)
         for index, clip in group:
             end_s, first = locations[index].clips[key].end_s, round(clip.start_s * fps)
             label = f"{path}: {EPISODES} says that episode {index} is at {clip.start_s:.3f} to {end_s:.3f} s"

@@ -185,6 +185,15 @@ def frame_count(path: Path) -> int:
     return len(Video(path))
 
 
+def require_end(path: Path) -> None:
+    """Raise DatasetError if a video's last frames are missing, as after an interrupted download."""
+    with _reported(path), av.open(str(path), options=VIDEO_OPTIONS) as container:
+        stream = container.streams.video[0]
+        container.seek(stream.duration or 0, stream=stream)
+        if not any(packet.size and not packet.is_corrupt for packet in container.demux(stream)):
+            raise metadata.unreadable(path, ValueError("its end is missing"), "a video")
+
+
 def missing_images(key: str, name: str, available: Sequence[str]) -> DatasetError:
     """Return the error for images that a data set does not have."""
     return DatasetError(f"{name} has no images {key!r}; it has {', '.join(available) or 'none'}")
