@@ -129,7 +129,11 @@ def main() -> int:
         timings.show(f"a frame and its row of {options.size} pixels")
     theirs = min(of for name, of in seconds.items() if name != "the lab")
     is_met = figure("lerobot_datasets_written", theirs / seconds["the lab"], "ratio", ">=1", quick=True)
-    return 0 if figure("lerobot_datasets_read", timings.ratio("LeRobot", "the lab"), "ratio", ">=1", True) and is_met else 1
+    return (
+        0
+        if figure("lerobot_datasets_read", timings.ratio("LeRobot", "the lab"), "ratio", ">=1", True) and is_met
+        else 1
+    )
 
 
 if __name__ == "__main__":

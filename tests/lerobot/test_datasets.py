@@ -72,7 +72,9 @@ def assert_same_rows(dataset):
     for index in range(len(LENGTHS)):
         columns, images = episode(index)
         for name, values in columns.items():
-            np.testing.assert_array_equal(dataset.columns(index)[name], values.reshape(dataset.columns(index)[name].shape))
+            np.testing.assert_array_equal(
+                dataset.columns(index)[name], values.reshape(dataset.columns(index)[name].shape)
+            )
         for key, expected in images.items():
             assert np.abs(dataset.frames(index, key).astype(int) - expected).mean() < CODEC_MEAN
 
@@ -125,7 +127,9 @@ def test_the_lab_reads_every_value_and_frame_of_lerobots_set(theirs):
     grave = [str(fault) for fault in faults(theirs) if fault.grave]
     codec = [line for line in grave if "the codec is" in line]
     # It merges quantiles of episodes as their mean.
-    assert [line for line in grave if line not in codec] == [line for line in grave if "q" in line and "the rows' is" in line]
+    assert [line for line in grave if line not in codec] == [
+        line for line in grave if "q" in line and "the rows' is" in line
+    ]
     stated = json.loads((theirs / metadata.STATS).read_text())
     for key in ("observation.state", "action", "gain"):
         rows = np.concatenate([episode(index)[0][key] for index in range(3)])

@@ -40,7 +40,7 @@ def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointDirectory) -> R
     """
     if dataset.modality is None:
         raise ValueError(
-            f"{dataset.directory} has no meta/modality.json, which describes its numbers (LeRobot's own tools write none); "
+            f"{dataset.directory} has no meta/modality.json, which describes its numbers; LeRobot's tools write none: "
             "write one as docs/gr00t.md shows"
         )
     robot = described(dataset, base) if name == NEW else embodiment(name)

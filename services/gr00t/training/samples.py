@@ -80,8 +80,8 @@ def _episode(dataset: LeRobotDataset, robot: Robot, index: int, length: int, hor
     rows = {key: len(values) for key, values in columns.items()}
     if set(rows.values()) != {length}:
         raise ValueError(
-            f"{label} has {min(rows.values())} rows; {dataset.episodes_name} says {length}: create the data set again, correct "
-            f"that line, or exclude the episode: ./lab dataset {shlex.quote(str(dataset.directory))} --bad {index}"
+            f"{label} has {min(rows.values())} rows; {dataset.episodes_name} says {length}: create the data set again, "
+            f"correct that line, or exclude it: ./lab dataset {shlex.quote(str(dataset.directory))} --bad {index}"
         )
     states = [part.encode(_values(dataset, columns, "state", part, label)) for part in robot.layout.state]
     absolute = robot.metadata["modalities"]["action"]

@@ -20,7 +20,6 @@ from vla_evaluation.store.records import StoreError
 from vla_evaluation.terminal import say
 
 WORKER_GB = 1.6
-V3_SUFFIX = "-v3.0"
 
 
 def main() -> int:
@@ -42,11 +41,11 @@ def make(config: DatasetConfig) -> Path:
     volume = Volume()
     existing = existing_set(config, volume)
     if existing is not None:
-        of, base = None, (existing.stem if existing.is_file() else existing.name).removesuffix(V3_SUFFIX)
+        of, base = None, (existing.stem if existing.is_file() else existing.name).removesuffix("-v3.0")
     else:
         of = sources.find(config.source, volume, config.render)
         base = of.name
-    directory = volume.datasets / (config.name or base + {"hdf5": "-hdf5", "lerobot-v3.0": V3_SUFFIX}.get(config.format, ""))
+    directory = volume.datasets / (config.name or base + conversion.SUFFIXES.get(config.format, ""))
     if directory.exists():
         raise DatasetError(f"{display_path(directory)} already exists; choose another --name, or remove it")
     if existing is not None:

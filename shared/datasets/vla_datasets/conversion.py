@@ -13,6 +13,7 @@ from vla_datasets.v3_writing import V3Writer
 from vla_datasets.writing import DEFAULT_COLUMNS, Writer
 
 WRITERS = {"lerobot": Writer, "lerobot-v3.0": V3Writer}
+SUFFIXES = {"lerobot-v3.0": "-v3.0", "hdf5": "-hdf5"}  # of a set that is named after its source
 
 
 def recode(dataset: Dataset, directory: Path, layout: str = "lerobot") -> LeRobotDataset:

@@ -225,7 +225,7 @@ class LeRobotDataset(Dataset):
         return statistics.of_episodes(self._all_columns())
 
     def write_statistics(self) -> list[Path]:
-        """Write stats.json from the rows and, from v2.1 on, those of every episode from rows and frames; return the paths.
+        """Write stats.json and, from v2.1 on, the statistics of every episode, from rows and frames; return the paths.
 
         No other method writes into a data set.
         """

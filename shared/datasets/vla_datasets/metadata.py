@@ -35,7 +35,9 @@ MAX_SIZE = 10**6  # of each dimension of a feature's shape
 
 # The numbers that a path template may hold, padded with zeros to a width of one digit.
 EPISODE_FIELDS, FILE_FIELDS = ("episode_chunk", "episode_index"), ("chunk_index", "file_index")
-_PATH_FIELD = re.compile(rf"\{{(?:(?P<number>{'|'.join(EPISODE_FIELDS + FILE_FIELDS)})(?::0(?P<width>[1-9])d)?|video_key)\}}")
+_PATH_FIELD = re.compile(
+    rf"\{{(?:(?P<number>{'|'.join(EPISODE_FIELDS + FILE_FIELDS)})(?::0(?P<width>[1-9])d)?|video_key)\}}"
+)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,9 @@ def episode_files(directory: Path) -> list[Path]:
     """Return the files of meta/episodes in order. Raises DatasetError if there is none."""
     paths = sorted((directory / EPISODES).glob("*/*.parquet"))
     if not paths:
-        raise DatasetError(f"{directory / EPISODES} has no chunk-000/file-000.parquet, which LeRobot {VERSION} requires")
+        raise DatasetError(
+            f"{directory / EPISODES} has no chunk-000/file-000.parquet, which LeRobot {VERSION} requires"
+        )
     return paths
 
 
@@ -123,7 +125,9 @@ def read_tasks(directory: Path, opener: Opener | None) -> dict[int, str]:
     pandas = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
     names = ("task", *pandas.get("index_columns", ()), *TEXT_COLUMNS)
     text = next((name for name in names if isinstance(name, str) and name in table.column_names), None)
-    if text is None or not (pa.types.is_string(kind := table.schema.field(text).type) or pa.types.is_large_string(kind)):
+    if text is None or not (
+        pa.types.is_string(kind := table.schema.field(text).type) or pa.types.is_large_string(kind)
+    ):
         raise DatasetError(f"{path} has no text of the tasks; expected a column task, or the texts as pandas' index")
     indices, texts = _whole_numbers(table, "task_index", path), table.column(text).to_pylist()
     if len(set(indices)) != len(indices) or None in texts:

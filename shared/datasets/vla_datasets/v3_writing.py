@@ -63,7 +63,10 @@ class V3Writer(Writer):
                 videos.concatenate(self.draft / v3.VIDEO_PATH.format(**file, video_key=key), parts, self.fps)
                 frames = 0
                 for index in episodes:
-                    seconds = {"from_timestamp": frames / self.fps, "to_timestamp": (frames + lengths[index]) / self.fps}
+                    seconds = {
+                        "from_timestamp": frames / self.fps,
+                        "to_timestamp": (frames + lengths[index]) / self.fps,
+                    }
                     rows[index] |= {f"videos/{key}/{name}": value for name, value in (file | seconds).items()}
                     frames += lengths[index]
         write_episodes(self.draft, rows, [piece["stats"] for piece in pieces])
@@ -113,7 +116,9 @@ def write_episodes(directory: Path, rows: list[dict[str, Any]], stats: list[Mapp
     """Write meta/episodes: the rows and the statistics of every episode."""
     for number, start in enumerate(range(0, len(rows), EPISODES_PER_FILE)):
         file, span = file_numbers(number), slice(start, start + EPISODES_PER_FILE)
-        table = pa.Table.from_pylist([row | {f"meta/episodes/{name}": at for name, at in file.items()} for row in rows[span]])
+        table = pa.Table.from_pylist(
+            [row | {f"meta/episodes/{name}": at for name, at in file.items()} for row in rows[span]]
+        )
         path = directory / v3.EPISODES / v3.FILE_PATH.format(**file)
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(v3.with_statistics(table, stats[span]), path)

@@ -122,7 +122,9 @@ def _strays(findings: Findings, dataset: LeRobotDataset) -> None:
     expected = {dataset.data_path(episode.index) for episode in dataset.episodes}
     for path in sorted(metadata.files_below(dataset.directory / "data")):
         if path.suffix == ".parquet" and path not in expected:
-            findings.add(path, f"belongs to no episode of {dataset.episodes_name}; statistics of GR00T's loader count it")
+            findings.add(
+                path, f"belongs to no episode of {dataset.episodes_name}; statistics of GR00T's loader count it"
+            )
 
 
 def totals(findings: Findings, dataset: LeRobotDataset, counted: Totals) -> None:
