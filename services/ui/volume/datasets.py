@@ -25,7 +25,8 @@ from vla_datasets.errors import DatasetError
 if TYPE_CHECKING:
     from vla_datasets.lerobot import LeRobotDataset
 
-DIRECTORY, META, HDF5_SUFFIXES = "datasets", ("meta/info.json", "meta/episodes.jsonl"), (".hdf5", ".h5")
+DIRECTORY, HDF5_SUFFIXES = "datasets", (".hdf5", ".h5")
+META = ("meta/info.json", "meta/episodes.jsonl", "meta/tasks.parquet")  # the last one in v3.0
 MAX_BYTES_BY_SUFFIX = {".parquet": 2**28}  # of a file that is read at once
 OTHER_BYTES = 2**26
 OPEN = 16  # data sets kept open

@@ -23,7 +23,8 @@ def recode(dataset: Dataset, directory: Path, layout: str = "lerobot") -> LeRobo
 
     Episodes that are marked as bad are left out; the rest are renumbered.
     """
-    require_space(directory, summary.size(dataset.directory))
+    copies = 2 if WRITERS[layout] is V3Writer else 1  # episodes are joined at the end
+    require_space(directory, copies * summary.size(dataset.directory))
     if text := marks.leave_out(dataset).left_out:
         print(f"{dataset.name}: {text}")
     first = dataset.episodes[0].index
