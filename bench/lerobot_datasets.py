@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from lerobot.configs.video import RGBEncoderConfig
@@ -46,7 +47,7 @@ def recorded(count: int, size: int) -> Iterator[dict[str, np.ndarray]]:
         yield {CAMERA: images, "observation.state": numbers[:, :8], "action": numbers[:, 8:]}
 
 
-def features(size: int) -> dict[str, dict]:
+def features(size: int) -> dict[str, Any]:
     """Return the features of both sides' sets."""
     names = ["height", "width", "channels"]
     numbers = {name: {"dtype": "float32", "shape": (width,), "names": None} for name, width in WIDTHS.items()}

@@ -38,26 +38,26 @@ def main() -> int:
 
 def make(config: DatasetConfig) -> Path:
     """Make a data set; return its directory."""
-    volume = Volume()
+    volume, layout = Volume(), config.format or "lerobot"
     existing = existing_set(config, volume)
     if existing is not None:
         of, base = None, (existing.stem if existing.is_file() else existing.name).removesuffix("-v3.0")
     else:
         of = sources.find(config.source, volume, config.render)
         base = of.name
-    directory = volume.datasets / (config.name or base + conversion.SUFFIXES.get(config.format, ""))
+    directory = volume.datasets / (config.name or base + conversion.SUFFIXES.get(layout, ""))
     if directory.exists():
         raise DatasetError(f"{display_path(directory)} already exists; choose another --name, or remove it")
     if existing is not None:
-        if config.format == "hdf5":
+        if layout == "hdf5":
             raise DatasetError(
                 "a data set can only be converted to LeRobot's layout; for HDF5, name a recording or a run"
             )
-        conversion.recode(open_dataset(existing), directory, config.format)
+        conversion.recode(open_dataset(existing), directory, layout)
     else:
         episodes = sources.choose(of, config.keep_failures)
         workers = choose_workers(config.workers, len(episodes), WORKER_GB)
-        convert.convert(of, episodes, directory, config.format, config.camera_names, config.size, workers)
+        convert.convert(of, episodes, directory, layout, config.camera_names, config.size, workers)
     say(summary.describe_line(open_dataset(directory)))
     say(f"data set: {display_path(directory)}\nlook at it: ./lab dataset {directory.name} --show")
     return directory

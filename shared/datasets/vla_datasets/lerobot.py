@@ -46,7 +46,7 @@ class LeRobotDataset(Dataset):
         self.source = self._read_optional(metadata.SOURCE)
         self._videos, self._columns = videos.OpenVideos(), OrderedDict()
         self._file: tuple[Path, Sequence[str] | None, Any] | None = None  # the data file read last, in v3.0
-        self._locations: list[v3.Location] | None = None
+        self._locations: list[v3.Location] = []  # of v3.0
         if self.is_v3:
             self._open_v3()
         else:
@@ -75,7 +75,7 @@ class LeRobotDataset(Dataset):
     @property
     def is_v3(self) -> bool:
         """Whether a file has several episodes."""
-        return self.info["codebase_version"] == v3.VERSION
+        return bool(self.info["codebase_version"] == v3.VERSION)
 
     @property
     def episodes_name(self) -> str:
@@ -89,13 +89,13 @@ class LeRobotDataset(Dataset):
 
     def data_path(self, episode_index: int) -> Path:
         """Return the path of an episode's rows, in v3.0 of other episodes' too."""
-        if self._locations is None:
+        if not self.is_v3:
             return self._path("data_path", self._episode_numbers(episode_index))
         return self._path("data_path", dict(zip(metadata.FILE_FIELDS, self._location(episode_index).file, strict=True)))
 
     def clip(self, episode_index: int, video_key: str) -> videos.Clip:
         """Return an episode's video, in v3.0 its part of one."""
-        if self._locations is None:
+        if not self.is_v3:
             return videos.Clip(self._path("video_path", self._episode_numbers(episode_index), video_key))
         location = self._location(episode_index)
         clip = location.clips[video_key]
@@ -108,7 +108,7 @@ class LeRobotDataset(Dataset):
 
     def first_row(self, episode_index: int) -> int:
         """Return the row of its file that an episode starts at."""
-        return 0 if self._locations is None else self._location(episode_index).first_row
+        return self._location(episode_index).first_row if self.is_v3 else 0
 
     def _location(self, episode_index: int) -> v3.Location:
         if not 0 <= episode_index < len(self._locations):
@@ -130,7 +130,7 @@ class LeRobotDataset(Dataset):
     def rows(self, episode_index: int, names: Sequence[str] | None = None) -> pa.Table:
         """Return an episode's table, all columns by default."""
         path = self.data_path(episode_index)
-        if self._locations is None:
+        if not self.is_v3:
             return tables.read(path, self.opener, names)
         location = self._location(episode_index)
         images = [key for key in self.video_keys if self.features[key]["dtype"] == "image"]
@@ -145,7 +145,7 @@ class LeRobotDataset(Dataset):
         return table
 
     def _read_columns(self, episode_index: int, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        if self._locations is not None:
+        if self.is_v3:
             names = tuple(names or self.column_keys)
         return tables.columns(self.rows(episode_index, names), self.data_path(episode_index))
 
@@ -242,13 +242,14 @@ class LeRobotDataset(Dataset):
         metadata.write_lines(self.directory / metadata.EPISODES_STATS, lines)
         return [path, self.directory / metadata.EPISODES_STATS]
 
-    def v3_statistics(self, levels: Mapping[str, tuple[np.ndarray, int]]) -> statistics.Statistics:
+    def v3_statistics(self, levels: Mapping[str, tuple[np.ndarray, int]]) -> dict[str, dict[str, np.ndarray]]:
         """Return stats.json of v3.0, of the rows as they are now. levels: of each camera's images, see statistics."""
         stats = {key: statistics.of_rows(rows) for key, rows in statistics.all_rows(self._all_columns()).items()}
         return stats | {key: statistics.of_levels(*of) for key, of in levels.items()}
 
     def _write_v3_statistics(self, path: Path) -> list[Path]:
-        stats, totals = [], {}
+        stats: list[dict[str, dict[str, list[Any]]]] = []
+        totals: dict[str, tuple[Any, int]] = {}
         for episode in self.episodes:
             entry = {}
             if episode.length:

@@ -176,9 +176,9 @@ def tasks(directory: Path, opener: Opener | None = None) -> dict[int, str]:
 
 def check_template(template: object, fields: Sequence[str]) -> None:
     """Raise ValueError for a path template of info.json with anything but these fields and {video_key} in braces."""
-    is_short = isinstance(template, str) and len(template) <= MAX_TEMPLATE
-    expected = is_short and all(field["number"] in (None, *fields) for field in _PATH_FIELD.finditer(template))
-    if not expected or re.search(r"[{}]", _PATH_FIELD.sub("", template)):
+    text = template if isinstance(template, str) and len(template) <= MAX_TEMPLATE else "{}"
+    are_expected = all(field["number"] in (None, *fields) for field in _PATH_FIELD.finditer(text))
+    if not are_expected or re.search(r"[{}]", _PATH_FIELD.sub("", text)):
         listed = f"{{{fields[0]}}}, {{{fields[1]}}} and {{video_key}}"
         raise ValueError(f"the only fields are {listed}, numbers padded to one digit's width such as :06d")
 

@@ -67,7 +67,8 @@ def read_episodes(
     directory: Path, video_keys: Sequence[str], opener: Opener | None
 ) -> tuple[list[Episode], list[Location]]:
     """Return the episodes and their locations. Raises DatasetError where their numbers or rows do not follow."""
-    episodes, locations = [], []
+    episodes: list[Episode] = []
+    locations: list[Location] = []
     next_rows: dict[File, int] = defaultdict(int)
     end = 0
     for path in episode_files(directory):
@@ -77,7 +78,8 @@ def read_episodes(
         clips = {key: _clips(table, key, path) for key in video_keys}
         tasks = table.column("tasks").to_pylist() if "tasks" in table.column_names else [[]] * table.num_rows
         for row, listed in enumerate(tasks):
-            index, length, first, last, *file = (numbers[name][row] for name in NUMBERS)
+            index, length, first, last, chunk, number = (numbers[name][row] for name in NUMBERS)
+            file = chunk, number
             if index != len(episodes):
                 raise DatasetError(f"{path}, row {row}: episode_index is {index}; expected {len(episodes)}")
             if (first, last) != (end, end + length):
@@ -86,9 +88,9 @@ def read_episodes(
                 raise DatasetError(f"{path}, row {row}: {stated}; {expected}")
             if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
                 raise DatasetError(f"{path}, row {row}: tasks is {listed!r:.200}; expected a list of instructions")
-            if locations and tuple(file) < locations[-1].file:
+            if locations and file < locations[-1].file:
                 raise DatasetError(f"{path}, row {row}: episode {index} is in a data file before the last episode's")
-            file, end = tuple(file), last
+            end = last
             episodes.append(Episode(index, tuple(listed), length))
             locations.append(Location(file, next_rows[file], length, {key: of[row] for key, of in clips.items()}))
             next_rows[file] += length
@@ -99,7 +101,7 @@ def _whole_numbers(table: pa.Table, name: str, path: Path) -> list[int]:
     values = _column(table, name, path)
     if values.dtype.kind not in "iu" or (len(values) and not 0 <= values.min() <= values.max() <= metadata.MAX_NUMBER):
         raise DatasetError(f"{path}: {name} must be integers from 0 to {metadata.MAX_NUMBER:,}")
-    return values.tolist()
+    return [int(value) for value in values]
 
 
 def _clips(table: pa.Table, key: str, path: Path) -> list[Clip]:
@@ -136,15 +138,19 @@ def read_tasks(directory: Path, opener: Opener | None) -> dict[int, str]:
 
 
 def tasks_of_rows(
-    paths: Sequence[Path], episodes: Sequence[Episode], locations: Sequence[Location], tasks: Mapping[int, str], opener
+    paths: Sequence[Path],
+    episodes: Sequence[Episode],
+    locations: Sequence[Location],
+    tasks: Mapping[int, str],
+    opener: Opener | None,
 ) -> list[Episode]:
     """Return the episodes with the instructions of their rows' task_index; without that column, with the listed ones.
 
     paths: of each episode's rows. Raises DatasetError where a file's rows are not those of its episodes.
     """
     complete = []
-    for path, group in groupby(zip(paths, episodes, locations, strict=True), key=lambda entry: entry[0]):
-        group = [(episode, location) for _, episode, location in group]
+    for path, entries in groupby(zip(paths, episodes, locations, strict=True), key=lambda entry: entry[0]):
+        group = [(episode, location) for _, episode, location in entries]
         table = tables.read(path, opener, ("episode_index", "task_index"))
         indices = _column(table, "episode_index", path)
         expected = np.repeat([episode.index for episode, _ in group], [episode.length for episode, _ in group])
@@ -179,12 +185,13 @@ def check_clips(clips: Sequence[videos.Clip], locations: Sequence[Location], key
         videos.require_end(path)
         for index, clip in group:
             end_s, first = locations[index].clips[key].end_s, round(clip.start_s * fps)
+            length = locations[index].length
             label = f"{path}: {EPISODES} says that episode {index} is at {clip.start_s:.3f} to {end_s:.3f} s"
-            if abs((end_s - clip.start_s) * fps - clip.length) > 0.5:
-                raise DatasetError(f"{label}; its {clip.length} rows take {clip.length / fps:.3f} s: {COPY_AGAIN}")
+            if abs((end_s - clip.start_s) * fps - length) > 0.5:
+                raise DatasetError(f"{label}; its {length} rows take {length / fps:.3f} s: {COPY_AGAIN}")
             if first < end:
                 raise DatasetError(f"{label}; the episode before ends at {end / fps:.3f} s: {COPY_AGAIN}")
-            if (end := first + clip.length) > count:
+            if (end := first + length) > count:
                 raise DatasetError(f"{label}; the video has {count} frames, {count / fps:.3f} s: {COPY_AGAIN}")
 
 
@@ -224,5 +231,5 @@ def write_statistics(directory: Path, stats: Sequence[Mapping[str, Mapping[str, 
         changed = with_statistics(table, stats[first : first + table.num_rows])
         first += table.num_rows
         with metadata.replacing(path) as partial:
-            tables.pq.write_table(changed, partial)
+            tables.write_table(partial, changed)
     return paths

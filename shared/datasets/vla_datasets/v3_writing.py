@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from vla_datasets import metadata, statistics, tables, v3, videos
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.tables import pq
 from vla_datasets.writing import PIECES, Writer, tasks_of
 
 MAX_MB = {"data": 100, "video": 200}  # of a file, as LeRobot writes them
@@ -38,8 +37,8 @@ class V3Writer(Writer):
         stats = {name: statistics.of_rows(value) for name, value in columns.items()}
         levels = {key: statistics.levels_of(images) for key, images in frames.items()}
         stats |= {key: statistics.of_levels(*of) for key, of in levels.items()}
-        levels = {key: {"counts": counts.tolist(), "images": images} for key, (counts, images) in levels.items()}
-        return {"stats": statistics.plain(stats), "levels": levels}
+        stored = {key: {"counts": counts.tolist(), "images": images} for key, (counts, images) in levels.items()}
+        return {"stats": statistics.plain(stats), "levels": stored}
 
     def write_meta(self, pieces: list[dict[str, Any]]) -> None:
         for name in ("data", "videos", "meta"):  # of a call that was interrupted here
@@ -86,14 +85,15 @@ class V3Writer(Writer):
     def _join_rows(self, path: Path, episodes: list[int]) -> None:
         """Write a data file with a row group per episode: one is read without the others."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with pq.ParquetWriter(path, pq.read_schema(self.data_path(episodes[0]))) as writer:
+        with tables.ParquetWriter(path, tables.read(self.data_path(episodes[0])).schema) as writer:
             for index in episodes:
                 writer.write_table(tables.read(self.data_path(index)))
 
 
 def _files(paths: list[Path], max_mb: int) -> Iterator[tuple[dict[str, int], list[int]]]:
     """Yield (chunk_index and file_index, its episodes): as many as `max_mb` allows, at least one."""
-    number, episodes, size = 0, [], 0
+    number, size = 0, 0
+    episodes: list[int] = []
     for index, path in enumerate(paths):
         if episodes and size + path.stat().st_size >= max_mb * 2**20:
             yield file_numbers(number), episodes
@@ -121,7 +121,7 @@ def write_episodes(directory: Path, rows: list[dict[str, Any]], stats: list[Mapp
         )
         path = directory / v3.EPISODES / v3.FILE_PATH.format(**file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(v3.with_statistics(table, stats[span]), path)
+        tables.write_table(path, v3.with_statistics(table, stats[span]))
 
 
 def write_tasks(directory: Path, tasks: Mapping[int, str]) -> None:
@@ -130,4 +130,4 @@ def write_tasks(directory: Path, tasks: Mapping[int, str]) -> None:
     index = {"field_name": "task", "name": "task", "pandas_type": "unicode", "numpy_type": "object"}
     pandas = {"index_columns": ["task"], "column_indexes": [], "columns": [column, index], "pandas_version": "2.0.0"}
     table = pa.table({"task_index": pa.array(list(tasks), pa.int64()), "task": list(tasks.values())})
-    pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), directory / v3.TASKS)
+    tables.write_table(directory / v3.TASKS, table.replace_schema_metadata({"pandas": json.dumps(pandas)}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,10 +113,11 @@ def _per_episode(findings: Findings, dataset: LeRobotDataset, totals: Totals) ->
         findings.add(path, f"{problem}; LeRobot requires them: `--write-stats` writes them")
 
 
-def _entries(dataset: LeRobotDataset) -> Iterator[tuple[Path | str, int, Any, Any]]:
+def _entries(dataset: LeRobotDataset) -> Iterator[tuple[str, int, Any, Any]]:
     """Yield (file, row, episode, statistics) as a set of v2.1 or v3.0 stores them."""
     if dataset.is_v3:
-        yield from v3.read_statistics(dataset.directory)
+        for path, row, index, stats in v3.read_statistics(dataset.directory):
+            yield str(path), row, index, stats
         return
     for row, line in metadata.read_lines(dataset.directory / metadata.EPISODES_STATS):
         yield metadata.EPISODES_STATS, row, line.get("episode_index"), line.get("stats")
