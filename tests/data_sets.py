@@ -40,10 +40,12 @@ def numbers(length: int, seed: int) -> dict[str, np.ndarray]:
     return {libero.STATE: random.normal(size=(length, 8)).astype(np.float32), libero.ACTION: action}
 
 
-def lerobot(directory: Path, size: int = 32, cameras: tuple[str, ...] = CAMERAS) -> LeRobotDataset:
+def lerobot(
+    directory: Path, size: int = 32, cameras: tuple[str, ...] = CAMERAS, layout: type[Writer] = Writer
+) -> LeRobotDataset:
     """Writes a LIBERO set of three episodes and returns it."""
     features, modality = libero.features(cameras, size), libero.modality(cameras)
-    writer = Writer(directory, libero.ROBOT, libero.FPS, features, modality)
+    writer = layout(directory, libero.ROBOT, libero.FPS, features, modality)
     for seed, (length, task) in enumerate(zip(LENGTHS, TASKS, strict=True)):
         videos = {libero.video_key(one): pictures(length, size, seed + 5 * i) for i, one in enumerate(cameras)}
         writer.add(numbers(length, seed), videos, task)

@@ -26,7 +26,7 @@ from services.gr00t.training.settings import Finetune
 from tests import data_sets
 from tests.gr00t import robots
 from vla_common.volume import Volume
-from vla_datasets import marks, videos
+from vla_datasets import conversion, marks, videos
 from vla_datasets.checks import Findings
 from vla_datasets.lerobot import LeRobotDataset
 
@@ -65,6 +65,20 @@ def samples(toy, base):
 def test_a_linked_data_set_is_trained_on(toy, base, samples, tmp_path, layout):
     linked = samples_of(data_sets.linked(toy, layout, tmp_path), base)
     assert len(linked) == len(samples) and torch.equal(linked[5][0], samples[5][0])
+
+
+def test_a_set_of_version_3_is_trained_on_and_needs_modality_json(toy, base, samples, tmp_path):
+    new = conversion.recode(LeRobotDataset(toy), tmp_path / "new", "lerobot-v3.0")
+    trained_on = samples_of(new.directory, base)
+    for mine, theirs in zip(trained_on.episodes, samples.episodes, strict=True):
+        assert np.array_equal(mine.states, theirs.states) and np.array_equal(mine.actions, theirs.actions)
+        assert mine.prompts == theirs.prompts
+    trained_on.frames.keep(trained_on.frames.bytes)
+    for mine, theirs in zip(trained_on.frames.at(1, 3), samples.frames.at(1, 3), strict=True):
+        assert np.abs(mine.astype(int) - theirs).mean() < 4  # encoded twice
+    (new.directory / "meta/modality.json").unlink()
+    with pytest.raises(ValueError, match=r"no meta/modality\.json.*write one as docs/gr00t\.md shows"):
+        samples_of(new.directory, base)
 
 
 def test_an_episode_without_rows_is_left_out(broken, base, tmp_path):
@@ -268,7 +282,7 @@ FAULTS = {
     ),
     "no task": (
         lambda directory: (directory / "meta/tasks.jsonl").write_text('{"task_index": 7, "task": "x"}\n'),
-        "task_index is 0, which tasks.jsonl does not have",
+        "task_index is 0, which meta/tasks.jsonl does not have",
     ),
     "a mark": (
         lambda directory: (directory / "meta/tasks.jsonl").write_text(MARK),
@@ -276,7 +290,7 @@ FAULTS = {
     ),
     "length": (
         lambda d: (d / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
-        "has 12 rows; episodes.jsonl says 11",
+        "has 12 rows; meta/episodes.jsonl says 11",
     ),
     "film": (lambda directory: video_of(directory).unlink(), "is missing; expected a video"),
     "short film": (

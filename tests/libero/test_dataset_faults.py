@@ -148,12 +148,9 @@ def _codec(directory):
     (directory / FILM).write_bytes((directory / FILM).read_bytes().replace(b"avc1", b"zzzz"))
 
 
-def _v3(directory):
-    _json(metadata.INFO, lambda i: i.update(codebase_version="v3.0"))(directory)
-
-
 SPOILT = [
-    ("v3.0", _v3, "meta/info.json: codebase_version is 'v3.0'; expected v2.0 or v2.1. LeRobot's own converters"),
+    ("v1.6", _json(metadata.INFO, lambda i: i.update(codebase_version="v1.6")),
+     "meta/info.json: codebase_version is 'v1.6'; expected v2.0, v2.1, v3.0: take the set's revision v3.0 or v2.1"),
     ("no info", lambda directory: (directory / metadata.INFO).unlink(), "meta/info.json: is missing"),
     ("key", _json(metadata.INFO, lambda i: i.pop("fps")), "meta/info.json: has no fps"),
     ("also", _json(metadata.INFO, lambda i: i.pop("robot_type")), "meta/info.json: lacks robot_type"),
@@ -176,7 +173,7 @@ SPOILT = [
     ("gap", _lines(metadata.EPISODES, lambda r: [r[0], r[2]]), "must be numbered from 0; 1 is missing"),
     ("stray", _lines(metadata.EPISODES, lambda r: r[:2]), "episode_000002.parquet: belongs to no episode"),
     ("length", _lines(metadata.EPISODES, lambda r: [r[0], r[1].replace('"length": 9', '"length": 8'), r[2]]),
-     f"{ROWS}: 9 rows; episodes.jsonl says length 8"),
+     f"{ROWS}: 9 rows; meta/episodes.jsonl says length 8"),
     ("task", _lines(metadata.TASKS, lambda r: r[:1]), "episodes.jsonl, row 2: task 'push the plate' is not in"),
     ("task index", _lines(metadata.TASKS, lambda r: r[:1]), f"{ROWS}, row 0: task_index is 1, which is not in"),
     ("gone", lambda directory: (directory / ROWS).unlink(), f"{ROWS}: is missing; expected an episode's rows"),
@@ -239,7 +236,7 @@ SPOILT = [
     ("whole numbers", _rows(lambda c: c.update({libero.STATE: c[libero.STATE].astype(np.int64)})),
      f"{ROWS}: column observation.state is int64; info.json says float32"),
     ("other task", _set("task_index", slice(2, None), 0),
-     f"{ROWS}, row 2: task_index is 0, 'open the drawer'; episodes.jsonl says 'push the plate'"),
+     f"{ROWS}, row 2: task_index is 0, 'open the drawer'; meta/episodes.jsonl says 'push the plate'"),
     ("no codec", _codec, f"{FILM}: cannot be read as a video: it is damaged or incomplete (no images that can"),
     ("an image", lambda directory: Image.new("RGB", (32, 32)).save(directory / FILM, "PNG"),
      f"{FILM}: cannot be read as a video: it is damaged or incomplete (its format is not MP4, Matroska or AVI)"),

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -211,7 +210,6 @@ REFUSED = [
     (("nothing", "lerobot"), "'nothing' is neither a recording nor a run"),
     (("goal", "lerobot"), "goal already exists; choose another --name"),
     (("goal", "lerobot", "x"), "so there is no data to convert"),
-    (("goal", "lerobot-v3.0"), "set VLALAB_LEROBOT_PYTHON to a Python with lerobot"),
     (("small", "hdf5"), "for HDF5, name a recording or a run"),
 ]
 
@@ -219,7 +217,6 @@ REFUSED = [
 @pytest.mark.parametrize(("given", "words"), REFUSED)
 def test_what_cannot_be_made(dataset, volume, monkeypatch, given, words):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume.root))
-    monkeypatch.setenv("VLALAB_LEROBOT_PYTHON", "")
     if given[0] == "small" and not (volume.datasets / "small").exists():
         data_sets.lerobot(volume.datasets / "small")
     with pytest.raises(ValueError, match=words):
@@ -232,37 +229,28 @@ def test_a_set_elsewhere_is_made_again_by_its_path(volume, monkeypatch, tmp_path
     assert directory == volume.datasets / "elsewhere" and faults(directory) == []
 
 
-def test_a_python_without_lerobot_cannot_make_version_3(monkeypatch):
-    monkeypatch.setenv("VLALAB_LEROBOT_PYTHON", sys.executable)
-    with pytest.raises(DatasetError, match="has no converter to v3.0"):
-        conversion.require_converter("lerobot-v3.0")
-
-
-LEROBOT = os.environ.get("VLALAB_LEROBOT_PYTHON", "")
-READ = """
-import sys
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
-found = LeRobotDataset("vla-lab/set", root=sys.argv[1], video_backend="pyav")
-step = found[len(found) - 1]
-shapes = [tuple(step[key].shape) for key in ("action", found.meta.video_keys[0])]
-print(len(found), found.num_episodes, found.fps, *shapes, step["task"])
-"""
-
-
-@pytest.mark.skipif(not shutil.which(LEROBOT), reason="VLALAB_LEROBOT_PYTHON names no Python with LeRobot's package")
-def test_lerobots_own_loader_reads_the_set(dataset, recorded, volume, tmp_path):
-    """lerobot 0.3 reads what was written; 0.4 and newer read v3.0, which their own converter makes of it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    asked = subprocess.run(
-        [LEROBOT, "-c", "import lerobot; print(lerobot.__version__)"], capture_output=True, text=True
+def test_version_3_holds_the_same_and_comes_back(dataset, recorded, volume, monkeypatch):
+    """From a recording and from a set; an unfinished set of the other version is not continued."""
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume.root))
+    code, said = program(
+        volume, "goal", "--format", "lerobot-v3.0", "--size", str(SIZE), "--keep-failures", "--workers", "1", "--check"
     )
-    directory = dataset.directory
-    if tuple(map(int, asked.stdout.split(".")[:2])) >= (0, 4):
-        code, said = program(
-            volume, "goal", "--format", "lerobot-v3.0", "--name", "three", "--size", "64", "--keep-failures"
-        )
-        assert code == 0, said
-        directory = volume.datasets / "three"
-    done = subprocess.run([LEROBOT, "-c", READ, str(directory)], capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == f"12 2 20 (7,) (3, {SIZE}, {SIZE}) {recorded.all[-1].instruction}", done.stderr
+    assert code == 0 and "no faults" in said and "LeRobot v3.0" in said, said
+    new = open_dataset(volume.datasets / "goal-v3.0")
+    old = open_dataset(make(DatasetConfig(str(new.directory), "lerobot", "back")))
+    assert old.info["codebase_version"] == "v2.1" and faults(old.directory) == []
+    for other in (new, old):
+        assert other.episodes == dataset.episodes and other.source == dataset.source
+        for episode in dataset.episodes:
+            for key, values in dataset.columns(episode.index).items():
+                np.testing.assert_array_equal(other.columns(episode.index)[key], values)
+    frames = dataset.frames(1, dataset.video_keys[0])
+    np.testing.assert_array_equal(new.frames(1, dataset.video_keys[0]), frames)  # encoded once, with the same settings
+    with pytest.raises(DatasetError, match=r"goal-v3\.0 already exists; choose another --name"):
+        make(DatasetConfig("goal", "lerobot-v3.0"))
+    chosen = sources.choose(recorded, True)
+    source = convert.describe(recorded, chosen, CAMERAS, SIZE, "lerobot")
+    partial = draft(volume.datasets / "other")
+    metadata.write_json(partial / "pieces" / convert.PLAN, source | {"format": "lerobot-v3.0"})
+    with pytest.raises(DatasetError, match="started with different format"):
+        made(recorded, volume.datasets / "other")

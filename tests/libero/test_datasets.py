@@ -205,7 +205,7 @@ def _cut(pattern, keep):
 
 
 READING = [
-    (_edit(metadata.INFO, lambda info: info.update(codebase_version="v3.0")), "take the set's revision v2.1"),
+    (_edit(metadata.INFO, lambda info: info.update(codebase_version="v1.6")), "take the set's revision v3.0 or v2.1"),
     (_edit(metadata.INFO, lambda info: info.update(fps="fast")), "fps is 'fast'; expected a number above 0"),
     (_edit(metadata.INFO, lambda info: info.pop("features")), "has no features"),
     (_edit(metadata.INFO, lambda info: info.update(data_path="../../{episode_index}")), "outside the data set"),
@@ -253,6 +253,9 @@ def test_what_is_not_a_data_set_and_what_is_missing(written, tmp_path, monkeypat
         find("goal-oracl")
     with pytest.raises(DatasetError, match=r"is not a data set; expected LeRobot's meta/info.json or LIBERO's \*.hdf5"):
         open_dataset(tmp_path)
+    (tmp_path / "old" / "meta_data").mkdir(parents=True)
+    with pytest.raises(DatasetError, match="is LeRobot v1.x; .*take the set's revision v3.0 or v2.1"):
+        open_dataset(tmp_path / "old")
     with pytest.raises(DatasetError, match="no images 'third'; it has observation.images.image"):
         LeRobotDataset(written.directory).frames(0, "third")
     (tmp_path / "files").mkdir()

@@ -48,7 +48,7 @@ def volume(tmp_path_factory):
     (sets / "half" / "meta" / "tasks.jsonl").write_text('{"task_index": 0, "task": "a\\ud800"}\n')
     change(sets / "endless", fps=float("inf"))
     (sets / "cut" / "meta" / "info.json").write_text("{")
-    change(sets / "version3", codebase_version="v3.0")
+    change(sets / "version3", codebase_version="v3.1")
     (sets / "notes.txt").write_text("no data set")
     os.mkfifo(sets / "pipe.hdf5")
     return root
@@ -90,7 +90,7 @@ def test_every_set_is_listed_with_what_is_in_it_or_why_it_cannot_be_read(url):
     assert (one["episodes"], one["tasks"], one["fps"], one["steps"]) == (3, 2, 20, 31) and one["bytes"] > 5000
     assert one["cameras"] == ["image", "wrist_image"] and one["bad"] == 0
     assert (rows["goal-hdf5"]["episodes"], rows["goal-hdf5"]["tasks"]) == (3, 2)
-    assert "cannot be read as JSON" in rows["cut"]["why"] and "v3.0" in rows["version3"]["why"]
+    assert "cannot be read as JSON" in rows["cut"]["why"] and "v3.1" in rows["version3"]["why"]
     assert "data_path is 'data/{episode_index:300000000d}.parquet'" in rows["wide"]["why"]
     assert "tasks.jsonl, row 1" in rows["half"]["why"] and "fps is inf" in rows["endless"]["why"]
     assert all(told(url, f"/{name}")[0] in (200, 409) for name in rows)

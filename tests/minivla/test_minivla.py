@@ -23,6 +23,7 @@ from vla_contract.protocol.parts import Part
 from vla_datasets import libero, marks, metadata
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
+from vla_datasets.v3_writing import V3Writer
 from vla_datasets.writing import Writer
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.stopping import StopSignal
@@ -55,9 +56,9 @@ def episode(rng: np.random.Generator, which: int) -> tuple[np.ndarray, np.ndarra
     return np.stack(images), np.array(states, np.float32), np.array(actions, np.float32)
 
 
-def write(directory, episodes: int, fps: int = 20, cameras=CAMERAS, spoil=lambda columns: None):
+def write(directory, episodes: int, fps: int = 20, cameras=CAMERAS, spoil=lambda columns: None, layout=Writer):
     """Write demonstrations, the two tasks in turn."""
-    writer = Writer(directory, libero.ROBOT, fps, libero.features(cameras, SIZE), libero.modality(cameras))
+    writer = layout(directory, libero.ROBOT, fps, libero.features(cameras, SIZE), libero.modality(cameras))
     rng = np.random.default_rng(0)
     for number in range(episodes):
         images, states, actions = episode(rng, number % 2)
@@ -131,6 +132,12 @@ def test_what_is_loaded_is_what_was_written(dots):
     assert far.abs().float().mean() < 12  # what H.264's halved colours cost
     assert loaded.instructions.shape[0] == 2 and not torch.equal(loaded.instructions[0], loaded.instructions[1])
     assert loaded.task.tolist() == [number % 2 for number in range(16) for _ in range(STEPS)]
+
+
+def test_a_set_of_version_3_is_loaded_as_one_of_version_2(dots, tmp_path):
+    new, old = load(config(write(tmp_path / "dots", 16, layout=V3Writer))), load(config(dots))
+    assert (tmp_path / "dots/meta/tasks.parquet").exists() and torch.equal(new.images, old.images)
+    assert torch.equal(new.action, old.action) and torch.equal(new.instructions, old.instructions)
 
 
 @pytest.mark.parametrize("layout", data_sets.LINKED)

@@ -11,11 +11,14 @@ from serving import ENVIRONMENT, ROOT, nobody, serving
 
 from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
-from tests import axe, browser
+from tests import axe, browser, data_sets
 from tests.mounts import fill, small
+from vla_datasets import libero
+from vla_datasets.v3_writing import V3Writer
 
 LIBERO = ROOT / "images/libero/.venv/bin/python"
 TOKEN = "open-sesame"
+V3_VIDEO = "videos/{}/chunk-000/file-000.mp4"
 LINE_AT = "Number(document.querySelector('line.now').getAttribute('x1'))"  # where the film is, in the first curve
 MAKE = """
 from pathlib import Path
@@ -44,6 +47,24 @@ def test_an_episode_has_a_number_of_few_digits(stack, tmp_path):
     for number in ("9" * 5000, "-1", "1.5", "x"):
         for path in (f"/data/a/{number}", f"/data/a/films/{number}/front.mp4"):
             assert httpx.get(f"{url}{path}").status_code == 404
+
+
+def test_an_episode_of_version_3_plays_its_part_of_a_video(stack, tmp_path):
+    directory = tmp_path / "datasets" / "new"
+    data_sets.lerobot(directory, layout=V3Writer)
+    url = site(tmp_path, stack)
+    page = httpx.get(f"{url}/data/new/1").text
+    assert 'image.mp4#t=0.6,1.025" data-start="0.6"' in page and "<polyline" in page and "push the plate" in page
+    key = libero.video_key("agentview")
+    assert httpx.get(f"{url}/data/new/films/1/{key}.mp4").content == (directory / V3_VIDEO.format(key)).read_bytes()
+    (directory / V3_VIDEO.format(key)).unlink()  # which no page opens but the player's
+    assert httpx.get(f"{url}/data/new/1").status_code == 200
+    outside = tmp_path / "outside.parquet"
+    (directory / "data/chunk-000/file-000.parquet").rename(outside)
+    (directory / "data/chunk-000/file-000.parquet").symlink_to(outside)
+    info = directory / "meta/info.json"
+    info.write_text(info.read_text() + " ")  # now it is opened again
+    assert "<polyline" not in httpx.get(f"{url}/data/new/1").text
 
 
 def site(volume: Path, stack, token: str | None = None) -> str:

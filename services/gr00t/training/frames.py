@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.videos import OpenVideos, frame_count
+from vla_datasets.videos import Clip, OpenVideos, frame_count
 
 OPEN_VIDEOS = 256  # per process
 FRAMES_PER_READ = 32  # frames that are decoded into one array
@@ -64,7 +63,7 @@ class Frames:
         for episode in self.dataset.episodes:
             for key in self.keys if episode.length else ():
                 if self.dataset.features[key]["dtype"] == "video":
-                    _require(self.dataset.video_path(episode.index, key), episode.length)
+                    _require(self.dataset.clip(episode.index, key), episode.length)
 
     def _frame(self, episode: int, key: str, step: int) -> np.ndarray:
         number, buffer = self._buffers.get((episode, key), (0, None))
@@ -86,11 +85,10 @@ class Frames:
         if self.dataset.features[key]["dtype"] == "image":
             frames = self.dataset.frames(episode, key, steps)
         else:
-            frames = self.videos[self.dataset.video_path(episode, key)].frames(steps)
+            frames = self.videos.frames(self.dataset.clip(episode, key), steps)
         return frames.transpose(0, 3, 1, 2)
 
 
-def _require(path: Path, length: int) -> None:
-    count = frame_count(path)
-    if count < length:
-        raise ValueError(f"{path} has {count} frames; its episode has {length} steps")
+def _require(clip: Clip, length: int) -> None:
+    if clip.length is None and (count := frame_count(clip.path)) < length:  # v3.0 sets are checked when opened
+        raise ValueError(f"{clip.path} has {count} frames; its episode has {length} steps")

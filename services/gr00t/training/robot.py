@@ -40,8 +40,8 @@ def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointDirectory) -> T
     """
     if dataset.modality is None:
         raise ValueError(
-            f"{dataset.directory} has no meta/modality.json, which describes its numbers; write one as "
-            "docs/gr00t.md shows"
+            f"{dataset.directory} has no meta/modality.json, which describes its numbers; LeRobot's tools write none: "
+            "write one as docs/gr00t.md shows"
         )
     robot = described(dataset, base) if name == NEW else embodiment(name)
     if name != NEW:

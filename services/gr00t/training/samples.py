@@ -80,8 +80,8 @@ def _episode(dataset: LeRobotDataset, robot: TrainingRobot, index: int, length: 
     rows = {key: len(values) for key, values in columns.items()}
     if set(rows.values()) != {length}:
         raise ValueError(
-            f"{label} has {min(rows.values())} rows; episodes.jsonl says {length}: create the data set again, correct "
-            f"that line, or exclude the episode: ./lab dataset {shlex.quote(str(dataset.directory))} --bad {index}"
+            f"{label} has {min(rows.values())} rows; {dataset.episodes_name} says {length}: create the data set again, "
+            f"correct that line, or exclude it: ./lab dataset {shlex.quote(str(dataset.directory))} --bad {index}"
         )
     states = [part.encode(_values(dataset, columns, "state", part, label)) for part in robot.layout.state]
     absolute = robot.metadata["modalities"]["action"]
@@ -124,7 +124,7 @@ def _instructions(dataset: LeRobotDataset, columns: dict, robot: TrainingRobot, 
         raise ValueError(f"{label} has no column {column}, which has the instruction")
     unknown = {int(number) for number in numbers.reshape(-1)} - dataset.tasks.keys()
     if unknown:
-        raise ValueError(f"{label}: {column} is {min(unknown)}, which tasks.jsonl does not have")
+        raise ValueError(f"{label}: {column} is {min(unknown)}, which {dataset.tasks_name} does not have")
     return [dataset.tasks[int(number)] for number in numbers.reshape(-1)]
 
 

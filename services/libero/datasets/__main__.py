@@ -38,36 +38,29 @@ def main() -> int:
 
 def make(config: DatasetConfig) -> Path:
     """Make a data set; return its directory."""
-    volume = Volume()
-    layout = "hdf5" if config.format == "hdf5" else "lerobot"
+    volume, layout = Volume(), config.format or "lerobot"
     existing = existing_set(config, volume)
     if existing is not None:
-        of, base = None, existing.stem
+        of, base = None, (existing.stem if existing.is_file() else existing.name).removesuffix("-v3.0")
     else:
         of = sources.find(config.source, volume, config.render)
         base = of.name
-    final = volume.datasets / (config.name or base + {"hdf5": "-hdf5", "lerobot-v3.0": "-v3.0"}.get(config.format, ""))
-    conversion.require_converter(config.format)
-    if final.exists():
-        raise DatasetError(f"{display_path(final)} already exists; choose another --name, or remove it")
-    directory = final.with_name(f"{final.name}.v2.1") if config.format == "lerobot-v3.0" else final
+    directory = volume.datasets / (config.name or base + conversion.SUFFIXES.get(layout, ""))
+    if directory.exists():
+        raise DatasetError(f"{display_path(directory)} already exists; choose another --name, or remove it")
     if existing is not None:
-        if layout != "lerobot":
+        if layout == "hdf5":
             raise DatasetError(
                 "a data set can only be converted to LeRobot's layout; for HDF5, name a recording or a run"
             )
-        conversion.recode(open_dataset(existing), directory)
-    elif not directory.exists():
+        conversion.recode(open_dataset(existing), directory, layout)
+    else:
         episodes = sources.choose(of, config.keep_failures)
         workers = choose_workers(config.workers, len(episodes), WORKER_GB)
         convert.convert(of, episodes, directory, layout, config.camera_names, config.size, workers)
-    if config.format == "lerobot-v3.0":
-        conversion.convert_to_v3(directory, final)
-        print(f"data set: {display_path(final)}")
-        return final
-    say(summary.describe_line(open_dataset(final)))
-    say(f"data set: {display_path(final)}\nlook at it: ./lab dataset {final.name} --show")
-    return final
+    say(summary.describe_line(open_dataset(directory)))
+    say(f"data set: {display_path(directory)}\nlook at it: ./lab dataset {directory.name} --show")
+    return directory
 
 
 def existing_set(config: DatasetConfig, volume: Volume) -> Path | None:

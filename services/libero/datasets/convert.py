@@ -16,6 +16,7 @@ from vla_common.durations import format_duration
 from vla_common.volume import display_path, require_space
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS
 from vla_datasets import libero, metadata
+from vla_datasets.conversion import WRITERS
 from vla_datasets.errors import DatasetError
 from vla_datasets.hdf5 import DemoWriter
 from vla_datasets.writing import PIECES, EpisodeSlot, Writer, draft
@@ -24,7 +25,8 @@ from vla_evaluation.recording.sources import Episodes
 from vla_evaluation.terminal import say
 
 PLAN = "plan.json"  # the source of an unfinished set
-PIXEL_BYTES = {"lerobot": 0.16, "hdf5": 3.0}  # per pixel of an image; for video as measured on LIBERO's scenes
+# Per pixel of an image; for video as measured on LIBERO's scenes, twice in v3.0 until its files are joined.
+PIXEL_BYTES = {"lerobot": 0.16, "lerobot-v3.0": 0.32, "hdf5": 3.0}
 SPARE = 2**27  # bytes to leave free on the disk
 REPORT_INTERVAL_S = 20.0  # between two lines of progress
 EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each episode, in meta/source.json
@@ -56,7 +58,8 @@ def convert(
     """
     source = describe(recorded, episodes, cameras, size, layout)
     writer = make_writer(directory, layout, cameras, size, source, episodes)
-    require_same_plan(directory, source)
+    plan = source | {"format": layout}
+    require_same_plan(directory, plan)
     done = writer.written()
     left = [episode for episode in episodes if episode.index not in done]
     steps = sum(demo.steps for demo in left)
@@ -69,7 +72,7 @@ def convert(
         say(
             "its episodes start where evaluations start: use it to inspect and for offline evaluation, not for training"
         )
-    metadata.write_json(writer.draft / PIECES / PLAN, source)
+    metadata.write_json(writer.draft / PIECES / PLAN, plan)
     write_episode = partial(put, writer, episode_slots(episodes))
     start = reported = time.monotonic()
     rendered = 0
@@ -97,7 +100,7 @@ def make_writer(
         tasks = [suites.load_suite(suite).tasks[task] for suite, task in sorted(pairs)]
         return DemoWriter(directory, {f"{task.name}_demo.hdf5": _problem(task) for task in tasks}, source, resume=True)
     features, modality = libero.features(cameras, size), libero.modality(cameras)
-    return Writer(directory, libero.ROBOT, libero.FPS, features, modality, source, resume=True)
+    return WRITERS[layout](directory, libero.ROBOT, libero.FPS, features, modality, source, resume=True)
 
 
 def _problem(task: suites.Task) -> dict[str, Any]:
@@ -115,28 +118,28 @@ def describe(
 ) -> dict[str, Any]:
     """Return the provenance stored with the set: enough to identify a model's training data."""
     action = recorded.facts["action"]
-    if layout == "lerobot":
+    if layout != "hdf5":
         action = [GRIPPER_OPENS if part == GRIPPER_CLOSES else part for part in action]
-    name = libero.video_key if layout == "lerobot" else libero.hdf5_key
+    name = libero.hdf5_key if layout == "hdf5" else libero.video_key
     return {
         **recorded.facts,
         "action": [asdict(part) for part in action],
         "state": [asdict(part) for part in recorded.facts["state"]],
         "cameras": {name(camera): camera for camera in cameras},
         "size": size,
-        "turned_180": layout == "lerobot",
+        "turned_180": layout != "hdf5",
         "episodes": [{name: getattr(episode, name) for name in EPISODE_FIELDS} for episode in episodes],
     }
 
 
 def require_same_plan(directory: Path, source: Mapping[str, Any]) -> None:
-    """Raise DatasetError if an unfinished set of this name has another source."""
+    """Raise DatasetError if an unfinished set of this name has another source or format."""
     path = draft(directory) / PIECES / PLAN
     if not path.exists():
         return
     before = metadata.read_json(path)
     now = {name: list(value) if isinstance(value, tuple) else value for name, value in source.items()}
-    odd = [name for name in source if before.get(name) != now[name]]
+    odd = [name for name in source if before.get(name, "lerobot" if name == "format" else None) != now[name]]
     if odd:
         raise DatasetError(
             f"unfinished set {directory.name} was started with different {', '.join(odd)}; repeat that command, "

@@ -23,7 +23,5 @@ class MetaworldDatasetOptions(DatasetOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.format != "lerobot":
-            raise ValueError(
-                f"--format {self.format} is not available for Meta-World; use lerobot, then convert that set to v3.0"
-            )
+        if self.format == "hdf5":
+            raise ValueError("--format hdf5 is LIBERO's own; for Meta-World use lerobot-v3.0 or lerobot")

@@ -15,6 +15,7 @@ from services.metaworld.datasets import layout
 from services.metaworld.datasets.config import MetaworldDatasetOptions
 from vla_common.volume import Volume, display_path, require_space
 from vla_datasets import summary
+from vla_datasets.conversion import SUFFIXES, WRITERS
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
 from vla_datasets.writing import EpisodeSlot, Writer
@@ -35,13 +36,13 @@ def make(config: MetaworldDatasetOptions) -> Path:
         raise DatasetError(
             f"{recorded.kind} {recorded.name} belongs to {recorded.facts['benchmark']}, not to {BENCHMARK.name}"
         )
-    directory = volume.datasets / (config.name or recorded.name)
+    directory = volume.datasets / (config.name or recorded.name + SUFFIXES.get(config.format, ""))
     if directory.exists():
         raise DatasetError(f"{display_path(directory)} already exists; choose another --name, or remove it")
     episodes, cameras = sources.choose(recorded, config.keep_failures), config.camera_names
     source = describe(recorded, episodes, cameras, config.size)
     features, modality = layout.features(cameras, config.size), layout.modality(cameras)
-    writer = Writer(directory, layout.ROBOT, layout.FPS, features, modality, source)
+    writer = WRITERS[config.format](directory, layout.ROBOT, layout.FPS, features, modality, source)
     steps = sum(episode.steps for episode in episodes)
     require_space(directory, int(steps * len(cameras) * config.size**2 * PIXEL_BYTES) + SPARE)
     say(

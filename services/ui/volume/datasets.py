@@ -25,7 +25,8 @@ from vla_datasets.errors import DatasetError
 if TYPE_CHECKING:
     from vla_datasets.lerobot import LeRobotDataset
 
-DIRECTORY, META, HDF5_SUFFIXES = "datasets", ("meta/info.json", "meta/episodes.jsonl"), (".hdf5", ".h5")
+DIRECTORY, HDF5_SUFFIXES = "datasets", (".hdf5", ".h5")
+META = ("meta/info.json", "meta/episodes.jsonl", "meta/tasks.parquet")  # the last one in v3.0
 MAX_BYTES_BY_SUFFIX = {".parquet": 2**28}  # of a file that is read at once
 OTHER_BYTES = 2**26
 OPEN = 16  # data sets kept open
@@ -62,7 +63,10 @@ class Datasets:
             }  # fmt: skip
 
     def episode(self, name: str, index: int) -> dict[str, Any]:
-        """Return an episode's instruction, the cameras with a video, and its curves as polylines."""
+        """Return an episode's instruction, the cameras with a video, and its curves as polylines.
+
+        spans: in v3.0, where a video has other episodes too, the seconds that a player starts and stops at.
+        """
         from vla_datasets.pages import page
 
         with self._lock:
@@ -73,17 +77,18 @@ class Datasets:
             return {
                 "episode": index, "task": "; ".join(episode.tasks), "steps": episode.length, "fps": dataset.fps,
                 "bad": index in self._bad(dataset)[0], "cameras": videos,
+                "spans": {key: _span(dataset, index, key) for key in videos if dataset.is_v3},
                 "in_rows": len(dataset.video_keys) - len(videos), "width": page.WIDTH, "height": page.HEIGHT,
                 "charts": [asdict(chart) for chart in page.charts(dataset, episode)],
             }  # fmt: skip
 
     def open_video(self, name: str, index: int, camera: str) -> int:
-        """Return a descriptor of an episode's video. Raises NotFound."""
+        """Return a descriptor of the file with an episode's video. Raises NotFound."""
         with self._lock:
             dataset = self._dataset(name)
             if dataset.features.get(camera, {}).get("dtype") != "video":
                 raise NotFound(f"{name} has no videos of {camera!r}")
-            path = dataset.video_path(_find_episode(dataset, index).index, camera)
+            path = dataset.images_path(_find_episode(dataset, index).index, camera)
         if path.suffix != ".mp4":
             raise NotFound(f"{path.name} is not an .mp4")
         return files.open_plain(self._root, *path.relative_to(self._root).parts)
@@ -187,6 +192,12 @@ def _source(dataset: LeRobotDataset) -> dict[str, str]:
     """Return the origin that a data set of this lab records."""
     names = ("recording", "run", "suite", "policy", "noise", "starts")
     return {name: str(dataset.source[name]) for name in names if name in (dataset.source or {})}
+
+
+def _span(dataset: LeRobotDataset, index: int, camera: str) -> tuple[float, float]:
+    clip = dataset.clip(index, camera)
+    # It stops in the middle of the last frame: at its end some players show the next one.
+    return clip.start_s, clip.start_s + (clip.length - 0.5) / dataset.fps
 
 
 def _find_episode(dataset: LeRobotDataset, index: int):

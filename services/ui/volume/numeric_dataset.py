@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from vla_datasets import tables
-from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.tables import pq
 
 MAX_VALUES = 2_000_000  # of an episode's rows
 
 
 class NumericDataset(LeRobotDataset):
-    """Skips images and texts in rows, and caches no episode."""
+    """Skips images and texts in rows, opens no video, and caches no episode."""
 
     def columns(self, episode_index: int) -> dict[str, np.ndarray]:
         """Return an array [T, …] for each column of numbers. Raises DatasetError for more than MAX_VALUES."""
-        path = self.data_path(episode_index)
-        try:
-            with open(path, "rb", opener=self.opener) as file:
-                parquet = pq.ParquetFile(file)
-                _check_size(parquet.metadata, path)
-                return tables.columns(parquet.read(columns=_number_columns(parquet.schema_arrow)), path)
-        except FileNotFoundError as error:
-            raise DatasetError(f"{path} is missing; expected an episode's rows") from error
-        except (pa.ArrowException, OSError) as error:
-            raise DatasetError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]})") from error
+        path, first = self.data_path(episode_index), self.first_row(episode_index)
+        schema = tables.read(path, self.opener, rows=(0, 0)).schema
+        span = (first, first + self.episodes[episode_index].length) if self.is_v3 else None
+        return tables.columns(tables.read(path, self.opener, _number_columns(schema), span, MAX_VALUES), path)
 
-
-def _check_size(footer: pq.FileMetaData, path: object) -> None:
-    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
-    values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
-    if values > MAX_VALUES:
-        raise DatasetError(f"{path} has {values:,} values; expected at most {MAX_VALUES:,} for a page")
+    def _check_clips(self, keys: Sequence[str]) -> None:
+        pass
 
 
 def _number_columns(schema: pa.Schema) -> list[str]:

@@ -1,6 +1,6 @@
-"""LeRobot's data sets v2.0 and v2.1, with GR00T's modality.json where there is one.
+"""LeRobot's data sets v2.0, v2.1 and v3.0, with GR00T's modality.json where there is one.
 
-Source: huggingface/lerobot before v3.0 (lerobot/common/datasets), Isaac-GR00T at 4af2b622 (gr00t/data/dataset.py).
+Source: huggingface/lerobot 0.6.1 and before v3.0 (lerobot/datasets), Isaac-GR00T at 4af2b622 (gr00t/data/dataset.py).
 """
 
 from __future__ import annotations
@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from vla_common.regular_files import Opener
-from vla_datasets import metadata, statistics, tables, videos
+from vla_datasets import metadata, statistics, tables, v3, videos
 from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 from vla_datasets.metadata import Episode
 
-VERSIONS = ("v2.0", "v2.1")
+VERSIONS = ("v2.0", "v2.1", v3.VERSION)
 REQUIRED = ("codebase_version", "fps", "features", "data_path")
-LIBRARY = "LeRobot's own converters go up to v3.0 only; take the set's revision v2.1 from the hub"
+LIBRARY = "take the set's revision v3.0 or v2.1 from the hub"
 CACHED = 64  # episodes whose columns stay in memory
 
 
@@ -43,18 +44,76 @@ class LeRobotDataset(Dataset):
                 stated = f"{self.directory / metadata.MODALITY}: {kind} is {parts!r:.200}"
                 raise DatasetError(f"{stated}; expected an object of parts, each an object")
         self.source = self._read_optional(metadata.SOURCE)
-        self.episodes = metadata.episodes(self.directory, opener)
-        self.tasks = metadata.tasks(self.directory, opener)
         self._videos, self._columns = videos.OpenVideos(), OrderedDict()
+        self._file: tuple[Path, Sequence[str] | None, Any] | None = None  # the data file read last, in v3.0
+        self._locations: list[v3.Location] = []  # of v3.0
+        if self.is_v3:
+            self._open_v3()
+        else:
+            self.episodes = metadata.episodes(self.directory, opener)
+            self.tasks = metadata.tasks(self.directory, opener)
         self._statistics: dict[bool, statistics.Statistics] = {}  # of all episodes, or without those left out
 
+    def _open_v3(self) -> None:
+        """Read meta/ and compare it with the files. Raises DatasetError with the first difference."""
+        keys = [key for key in self.video_keys if self.features[key]["dtype"] == "video"]
+        self.tasks = v3.read_tasks(self.directory, self.opener)
+        self.episodes, self._locations = v3.read_episodes(self.directory, keys, self.opener)
+        counted = {"total_episodes": len(self.episodes), "total_frames": len(self)}
+        for name, count in counted.items():
+            if self.info.get(name, count) != count:
+                stated = f"{name} is {self.info[name]}; {v3.EPISODES} has {count}"
+                raise DatasetError(f"{self.directory / metadata.INFO}: {stated}: {v3.COPY_AGAIN}")
+        paths = [self.data_path(episode.index) for episode in self.episodes]
+        self.episodes = v3.tasks_of_rows(paths, self.episodes, self._locations, self.tasks, self.opener)
+        self._check_clips(keys)
+
+    def _check_clips(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            v3.check_clips([self.clip(episode.index, key) for episode in self.episodes], self._locations, key, self.fps)
+
+    @property
+    def is_v3(self) -> bool:
+        """Whether a file has several episodes."""
+        return bool(self.info["codebase_version"] == v3.VERSION)
+
+    @property
+    def episodes_name(self) -> str:
+        """The name of the list of episodes, for messages."""
+        return v3.EPISODES if self.is_v3 else metadata.EPISODES
+
+    @property
+    def tasks_name(self) -> str:
+        """The name of the list of tasks, for messages."""
+        return v3.TASKS if self.is_v3 else metadata.TASKS
+
     def data_path(self, episode_index: int) -> Path:
-        """Return the path of an episode's rows."""
-        return self._path("data_path", episode_index)
+        """Return the path of an episode's rows, in v3.0 of other episodes' too."""
+        if not self.is_v3:
+            return self._path("data_path", self._episode_numbers(episode_index))
+        return self._path("data_path", dict(zip(metadata.FILE_FIELDS, self._location(episode_index).file, strict=True)))
+
+    def clip(self, episode_index: int, video_key: str) -> videos.Clip:
+        """Return an episode's video, in v3.0 its part of one."""
+        if not self.is_v3:
+            return videos.Clip(self._path("video_path", self._episode_numbers(episode_index), video_key))
+        location = self._location(episode_index)
+        clip = location.clips[video_key]
+        path = self._path("video_path", dict(zip(metadata.FILE_FIELDS, clip.file, strict=True)), video_key)
+        return videos.Clip(path, clip.start_s, location.length)
 
     def video_path(self, episode_index: int, video_key: str) -> Path:
-        """Return the path of an episode's video."""
-        return self._path("video_path", episode_index, video_key)
+        """Return the path of an episode's video, in v3.0 of other episodes' too."""
+        return self.clip(episode_index, video_key).path
+
+    def first_row(self, episode_index: int) -> int:
+        """Return the row of its file that an episode starts at."""
+        return self._location(episode_index).first_row if self.is_v3 else 0
+
+    def _location(self, episode_index: int) -> v3.Location:
+        if not 0 <= episode_index < len(self._locations):
+            raise DatasetError(f"{self.name} has no episode {episode_index}; it has {len(self._locations)}")
+        return self._locations[episode_index]
 
     def images_path(self, episode_index: int, video_key: str) -> Path:
         is_video = self.features[video_key]["dtype"] == "video"
@@ -68,9 +127,27 @@ class LeRobotDataset(Dataset):
         self._columns.move_to_end(episode_index)
         return self._columns[episode_index]
 
-    def _read_columns(self, episode_index: int, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def rows(self, episode_index: int, names: Sequence[str] | None = None) -> pa.Table:
+        """Return an episode's table, all columns by default."""
         path = self.data_path(episode_index)
-        return tables.columns(tables.read(path, self.opener, names), path)
+        if not self.is_v3:
+            return tables.read(path, self.opener, names)
+        location = self._location(episode_index)
+        images = [key for key in self.video_keys if self.features[key]["dtype"] == "image"]
+        numbers = tuple(name for name in names or self.column_keys if name not in images)
+        if self._file is None or self._file[:2] != (path, numbers):
+            self._file = path, numbers, tables.read(path, self.opener, numbers)
+        table = self._file[2].slice(location.first_row, location.length)
+        for key in images if names is None else set(images).intersection(names):
+            span = (location.first_row, location.first_row + location.length)
+            column = tables.read(path, self.opener, [key], span)
+            table = table.append_column(key, column.column(key)) if key in column.column_names else table
+        return table
+
+    def _read_columns(self, episode_index: int, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        if self.is_v3:
+            names = tuple(names or self.column_keys)
+        return tables.columns(self.rows(episode_index, names), self.data_path(episode_index))
 
     def _all_columns(self, names: Sequence[str] | None = None) -> Iterator[dict[str, np.ndarray]]:
         return (self._read_columns(episode.index, names) for episode in self.episodes)
@@ -78,11 +155,11 @@ class LeRobotDataset(Dataset):
     def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:
         kind = self.features.get(video_key, {}).get("dtype")
         if kind == "video":
-            return self._videos[self.video_path(episode_index, video_key)].frames(indices)
+            return self._videos.frames(self.clip(episode_index, video_key), indices)
         if kind != "image":
             raise videos.missing_images(video_key, self.name, self.video_keys)
         path = self.data_path(episode_index)
-        table = tables.read(path, self.opener)
+        table = self.rows(episode_index, [video_key])
         if video_key not in table.column_names:
             raise DatasetError(f"{path} has no column {video_key}; info.json lists images there")
         rows = table.column(video_key).to_pylist()
@@ -148,11 +225,13 @@ class LeRobotDataset(Dataset):
         return statistics.of_episodes(self._all_columns())
 
     def write_statistics(self) -> list[Path]:
-        """Write stats.json from the rows and, in v2.1, episodes_stats.jsonl from rows and frames; return their paths.
+        """Write stats.json and, from v2.1 on, the statistics of every episode, from rows and frames; return the paths.
 
         No other method writes into a data set.
         """
         path = self.directory / metadata.STATS
+        if self.is_v3:
+            return [path, *self._write_v3_statistics(path)]
         metadata.write_json(path, statistics.plain(self.computed_statistics()))
         self._statistics.clear()
         if self.info["codebase_version"] != "v2.1":
@@ -162,6 +241,30 @@ class LeRobotDataset(Dataset):
         ]
         metadata.write_lines(self.directory / metadata.EPISODES_STATS, lines)
         return [path, self.directory / metadata.EPISODES_STATS]
+
+    def v3_statistics(self, levels: Mapping[str, tuple[np.ndarray, int]]) -> dict[str, dict[str, np.ndarray]]:
+        """Return stats.json of v3.0, of the rows as they are now. levels: of each camera's images, see statistics."""
+        stats = {key: statistics.of_rows(rows) for key, rows in statistics.all_rows(self._all_columns()).items()}
+        return stats | {key: statistics.of_levels(*of) for key, of in levels.items()}
+
+    def _write_v3_statistics(self, path: Path) -> list[Path]:
+        stats: list[dict[str, dict[str, list[Any]]]] = []
+        totals: dict[str, tuple[Any, int]] = {}
+        for episode in self.episodes:
+            entry = {}
+            if episode.length:
+                columns = self.columns(episode.index)
+                entry = {key: statistics.of_rows(of) for key, of in columns.items() if of.dtype != object}
+                for key in self.video_keys:
+                    counts, images = statistics.levels_of(self.frames(episode.index, key))
+                    entry[key] = statistics.of_levels(counts, images)
+                    before = totals.get(key, (0, 0))
+                    totals[key] = before[0] + counts, before[1] + images
+            stats.append(statistics.plain(entry))
+        written = v3.write_statistics(self.directory, stats)
+        metadata.write_json(path, statistics.plain(self.v3_statistics(totals)))
+        self._statistics.clear()
+        return written
 
     def _episode_statistics(self, episode: Episode) -> dict[str, dict[str, list]]:
         """Return an episode's entry of episodes_stats.jsonl, without missing videos."""
@@ -174,11 +277,17 @@ class LeRobotDataset(Dataset):
                 stats[key] = statistics.of_images(self.frames(episode.index, key))
         return statistics.plain(stats)
 
-    def _path(self, pattern: str, episode_index: int, video_key: str = "") -> Path:
+    def _episode_numbers(self, episode_index: int) -> dict[str, int]:
         chunk = episode_index // (self.info.get("chunks_size") or metadata.CHUNK)
+        return dict(zip(metadata.EPISODE_FIELDS, (chunk, episode_index), strict=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+    def _path(self, pattern: str, numbers: dict[str, int], video_key: str = "") -> Path:
         if self.info.get(pattern) is None:
             raise DatasetError(f"{self.directory / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
-        name = metadata.fill_template(self.info[pattern], chunk, episode_index, video_key)
+        name = metadata.fill_template(self.info[pattern], numbers, video_key)
         if name.startswith("/") or ".." in Path(name).parts:
             problem = f"{self.directory / metadata.INFO}: {pattern} gives {name!r:.200}, outside the data set"
             raise DatasetError(f"{problem}; expected a path in it, relative and without '..'")
@@ -198,8 +307,7 @@ def _read_info(path: Path, opener: Opener | None) -> dict[str, Any]:
     info = metadata.read_json(path, opener)
     version = info.get("codebase_version")
     if version not in VERSIONS:
-        problem = f"{path}: codebase_version is {version!r}; expected {' or '.join(VERSIONS)}"
-        raise DatasetError(f"{problem}. {LIBRARY}" if str(version).startswith("v3") else problem)
+        raise DatasetError(f"{path}: codebase_version is {version!r}; expected {', '.join(VERSIONS)}: {LIBRARY}")
     if missing := [name for name in REQUIRED if name not in info]:
         raise DatasetError(f"{path} has no {', '.join(missing)}; LeRobot {version} requires them")
     if not isinstance(info["fps"], (int, float)) or not 0 < info["fps"] <= metadata.MAX_NUMBER:
@@ -222,7 +330,8 @@ def _read_info(path: Path, opener: Opener | None) -> dict[str, Any]:
     for pattern in ("data_path", "video_path"):
         try:
             if info.get(pattern) is not None:
-                metadata.check_template(info[pattern])
+                fields = metadata.FILE_FIELDS if version == v3.VERSION else metadata.EPISODE_FIELDS
+                metadata.check_template(info[pattern], fields)
         except ValueError as error:
             raise DatasetError(f"{path}: {pattern} is {info[pattern]!r:.200}; {error}") from error
     return info

@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from vla_common.volume import Volume
-from vla_datasets import metadata
+from vla_datasets import lerobot, metadata
 from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
@@ -23,6 +23,8 @@ def open_dataset(directory: str | Path) -> Dataset:
 
     if hdf5.files(directory):
         return hdf5.LiberoFiles(directory)
+    if (directory / "meta_data").is_dir():
+        raise DatasetError(f"{directory} is LeRobot v1.x; expected {', '.join(lerobot.VERSIONS)}: {lerobot.LIBRARY}")
     raise DatasetError(f"{directory} is not a data set; expected LeRobot's {metadata.INFO} or LIBERO's *.hdf5 in it")
 
 

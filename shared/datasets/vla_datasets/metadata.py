@@ -33,13 +33,16 @@ MAX_ARRAY_BYTES = 2**32  # of an array in an HDF5 file
 MAX_TEMPLATE = 1000  # characters of data_path and video_path
 MAX_SIZE = 10**6  # of each dimension of a feature's shape
 
-# The fields that a path template may hold; a number may be padded with zeros to a width of one digit.
-_PATH_FIELD = re.compile(r"\{(?:(?P<number>episode_chunk|episode_index)(?::0(?P<width>[1-9])d)?|video_key)\}")
+# The numbers that a path template may hold, padded with zeros to a width of one digit.
+EPISODE_FIELDS, FILE_FIELDS = ("episode_chunk", "episode_index"), ("chunk_index", "file_index")
+_PATH_FIELD = re.compile(
+    rf"\{{(?:(?P<number>{'|'.join(EPISODE_FIELDS + FILE_FIELDS)})(?::0(?P<width>[1-9])d)?|video_key)\}}"
+)
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One line of episodes.jsonl; `tasks` are its instructions, the executed one first."""
+    """An episode of meta/; `tasks` are its instructions, the executed one first."""
 
     index: int
     tasks: tuple[str, ...]
@@ -171,17 +174,17 @@ def tasks(directory: Path, opener: Opener | None = None) -> dict[int, str]:
     return instructions
 
 
-def check_template(template: object) -> None:
-    """Raise ValueError for a path template of info.json with anything but the documented fields in braces."""
-    is_short = isinstance(template, str) and len(template) <= MAX_TEMPLATE
-    if not is_short or re.search(r"[{}]", _PATH_FIELD.sub("", template)):
-        fields = "{episode_chunk}, {episode_index} and {video_key}, numbers padded to one digit's width such as :06d"
-        raise ValueError(f"the only fields are {fields}: {VIDEO_PATH}")
+def check_template(template: object, fields: Sequence[str]) -> None:
+    """Raise ValueError for a path template of info.json with anything but these fields and {video_key} in braces."""
+    text = template if isinstance(template, str) and len(template) <= MAX_TEMPLATE else "{}"
+    are_expected = all(field["number"] in (None, *fields) for field in _PATH_FIELD.finditer(text))
+    if not are_expected or re.search(r"[{}]", _PATH_FIELD.sub("", text)):
+        listed = f"{{{fields[0]}}}, {{{fields[1]}}} and {{video_key}}"
+        raise ValueError(f"the only fields are {listed}, numbers padded to one digit's width such as :06d")
 
 
-def fill_template(template: str, episode_chunk: int, episode_index: int, video_key: str = "") -> str:
-    """Return the path that a checked template gives for an episode. Text of a data set never reaches str.format."""
-    numbers = {"episode_chunk": episode_chunk, "episode_index": episode_index}
+def fill_template(template: str, numbers: Mapping[str, int], video_key: str = "") -> str:
+    """Return the path that a checked template gives. Text of a data set never reaches str.format."""
     return _PATH_FIELD.sub(
         lambda field: f"{numbers[field['number']]:0{field['width'] or 1}d}" if field["number"] else video_key, template
     )

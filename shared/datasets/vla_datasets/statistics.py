@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 NAMES = ("mean", "std", "min", "max", "q01", "q99")  # GR00T computes all again if a column has not all of them
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}  # in LeRobot v3.0
 MAX_IMAGES = 100  # of a video, for its statistics
 Statistics = dict[str, dict[str, np.ndarray]]  # feature -> name -> float64 [n]
 
@@ -57,6 +58,13 @@ def of_episode(values: np.ndarray) -> dict[str, np.ndarray]:
     """Return a column's [T, …] entry of episodes_stats.jsonl: no quantiles, and the number of rows."""
     stats = of_column(values)
     return {name: stats[name] for name in ("min", "max", "mean", "std")} | {"count": np.array([len(values)])}
+
+
+def of_rows(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return a column's [T, …] statistics in LeRobot v3.0, float64 [n]: with five quantiles and the number of rows."""
+    rows = as_rows(np.asarray(values, np.float64))
+    quantiles = dict(zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True))
+    return of_column(values) | quantiles | {"count": np.array([len(values)])}
 
 
 def of_episodes(episodes: Iterable[Mapping[str, np.ndarray]]) -> Statistics:
@@ -111,14 +119,27 @@ def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iter
 
 def of_images(images: np.ndarray) -> dict[str, np.ndarray]:
     """Return mean, std, min and max per colour, [3, 1, 1] in 0…1, and the count of images, of uint8 [T, H, W, 3]."""
+    stats = of_levels(*levels_of(images))
+    return {name: values for name, values in stats.items() if name not in QUANTILES}
+
+
+def levels_of(images: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return how often each colour has each level, int64 [3, 256], in a sample of images; and the sample's size."""
     indices = np.linspace(0, len(images) - 1, min(len(images), MAX_IMAGES)).round().astype(int)
-    sampled, levels = images[indices], np.arange(256) / 255
-    counts = np.stack([np.bincount(sampled[..., colour].ravel(), minlength=256) for colour in range(3)])
-    shares = counts / counts.sum(1, keepdims=True)
+    sampled = images[indices]
+    return np.stack([np.bincount(sampled[..., colour].ravel(), minlength=256) for colour in range(3)]), len(indices)
+
+
+def of_levels(counts: np.ndarray, images: int) -> dict[str, np.ndarray]:
+    """Return the statistics of images from `levels_of`, [3, 1, 1] in 0…1: with quantiles and the count of images."""
+    levels, totals = np.arange(256) / 255, counts.sum(1, keepdims=True)
+    shares = counts / totals
     mean = shares @ levels
-    moments = {"mean": mean, "std": np.sqrt(np.maximum(0, shares @ levels**2 - mean**2))}
-    moments |= {"min": levels[(counts > 0).argmax(1)], "max": levels[255 - (counts[:, ::-1] > 0).argmax(1)]}
-    return {name: values.reshape(3, 1, 1) for name, values in moments.items()} | {"count": np.array([len(indices)])}
+    stats = {"mean": mean, "std": np.sqrt(np.maximum(0, shares @ levels**2 - mean**2))}
+    stats |= {"min": levels[(counts > 0).argmax(1)], "max": levels[255 - (counts[:, ::-1] > 0).argmax(1)]}
+    cumulated = counts.cumsum(1)
+    stats |= {name: levels[(cumulated >= share * totals).argmax(1)] for name, share in QUANTILES.items()}
+    return {name: values.reshape(3, 1, 1) for name, values in stats.items()} | {"count": np.array([images])}
 
 
 def plain(statistics: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, list]]:

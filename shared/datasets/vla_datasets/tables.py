@@ -25,24 +25,38 @@ TYPES = {
 } | {"bool": pa.bool_(), "float16": pa.float16()}
 
 
-def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return a parquet file's table, all columns by default.
+def read(
+    path: Path,
+    opener: Opener | None = None,
+    columns: Sequence[str] | None = None,
+    rows: tuple[int, int] | None = None,
+    max_values: int = metadata.MAX_VALUES,
+) -> pa.Table:
+    """Return a parquet file's table: all columns and rows by default.
 
+    columns: missing ones are left out. rows: first and end; only the row groups that have them are read.
     Raises DatasetError for a file that is missing, not parquet, or too large.
     """
     try:
         with open_regular(path, metadata.MAX_BYTES[".parquet"], opener) as file:
             parquet = pq.ParquetFile(file)
-            described = parquet.metadata
-            groups = [described.row_group(group) for group in range(described.num_row_groups)]
-            values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
+            first, end = rows or (0, parquet.metadata.num_rows)
+            groups, before, values, group_end = [], 0, 0, 0
+            for number in range(parquet.metadata.num_row_groups):
+                group = parquet.metadata.row_group(number)
+                group_end += group.num_rows
+                if rows is not None and group_end <= first:
+                    before = group_end
+                elif rows is None or group_end - group.num_rows < end:
+                    groups.append(number)
+                    values += sum(group.column(column).num_values for column in range(group.num_columns))
             # A few bytes of parquet can declare billions of values.
-            limits = (("rows", described.num_rows, metadata.MAX_ROWS), ("values", values, metadata.MAX_VALUES))
+            limits = (("rows", parquet.metadata.num_rows, metadata.MAX_ROWS), ("values", values, max_values))
             for unit, number, limit in limits:
                 if number > limit:
                     expected = f"expected at most {limit:,}: check where it comes from"
                     raise DatasetError(f"{path} has {number:,} {unit}; {expected}")
-            return parquet.read(columns=columns)
+            return parquet.read_row_groups(groups, columns=columns).slice(first - before, end - first)
     except FileNotFoundError as error:
         raise metadata.missing(path, "an episode's rows") from error
     except (pa.ArrowException, OSError) as error:
@@ -74,6 +88,14 @@ def array(column: pa.ChunkedArray, label: str) -> np.ndarray:
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise DatasetError(f"{label} contains {kind}; expected numbers")
     return values.to_numpy(zero_copy_only=False)
+
+
+ParquetWriter = pq.ParquetWriter
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table as a parquet file."""
+    pq.write_table(table, path)
 
 
 def write(path: Path, values: Mapping[str, np.ndarray]) -> None:

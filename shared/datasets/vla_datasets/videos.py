@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
@@ -48,6 +49,15 @@ def _reported(path: Path) -> Iterator[None]:
         raise metadata.unreadable(path, error, "a video") from error
 
 
+@dataclass(frozen=True)
+class Clip:
+    """An episode's part of a video: `length` frames from the one nearest to `start_s` on; None: the whole video."""
+
+    path: Path
+    start_s: float = 0.0
+    length: int | None = None
+
+
 class Video:
     """One open video. Frames are counted from 0 in display order."""
 
@@ -79,6 +89,12 @@ class Video:
     def seconds(self) -> list[float]:
         """The time of each frame."""
         return [float(pts * self._stream.time_base) for pts in self.pts]
+
+    def frame_at(self, second: float) -> int:
+        """Return the number of the frame that is nearest to a time."""
+        pts = second / float(self._stream.time_base)
+        after = bisect_right(self.pts, pts)
+        return min(range(max(0, after - 1), min(after + 1, len(self))), key=lambda frame: abs(self.pts[frame] - pts))
 
     @property
     def longest_group(self) -> int:
@@ -144,6 +160,17 @@ class OpenVideos:
         self._open.move_to_end(path)
         return self._open[path]
 
+    def frames(self, clip: Clip, indices: Sequence[int] | None = None) -> np.ndarray:
+        """Return uint8 [n, H, W, 3] of those frames of a clip, counted from its first; all by default."""
+        video = self[clip.path]
+        if clip.length is None:
+            return video.frames(indices)
+        requested = range(clip.length) if indices is None else [int(index) for index in indices]
+        if odd := [index for index in requested if not 0 <= index < clip.length]:
+            raise DatasetError(f"{clip.path}: the episode has {clip.length} frames; frame {odd[0]} does not exist")
+        first = video.frame_at(clip.start_s)
+        return video.frames([first + index for index in requested])
+
     def __getstate__(self) -> dict:
         return {"capacity": self.capacity, "_open": OrderedDict(), "_process": -1}
 
@@ -156,6 +183,15 @@ def frame_count(path: Path) -> int:
             if container.streams.video and container.streams.video[0].frames:
                 return container.streams.video[0].frames
     return len(Video(path))
+
+
+def require_end(path: Path) -> None:
+    """Raise DatasetError if a video's last frames are missing, as after an interrupted download."""
+    with _reported(path), av.open(str(path), options=VIDEO_OPTIONS) as container:
+        stream = container.streams.video[0]
+        container.seek(stream.duration or 0, stream=stream)
+        if not any(packet.size and not packet.is_corrupt for packet in container.demux(stream)):
+            raise metadata.unreadable(path, ValueError("its end is missing"), "a video")
 
 
 def missing_images(key: str, name: str, available: Sequence[str]) -> DatasetError:
@@ -171,6 +207,30 @@ def decode_image(data: bytes, label: str) -> np.ndarray:
     except (av.error.FFmpegError, StopIteration) as error:
         reason = getattr(error, "strerror", None) or "no image in it"
         raise DatasetError(f"{label} cannot be read as a PNG or JPEG image: {reason}") from error
+
+
+def concatenate(path: Path, parts: Sequence[Path], fps: float) -> None:
+    """Write a video of several that `write` has written, one after the other, without encoding them again."""
+    rate = Fraction(fps).limit_denominator(1000)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # With its index first, a player can begin before the whole file is there.
+    with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as container:
+        stream, count = None, 0
+        for part in parts:
+            with av.open(str(part)) as source:
+                template = source.streams.video[0]
+                if stream is None:
+                    if hasattr(container, "add_stream_from_template"):  # PyAV from 14 on
+                        stream = container.add_stream_from_template(template)
+                    else:
+                        stream = container.add_stream(template=template)
+                ticks = 1 / (rate * template.time_base)
+                for packet in source.demux(template):
+                    if packet.dts is not None:
+                        packet.pts = packet.dts = round(count * ticks)
+                        packet.stream, packet.time_base = stream, template.time_base
+                        container.mux(packet)
+                        count += 1
 
 
 def write(path: Path, images: np.ndarray, fps: float) -> None:

@@ -124,14 +124,26 @@ class Writer(DraftWriter):
         defaults = {"timestamp": steps / self.fps, "frame_index": steps, "index": position.first_row + steps}
         defaults |= {"episode_index": np.full(length, position.episode), "task_index": np.full(length, position.task)}
         values |= {name: defaults[name].astype(dtype) for name, dtype in DEFAULT_COLUMNS.items()}
-        names = {"episode_chunk": position.episode // metadata.CHUNK, "episode_index": position.episode}
         for key, images in frames.items():
-            videos.write(self.draft / metadata.VIDEO_PATH.format(**names, video_key=key), images, self.fps)
-        tables.write(self.draft / metadata.DATA_PATH.format(**names), values)
-        stats = {name: statistics.of_episode(value) for name, value in values.items()}
-        stats |= {key: statistics.of_images(images) for key, images in frames.items()}
+            videos.write(self.video_path(position.episode, key), images, self.fps)
+        tables.write(self.data_path(position.episode), values)
         piece = {"length": length, "task_index": position.task, "task": position.instruction}
-        metadata.write_json(self.piece(position.episode), piece | {"stats": statistics.plain(stats)})
+        metadata.write_json(self.piece(position.episode), piece | self.piece_statistics(values, frames))
+
+    def data_path(self, episode: int) -> Path:
+        """Return the file of an episode's rows in the draft."""
+        return self.draft / metadata.DATA_PATH.format(episode_chunk=episode // metadata.CHUNK, episode_index=episode)
+
+    def video_path(self, episode: int, key: str) -> Path:
+        """Return the file of an episode's video in the draft."""
+        chunk = episode // metadata.CHUNK
+        return self.draft / metadata.VIDEO_PATH.format(episode_chunk=chunk, episode_index=episode, video_key=key)
+
+    def piece_statistics(self, columns: Mapping[str, np.ndarray], frames: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return what an episode's piece stores for the statistics."""
+        stats = {name: statistics.of_episode(value) for name, value in columns.items()}
+        stats |= {key: statistics.of_images(images) for key, images in frames.items()}
+        return {"stats": statistics.plain(stats)}
 
     def _check(self, columns: Mapping[str, np.ndarray], frames: Mapping[str, np.ndarray]) -> int:
         arrays = {**columns, **frames}
@@ -153,41 +165,65 @@ class Writer(DraftWriter):
 
     def finish(self) -> LeRobotDataset:
         """Write meta/, move the set to its path and open it. Raises DatasetError if no episode was written."""
-        numbers, at = sorted(self.written()), self.draft
+        pieces = self.pieces()
+        self.write_meta(pieces)
+        for name, value in ((metadata.MODALITY, self.modality), (metadata.SOURCE, self.source)):
+            if value is not None:
+                metadata.write_json(self.draft / name, value)
+        self.publish()
+        return LeRobotDataset(self.directory)
+
+    def pieces(self) -> list[dict[str, Any]]:
+        """Return every episode's piece. Raises DatasetError if one is missing."""
+        numbers = sorted(self.written())
         if numbers != list(range(len(numbers))) or not numbers:
-            raise DatasetError(f"{at} has episodes {numbers or 'none'}; expected all from 0")
-        pieces = [metadata.read_json(self.piece(number)) for number in numbers]
-        tasks = dict(sorted((piece["task_index"], piece["task"]) for piece in pieces))
+            raise DatasetError(f"{self.draft} has episodes {numbers or 'none'}; expected all from 0")
+        return [metadata.read_json(self.piece(number)) for number in numbers]
+
+    def write_meta(self, pieces: list[dict[str, Any]]) -> None:
+        """Write the files of meta/ that describe the episodes."""
+        at, cameras = self.draft, len(self.cameras)
         lines = [
             {"episode_index": i, "tasks": [piece["task"]], "length": piece["length"]} for i, piece in enumerate(pieces)
         ]
         metadata.write_lines(at / metadata.EPISODES, lines)
+        tasks = tasks_of(pieces)
         metadata.write_lines(at / metadata.TASKS, ({"task_index": i, "task": text} for i, text in tasks.items()))
         stats = ({"episode_index": i, "stats": piece["stats"]} for i, piece in enumerate(pieces))
         metadata.write_lines(at / metadata.EPISODES_STATS, stats)
-        for name, value in ((metadata.MODALITY, self.modality), (metadata.SOURCE, self.source)):
-            if value is not None:
-                metadata.write_json(at / name, value)
-        cameras = sum(feature["dtype"] == "video" for feature in self.features.values())
         info = {
-            "codebase_version": VERSION,
-            "robot_type": self.robot_type,
-            "total_episodes": len(pieces),
-            "total_frames": sum(piece["length"] for piece in pieces),
-            "total_tasks": len(tasks),
+            **self.info(VERSION, pieces),
             "total_videos": cameras * len(pieces),
             "total_chunks": -(-len(pieces) // metadata.CHUNK),
-            "chunks_size": metadata.CHUNK,
-            "fps": self.fps,
-            "splits": {"train": f"0:{len(pieces)}"},
             "data_path": metadata.DATA_PATH,
             "video_path": metadata.VIDEO_PATH if cameras else None,
-            "features": self.features,
         }
         metadata.write_json(at / metadata.INFO, info)
         metadata.write_json(at / metadata.STATS, statistics.plain(LeRobotDataset(at).computed_statistics()))
-        self.publish()
-        return LeRobotDataset(self.directory)
+
+    @property
+    def cameras(self) -> list[str]:
+        """The features that are videos."""
+        return [key for key, feature in self.features.items() if feature["dtype"] == "video"]
+
+    def info(self, version: str, pieces: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the fields of info.json that every version has."""
+        return {
+            "codebase_version": version,
+            "robot_type": self.robot_type,
+            "total_episodes": len(pieces),
+            "total_frames": sum(piece["length"] for piece in pieces),
+            "total_tasks": len(tasks_of(pieces)),
+            "chunks_size": metadata.CHUNK,
+            "fps": self.fps,
+            "splits": {"train": f"0:{len(pieces)}"},
+            "features": self.features,
+        }
+
+
+def tasks_of(pieces: list[dict[str, Any]]) -> dict[int, str]:
+    """Return the instructions of the episodes by task_index."""
+    return dict(sorted((piece["task_index"], piece["task"]) for piece in pieces))
 
 
 def _full_features(features: Mapping[str, Mapping[str, Any]], fps: float) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,8 @@ const curves = document.querySelector(".curves"), film = document.querySelector(
 
 function follow() {
   for (const line of curves.querySelectorAll("line.now")) {
-    const x = line.ownerSVGElement.viewBox.baseVal.width * Math.min(film.currentTime / curves.dataset.seconds, 1);
+    const passed = Math.min(Math.max(film.currentTime - (film.dataset.start ?? 0), 0) / curves.dataset.seconds, 1);
+    const x = line.ownerSVGElement.viewBox.baseVal.width * passed;
     for (const end of ["x1", "x2"]) line.setAttribute(end, x);
   }
 }

@@ -5,6 +5,7 @@ for (const pair of document.querySelectorAll(".pair")) {
   for (const [film, other] of [films, [...films].reverse()]) {
     film.addEventListener("play", () => { if (other.paused && !other.ended) other.play().catch(() => {}); });
     film.addEventListener("pause", () => { if (!film.ended) other.pause(); });
-    film.addEventListener("seeked", () => { if (Math.abs(other.currentTime - film.currentTime) > 0.15) other.currentTime = film.currentTime; });
+    const apart = (other.dataset.start ?? 0) - (film.dataset.start ?? 0); // each may begin elsewhere in its file
+    film.addEventListener("seeked", () => { if (Math.abs(other.currentTime - film.currentTime - apart) > 0.15) other.currentTime = film.currentTime + apart; });
   }
 }

@@ -47,7 +47,9 @@ def _lerobot(findings: Findings, tick: Callable[[int, int], None]) -> None:
         totals = rows.RowTotals()
         for index, episode in enumerate(dataset.episodes):
             tick(index, len(dataset.episodes))
+            findings.first_row = dataset.first_row(episode.index)
             columns = rows.check(findings, dataset, episode, totals)
+            findings.first_row = 0
             for key in dataset.video_keys if episode.length else ():
                 videos.check(findings, dataset, episode, key, columns, totals)
     except DatasetError as error:  # without lists and paths, no other check can run

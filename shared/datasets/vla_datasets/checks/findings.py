@@ -29,16 +29,20 @@ class DatasetFault:
 
 @dataclass
 class Findings:
-    """The faults of one data set, found so far."""
+    """The faults of one data set, found so far.
+
+    first_row: of the episode that is being checked, in its file
+    """
 
     directory: Path
+    first_row: int = field(default=0, init=False)
     all: list[DatasetFault] = field(default_factory=list)
 
     def add(self, file: Path | str, message: str, row: int | None = None, grave: bool = True) -> None:
         """Add a fault; `file` is named from the data set's directory on."""
         path = Path(file)
         name = path.relative_to(self.directory) if path.is_absolute() and path.is_relative_to(self.directory) else path
-        self.all.append(DatasetFault(str(name), row, message, grave))
+        self.all.append(DatasetFault(str(name), row if row is None else row + self.first_row, message, grave))
 
     def note(self, file: Path | str, message: str, row: int | None = None) -> None:
         """Add a fault that is not grave."""

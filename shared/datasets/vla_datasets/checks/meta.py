@@ -51,8 +51,9 @@ def _byte_order_mark(findings: Findings, name: str, start: bytes) -> None:
 
 
 def check(findings: Findings, dataset: LeRobotDataset) -> None:
-    """Check info.json, episodes.jsonl, tasks.jsonl and the files of data/."""
-    missing = [name for name in WRITTEN if name not in dataset.info]
+    """Check info.json, the lists of episodes and tasks, and the files of data/."""
+    of_v2 = ("total_chunks",) if dataset.is_v3 else ()
+    missing = [name for name in WRITTEN if name not in (*dataset.info, *of_v2)]
     if missing:
         findings.add(metadata.INFO, f"lacks {', '.join(missing)}")
     for key, feature in dataset.features.items():
@@ -88,31 +89,32 @@ def _episodes(findings: Findings, dataset: LeRobotDataset) -> None:
     counts = Counter(episode.index for episode in dataset.episodes)
     for index, count in counts.items():
         if count > 1:
-            findings.add(metadata.EPISODES, f"episode {index} is listed {count} times")
+            findings.add(dataset.episodes_name, f"episode {index} is listed {count} times")
     gaps = sorted(set(range(len(counts))) - counts.keys())
     if gaps:
-        findings.add(metadata.EPISODES, f"episodes must be numbered from 0; {gaps[0]} is missing")
+        findings.add(dataset.episodes_name, f"episodes must be numbered from 0; {gaps[0]} is missing")
     instructions = set(dataset.tasks.values())
-    for row, episode in enumerate(dataset.episodes, 1):
+    for row, episode in enumerate(dataset.episodes, 0 if dataset.is_v3 else 1):
         if not episode.length:
-            findings.add(metadata.EPISODES, "length is 0; expected at least one step", row)
+            findings.add(dataset.episodes_name, "length is 0; expected at least one step", row)
         for text in episode.tasks:
             if text not in instructions:
-                findings.add(metadata.EPISODES, f"task {text!r} is not in {metadata.TASKS}", row)
+                findings.add(dataset.episodes_name, f"task {text!r} is not in {dataset.tasks_name}", row)
         if not episode.tasks:
-            findings.add(metadata.EPISODES, "tasks is empty; expected the instruction", row)
+            findings.add(dataset.episodes_name, "tasks is empty; expected the instruction", row)
 
 
 def _tasks(findings: Findings, dataset: LeRobotDataset) -> None:
-    count = sum(1 for _ in metadata.read_lines(dataset.directory / metadata.TASKS))
-    if count != len(dataset.tasks):
-        findings.add(metadata.TASKS, f"{count} lines have {len(dataset.tasks)} task_index; remove the duplicate")
+    if not dataset.is_v3:  # else the reader refuses duplicates
+        count = sum(1 for _ in metadata.read_lines(dataset.directory / metadata.TASKS))
+        if count != len(dataset.tasks):
+            findings.add(metadata.TASKS, f"{count} lines have {len(dataset.tasks)} task_index; remove the duplicate")
     for text, count in Counter(dataset.tasks.values()).items():
         if count > 1:
-            findings.note(metadata.TASKS, f"task {text!r} has {count} numbers")
+            findings.note(dataset.tasks_name, f"task {text!r} has {count} numbers")
     for index, text in dataset.tasks.items():
         if not text.strip():
-            findings.add(metadata.TASKS, f"task {index} is empty; expected an instruction")
+            findings.add(dataset.tasks_name, f"task {index} is empty; expected an instruction")
 
 
 def _strays(findings: Findings, dataset: LeRobotDataset) -> None:
@@ -120,7 +122,9 @@ def _strays(findings: Findings, dataset: LeRobotDataset) -> None:
     expected = {dataset.data_path(episode.index) for episode in dataset.episodes}
     for path in sorted(metadata.files_below(dataset.directory / "data")):
         if path.suffix == ".parquet" and path not in expected:
-            findings.add(path, f"belongs to no episode of {metadata.EPISODES}; statistics of GR00T's loader count it")
+            findings.add(
+                path, f"belongs to no episode of {dataset.episodes_name}; statistics of GR00T's loader count it"
+            )
 
 
 def totals(findings: Findings, dataset: LeRobotDataset, counted: RowTotals) -> None:

@@ -13,6 +13,7 @@ from vla_datasets.checks.findings import Findings
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
+from vla_datasets.videos import OpenVideos
 from vla_datasets.writing import DEFAULT_COLUMNS
 
 TOLERANCE_S = 1e-4  # LeRobot's own, of time stamps
@@ -24,29 +25,31 @@ class RowTotals:
     """Counts and data of the episodes read so far.
 
     rows     of all tables; the listed length where a table cannot be read
-    listed   rows by episodes.jsonl
+    listed   rows by the list of episodes
     columns  each episode's columns of numbers
     images   image statistics by (episode, feature)
+    videos   those read last
     """
 
     rows: int = 0
     listed: int = 0
     columns: dict[int, Columns] = field(default_factory=dict)
     images: dict[tuple[int, str], dict[str, np.ndarray]] = field(default_factory=dict)
+    videos: OpenVideos = field(default_factory=OpenVideos)
 
 
 def check(findings: Findings, dataset: LeRobotDataset, episode: Episode, totals: RowTotals) -> Columns | None:
     """Check an episode's rows; return its columns, None if they cannot be read."""
     path = dataset.data_path(episode.index)
     try:
-        table = tables.read(path)
+        table = dataset.rows(episode.index)
         columns = tables.columns(table, path)
     except DatasetError as error:
         findings.error(path, error)
         totals.rows, totals.listed = totals.rows + episode.length, totals.listed + episode.length
         return None
     if table.num_rows != episode.length:
-        findings.add(path, f"{table.num_rows} rows; episodes.jsonl says length {episode.length}")
+        findings.add(path, f"{table.num_rows} rows; {dataset.episodes_name} says length {episode.length}")
     for key, feature in dataset.features.items():
         if feature["dtype"] != "video":
             _column(findings, path, key, feature, table, columns)
@@ -102,12 +105,12 @@ def _default_columns(
     if "task_index" in columns:
         indices = columns["task_index"].ravel()
         for row in [row for row, index in enumerate(indices) if index not in dataset.tasks][:1]:
-            findings.add(path, f"task_index is {indices[row]}, which is not in tasks.jsonl", row)
+            findings.add(path, f"task_index is {indices[row]}, which is not in {dataset.tasks_name}", row)
             return
         for row, index in enumerate(indices):
             if (text := dataset.tasks[int(index)]) not in episode.tasks:
                 stated = " or ".join(map(repr, episode.tasks)) or "none"
-                findings.add(path, f"task_index is {index}, {text!r}; episodes.jsonl says {stated}", row)
+                findings.add(path, f"task_index is {index}, {text!r}; {dataset.episodes_name} says {stated}", row)
                 return
 
 

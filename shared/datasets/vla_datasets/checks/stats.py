@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from vla_datasets import metadata, statistics
+from vla_datasets import metadata, statistics, v3
 from vla_datasets.checks.findings import Findings
 from vla_datasets.checks.rows import RowTotals
 from vla_datasets.errors import DatasetError
@@ -17,13 +18,13 @@ STALE = "outdated: `--write-stats` writes them again"
 
 
 def check(findings: Findings, dataset: LeRobotDataset, totals: RowTotals) -> None:
-    """Check stats.json and episodes_stats.jsonl."""
+    """Check stats.json and the statistics of every episode."""
     if len(totals.columns) == len(dataset.episodes) > 0:
         try:
             _of_all(findings, dataset, totals)
         except ValueError as error:  # columns of different widths: already reported per file
             findings.note(metadata.STATS, f"not compared with the rows: {error}")
-    if dataset.info["codebase_version"] == "v2.1":
+    if dataset.info["codebase_version"] != "v2.0":
         _per_episode(findings, dataset, totals)
 
 
@@ -35,7 +36,7 @@ def _of_all(findings: Findings, dataset: LeRobotDataset, totals: RowTotals) -> N
         return
     if stated is None:
         message = "is missing; GR00T's loader will compute and write it: `--write-stats` does so now"
-        findings.add(metadata.STATS, message, grave=dataset.info["codebase_version"] == "v2.0")
+        findings.add(metadata.STATS, message, grave=dataset.info["codebase_version"] != "v2.1")
         return
     for key, name in incomplete(stated):
         findings.add(metadata.STATS, f"{key} lacks {name}; GR00T's loader then computes all again and overwrites it")
@@ -58,14 +59,16 @@ def _compare(
         findings.add(file, str(error), row)
 
 
-def _count(findings: Findings, row: int, key: str, stated: dict[str, Any], rows: int) -> None:
+def _count(findings: Findings, file: str, row: int, key: str, stated: dict[str, Any], rows: int) -> None:
     count = np.asarray(stated.get("count", rows), object).ravel().tolist()
     if count != [rows]:
         text = f"{key}: count is {count!r:.100}; the episode has {rows} rows; {STALE}"
-        findings.add(metadata.EPISODES_STATS, text, row)
+        findings.add(file, text, row)
 
 
-def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actual: dict[str, np.ndarray]) -> None:
+def _images(
+    findings: Findings, file: str, row: int, key: str, stated: dict[str, Any], actual: dict[str, np.ndarray]
+) -> None:
     """Compare mean and std per colour. LeRobot computes them from other frames, downscaled, before encoding."""
     for name in ("mean", "std"):
         try:
@@ -75,7 +78,7 @@ def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actu
         expected = actual[name].ravel()
         if values.shape != expected.shape or not np.all(np.abs(values - expected) <= IMAGE_ROOM):
             text = f"{key}: {name} is {_listed(values)}; the frames' is {_listed(expected)}, of 0 to 1; {STALE}"
-            findings.add(metadata.EPISODES_STATS, text, row)
+            findings.add(file, text, row)
 
 
 def _listed(values: np.ndarray) -> str:
@@ -83,29 +86,38 @@ def _listed(values: np.ndarray) -> str:
 
 
 def _per_episode(findings: Findings, dataset: LeRobotDataset, totals: RowTotals) -> None:
-    path = dataset.directory / metadata.EPISODES_STATS
+    path = dataset.directory / (v3.EPISODES if dataset.is_v3 else metadata.EPISODES_STATS)
     missing = {episode.index for episode in dataset.episodes}
     try:
-        for row, line in metadata.read_lines(path):
-            index, stats = line.get("episode_index"), line.get("stats")
+        for file, row, index, stats in _entries(dataset):
             missing -= {index} if type(index) is int else set()
             columns = totals.columns.get(index, {}) if type(index) is int else {}
             if not isinstance(stats, dict):
-                findings.add(path, "stats is missing", row)
+                findings.add(file, "stats is missing", row)
                 continue
             for key in sorted(stats.keys() & columns.keys()):
                 if columns[key].dtype != object and len(columns[key]) and isinstance(stats[key], dict):
                     compared = {
                         name: value for name, value in stats[key].items() if name in ("min", "max", "mean", "std")
                     }
-                    _compare(findings, metadata.EPISODES_STATS, row, key, compared, columns[key])
-                    _count(findings, row, key, stats[key], len(columns[key]))
+                    _compare(findings, file, row, key, compared, columns[key])
+                    _count(findings, file, row, key, stats[key], len(columns[key]))
             for key in stats.keys() & set(dataset.video_keys):
                 if (index, key) in totals.images and isinstance(stats[key], dict):
-                    _images(findings, row, key, stats[key], totals.images[index, key])
+                    _images(findings, file, row, key, stats[key], totals.images[index, key])
     except DatasetError as error:
         findings.error(path, error)
         return
     if missing:
         problem = f"has no line for episode {min(missing)} ({len(missing)} are missing)"
         findings.add(path, f"{problem}; LeRobot requires them: `--write-stats` writes them")
+
+
+def _entries(dataset: LeRobotDataset) -> Iterator[tuple[str, int, Any, Any]]:
+    """Yield (file, row, episode, statistics) as a set of v2.1 or v3.0 stores them."""
+    if dataset.is_v3:
+        for path, row, index, stats in v3.read_statistics(dataset.directory):
+            yield str(path), row, index, stats
+        return
+    for row, line in metadata.read_lines(dataset.directory / metadata.EPISODES_STATS):
+        yield metadata.EPISODES_STATS, row, line.get("episode_index"), line.get("stats")

@@ -27,19 +27,23 @@ def check(
             path = dataset.data_path(episode.index)
             _keep(totals, episode, key, _decode(findings, path, lambda: dataset.frames(episode.index, key)))
         return
-    path = dataset.video_path(episode.index, key)
+    clip = dataset.clip(episode.index, key)
+    path = clip.path
     try:
-        video = videos.Video(path)
+        video = totals.videos[path]
     except DatasetError as error:
         if path.is_file() or (dataset.directory / path).parent.is_dir() or _needed(dataset, key):
             findings.error(path, error)
         elif episode == dataset.episodes[0]:
             findings.note("meta/info.json", f"feature {key} has no videos; modality.json does not use it")
         return
-    try:
-        _keep(totals, episode, key, _check_video(findings, dataset, episode, key, video, columns))
-    finally:
-        video.close()
+    if not dataset.is_v3:
+        rows = episode.length if columns is None else len(next(iter(columns.values()), ()))
+        if len(video) != rows:
+            findings.add(path, f"{len(video)} frames; the episode has {rows} rows")
+    if not clip.start_s:
+        _check_video(findings, dataset, key, video)
+    _keep(totals, episode, key, _decode(findings, path, lambda: totals.videos.frames(clip)))
 
 
 def _keep(totals: RowTotals, episode: Episode, key: str, images: np.ndarray | None) -> None:
@@ -55,25 +59,14 @@ def _needed(dataset: LeRobotDataset, key: str) -> bool:
     return key in {(video or {}).get("original_key") or name for name, video in videos.items()}
 
 
-def _check_video(
-    findings: Findings,
-    dataset: LeRobotDataset,
-    episode: Episode,
-    key: str,
-    video: videos.Video,
-    columns: Columns | None,
-) -> np.ndarray | None:
+def _check_video(findings: Findings, dataset: LeRobotDataset, key: str, video: videos.Video) -> None:
     path, feature = video.path, dataset.features[key]
-    rows = episode.length if columns is None else len(next(iter(columns.values()), ()))
-    if len(video) != rows:
-        findings.add(path, f"{len(video)} frames; the episode has {rows} rows")
     if video.rate is None or abs(float(video.rate) - dataset.fps) > 1e-3:
         findings.add(path, f"{float(video.rate or 0):g} frames per second; info.json says {dataset.fps:g}")
     shape = [video.height, video.width, 3]
     if list(feature.get("shape") or ()) not in (shape, [3, *shape[:2]]):
         findings.add(path, f"images of {shape}; info.json says {feature.get('shape')}")
     _encoding(findings, video, feature)
-    return _decode(findings, path, video.frames)
 
 
 def _encoding(findings: Findings, video: videos.Video, feature: dict) -> None:

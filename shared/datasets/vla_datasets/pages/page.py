@@ -104,10 +104,11 @@ def _choose_episodes(dataset: Dataset) -> list[Episode]:
 
 
 def _read_video(dataset: Dataset, episode: Episode, key: str, room: int) -> bytes:
-    """Return a video file's bytes, empty if more than `room`; images in the rows are encoded as a video."""
+    """Return a video file's bytes, empty if more than `room`; images in rows, and of v3.0, are encoded for it."""
     with tempfile.TemporaryDirectory(prefix="vla-lab-page-") as directory:
-        if isinstance(dataset, LeRobotDataset) and dataset.features[key]["dtype"] == "video":
-            path = dataset.video_path(episode.index, key)
+        is_video = dataset.features[key]["dtype"] == "video"
+        if isinstance(dataset, LeRobotDataset) and is_video and not dataset.is_v3:
+            path = dataset.images_path(episode.index, key)
         else:
             path = Path(directory) / "video.mp4"
             videos.write(path, dataset.frames(episode.index, key), dataset.fps)
