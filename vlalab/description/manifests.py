@@ -21,6 +21,7 @@ from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError, check_choices, unknown
 
 NAME = "manifest.yaml"
+PYTHONS = ("3.10", "3.11")  # of environments that name none, the preferred version first
 DEFINED = ("suites", "cameras", "profiles", "variants")  # fields of a benchmark that its program may define
 YAML_TYPES = {
     str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list", dict: "a mapping",
@@ -52,6 +53,7 @@ class Environment:
     about: str  # description
     venv_gb: float  # images/<env>/.venv, measured
     image_gb: float  # uncompressed, an estimate; docs/images.md has measured sizes
+    python: tuple[str, ...] = PYTHONS  # supported versions; the image has the first, and the lock serves all
     shared_gb: Mapping[str, float] = field(default_factory=dict)  # layer shared by images → its size
     needs_gl: bool = False  # its programs render: set up headless OpenGL first
     tested_first: bool = False  # since its tests take longest
