@@ -67,10 +67,11 @@ class Environment:
 class Model:
     """The model of a policy service."""
 
-    type: str  # model_type in a checkpoint's config.json
-    checkpoints: Mapping[str, str]  # suite → published checkpoint: its directory and repository name
-    published: str  # the file that lists those repositories
-    getter: str  # the module that downloads a checkpoint or creates a tiny one
+    type: str = ""  # value of `key` in a checkpoint's config.json; empty: any
+    key: str = "model_type"
+    checkpoints: Mapping[str, str] = field(default_factory=dict)  # suite → directory and repository of a published one
+    published: str = ""  # the file that lists those repositories
+    getter: str = ""  # the module that downloads a checkpoint or creates a tiny one
     data: str = ""  # the module that describes, checks and downloads its data sets
     verifier: str = ""  # the module that measures a checkpoint
     exporter: str = ""  # the module that exports to ONNX
@@ -83,6 +84,15 @@ class Model:
     def example_suite(self) -> str:
         """The suite for examples in messages: the first with a published checkpoint."""
         return next(iter(self.checkpoints), "SUITE")
+
+    @property
+    def download_flag(self) -> str:
+        """The flag of `./lab checkpoint` for examples in messages."""
+        return f"--suite {self.example_suite}" if self.checkpoints else "--repo OWNER/NAME"
+
+    def owns(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a checkpoint with that config.json is of this model."""
+        return config.get(self.key) == self.type if self.type else self.key in config
 
 
 @dataclass(frozen=True)
