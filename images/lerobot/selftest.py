@@ -10,7 +10,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here asks the hub
 
-from images.common.selftest import check_attention, check_egl, check_imports, check_torch, expect, run, use_single_thread
+from images.common.selftest import (
+    check_attention,
+    check_egl,
+    check_imports,
+    check_torch,
+    expect,
+    run,
+    use_single_thread,
+)
 
 MODULES = (
     "torchvision", "transformers", "diffusers", "peft", "accelerate", "datasets", "av", "cv2", "pyarrow", "h5py", "tyro",

@@ -207,7 +207,7 @@ def test_every_base_has_a_digest(name):
 
 def test_no_image_stands_on_nvidias_base():
     """torch's wheels bring CUDA. That base asks for all GPUs and a newer driver, and brings a CUDA for other cards."""
-    assert {images.arguments(name)["BASE"].split("@")[0] for name in ENVIRONMENTS} == {"ubuntu:22.04"}
+    assert {images.arguments(name)["BASE"].split("@")[0] for name in ENVIRONMENTS} == {"ubuntu:22.04", "ubuntu:24.04"}
 
 
 def test_every_image_runs_as_a_user_and_says_what_it_is():

@@ -66,7 +66,9 @@ class Lock:
         """The oldest Python that it serves."""
         directory = self.root / self.directory
         has_manifest = (directory / manifests.NAME).exists()
-        return (manifests.environment(directory.name, directory.parent).python if has_manifest else manifests.PYTHONS)[0]
+        return (manifests.environment(directory.name, directory.parent).python if has_manifest else manifests.PYTHONS)[
+            0
+        ]
 
     def inputs_hash(self) -> str:
         """Return the sha256 of the inputs' requirement lines: comments and order of other settings do not count."""
