@@ -30,7 +30,7 @@ NOT_INSTALLED = {"gaussian_actor"}  # reinforcement learning on robots
 def check_policies() -> str:
     """Check that LeRobot's factory has a class for every type, with the packages of its extra."""
     import lerobot
-    import lerobot.policies  # noqa: F401 - registers the types
+    import lerobot.policies
     from lerobot.configs import PreTrainedConfig
     from lerobot.policies.factory import get_policy_class
 
@@ -43,12 +43,12 @@ def check_policies() -> str:
 
 def check_inference() -> str:
     """Check one inference with a tiny random ACT checkpoint: loading, cameras, processors, a chunk of actions."""
+    import numpy as np
+
     from services.lerobot import tiny
     from services.lerobot.loading import load_policy
     from services.lerobot.settings import ModelSettings
     from vla_contract import Observation
-
-    import numpy as np
 
     with tempfile.TemporaryDirectory() as directory:
         checkpoint = tiny.write(Path(directory) / "act-tiny", "act")
