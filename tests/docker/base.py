@@ -44,21 +44,22 @@ KEPT_PACKAGES = ("pip", "setuptools", "pkg_resources")  # of site-packages
 
 
 def image(directory: Path, say: Callable[[str], None], python: str) -> str | None:
-    """Makes the base image for a Python, in `folder`, and returns its reference. None where only root could: the pinned one serves.
+    """Makes the base image for a Python, in `folder`, and returns its reference. None where only root could.
 
-    Raises Unavailable where neither can be had.
+    The pinned one serves there. Raises Unavailable where neither can be had.
     """
     if os.geteuid() != 0:
-        _pull_pinned(say)
+        _pull_pinned(say, python)
         return None
     reference = f"vla-lab-test/base-{RELEASES[python]}:{os.getpid()}"
     _load(make(directory, say, python), reference)
     return reference
 
 
-def _pull_pinned(say: Callable[[str], None]) -> None:
-    """Pulls the base of the images, so that a machine which cannot is told so before anything is built."""
-    pinned = images.arguments("libero")["BASE"]
+def _pull_pinned(say: Callable[[str], None], python: str) -> None:
+    """Pulls the base of the images of a Python, so that a machine which cannot is told so before anything is built."""
+    arguments = map(images.arguments, images.buildable())
+    pinned = next(one["BASE"] for one in arguments if one["PYTHON"] == python)
     say(f"pulling {pinned.split('@')[0]}, since only root can make a base image")
     if docker.run(["pull", "--quiet", pinned], check=False).returncode != 0:
         raise Unavailable(f"only root can make a base image, and {pinned.split('@')[0]} could not be pulled")

@@ -114,7 +114,7 @@ def engine(say, request) -> Iterator[engines.Engine]:
 
 @pytest.fixture(scope="session")
 def bases(engine, say) -> Iterator[dict[str, str]]:
-    """The base images that everything is built on, by Python. Empty, and the images' own serve, if only root makes them."""
+    """The base images of all builds, by Python. Empty where only root makes them: the images' own serve."""
     nightly = {images.arguments(name)["PYTHON"] for name in NIGHTLY if os.environ.get(parts.NIGHTLY)}
     made: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="vlalab-base-", dir=engine.directory or engines.place()) as directory:

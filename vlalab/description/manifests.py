@@ -57,6 +57,7 @@ class Environment:
     shared_gb: Mapping[str, float] = field(default_factory=dict)  # layer shared by images → its size
     needs_gl: bool = False  # its programs render: set up headless OpenGL first
     tested_first: bool = False  # since its tests take longest
+    tests: tuple[str, ...] = ()  # files in tests/ of other environments, of shared packages, which run in it too
     default: bool = False  # the environment if none is named; for bench/ too
     stages: Mapping[str, Stage] = field(default_factory=dict)
     torch: Torch | None = None

@@ -104,6 +104,12 @@ class Environment:
             return manifests.PYTHONS[:: -1 if self.name == ADMIN.name else 1]
         return manifests.environment(self.name, self.directory.parent).python
 
+    @property
+    def installation(self) -> str:
+        """Ways to install a supported Python, for messages."""
+        packages = "; ".join(INSTALLATION[version] for version in sorted(self.versions))
+        return f"{packages}; elsewhere: pyenv install {self.versions[0]}"
+
     def _read_stamp(self) -> str:
         try:
             return (self.venv / ".stamp").read_text()
@@ -228,8 +234,7 @@ def _interpreter(env: Environment) -> str:
         return installed[0]
     raise LabError(
         f"environment '{env.name}' needs Python {' or '.join(env.versions)}; none is installed and uv could not "
-        f"download one. Install it ({'; '.join(INSTALLATION[version] for version in env.versions)}; elsewhere: "
-        f"pyenv install {preferred}) and call again"
+        f"download one. Install it ({env.installation}) and call again"
     )
 
 
