@@ -1,11 +1,14 @@
 #!/bin/sh
-# Installs what runs need from the distribution: the packages named, and Python 3.10 unless the base has one.
+# Installs what runs need from the distribution: the packages named, and Python $PYTHON unless the base has it.
 set -eu
 . /build/network.sh
 
 packages="$*"
 [ -s /etc/ssl/certs/ca-certificates.crt ] || packages="$packages ca-certificates"
-command -v python3.10 >/dev/null || packages="$packages python3.10 python3-distutils"
+if ! command -v "python$PYTHON" >/dev/null; then
+    packages="$packages python$PYTHON"
+    [ "$PYTHON" != 3.10 ] || packages="$packages python3-distutils" # part of Python itself in later releases
+fi
 [ -n "$packages" ] || exit 0
 
 rm -f /etc/apt/sources.list.d/cuda*.list # NVIDIA's source: CUDA comes with torch's wheels, so nothing is taken from it

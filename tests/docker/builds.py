@@ -18,6 +18,7 @@ from vlalab.engine import building, docker, images
 # before the others come. Those take most of the disk, and nothing but their own tests needs them: they come when the
 # services are done with and their images gone. Wheels of CUDA and torch come once for all.
 GROUPS = (("libero", "metaworld", "ui", "openvla"), ("gr00t", "ws_mdl", "hf"))
+NIGHTLY = ("lerobot",)  # it shares no layer with others and takes their disk and minutes once more
 KEPT = "libero"  # small, and its own tests may go on
 
 
@@ -42,8 +43,8 @@ class Builds:
         if name in self.failed:
             pytest.fail(f"the image of {name} could not be built: see the first test that wanted it", pytrace=False)
         if name not in self.bytes:
-            group = next(names for names in GROUPS if name in names)
-            if group == GROUPS[-1]:
+            group = next(names for names in (*GROUPS, NIGHTLY) if name in names)
+            if group in (GROUPS[-1], NIGHTLY):
                 self._make_room()
             self.failed.update(group)
             try:

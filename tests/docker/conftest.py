@@ -21,11 +21,11 @@ from tests.docker import base as base_image
 from tests.docker import disk, hidden, spent
 from tests.docker import engine as engines
 from tests.docker.beside import Beside
-from tests.docker.builds import GROUPS, Builds
+from tests.docker.builds import GROUPS, KEPT, NIGHTLY, Builds
 from tests.docker.lab import ODD_USER, Lab
 from tests.docker.packages import Unavailable
 from tests.docker.watching import HealthWatch
-from vlalab.engine import docker
+from vlalab.engine import docker, images
 from vlalab.testing import parts
 
 GB = 1e9
@@ -62,7 +62,7 @@ def rank(item: pytest.Item) -> int:
     """Returns an item's place. What is about the last images comes last, but for waiting for images' own tests."""
     if whose_own_tests(item):
         return len(ORDER) + 1
-    of_last = item.path.stem == "test_images" and any(name in item.name for name in GROUPS[-1])
+    of_last = item.path.stem == "test_images" and any(name in item.name for name in (*GROUPS[-1], *NIGHTLY))
     return len(ORDER) if of_last else ORDER.index(item.path.stem)
 
 
@@ -113,20 +113,24 @@ def engine(say, request) -> Iterator[engines.Engine]:
 
 
 @pytest.fixture(scope="session")
-def base(engine, say) -> Iterator[str | None]:
-    """The base image that everything is built on. None, the images' own, where only root could make another."""
+def bases(engine, say) -> Iterator[dict[str, str]]:
+    """The base images of all builds, by Python. Empty where only root makes them: the images' own serve."""
+    nightly = {images.arguments(name)["PYTHON"] for name in NIGHTLY if os.environ.get(parts.NIGHTLY)}
+    made: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="vlalab-base-", dir=engine.directory or engines.place()) as directory:
         try:
-            reference = base_image.image(Path(directory), say)
+            for python in sorted({images.arguments(KEPT)["PYTHON"], *nightly}):
+                if reference := base_image.image(Path(directory), say, python):
+                    made[python] = reference
         except Unavailable as error:
             pytest.skip(f"docker tests: {error}")
-    yield reference
-    if reference:
-        docker.run(["image", "rm", "--force", reference], check=False)
+    yield made
+    if made:
+        docker.run(["image", "rm", "--force", *made.values()], check=False)
 
 
 @pytest.fixture(scope="session")
-def lab(base, engine) -> Iterator[Lab]:
+def lab(bases, engine) -> Iterator[Lab]:
     """`./lab` on the tests' engine. Its volume belongs to an odd user, or to the caller where we are not root."""
     with tempfile.TemporaryDirectory(prefix="vlalab-volume-", dir=engine.directory or engines.place()) as directory:
         os.chmod(directory, 0o755)
@@ -134,7 +138,7 @@ def lab(base, engine) -> Iterator[Lab]:
         volume.mkdir()
         if os.geteuid() == 0:
             os.chown(volume, *ODD_USER)
-        found = Lab(volume, base)
+        found = Lab(volume, bases)
         yield found
         if left := found.ids():
             docker.run(["rm", "--force", *left], check=False)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -31,11 +31,13 @@ class Lab:
     """`./lab` with a tag, a Compose project, ports and a volume of the tests' own. Calling it runs a task."""
 
     volume: Path
-    base: str | None  # reference of the base image; None: the images' own
+    bases: Mapping[str, str]  # Python → reference of the base image; without one the images' own
     name: str = field(default_factory=lambda: f"test-{secrets.token_hex(3)}")
 
     def variables(self) -> dict[str, str]:
         """Returns the environment of a command: nothing of the caller's settings, all of the tests'."""
+        pythons = {name: images.arguments(name)["PYTHON"] for name in images.buildable()}
+        bases = {name: self.bases[python] for name, python in pythons.items() if python in self.bases}
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "COMPOSE_"))}
         own = {
             "VLALAB_TAG": self.name,
@@ -43,7 +45,8 @@ class Lab:
             "COMPOSE_PROJECT_NAME": f"vlalab-{self.name}",
             "VLALAB_VOLUME": str(self.volume),
             "VLALAB_STATE": str(self.volume.with_name(f"{self.volume.name}-state")),
-            **({"VLALAB_BASE": self.base, "VLALAB_BASE_DEVEL": self.base} if self.base else {}),
+            **{f"VLALAB_BASE_{name.upper()}": base for name, base in bases.items()},
+            **({"VLALAB_BASE_DEVEL": bases["openvla"]} if bases else {}),
             **{ports.port_variable(name): str(port) for name, port in self.ports.items()},
         }
         record = os.environ.get("VLALAB_TEST_RECORD")

@@ -5,20 +5,21 @@ import re
 
 import pytest
 
-from tests.docker.builds import GROUPS
+from tests.docker.builds import GROUPS, NIGHTLY
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, shared_code
 
 pytestmark = pytest.mark.docker
 ORDER = [name for group in GROUPS for name in group]
+ALL = [*ORDER, *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY)]
 
 
 def test_every_image_is_built_and_tested():
-    assert sorted(ORDER) == images.buildable()
+    assert sorted((*ORDER, *NIGHTLY)) == images.buildable()
 
 
-@pytest.fixture(scope="module", params=ORDER)
+@pytest.fixture(scope="module", params=ALL)
 def name(request, builds):
     """The name of an environment whose image was built."""
     builds.get(request.param)

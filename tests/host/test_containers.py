@@ -92,7 +92,7 @@ def weights(tmp_path):
     for service, model in manifests.models().items():
         directory = tmp_path / "volume" / "checkpoints" / service
         directory.mkdir(parents=True)
-        (directory / "config.json").write_text(f'{{"model_type": "{model.type}"}}')
+        (directory / "config.json").write_text(json.dumps({model.key: model.type}))
         (directory / "model.safetensors").touch()
 
 

@@ -18,7 +18,7 @@ from vlalab.doctor import fixes, runner
 from vlalab.doctor.check import FAIL, PASS, SKIP, WARN, CheckResult, Context, Finding
 from vlalab.doctor.machine import Disk, Machine
 from vlalab.engine import space
-from vlalab.environments import venvs
+from vlalab.environments import pythons, venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
 
@@ -148,6 +148,16 @@ def test_an_environment_of_another_lock(clone):
     wrong(look("environments", root=clone), WARN, "environment ui was installed from another lock", "./lab env ui")
     (env.venv / ".stamp").write_text(env.stamp())
     assert look("environments", root=clone).verdict == PASS
+
+
+def test_an_environment_whose_python_is_not_installed(clone, monkeypatch):
+    monkeypatch.setattr(pythons, "find", lambda version: {"3.11": sys.executable}.get(version))
+    case = Context(root=clone, environments=("lerobot",))
+    (found,) = runner.run(runner.checks_by_id(["environments"]), case)
+    wrong(found.finding, WARN, "environment lerobot needs Python 3.12 or 3.13, which is not installed", "")
+    assert "apt-get install python3.12" in found.finding.hint
+    (other,) = runner.run(runner.checks_by_id(["environments"]), Context(root=clone, environments=("ui",)))
+    assert other.finding.verdict == SKIP
 
 
 def test_a_secret_that_others_can_read_and_its_mending(clone):

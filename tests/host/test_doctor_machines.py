@@ -5,6 +5,7 @@ machines/workstation.json is one on which all is well; the others say what is di
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,17 @@ def test_only_environments_that_were_requested_are_named():
     case = Context(recorded("driver-old"), environments=("openvla",))
     (found,) = runner.run(runner.checks_by_id(["nvidia-version"]), case)
     assert found.finding.verdict == FAIL and "gr00t" not in found.finding.reason and "openvla" in found.finding.reason
+
+
+@pytest.mark.parametrize(
+    ("driver", "verdict"), [("550.54.14", FAIL), ("570.211.01", FAIL), ("580.65.06", PASS), ("595.10", PASS)]
+)
+def test_cuda_13_needs_a_driver_of_its_own_branch(driver, verdict):
+    machine = recorded("workstation")
+    machine = replace(machine, nvml={**machine.nvml, "driver": driver})
+    (found,) = runner.run(runner.checks_by_id(["nvidia-version"]), Context(machine, environments=("lerobot",)))
+    assert found.finding.verdict == verdict, found.finding.reason
+    assert ("lerobot (13.0: 580.65.6)" in found.finding.reason) == (verdict == FAIL)
 
 
 @pytest.mark.parametrize(("asked", "verdict"), [((), PASS), (("libero",), PASS), (("libero", "openvla"), WARN)])

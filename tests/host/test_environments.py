@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.conftest import pins
+from vlalab.description import manifests
 from vlalab.environments import pythons, venvs
 from vlalab.host.console import LabError
 
@@ -20,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def tiny(tmp_path) -> Path:
     """The folder of an environment with one small package."""
-    if not any(pythons.find(version) for version in venvs.VERSIONS):
+    if not any(pythons.find(version) for version in manifests.PYTHONS):
         pytest.skip("no Python 3.10 or 3.11 at hand")
     directory = tmp_path / "images" / "tiny"
     directory.mkdir(parents=True)
@@ -155,6 +157,16 @@ def test_where_no_python_fits_the_way_out_is_named(tiny, monkeypatch):
         ensure(tiny)
 
 
+def test_an_environment_may_need_another_python(tiny, monkeypatch):
+    (tiny / "manifest.yaml").write_text("{about: tests, venv_gb: 0.1, image_gb: 1, python: ['3.12', '3.13']}")
+    tried = []
+    monkeypatch.setattr(pythons, "find", lambda version, _: tried.append(version))
+    monkeypatch.setattr(pythons, "download", lambda version, _: tried.append(f"download {version}"))
+    with pytest.raises(LabError, match=r"needs Python 3\.12 or 3\.13;.*Ubuntu 24\.04: apt-get install python3\.12"):
+        ensure(tiny)
+    assert tried == ["3.12", "3.13", "download 3.12"]
+
+
 def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path, monkeypatch, capsys):
     """3.10 in a closed home serves a clone that is as closed; a clone that others read gets a Python that they run."""
     closed, open_to_all = str(tmp_path / "python3.10"), "/bin/sh"
@@ -168,11 +180,13 @@ def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path,
 
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
-        shared = venvs.LocalEnvironment("tiny", Path(directory))
+        shared = venvs.Environment("tiny", Path(directory, "tiny"))
+        shutil.copytree(tiny, shared.directory)
         assert venvs._interpreter(shared) == open_to_all
         printed = capsys.readouterr().err
         assert (
-            f"uses {open_to_all}, not {closed}: users who can read {directory} cannot" in printed and "chmod" in printed
+            f"uses {open_to_all}, not {closed}: users who can read {shared.directory} cannot" in printed
+            and "chmod" in printed
         )
         del installed["3.10"]
         assert venvs._interpreter(shared) == open_to_all

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from vlalab.engine import images
 from vlalab.environments import locks
 from vlalab.host.console import LabError
 
@@ -82,6 +83,17 @@ def test_the_command_writes_no_index_address():
     for lock in locks.all_locks().values():
         command = lock.command(Path("out"))
         assert {"--generate-hashes", "--no-emit-index-url", "--universal"} <= set(command)
+
+
+def test_a_lock_is_made_for_the_oldest_python_of_its_environment():
+    versions = {lock.name: lock.command(Path("out")) for lock in locks.all_locks().values()}
+    versions = {name: words[words.index("--python-version") + 1] for name, words in versions.items()}
+    assert versions.pop("lerobot") == "3.12" and set(versions.values()) == {"3.10"}
+
+
+def test_an_image_installs_the_python_that_its_lock_is_made_for():
+    for name in images.buildable():
+        assert images.arguments(name)["PYTHON"] == locks.all_locks()[name].python
 
 
 def test_an_unknown_lock_lists_the_known_ones():

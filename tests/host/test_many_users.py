@@ -14,8 +14,8 @@ import pytest
 
 from tests.host.conftest import pins, with_few_packages
 from tests.ports import free_ports
-from vlalab.description import interpolation, ports
-from vlalab.environments import pythons, venvs
+from vlalab.description import interpolation, manifests, ports
+from vlalab.environments import pythons
 from vlalab.host import owners, paths
 
 ANNA, BERT = 54331, 54332  # the machine does not know them, and they have no home but the one they are told
@@ -85,7 +85,7 @@ def install(place, copy_clone):
 
 
 def python_of_all() -> bool:
-    found = [pythons.find(version, Path("/usr")) for version in venvs.VERSIONS]
+    found = [pythons.find(version, Path("/usr")) for version in manifests.PYTHONS]
     return any(one and owners.is_world_readable(one) for one in found)
 
 

@@ -356,7 +356,10 @@ def test_the_host_tools_packages_build_on_each_other():
 
 def test_the_host_tool_names_no_model_and_no_benchmark():
     """But in comments, docstrings and examples of commands: what it knows of them, manifests and compose.yaml say."""
-    known = {*ENVIRONMENTS, *manifests.models(), *manifests.benchmarks(), *manifests.suites()} - {"ui"}
+    known = {*ENVIRONMENTS, *manifests.models(), *manifests.benchmarks(), *manifests.suites()} - {
+        "ui",
+        "lerobot",
+    }  # a data format is called so, too
     words = [name + "(?!_)" if name == "hf" else name for name in sorted(known)]  # hf_… is a token of the hub's
     named = re.compile(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])")
     for name, text in modules().items():

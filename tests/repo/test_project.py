@@ -87,7 +87,8 @@ def test_every_package_of_the_images_is_listed_with_its_licence():
     assert {pin: images for pin, (_, images) in listed.items()} == {
         pin: ", ".join(images) for pin, images in licences.pins().items()
     }
-    assert len(listed) > 250 and all(licence.strip("? ") not in ("", "not stated") for licence, _ in listed.values())
+    unstated = {name for (name, _), (licence, _) in listed.items() if licence.strip("? ") in ("", "not stated")}
+    assert len(listed) > 250 and unstated == {"cuda-toolkit"}  # it has no files, and names packages that state theirs
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,7 @@ def test_the_table_follows_the_locks_and_keeps_what_stands_above_it(tmp_path, mo
     lock = tmp_path / "images/arm/requirements.lock"
     site = tmp_path / "images/arm/.venv/lib/python3.11/site-packages/new_one-2.dist-info"
     site.mkdir(parents=True)
+    (tmp_path / "images/arm/manifest.yaml").write_text("{about: an arm, venv_gb: 1, image_gb: 1}")
     (site / "METADATA").write_text("Name: new_one\nVersion: 2\nLicense-Expression: Apache-2.0\n")
     lock.write_text(
         "new-one==2 \\\n    --hash=sha256:0\nold==1 \\\n    --hash=sha256:0\nwin==1 ; sys_platform == 'win32'\n"

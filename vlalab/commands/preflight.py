@@ -36,8 +36,8 @@ def _checkpoint(service: str, settings: Mapping[str, str | None]) -> str:
         return ""  # used by default
     if available:
         return f"a checkpoint (select one with --checkpoint: {', '.join(available)})"
-    suite = manifests.models()[service].example_suite
-    return f"a checkpoint (get one: ./lab checkpoint {service} --suite {suite}, or --tiny for tests)"
+    flag = manifests.models()[service].download_flag
+    return f"a checkpoint (get one: ./lab checkpoint {service} {flag}, or --tiny for tests)"
 
 
 def _run(service: str, settings: Mapping[str, str | None]) -> str:

@@ -19,8 +19,8 @@ def available(service: str) -> list[str]:
     names = []
     for path in (paths.volume() / "checkpoints").glob("*/config.json"):
         # Unreadable ones are incomplete, another user's, or not checkpoints.
-        with suppress(OSError, ValueError, AttributeError):
-            is_of_model = json.loads(path.read_text()).get("model_type") == manifests.models()[service].type
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            is_of_model = manifests.models()[service].owns(json.loads(path.read_text()))
             if is_of_model and any(path.parent.glob("*.safetensors")):
                 names.append(path.parent.name)
     return sorted(names)
@@ -46,8 +46,8 @@ def complete(
             log_info(f"{name} serves checkpoint {candidates[0]}, the only suitable one on the volume")
             completed[name] = {**requested[name], variable: candidates[0]}
         else:
-            suite = manifests.models()[name].example_suite
-            command = f"./lab checkpoint {name} --tiny (or --suite {suite}), then ./lab up {name}"
+            flag = manifests.models()[name].download_flag
+            command = f"./lab checkpoint {name} --tiny (or {flag}), then ./lab up {name}"
             if candidates:
                 command = (
                     f"./lab up {name} --checkpoint {candidates[0]} (also on the volume: {', '.join(candidates[1:])})"

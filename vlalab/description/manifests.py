@@ -21,6 +21,7 @@ from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError, check_choices, unknown
 
 NAME = "manifest.yaml"
+PYTHONS = ("3.10", "3.11")  # of environments that name none, the preferred version first
 DEFINED = ("suites", "cameras", "profiles", "variants")  # fields of a benchmark that its program may define
 YAML_TYPES = {
     str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list", dict: "a mapping",
@@ -52,9 +53,11 @@ class EnvironmentManifest:
     about: str  # description
     venv_gb: float  # images/<env>/.venv, measured
     image_gb: float  # uncompressed, an estimate; docs/images.md has measured sizes
+    python: tuple[str, ...] = PYTHONS  # supported versions; the image has the first, and the lock serves all
     shared_gb: Mapping[str, float] = field(default_factory=dict)  # layer shared by images → its size
     needs_gl: bool = False  # its programs render: set up headless OpenGL first
     tested_first: bool = False  # since its tests take longest
+    tests: tuple[str, ...] = ()  # files in tests/ of other environments, of shared packages, which run in it too
     default: bool = False  # the environment if none is named; for bench/ too
     stages: Mapping[str, ImageStage] = field(default_factory=dict)
     torch: Torch | None = None
@@ -65,10 +68,11 @@ class EnvironmentManifest:
 class ServiceModel:
     """The model of a policy service."""
 
-    type: str  # model_type in a checkpoint's config.json
-    checkpoints: Mapping[str, str]  # suite → published checkpoint: its directory and repository name
-    published: str  # the file that lists those repositories
-    getter: str  # the module that downloads a checkpoint or creates a tiny one
+    type: str = ""  # value of `key` in a checkpoint's config.json; empty: any
+    key: str = "model_type"
+    checkpoints: Mapping[str, str] = field(default_factory=dict)  # suite → directory and repository of a published one
+    published: str = ""  # the file that lists those repositories
+    getter: str = ""  # the module that downloads a checkpoint or creates a tiny one
     data: str = ""  # the module that describes, checks and downloads its data sets
     verifier: str = ""  # the module that measures a checkpoint
     exporter: str = ""  # the module that exports to ONNX
@@ -81,6 +85,15 @@ class ServiceModel:
     def example_suite(self) -> str:
         """The suite for examples in messages: the first with a published checkpoint."""
         return next(iter(self.checkpoints), "SUITE")
+
+    @property
+    def download_flag(self) -> str:
+        """The flag of `./lab checkpoint` for examples in messages."""
+        return f"--suite {self.example_suite}" if self.checkpoints else "--repo OWNER/NAME"
+
+    def owns(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a checkpoint with that config.json is of this model."""
+        return config.get(self.key) == self.type if self.type else self.key in config
 
 
 @dataclass(frozen=True)

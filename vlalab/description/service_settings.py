@@ -47,6 +47,8 @@ def from_flags(
     model = manifests.models().get(service)
     if model and (suite or checkpoint):
         published = model.checkpoints
+        if not checkpoint and not published:
+            raise LabError(f"{service} has no checkpoint of a suite; use --checkpoint instead of --suite")
         if not checkpoint and suite not in published:
             raise LabError(
                 unknown("suite", suite or "", published) + "; use --checkpoint for a checkpoint of another suite"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from vlalab.description import manifests
 from vlalab.environments import venvs
 from vlalab.host.paths import ROOT
 
@@ -22,8 +24,8 @@ FILE = "THIRD_PARTY.md"
 START = "<!-- The table below is made by `./lab lock --licences`. -->\n"
 HEAD = "\n| package | version | licence, as the package states it | images |\n|---|---|---|---|\n"
 MAX_NAME = 60  # characters; a longer field holds the licence's text
-IMAGE = {  # what markers of the images' locks are evaluated for
-    "python_version": "3.10", "python_full_version": "3.10.12", "sys_platform": "linux", "platform_system": "Linux",
+IMAGE = {  # what markers of the images' locks are evaluated for, next to the image's Python
+    "sys_platform": "linux", "platform_system": "Linux",
     "platform_machine": "x86_64", "os_name": "posix", "implementation_name": "cpython",
 }  # fmt: skip
 
@@ -34,9 +36,11 @@ def pins(root: Path = ROOT) -> dict[Pin, list[str]]:
     """Return the packages that the images' locks pin for Linux on x86-64, each with the images that hold it."""
     images: dict[Pin, list[str]] = {}
     for lock in sorted([*root.glob("images/*/requirements.lock"), *root.glob("images/*/beside.lock")]):
+        version = manifests.environment(lock.parent.name, lock.parents[1]).python[0]
+        python = {"python_version": version, "python_full_version": f"{version}.1"}
         for line in re.findall(r"(?m)^[A-Za-z0-9][^\\\n]*==[^\\\n]*", lock.read_text()):
             pin = Requirement(line.strip())
-            if pin.marker is None or pin.marker.evaluate({**default_environment(), **IMAGE}):
+            if pin.marker is None or pin.marker.evaluate({**default_environment(), **IMAGE, **python}):
                 name = canonicalize_name(pin.name), str(pin.specifier).removeprefix("==")
                 images.setdefault(name, []).append(lock.parent.name)
     return images
@@ -67,7 +71,7 @@ def write(root: Path = ROOT) -> int:
     text = file.read_text()
     licences = {pin: licence for pin, (licence, _) in rows(text).items()} | installed(root)
     if missing := sorted(pinned.keys() - licences.keys()):
-        licences |= _fetch(missing)
+        licences |= _fetch({pin: manifests.environment(pinned[pin][0], root / "images").python[0] for pin in missing})
     lines = [
         f"| {pin[0]} | {pin[1]} | {licences[pin].replace('|', '/')} | {', '.join(images)} |\n"
         for pin, images in sorted(pinned.items())
@@ -82,12 +86,12 @@ def installed(root: Path = ROOT, image: str = "*") -> dict[Pin, str]:
     return _read([*root.glob(f"{venv}/lib/python3.*/site-packages"), *root.glob(f"{venv}/beside")])
 
 
-def _fetch(missing: list[Pin]) -> dict[Pin, str]:
-    """Install packages into a temporary directory, as wheels, which run no code, and read them there."""
+def _fetch(missing: Mapping[Pin, str]) -> dict[Pin, str]:
+    """Install packages for their Python into a temporary directory, as wheels, which run no code, and read them."""
     with tempfile.TemporaryDirectory() as directory:
         targets = {pin: Path(directory) / "-".join(pin) for pin in missing}
         for pin, target in targets.items():
-            options = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.10", "--target", str(target)]
+            options = ["--no-deps", "--only-binary", ":all:", "--python-version", missing[pin], "--target", str(target)]
             venvs.uv(["pip", "install", *options, "==".join(pin)])
         return _read([*targets.values()])
 

@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vlalab.description import manifests
 from vlalab.environments import pythons
 from vlalab.host.console import LabError, check_choices, status
 from vlalab.host.paths import ROOT, WITHOUT_IMAGE, image_names
@@ -26,8 +27,8 @@ else:
     import tomli as tomllib
 
 COMPILE = [
-    "pip", "compile", "--universal", "--fork-strategy", "fewest", "--python-version", "3.10", "--generate-hashes",
-    "--no-emit-index-url", "--no-emit-find-links", "--no-header", "--quiet",
+    "pip", "compile", "--universal", "--fork-strategy", "fewest", "--generate-hashes", "--no-emit-index-url",
+    "--no-emit-find-links", "--no-header", "--quiet",
 ]  # fmt: skip
 
 
@@ -60,6 +61,15 @@ class Lock:
         """The contract's own requirements, the server's among them."""
         return self.root / "shared" / "contract" / "pyproject.toml"
 
+    @property
+    def python(self) -> str:
+        """The oldest Python that it serves."""
+        directory = self.root / self.directory
+        has_manifest = (directory / manifests.NAME).exists()
+        return (manifests.environment(directory.name, directory.parent).python if has_manifest else manifests.PYTHONS)[
+            0
+        ]
+
     def inputs_hash(self) -> str:
         """Return the sha256 of the inputs' requirement lines: comments and order of other settings do not count."""
         parts = [_requirement_lines(self.source)]
@@ -78,7 +88,7 @@ class Lock:
             inputs += ["shared/contract/pyproject.toml", "--extra", "server"]
         if self.excludes.exists():
             inputs += ["--excludes", f"{prefix}excludes.txt"]
-        return [pythons.uv(), *COMPILE, *inputs, "--output-file", str(output)]
+        return [pythons.uv(), *COMPILE, "--python-version", self.python, *inputs, "--output-file", str(output)]
 
 
 def all_locks(root: Path = ROOT) -> dict[str, Lock]:

@@ -24,7 +24,12 @@ from vlalab.host.console import LabError, Status, log_info, status, unknown
 from vlalab.host.paths import ADMIN, CLUSTER, ROOT, WITHOUT_IMAGE, image_names, python_path
 from vlalab.host.processes import die_with_parent
 
-VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
+INSTALLATION = {  # Python → a way to install it
+    "3.10": "Ubuntu 22.04: apt-get install python3.10",
+    "3.11": "Debian 12: apt-get install python3.11",
+    "3.12": "Ubuntu 24.04: apt-get install python3.12",
+    "3.13": "Debian 13: apt-get install python3.13",
+}
 SIZE_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3}  # of those without an image, which have no manifest
 
 
@@ -95,7 +100,15 @@ class LocalEnvironment:
     @property
     def versions(self) -> tuple[str, ...]:
         """The supported Pythons, preferred one first: the newer one has the newer Ansible."""
-        return VERSIONS[::-1] if self.name == ADMIN.name else VERSIONS
+        if self.is_without_image:
+            return manifests.PYTHONS[:: -1 if self.name == ADMIN.name else 1]
+        return manifests.environment(self.name, self.directory.parent).python
+
+    @property
+    def installation(self) -> str:
+        """Ways to install a supported Python, for messages."""
+        packages = "; ".join(INSTALLATION[version] for version in sorted(self.versions))
+        return f"{packages}; elsewhere: pyenv install {self.versions[0]}"
 
     def _read_stamp(self) -> str:
         try:
@@ -221,8 +234,7 @@ def _interpreter(env: LocalEnvironment) -> str:
         return installed[0]
     raise LabError(
         f"environment '{env.name}' needs Python {' or '.join(env.versions)}; none is installed and uv could not "
-        "download one. Install it (Debian 12: apt-get install python3.11; Ubuntu 22.04: apt-get install python3.10; "
-        "elsewhere: pyenv install 3.10) and call again"
+        f"download one. Install it ({env.installation}) and call again"
     )
 
 

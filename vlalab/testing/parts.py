@@ -149,7 +149,7 @@ def environment(name: str, markers: str, options: SuiteOptions, output: TextIO |
     if ENVIRONMENTS[home].needs_gl:
         gl.ensure()
     label = f"{name} outside" if markers == "outside" else name
-    return [run_pytest(label, str(env.python), [f"tests/{name}"], env.variables(), output, flags)]
+    return [run_pytest(label, str(env.python), test_paths(name), env.variables(), output, flags)]
 
 
 def chaos(families: Sequence[str], options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
@@ -165,6 +165,11 @@ def chaos(families: Sequence[str], options: SuiteOptions, output: TextIO | None)
         code = execute(command, env.variables(), output)
         counts = json.loads(report.read_text()) if report.exists() and code in (0, 1) else {"failed": 1}
     return [PartResult("chaos", **counts)]
+
+
+def test_paths(name: str) -> list[str]:
+    """Return the paths of a part's tests: its directory, and the shared packages' tests that run in it too."""
+    return [f"tests/{name}", *(ENVIRONMENTS[name].tests if name in ENVIRONMENTS else ())]
 
 
 def has_outside(name: str) -> bool:
@@ -208,7 +213,7 @@ def image_command(name: str, image: images.Image, report: Path, flags: Sequence[
         "--volume", f"{report}:/report",
         *(word for source, target in pairs for word in ("--volume", f"{source}:{target}:ro")),
         image.reference, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
-        "--junitxml=/report/junit.xml", *flags, f"tests/{name}",
+        "--junitxml=/report/junit.xml", *flags, *test_paths(name),
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ export UV_CACHE_DIR=/cache/uv UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_PYTHON_DOWNL
 export UV_HTTP_RETRIES=8  # of 3: an index that gives no answer for some seconds has undone a build
 export PYTHONDONTWRITEBYTECODE=1 UV_BUILD_CONSTRAINT=/build/python/build.lock
 uv=/opt/tools/bin/uv lock=/build/layer/requirements.lock python=/opt/venv/bin/python beside=/build/layer/beside.lock
-[ -e /opt/venv ] || $uv venv --no-project --python python3.10 /opt/venv
+[ -e /opt/venv ] || $uv venv --no-project --python "python$PYTHON" /opt/venv
 case "$1" in
 part) [ ! -s $lock ] || $uv pip install --no-deps --require-hashes --python $python -r $lock ;;
 whole) $uv pip sync --require-hashes --python $python $lock ;;

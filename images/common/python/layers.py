@@ -1,6 +1,6 @@
 """Split a lock into the image's layers: NVIDIA's packages, and torch. The last layer uses the whole lock.
 
-    python3.10 layers.py requirements.lock DIRECTORY
+    python layers.py requirements.lock DIRECTORY
 
 writes DIRECTORY/nvidia/requirements.lock and DIRECTORY/torch/requirements.lock. They have no comments, so locks with
 equal pins give equal bytes, and their layer is built once.

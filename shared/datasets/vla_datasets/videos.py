@@ -6,6 +6,7 @@ second frame is a key frame, as in LeRobot's videos: reading one frame decodes t
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from collections import OrderedDict
@@ -39,12 +40,11 @@ def _reported(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise metadata.missing(path, "a video") from error
-    except av.error.ArgumentError as error:  # its format is not in VIDEO_OPTIONS
-        reason = ValueError("its format is not MP4, Matroska or AVI")
-        raise metadata.unreadable(path, reason, "a video") from error
     except av.error.FFmpegError as error:
-        reason = ValueError((error.strerror or str(error)).rstrip("."))
-        raise metadata.unreadable(path, reason, "a video") from error
+        reason = (error.strerror or str(error)).rstrip(".")
+        if error.errno == errno.EINVAL:  # not in VIDEO_OPTIONS; the exception's class depends on PyAV's version
+            reason = "its format is not MP4, Matroska or AVI"
+        raise metadata.unreadable(path, ValueError(reason), "a video") from error
     except OSError as error:
         raise metadata.unreadable(path, error, "a video") from error
 

@@ -84,21 +84,25 @@ def torch_support(context: Context) -> Finding:
     """CUDA rejects older drivers; torch has no machine code for newer GPUs."""
     version, runs_on = context.machine.gpus()["driver"], shared_code.load("vla_modelkit.builds:runs_on")
     builds = {name: environment.torch for name, environment in context.selected().items() if environment.torch}
-    too_old = []
+    too_old = {}
     for name, torch in builds.items():
         oldest = OLDEST[int(torch.cuda.split(".")[0])]
         if tuple(map(int, re.findall(r"\d+", version))) < oldest:
-            too_old.append(f"{name} ({torch.cuda}: {'.'.join(map(str, oldest))})")
-    if too_old:
-        return fail(f"driver {version} is too old for the CUDA of {', '.join(too_old)}", hint="then restart")
+            too_old[name] = f"{name} ({torch.cuda}: {'.'.join(map(str, oldest))})"
+    reason = f"driver {version} is too old for the CUDA of {', '.join(too_old.values())}"
+    # Each environment has its own CUDA: if none is named, those that this machine serves are enough.
+    if too_old and (context.environments or too_old.keys() == builds.keys()):
+        return fail(reason, hint="then restart")
+    served = {name: torch for name, torch in builds.items() if name not in too_old}
     for gpu in devices(context):
         capability = tuple(gpu["capability"] or ())
-        unsupported = [name for name, torch in builds.items() if not runs_on(torch.architectures, capability)]
+        unsupported = [name for name, torch in served.items() if not runs_on(torch.architectures, capability)]
         if capability and unsupported:
             label = f"GPU {gpu['index']} ({gpu['name']}, sm_{''.join(map(str, capability))})"
+            report = fail if context.environments or len(unsupported) == len(served) else warn
             reason = f"{label}: the torch of {', '.join(unsupported)} has no code for it"
-            return fail(reason, "./lab up SERVICE --gpu none", "use another GPU, or the CPU")
-    return ok(f"{version} and every GPU serve the environments' torch")
+            return report(reason, "./lab up SERVICE --gpu none", "use another GPU, or the CPU")
+    return ok(reason if too_old else f"{version} and every GPU serve the environments' torch")
 
 
 @check("nvidia-memory", "GPU's memory", WARN, "sudo fuser -v /dev/nvidia*", requires=(TORCH, GPU))

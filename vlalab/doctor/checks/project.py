@@ -11,7 +11,7 @@ from vlalab.description.interpolation import read_dotenv
 from vlalab.doctor.check import FAIL, WARN, Context, Finding, check, fail, from_refusal, ok, skip, warn
 from vlalab.doctor.checks.docker import ENGINE
 from vlalab.engine import images
-from vlalab.environments import venvs
+from vlalab.environments import pythons, venvs
 from vlalab.host.console import LabError
 
 SECRETS = re.compile(r"(?m)^\s*(?:export\s+)?\w*(?:TOKEN|PASSWORD|SECRET|INDEX|KEY)\w*\s*=\s*\S")
@@ -27,6 +27,10 @@ def environments(context: Context) -> Finding:
     for env in made:
         if not env.is_ready():
             return warn(f"environment {env.name} was installed from another lock", f"./lab env {env.name}")
+    for env in (venvs.get(name, context.root) for name in context.environments):
+        if env not in made and not any(pythons.find(version) for version in env.versions):
+            reason = f"environment {env.name} needs Python {' or '.join(env.versions)}, which is not installed"
+            return warn(reason, "", f"uv downloads one if the network allows it; or install it ({env.installation})")
     return ok(", ".join(env.name for env in made)) if made else skip("none is installed yet; the first use installs it")
 
 
