@@ -180,7 +180,7 @@ def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path,
 
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
-        shared = venvs.Environment("tiny", Path(directory, "tiny"))
+        shared = venvs.LocalEnvironment("tiny", Path(directory, "tiny"))
         shutil.copytree(tiny, shared.directory)
         assert venvs._interpreter(shared) == open_to_all
         printed = capsys.readouterr().err

@@ -220,7 +220,7 @@ def test_without_scripts_videos_have_browser_controls(pages):
 REMAINING = """[...(function* () {
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    if (!node.parentElement.closest('script, style, nav, .what, .what-cell, .prov, .player-how')) yield node.data.trim();
+    if (!node.parentElement.closest('script, style, nav, .what, .what-cell, .prov')) yield node.data.trim();
   }
   for (const element of document.querySelectorAll('[title], [aria-label], [alt]')) {
     for (const name of ['title', 'aria-label', 'alt']) yield element.getAttribute(name) ?? '';

@@ -168,7 +168,9 @@ class StepReporter(logging.Filter):
     and stops the run. Drops LeRobot's own messages.
     """
 
-    def __init__(self, run: TrainingRun, config: TrainPipelineConfig, progress: Progress, board: Curves, stop: object):
+    def __init__(
+        self, run: TrainingRun, config: TrainPipelineConfig, progress: Progress, board: Curves, stop: StopSignal
+    ):
         super().__init__()
         self.run, self.config, self.progress, self.board, self.stop = run, config, progress, board, stop
         self.stop_after: int | None = None
@@ -218,7 +220,7 @@ class StepReporter(logging.Filter):
             )
 
 
-def train(settings: LeRobotFinetune, volume: Volume, stop: object) -> bool:
+def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
     """Train to the last step, or save and stop when `stop.requested` becomes true; return whether it is complete."""
     run = prepare(settings, volume)
     identity_file = run.directory.parent / f"{run.name}.json"
