@@ -104,7 +104,8 @@ def check_files(directory: Path, remote_code: bool = False) -> list[str]:
     if missing and any(name.startswith(_STATISTICS_IN_WEIGHTS) for name in weights.shapes()):
         raise CheckpointError(
             f"{directory} is of LeRobot before 0.4: its statistics are in the weights. Convert it: "
-            f"`./lab shell lerobot`, then python -m lerobot.processor.migrate_policy_normalization --pretrained-path {directory}"
+            "`./lab shell lerobot`, then python -m lerobot.processor.migrate_policy_normalization "
+            f"--pretrained-path {directory}"
         )
     if missing:
         raise CheckpointError(f"{directory} has no {' and no '.join(missing)}; download the checkpoint again")
