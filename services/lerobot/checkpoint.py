@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
@@ -13,12 +13,12 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from lerobot.processor import PolicyProcessorPipeline
 from torch import Tensor
 
-from services.lerobot.types import IGNORED_FIELDS, REMOTE_CODE, REPOSITORY_FIELDS
+from services.lerobot.repositories import POSTPROCESSOR, PREPROCESSOR, check_repositories, local_names
+from services.lerobot.types import HARMLESS_FIELDS, HARMLESS_PREFIXES, REMOTE_CODE
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import ADAPTER, CheckpointError, read_json
 from vla_modelkit.weights import Safetensors, check_names
 
-PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 _STATISTICS_IN_WEIGHTS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # LeRobot before 0.4
 _NEEDED = {  # statistics that a normalization mode reads
     NormalizationMode.MEAN_STD: ("mean", "std"),
@@ -44,85 +44,73 @@ def load(directory: Path, device: str, remote_code: bool = False) -> LoadedPolic
     LeRobot's loaders go on with random weights or without statistics where files do not fit, so both are compared with
     the files afterwards. Raises CheckpointError saying what does not fit and what to do.
     """
-    check_files(directory, remote_code)
-    config = PreTrainedConfig.from_pretrained(directory)
-    config.device, config.pretrained_path = device, directory
-    if hasattr(config, "pretrained_backbone_weights"):
-        config.pretrained_backbone_weights = None  # else the backbone is downloaded, to be overwritten at once
-    try:
-        policy = get_policy_class(config.type).from_pretrained(directory, config=config)
-    except ImportError as error:
-        raise CheckpointError(f"policy type {config.type!r} cannot run in this environment: {error}") from error
-    check_weights(policy, Safetensors(directory))
-    preprocessor, postprocessor = make_pre_post_processors(
-        config, str(directory), preprocessor_overrides={"device_processor": {"device": device}}
-    )
+    dropped = check_files(directory, remote_code)
+    with local_names(directory, dropped) as path:
+        try:
+            config = PreTrainedConfig.from_pretrained(path)
+            config.device, config.pretrained_path = device, path
+            if hasattr(config, "pretrained_backbone_weights"):
+                config.pretrained_backbone_weights = None  # else the backbone is downloaded, to be overwritten at once
+            policy = get_policy_class(config.type).from_pretrained(path, config=config)
+            check_weights(policy, Safetensors(directory))
+            preprocessor, postprocessor = make_pre_post_processors(
+                config, str(path), preprocessor_overrides={"device_processor": {"device": device}}
+            )
+        except CheckpointError:
+            raise
+        except ImportError as error:
+            kind = read_json(directory / "config.json")["type"]
+            raise CheckpointError(f"policy type {kind!r} cannot run in this environment: {error}") from error
+        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(f"LeRobot cannot load {directory}: {' '.join(str(error).split())[:400]}") from error
     check_statistics(preprocessor, postprocessor)
     return LoadedPolicy(config, policy, preprocessor, postprocessor)
 
 
-def check_files(directory: Path, remote_code: bool = False) -> None:
-    """Check what the files state before anything is built from them. Raises CheckpointError."""
+def check_files(directory: Path, remote_code: bool = False) -> list[str]:
+    """Check what the files state before anything is built from them, and return the config's fields to ignore.
+
+    Raises CheckpointError.
+    """
     if (directory / ADAPTER).is_file():
         base = read_json(directory / ADAPTER).get("base_model_name_or_path") or "its base checkpoint"
         raise CheckpointError(
-            f"{directory} is a LoRA adapter of {base}; merge it first: peft's "
-            "PeftModel.from_pretrained(base, adapter).merge_and_unload(), then save_pretrained(NEW_DIRECTORY)"
+            f"{directory} is a LoRA adapter of {base}; merge it in Python, with LeRobot's class of the policy: "
+            "PeftModel.from_pretrained(Policy.from_pretrained(BASE), ADAPTER).merge_and_unload().save_pretrained(NEW), "
+            "then copy the adapter's policy_*processor* files to NEW"
         )
     config = read_json(directory / "config.json")
     known_types = PreTrainedConfig.get_known_choices()
     if config.get("type") not in known_types:
         hint = did_you_mean(str(config.get("type")), list(known_types))
-        raise CheckpointError(f"{directory / 'config.json'} has type {config.get('type')!r}, not one of LeRobot's{hint}")
+        raise CheckpointError(
+            f"{directory / 'config.json'} has type {config.get('type')!r}, not one of LeRobot's{hint}"
+        )
     if config["type"] in REMOTE_CODE and not remote_code:
         raise CheckpointError(
             f"policy type {config['type']!r} runs code from its repository (trust_remote_code); read that code, then "
             "allow it with VLALAB_LEROBOT_REMOTE_CODE=true"
         )
     fields = {field.name for field in dataclasses.fields(known_types[config["type"]])}
-    unknown = sorted(config.keys() - fields - {"type"} - IGNORED_FIELDS)
-    if unknown:
+    unknown = sorted(config.keys() - fields - {"type"})
+    dropped = [name for name in unknown if name in HARMLESS_FIELDS or name.startswith(HARMLESS_PREFIXES)]
+    if refused := [name for name in unknown if name not in dropped]:
         raise CheckpointError(
-            f"{directory / 'config.json'} has {', '.join(unknown)}, which this LeRobot does not know: the checkpoint was "
-            "made by another version. If none of them changes the model, remove them from a copy of the checkpoint"
+            f"{directory / 'config.json'} has {', '.join(refused)}, unknown to LeRobot {version('lerobot')}: the "
+            "checkpoint is of another version. If they do not change the model, remove them from a copy of it"
         )
     weights = Safetensors(directory)
     missing = [name for name in (PREPROCESSOR, POSTPROCESSOR) if not (directory / name).is_file()]
     if missing and any(name.startswith(_STATISTICS_IN_WEIGHTS) for name in weights.shapes()):
         raise CheckpointError(
-            f"{directory} is of LeRobot before 0.4: its statistics are in the weights. Convert it: `./lab shell lerobot`, "
-            f"then python -m lerobot.processor.migrate_policy_normalization --pretrained-path {directory}"
+            f"{directory} is of LeRobot before 0.4: its statistics are in the weights. Convert it: "
+            "`./lab shell lerobot`, then python -m lerobot.processor.migrate_policy_normalization "
+            f"--pretrained-path {directory}"
         )
     if missing:
         raise CheckpointError(f"{directory} has no {' and no '.join(missing)}; download the checkpoint again")
-    for file in ("config.json", PREPROCESSOR, POSTPROCESSOR):
-        check_repositories(directory, read_json(directory / file), file)
-
-
-def check_repositories(directory: Path, content: Mapping[str, Any], file: str) -> None:
-    """Check that every repository which a file names is in the local cache: a service downloads nothing."""
-    from huggingface_hub import try_to_load_from_cache
-
-    for field, value in named_values(content):
-        if field not in REPOSITORY_FIELDS or not isinstance(value, str) or value.count("/") != 1 or Path(value).is_dir():
-            continue
-        if not any(isinstance(try_to_load_from_cache(value, name), str) for name in REPOSITORY_FIELDS[field]):
-            raise CheckpointError(
-                f"{directory / file} needs {value} ({field}), which is not downloaded: "
-                f"./lab checkpoint lerobot --name {directory.name} --parts. For gated repositories (PaliGemma), accept the "
-                f"terms at huggingface.co/{value} and set HF_TOKEN"
-            )
-
-
-def named_values(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of every member of nested JSON objects."""
-    if isinstance(content, Mapping):
-        for name, value in content.items():
-            yield name, value
-            yield from named_values(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from named_values(value)
+    check_repositories(directory)
+    return dropped
 
 
 def check_weights(policy: PreTrainedPolicy, file: Safetensors) -> None:
@@ -152,8 +140,8 @@ def check_statistics(*pipelines: PolicyProcessorPipeline) -> None:
             missing = [name for name in _NEEDED.get(mode, ()) if name not in statistics.get(key, {})]
             if missing:
                 others = sorted(name for name in statistics if name.endswith(f".{key}"))
-                hint = f"; it has {', '.join(others)}: a base model of several robots, fine-tune it first" if others else ""
+                hint = f"; it has {', '.join(others)}, of a base model: fine-tune it first" if others else ""
                 raise CheckpointError(
-                    f"feature {key!r} is normalized by {mode.value}, and the checkpoint has no {' and no '.join(missing)} "
-                    f"for it{hint}"
+                    f"feature {key!r} is normalized by {mode.value}, and the checkpoint has no "
+                    f"{' and no '.join(missing)} for it{hint}"
                 )

@@ -24,7 +24,7 @@ def load_policy(settings: ModelSettings) -> LeRobotPolicy:
     cameras = camera_of(loaded.config, robot, settings.camera_table())
     policy = LeRobotPolicy(loaded, robot, cameras, identity(directory), settings.seed, settings.max_batch, device)
     if cameras:
-        shapes = {cameras[key]: feature.shape[1:] for key, feature in loaded.config.image_features.items()}
+        shapes = {camera: loaded.config.image_features[key].shape[1:] for key, camera in cameras.items()}
         check_sees(policy, partial(example, policy.info(), shapes))
     return policy
 

@@ -46,7 +46,7 @@ class LeRobotPolicy(Policy):
     def info(self) -> PolicyInfo:
         """Return cameras, parts, horizon and what the checkpoint was trained on."""
         config = self.loaded.config
-        shapes = {self.cameras[key]: feature.shape[1:] for key, feature in config.image_features.items()}
+        shapes = {camera: config.image_features[key].shape[1:] for key, camera in self.cameras.items()}
         sides = set(shapes.values())
         return PolicyInfo(
             name=f"lerobot-{config.type}",
@@ -67,6 +67,7 @@ class LeRobotPolicy(Policy):
                 "chunk_size": str(getattr(config, "chunk_size", getattr(config, "horizon", ""))),
                 "n_action_steps": str(getattr(config, "n_action_steps", "")),
                 "n_obs_steps": str(config.n_obs_steps),
+                "empty_cameras": str(len(config.image_features) - len(self.cameras)),
                 "seed": str(self.seed),
                 **versions(("lerobot", "torch")),
             },

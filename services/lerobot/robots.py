@@ -16,6 +16,7 @@ from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
 from vla_modelkit.checkpoint import CheckpointError
 
 PREFIX = "observation.images."
+EMPTY_CAMERA = f"{PREFIX}empty_camera_"  # LeRobot itself fills these, with black
 SINGLE_IMAGE = "observation.image"  # of data sets with one camera
 
 
@@ -35,10 +36,14 @@ LIBERO = Robot(
     (*OSC_POSE, GRIPPER_CLOSES),
     MappingProxyType(
         {
-            "image": "agentview", "image2": "robot0_eye_in_hand", "wrist_image": "robot0_eye_in_hand",
-            "agentview": "agentview", "eye_in_hand": "robot0_eye_in_hand",
-            "camera1": "agentview", "camera2": "robot0_eye_in_hand",
-        }  # fmt: skip
+            "image": "agentview",
+            "image2": "robot0_eye_in_hand",
+            "wrist_image": "robot0_eye_in_hand",
+            "agentview": "agentview",
+            "eye_in_hand": "robot0_eye_in_hand",
+            "camera1": "agentview",
+            "camera2": "robot0_eye_in_hand",
+        }
     ),
 )
 PUSHT = Robot(
@@ -90,10 +95,15 @@ def camera_of(config: PreTrainedConfig, robot: Robot, given: Mapping[str, str]) 
 
     Raises CheckpointError for an image key without a camera, and for a given key that the checkpoint has not.
     """
-    names = {key: key.removeprefix(PREFIX) if key != SINGLE_IMAGE else "image" for key in config.image_features}
+    names = {
+        key: key.removeprefix(PREFIX) if key != SINGLE_IMAGE else "image"
+        for key in config.image_features
+        if not key.startswith(EMPTY_CAMERA)
+    }
     if unknown := sorted(given.keys() - set(names.values())):
         raise CheckpointError(
-            f"VLALAB_LEROBOT_CAMERAS names {', '.join(unknown)}; the checkpoint's images are {', '.join(names.values())}"
+            f"VLALAB_LEROBOT_CAMERAS names {', '.join(unknown)}; the checkpoint's images are "
+            f"{', '.join(names.values())}"
         )
     table = {**robot.cameras, **given}
     if missing := sorted(name for name in names.values() if name not in table):
@@ -101,4 +111,8 @@ def camera_of(config: PreTrainedConfig, robot: Robot, given: Mapping[str, str]) 
             f"the checkpoint's images {', '.join(missing)} belong to no camera of {robot.name}; set "
             f"VLALAB_LEROBOT_CAMERAS={missing[0]}=CAMERA"
         )
-    return {key: table[name] for key, name in names.items()}
+    cameras = {key: table[name] for key, name in names.items()}
+    if len(set(cameras.values())) < len(cameras):
+        pairs = ", ".join(f"{name}={table[name]}" for name in names.values())
+        raise CheckpointError(f"two images of the checkpoint are one camera ({pairs}); set VLALAB_LEROBOT_CAMERAS")
+    return cameras

@@ -7,9 +7,20 @@ from pathlib import Path
 
 from vla_common.options import Options, option
 from vla_common.volume import Volume
+from vla_modelkit import checkpoint_options
 from vla_modelkit.checkpoint import find_directory
 
 PREFIX = "VLALAB_LEROBOT_"
+
+
+@dataclass(frozen=True)
+class CheckpointSettings(checkpoint_options.CheckpointOptions):
+    """Download a LeRobot checkpoint and the repositories that it names, or make a tiny random one."""
+
+    type: str = option("act", "with --tiny: its policy type, such as act, diffusion or smolvla", metavar="TYPE")
+    remote_code: bool = option(
+        False, "download the Python files of tokenizers as well, which the service runs if allowed", group="internal"
+    )
 
 
 @dataclass(frozen=True)

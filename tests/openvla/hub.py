@@ -12,13 +12,18 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves `folder` as repository `repo`. `cut` bytes into its first answer, a file's connection breaks."""
+    """Serves `directory` as repository `repo`, and `others`: repository → directory.
+
+    `cut` bytes into its first answer, a file's connection breaks.
+    """
 
     daemon_threads = True
 
     def __init__(self, directory: Path, repo: str):
         super().__init__(("127.0.0.1", 0), Handler)
         self.directory, self.repo = directory, repo
+        self.others: dict[str, Path] = {}
+        self.gated: set[str] = set()  # repositories whose files need a token
         self.cut: dict[str, int] = {}
         self.lies: set[str] = set()  # files whose promised sha256 is wrong
         self.pause_s = 0.0  # before the bytes of a file
@@ -34,7 +39,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path = self.path.partition("?")[0]
-        if path.startswith(f"/api/models/{self.server.repo}/revision/"):
+        repo, _ = self._repository()
+        if path.startswith(f"/api/models/{repo}/revision/"):
             return self._json(self._listing()) if path.rpartition("/")[2] in ("main", COMMIT) else self._missing()
         self._file(path, body=True)
 
@@ -44,20 +50,29 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
+    def _repository(self):
+        """The (repository, directory) that the path names; the first one if it names none."""
+        served = {self.server.repo: self.server.directory, **self.server.others}
+        return next((item for item in served.items() if f"/{item[0]}/" in self.path), next(iter(served.items())))
+
     def _listing(self):
         siblings = []
-        for path in sorted(path for path in self.server.directory.rglob("*") if path.is_file()):
-            facts = {"rfilename": path.relative_to(self.server.directory).as_posix(), "size": path.stat().st_size}
+        repo, directory = self._repository()
+        for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+            facts = {"rfilename": path.relative_to(directory).as_posix(), "size": path.stat().st_size}
             if path.suffix == ".safetensors":
                 sha = "0" * 64 if path.name in self.server.lies else hashlib.sha256(path.read_bytes()).hexdigest()
                 facts["lfs"] = {"sha256": sha, "size": facts["size"], "pointerSize": 130}
             siblings.append(facts)
-        return {"id": self.server.repo, "modelId": self.server.repo, "sha": COMMIT, "siblings": siblings}
+        return {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings}
 
     def _file(self, path, body):
-        prefix = f"/{self.server.repo}/resolve/{COMMIT}/"
+        repo, directory = self._repository()
+        prefix = f"/{repo}/resolve/{COMMIT}/"
         name = path.removeprefix(prefix)
-        file = self.server.directory / name
+        file = directory / name
+        if repo in self.server.gated:
+            return self._missing(403, "GatedRepo")
         if not path.startswith(prefix) or not file.is_file():
             return self._missing()
         self.server.asked.append((self.command, name, self.headers.get("Range")))
@@ -85,9 +100,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _missing(self):
-        self.send_response(404)
-        self.send_header("X-Error-Code", "RepoNotFound" if self.server.repo not in self.path else "RevisionNotFound")
+    def _missing(self, status=404, code=""):
+        self.send_response(status)
+        usual = "RevisionNotFound" if self._repository()[0] in self.path else "RepoNotFound"
+        self.send_header("X-Error-Code", code or usual)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

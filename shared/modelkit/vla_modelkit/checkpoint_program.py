@@ -95,7 +95,7 @@ def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
 def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
     settings = tyro.cli(kind, prog=f"python -m services.{kind.MODEL}.checkpoints")
     directory = settings.directory(Volume())
-    if not settings.tiny:
+    if not settings.tiny and settings.pinned()[0]:
         print(f"licence: {kind.LICENCE}\npage: huggingface.co/{settings.pinned()[0]}", flush=True)
     get(settings, directory)
     _give_to_owner(directory)

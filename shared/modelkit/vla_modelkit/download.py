@@ -73,11 +73,13 @@ def listing(
 ) -> tuple[str, list[RemoteFile]]:
     """Return (commit, required files). Raises CheckpointError, also if the repository is another model's."""
     from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
     check_token("the hub's token (HF_TOKEN)", get_token() or "")
     try:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
+    except GatedRepoError as error:
+        raise CheckpointError(_gated(repo)) from error
     except RepositoryNotFoundError as error:
         raise CheckpointError(f"the hub has no repository {repo!r}, or it requires a token ($HF_TOKEN)") from error
     except HfHubHTTPError as error:
@@ -93,8 +95,10 @@ def listing(
         for sibling in info.siblings or []
         if any(_matches(sibling.rfilename, pattern) for pattern in patterns)
     ]
-    if not any(file.name.endswith(".safetensors") for file in files):
+    if "*.safetensors" in patterns and not any(file.name.endswith(".safetensors") for file in files):
         raise CheckpointError(f"{repo} at {revision} has no *.safetensors; expected a checkpoint")
+    if not files:
+        raise CheckpointError(f"{repo} at {revision} has none of {', '.join(patterns)}")
     return str(info.sha), files
 
 
@@ -109,14 +113,23 @@ def _has(directory: Path, file: RemoteFile) -> bool:
 
 def _download(repo: str, commit: str, file: RemoteFile, directory: Path) -> None:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
     try:
         hf_hub_download(repo, file.name, revision=commit, local_dir=directory)
+    except GatedRepoError as error:
+        raise CheckpointError(_gated(repo)) from error
     except (HfHubHTTPError, OSError) as error:
         raise CheckpointError(
             f"{file.name} of {repo} was not downloaded: {_line(error)}; run the command again, it resumes"
         ) from error
+
+
+def _gated(repo: str) -> str:
+    return (
+        f"{repo} is gated: accept its terms at huggingface.co/{repo}, create a token at "
+        "huggingface.co/settings/tokens, and run the command again with HF_TOKEN=TOKEN"
+    )
 
 
 def _checked(files: list[RemoteFile], directory: Path) -> dict[str, str]:

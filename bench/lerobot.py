@@ -1,0 +1,82 @@
+"""LeRobot's policies in the service against LeRobot's own code, on tiny random checkpoints on a CPU.
+
+- every type that can be built small: actions of two interleaved sessions, over an interrupted episode of 7 steps and
+  one of 20, compared with `select_action` of one LeRobot policy per session, to the bit;
+- ACT: eight observations in one batch against one at a time.
+
+    ./lab bench lerobot [--quick]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # otherwise this file would shadow LeRobot's package
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from bench.common import figure, flags, interleaved
+from services.lerobot import tiny
+from services.lerobot.loading import load_policy
+from services.lerobot.policy import LeRobotPolicy
+from services.lerobot.reference import CAMERAS, Reference, count_differences, random_observation
+from services.lerobot.settings import ModelSettings
+from services.lerobot.types import NOT_TINY, TINY
+
+ENVIRONMENT = "lerobot"
+BATCH, SESSIONS = 8, ("first", "second")
+VARIANTS = {"act, temporal ensembling": {"temporal_ensemble_coeff": 0.01, "n_action_steps": 1}}
+
+
+def main() -> int:
+    """Print the tables and the FIGURE lines; return 1 if a figure misses its target."""
+    options = flags(
+        "LeRobot's policies in the service against LeRobot's own code.", "four types, few rounds"
+    ).parse_args()
+    kinds = ("act", "multi_task_dit", "smolvla", "tdmpc") if options.quick else (*TINY, *VARIANTS)
+    with tempfile.TemporaryDirectory() as name:
+        equal = sum(is_equal(kind, Path(name) / kind.replace(", ", "-").replace(" ", "-")) for kind in kinds)
+        for kind, reason in NOT_TINY.items():
+            print(f"{kind:26} not tested: {reason}")
+        met = figure("lerobot_types_equal_to_upstream", equal, f"of {len(kinds)}", f">={len(kinds)}", quick=True)
+        return 0 if batched(load(tiny.write(Path(name) / "batch", "act")), 4 if options.quick else 20) and met else 1
+
+
+def load(directory: Path, kind: str = "") -> LeRobotPolicy:
+    """Return the service's policy."""
+    return load_policy(ModelSettings(checkpoint=str(directory), device="cpu", cameras=CAMERAS.get(kind, "")))
+
+
+def is_equal(kind: str, directory: Path) -> bool:
+    """Return whether no action of a type differs from LeRobot's, and print a line."""
+    start = time.monotonic()
+    checkpoint = tiny.write(directory / "checkpoint", kind.split(",")[0], **VARIANTS.get(kind, {}))
+    policy = load(checkpoint, kind)
+    references = {session: Reference(checkpoint, policy.cameras, directory / session) for session in SESSIONS}
+    different = count_differences(policy, references)
+    state = "per session" if policy.stateful else "none"
+    print(
+        f"{kind:26} {'equal to the bit' if not different else f'{different} of 54 actions DIFFER'}, state {state}, "
+        f"{time.monotonic() - start:.0f} s",
+        flush=True,
+    )
+    return different == 0
+
+
+def batched(policy: LeRobotPolicy, rounds: int) -> bool:
+    """Time a batch against the same observations one by one; return whether the figure meets its target."""
+    observations = [random_observation(policy.info(), str(index), 0) for index in range(BATCH)]
+    sides = {
+        "one by one": lambda: [policy.act([observation]) for observation in observations],
+        "together": lambda: policy.act(observations),
+    }
+    seconds = interleaved(sides, rounds, warmup=2)
+    seconds.show(f"ACT, {BATCH} observations")
+    return figure("lerobot_act_batch_over_single", seconds.ratio("one by one", "together"), "ratio", ">=2", quick=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

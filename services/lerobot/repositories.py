@@ -1,0 +1,120 @@
+"""Repositories that a checkpoint names: the backbone of its config, the tokenizers of its processors.
+
+They are stored inside the checkpoint, in repositories/OWNER/NAME, so a service downloads nothing and a checkpoint can
+be copied. LeRobot gets a copy of the JSON files in which each name is replaced by that path.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vla_modelkit.checkpoint import CheckpointError, read_json, read_record
+
+SUBDIRECTORY = "repositories"
+PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
+JSON_FILES = ("config.json", PREPROCESSOR, POSTPROCESSOR)
+
+# Fields that name a repository → whether LeRobot reads its weights.
+FIELDS = {
+    "action_tokenizer_name": False,
+    "action_tokenizer_path": False,
+    "base_model_path": True,
+    "checkpoint_path": True,
+    "discrete_action_tokenizer": False,
+    "jepa_encoder_name": True,
+    "paligemma_tokenizer_name": False,
+    "pretrained_name_or_path": True,
+    "processor_name": False,
+    "qwen_model_name": True,
+    "text_encoder_name": True,
+    "text_tokenizer_name": False,
+    "tokenizer_name": False,
+    "vision_encoder_name": True,
+    "vlm_base": False,
+    "vlm_model_name": True,
+}
+
+
+def repository_directory(directory: Path, repository: str) -> Path:
+    """Return where a checkpoint stores `repository`."""
+    return directory / SUBDIRECTORY / repository
+
+
+def named_repositories(directory: Path) -> dict[str, tuple[str, bool]]:
+    """Return repository → (field that names it, whether its weights are needed). Raises CheckpointError."""
+    named: dict[str, tuple[str, bool]] = {}
+    for file in (name for name in JSON_FILES if (directory / name).is_file()):
+        content = read_json(directory / file)
+        for field, value in _members(content):
+            if field == "jepa_encoder_name" and content.get("enable_world_model") is False:
+                continue
+            if field in FIELDS and isinstance(value, str) and value.count("/") == 1 and not Path(value).is_dir():
+                # smolvla's checkpoints contain the weights of their backbone
+                needs_weights = FIELDS[field] and content.get("load_vlm_weights") is not False
+                _, before = named.get(value, ("", False))
+                named[value] = (field, needs_weights or before)
+    return named
+
+
+def check_repositories(directory: Path) -> None:
+    """Raise CheckpointError for a repository that is neither in the checkpoint nor in the hub's local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for repository, (field, _) in named_repositories(directory).items():
+        names = ("config.json", "tokenizer_config.json", "processor_config.json", "tokenizer.json")
+        is_cached = any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
+        if not is_cached and not repository_directory(directory, repository).is_dir():
+            source = str(read_record(directory).get("repo", ""))
+            flags = f"--repo {source} --name {directory.name}" if "/" in source else f"--name {directory.name}"
+            raise CheckpointError(
+                f"the checkpoint needs {repository} ({field}), which is not downloaded; run "
+                f"`./lab checkpoint lerobot {flags}`"
+            )
+
+
+@contextmanager
+def local_names(directory: Path, dropped: Collection[str] = ()) -> Iterator[Path]:
+    """Yield the checkpoint with its repositories' names replaced by paths, without the config's fields `dropped`.
+
+    That is a temporary copy of its JSON files, with links to the others, or itself if nothing changes.
+    """
+    paths = {name: repository_directory(directory, name) for name in named_repositories(directory)}
+    paths = {name: str(path.absolute()) for name, path in paths.items() if path.is_dir()}
+    if not paths and not dropped:
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="vla-lab-lerobot-") as name:
+        draft = Path(name)
+        for path in directory.iterdir():
+            if path.name in JSON_FILES:
+                content = _replaced(read_json(path), paths)
+                if path.name == "config.json":
+                    content = {field: value for field, value in content.items() if field not in dropped}
+                (draft / path.name).write_text(json.dumps(content), encoding="utf-8")
+            else:
+                (draft / path.name).symlink_to(path.absolute())
+        yield draft
+
+
+def _members(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) of every member of nested JSON objects."""
+    for name, value in content.items() if isinstance(content, Mapping) else ():
+        yield name, value
+        yield from _members(value)
+    for value in content if isinstance(content, list) else ():
+        yield from _members(value)
+
+
+def _replaced(content: Any, paths: Mapping[str, str]) -> Any:
+    """Return JSON content whose repository fields hold paths."""
+    if isinstance(content, dict):
+        return {
+            name: paths.get(value, value) if name in FIELDS and isinstance(value, str) else _replaced(value, paths)
+            for name, value in content.items()
+        }
+    return [_replaced(value, paths) for value in content] if isinstance(content, list) else content
