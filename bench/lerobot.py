@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # otherwise this file would shadow LeRobot's package
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -28,7 +29,9 @@ from services.lerobot.types import NOT_TINY, TINY
 
 ENVIRONMENT = "lerobot"
 BATCH, SESSIONS = 8, ("first", "second")
-VARIANTS = {"act, temporal ensembling": {"temporal_ensemble_coeff": 0.01, "n_action_steps": 1}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "act, temporal ensembling": {"temporal_ensemble_coeff": 0.01, "n_action_steps": 1}
+}
 
 
 def main() -> int:

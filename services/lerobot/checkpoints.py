@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from services.lerobot.repositories import named_repositories, repository_directory
 from services.lerobot.settings import CheckpointSettings
@@ -23,7 +24,8 @@ WEIGHTS, CODE = ("*.safetensors",), ("*.py",)
 class Get(GetCheckpoint, CheckpointSettings):
     """Download a LeRobot checkpoint and the repositories that it names, or make a tiny random one."""
 
-    MODEL, PUBLISHED = "lerobot", {}
+    MODEL = "lerobot"
+    PUBLISHED: ClassVar[Mapping[str, tuple[str, str]]] = {}
     LICENCE = "each repository's own, on its page; the checkpoint's backbone may have further terms"
 
     def __post_init__(self) -> None:

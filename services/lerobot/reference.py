@@ -12,7 +12,7 @@ from lerobot.configs import PreTrainedConfig
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 
 from services.lerobot.repositories import SUBDIRECTORY
-from vla_contract import Observation
+from vla_contract import Observation, Policy, PolicyInfo
 from vla_modelkit import noise
 
 CAMERAS = {"xvla": "image=agentview,image2=robot0_eye_in_hand"}  # of tiny checkpoints that are no known robot's
@@ -48,17 +48,17 @@ class Reference:
         return self.postprocessor(self.policy.select_action(self.preprocessor(batch))).numpy()[0]
 
 
-def random_observation(info, session: str, step: int, episode: int = 0) -> Observation:
+def random_observation(info: PolicyInfo, session: str, step: int, episode: int = 0) -> Observation:
     """Return an observation of random images (96 × 96) and state, the same for the same arguments."""
     rng = np.random.default_rng([*session.encode(), step, episode])
     images = {camera: rng.integers(0, 256, (96, 96, 3), np.uint8) for camera in info.cameras}
     return Observation(images, rng.normal(size=info.state_size).astype(np.float32), "open the drawer", session, step)
 
 
-def count_differences(policy, references: Mapping[str, Reference], episodes: tuple[int, ...] = (7, 20)) -> int:
+def count_differences(policy: Policy, references: Mapping[str, Reference], episodes: tuple[int, ...] = (7, 20)) -> int:
     """Return how many actions differ by any bit: interleaved sessions, in episodes of so many steps.
 
-    policy: of the contract. references: session → LeRobot's own policy.
+    references: session → LeRobot's own policy.
     """
     info, different = policy.info(), 0
     for episode, steps in enumerate(episodes):

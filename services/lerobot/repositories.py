@@ -83,8 +83,8 @@ def local_names(directory: Path, dropped: Collection[str] = ()) -> Iterator[Path
 
     That is a temporary copy of its JSON files, with links to the others, or itself if nothing changes.
     """
-    paths = {name: repository_directory(directory, name) for name in named_repositories(directory)}
-    paths = {name: str(path.absolute()) for name, path in paths.items() if path.is_dir()}
+    stored = {name: repository_directory(directory, name) for name in named_repositories(directory)}
+    paths = {name: str(path.absolute()) for name, path in stored.items() if path.is_dir()}
     if not paths and not dropped:
         yield directory
         return
