@@ -58,7 +58,7 @@ def begin(env, table, episode: int, suite: str = "") -> None:
     [
         ("pusht", "PushT-v0", 3, 40),
         ("aloha_insertion", "AlohaInsertion-v0", 1, 2),
-        ("aloha_transfer_cube", "AlohaTransferCube-v0", 1, 2),
+        pytest.param("aloha_transfer_cube", "AlohaTransferCube-v0", 1, 2, marks=pytest.mark.nightly),
     ],
 )
 def test_states_and_images_are_those_of_lerobots_environment(suite, task, episodes, steps):

@@ -191,7 +191,7 @@ def sensed(env: Environment, camera: str, image: np.ndarray) -> np.ndarray:
     return sense(camera, image) if sense else image
 
 
-def has_ended(env: Environment) -> bool:
+def episode_has_ended(env: Environment) -> bool:
     """Return whether the episode cannot go on although its task is not solved."""
     return getattr(env, "ended", False)
 

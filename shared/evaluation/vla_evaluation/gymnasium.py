@@ -245,7 +245,7 @@ class GymnasiumEnv:
         """Return the robot's state in the observation: float32 [n]."""
         if not self.table.state:
             return np.zeros(0, np.float32)
-        return np.ravel(pick(self._observation, self.table.state_key)).astype(np.float32)
+        return np.ravel(value_at(self._observation, self.table.state_key)).astype(np.float32)
 
     def sim_state(self) -> np.ndarray:
         """Return the number of steps, the last actions up to a video's previous frame, and all observed numbers."""
@@ -310,7 +310,7 @@ class GymnasiumEnv:
         if previous % self.stride or any(map(callable, stored)):
             self._images.pop(previous, None)
         # Copied: an environment may draw its next image into the same array.
-        images = {camera: pick(observation, path) for camera, path in self.table.images.items()}
+        images = {camera: value_at(observation, path) for camera, path in self.table.images.items()}
         self._images[self._steps] = {
             camera: image if image is None or callable(image) else np.array(image) for camera, image in images.items()
         }
@@ -365,7 +365,7 @@ class GymnasiumEnv:
                 raise EnvironmentRefused(
                     f"{self.id}: camera {camera} is {image.dtype} {list(image.shape)}; expected uint8 [H, W, 3]"
                 )
-        if table.state and pick(self._observation, table.state_key) is None:
+        if table.state and value_at(self._observation, table.state_key) is None:
             raise EnvironmentRefused(f"{self.id} has no observation {table.state_key!r} for the state; it has {has}")
         space = getattr(self.env, "single_action_space", self.env.action_space)
         sizes = {"action": (int(np.prod(space.shape)), table.action), "state": (self.state().size, table.state)}
@@ -420,7 +420,7 @@ def first_slot(observation: Any, slots: int | None) -> Any:
     return observation[0]
 
 
-def pick(observation: Any, path: str) -> Any:
+def value_at(observation: Any, path: str) -> Any:
     """Return the value at "key/key" of nested dictionaries, None if absent; of an empty path, all of them."""
     for key in filter(None, path.split("/")):
         observation = observation.get(key) if isinstance(observation, Mapping) else None

@@ -16,7 +16,7 @@ import numpy as np
 
 from vla_contract import ActionChunk, ContractError, Observation
 from vla_evaluation.actions import Actions
-from vla_evaluation.benchmark import Environment, has_ended, sensed
+from vla_evaluation.benchmark import Environment, episode_has_ended, sensed
 from vla_evaluation.chunks import Delays, Hold, Timeline
 from vla_evaluation.pictures import images
 from vla_evaluation.spec import RunSpec
@@ -174,7 +174,7 @@ def run_episode(
     frames: dict[int, np.ndarray] = {}
     timeline = Timeline(spec.chunking, Hold(spec.action, wait_action))
     success, requests, fault = False, 0, None
-    while not success and not has_ended(env) and len(actions) < spec.max_steps:
+    while not success and not episode_has_ended(env) and len(actions) < spec.max_steps:
         step = len(actions)
         if timeline.due(step):
             tick(step)
