@@ -113,7 +113,7 @@ def test_help_works_in_a_subprocess():
         (["eval", "libero_goal", "--runtime", "dokcer"], "did you mean 'docker'"),
         (["up", "oracle", "--runtime", "docker"], "--runtime local"),
         (["up", "orcale"], "did you mean 'oracle'"),
-        (["up", "oracle", "--suite", "libero_goal"], "to gr00t and openvla, not to oracle"),
+        (["up", "oracle", "--suite", "libero_goal"], "to gr00t, lerobot, openvla, not to oracle"),
         (["logs", "orcale"], "did you mean 'oracle'?"),
         (["logs", "simulator"], "./lab up simulator"),
         (["up", "openvla", "--suite", "libero_gaol"], "did you mean 'libero_goal'"),

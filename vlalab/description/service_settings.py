@@ -80,13 +80,13 @@ def for_services(
     """Return the settings of several services for the flags of `up`. Raise LabError for a flag that applies to none."""
     models = manifests.models()
     if (suite or checkpoint) and not set(names) & set(models):
-        raise LabError(f"--suite and --checkpoint apply to {' and '.join(models)}, not to {', '.join(names)}")
+        raise LabError(f"--suite and --checkpoint apply to {', '.join(models)}, not to {', '.join(names)}")
     if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
         raise LabError(f"--gpu applies to {', '.join(compose.gpu_services())}, not to {', '.join(names)}")
     for flag in model_flags:
         fitting = [name for name in models if flag in model_options(name)]
         if not set(names) & set(fitting):
-            raise LabError(f"--{flag.replace('_', '-')} applies to {' and '.join(fitting)}, not to {', '.join(names)}")
+            raise LabError(f"--{flag.replace('_', '-')} applies to {', '.join(fitting)}, not to {', '.join(names)}")
     return {name: from_flags(name, suite, checkpoint, gpu, model_flags) for name in names}
 
 

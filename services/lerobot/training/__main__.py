@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# read when LeRobot is imported: the lab draws the progress itself, and training downloads nothing
+os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 import draccus
 import torch
 import tyro
