@@ -20,7 +20,7 @@ from vla_modelkit.checkpoint import ADAPTER, CheckpointError, read_json
 from vla_modelkit.weights import Safetensors, check_names
 
 _STATISTICS_IN_WEIGHTS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # LeRobot before 0.4
-_NEEDED = {  # statistics that a normalization mode reads
+NEEDED = {  # statistics that a normalization mode reads
     NormalizationMode.MEAN_STD: ("mean", "std"),
     NormalizationMode.MIN_MAX: ("min", "max"),
     NormalizationMode.QUANTILES: ("q01", "q99"),
@@ -137,7 +137,7 @@ def check_statistics(*pipelines: PolicyProcessorPipeline) -> None:
             mode = step.norm_map.get(feature.type, NormalizationMode.IDENTITY)
             if mode is NormalizationMode.IDENTITY or is_output != (feature.type is FeatureType.ACTION):
                 continue
-            missing = [name for name in _NEEDED.get(mode, ()) if name not in statistics.get(key, {})]
+            missing = [name for name in NEEDED.get(mode, ()) if name not in statistics.get(key, {})]
             if missing:
                 others = sorted(name for name in statistics if name.endswith(f".{key}"))
                 hint = f"; it has {', '.join(others)}, of a base model: fine-tune it first" if others else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -71,7 +72,7 @@ def settings(monkeypatch):
     return make
 
 
-def test_an_interrupted_run_resumes_to_the_bit_and_serves(volume, settings, capfd):
+def test_an_interrupted_run_resumes_and_serves(volume, settings, capfd):
     assert not train(settings("cut"), volume, StopAfter(2))
     states = sorted(path.name for path in (volume.path("runs") / "finetune/cut/checkpoints").glob("0*"))
     assert states == ["000004"], "a stop in step 3 saves after step 4"
@@ -88,7 +89,7 @@ def test_an_interrupted_run_resumes_to_the_bit_and_serves(volume, settings, capf
     policy = load_policy(ModelSettings(checkpoint=str(cut), device="cpu"))
     assert policy.info().cameras == ("agentview", "robot0_eye_in_hand")
     record = json.loads((cut / "checkpoint.json").read_text())
-    assert record["finetuned"]["dataset"].endswith("datasets/cups") and record["finetuned"]["type"] == "act"
+    assert record["finetuned"]["dataset"] == "cups" and record["finetuned"]["type"] == "act"
 
     # a run that starts from a checkpoint, and another command for the same name
     assert train(settings("further", base="cut", set="", max_steps=1), volume, NEVER)
@@ -106,13 +107,10 @@ def test_an_interrupted_run_resumes_to_the_bit_and_serves(volume, settings, capf
         ({"set": "chunk_size=many"}, "chunk_size"),
         ({"base": "none"}, "'none' not found"),
         ({"resume": True}, "no training state"),
-        ({"dataset": "old"}, "v2.1.*--format lerobot-v3.0"),
+        ({"type": "smolvla"}, "start from a checkpoint: --base"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_and_leaves_nothing(volume, settings, changes, message):
-    old = volume.path("datasets") / "old/meta"
-    old.mkdir(parents=True, exist_ok=True)
-    (old / "info.json").write_text('{"codebase_version": "v2.1"}')
     with pytest.raises(ValueError, match=message):
         train(settings("wrong", **changes), volume, NEVER)
     assert not (volume.path("checkpoints") / "wrong").exists()
@@ -122,3 +120,19 @@ def test_values_with_commas():
     assert pairs("--set", "down_dims=[32,64],horizon=16") == {"down_dims": "[32,64]", "horizon": "16"}
     with pytest.raises(ValueError, match="--set 'horizon'"):
         pairs("--set", "horizon")
+
+
+def test_adapters_of_a_base_are_merged_and_its_repositories_kept(volume, settings, checkpoints):
+    base = volume.path("checkpoints") / "base"
+    shutil.copytree(checkpoints("smolvla"), base)
+    assert train(
+        settings("adapted", base="base", set="", max_steps=1, lora_rank=4, rename="wrist_image=image2"), volume, NEVER
+    )
+    result = volume.path("checkpoints") / "adapted"
+    before, after = (load_file(path / "model.safetensors") for path in (base, result))
+    assert before.keys() == after.keys()
+    changed = [name for name in before if not before[name].equal(after[name])]
+    assert 0 < len(changed) < len(before)
+    assert str(base) not in (result / "config.json").read_text()
+    policy = load_policy(ModelSettings(checkpoint=str(result), device="cpu"))
+    assert policy.info().name == "lerobot-smolvla"

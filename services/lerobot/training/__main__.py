@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,18 @@ import tyro
 from lerobot.configs import PreTrainedConfig
 from lerobot.configs.train import TRAIN_CONFIG_NAME, TrainPipelineConfig
 from lerobot.scripts.lerobot_train import train as lerobot_train
-from lerobot.utils.constants import CHECKPOINTS_DIR, LAST_CHECKPOINT_LINK, PRETRAINED_MODEL_DIR
+from lerobot.utils.constants import ACTION, CHECKPOINTS_DIR, LAST_CHECKPOINT_LINK, OBS_STATE, PRETRAINED_MODEL_DIR
 from lerobot.utils.logging_utils import MetricsTracker
 
-from services.lerobot.checkpoint import check_files
+from services.lerobot.checkpoint import NEEDED, check_files, load
+from services.lerobot.repositories import JSON_FILES, SUBDIRECTORY, local_names
 from services.lerobot.settings import PREFIX
-from services.lerobot.training.settings import TYPES, LeRobotFinetune, pairs
+from services.lerobot.training.settings import NEW_TYPES, LeRobotFinetune, pairs
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, make_directory_without_links, replace_directory
 from vla_contract.protocol.errors import did_you_mean
+from vla_datasets import marks
+from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import find as find_dataset
 from vla_modelkit.checkpoint import CheckpointError, file_hash, find_directory, read_json, write_record
 from vla_modelkit.devices import choose_device
@@ -57,10 +61,10 @@ class StopTraining(Exception):
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One run: its settings, its data set, its base checkpoint (None: a new policy) and its directories."""
+    """One run. base: the checkpoint to start from, None for a new policy."""
 
     settings: LeRobotFinetune
-    dataset: Path
+    dataset: LeRobotDataset
     base: Path | None
     type: str
     device: torch.device
@@ -95,27 +99,31 @@ class TrainingRun:
         """Settings that a resumed run must not change."""
         names = ("max_steps", "batch_size", "set", "rename", "lora_rank", "seed")
         values = {name: getattr(self.settings, name) for name in names}
-        return {**values, "type": self.type, "base": str(self.base or ""), "dataset": str(self.dataset)}
+        data = {"dataset": self.dataset.name, "episodes": [episode.index for episode in self.dataset.episodes]}
+        return {**values, **data, "type": self.type, "base": str(self.base or "")}
 
 
 def prepare(settings: LeRobotFinetune, volume: Volume) -> TrainingRun:
     """Return the run. Raises ValueError for errors of data set and base, before a weight is read."""
-    dataset = find_dataset(settings.dataset, volume)
-    version = str(read_json(dataset / "meta" / "info.json").get("codebase_version"))
-    if not version.startswith("v3."):
+    dataset = LeRobotDataset(find_dataset(settings.dataset, volume))
+    if not dataset.is_v3:
         name = shlex.quote(settings.dataset)
         raise ValueError(
-            f"data set {dataset.name} has format {version}; LeRobot trains on v3.0: "
+            f"data set {dataset.name} has format {dataset.info['codebase_version']}; LeRobot trains on v3.0: "
             f"./lab dataset {name} --format lerobot-v3.0"
         )
+    marks.leave_out(dataset)
     base = None
     if settings.base:
         how = "get one with `./lab checkpoint lerobot --repo OWNER/NAME`"
         base = find_directory(settings.base, f"{PREFIX}CHECKPOINT", how, volume)
         check_files(base)
     kind = read_json(base / "config.json")["type"] if base else settings.type or "act"
-    if kind not in TYPES:
-        raise ValueError(f"policy type {kind!r} not found{did_you_mean(kind, TYPES)}; expected {', '.join(TYPES)}")
+    if not base and kind not in NEW_TYPES:
+        raise ValueError(
+            f"--type {kind!r}: a new policy can be {', '.join(NEW_TYPES)}{did_you_mean(kind, NEW_TYPES)}; "
+            "other types start from a checkpoint: --base NAME"
+        )
     run = TrainingRun(settings, dataset, base, kind, choose_device(settings.device), volume)
     known = {field for field in PreTrainedConfig.get_choice_class(kind).__dataclass_fields__}
     for field in pairs("--set", settings.set):
@@ -124,8 +132,11 @@ def prepare(settings: LeRobotFinetune, volume: Volume) -> TrainingRun:
     return run
 
 
-def configuration(run: TrainingRun) -> TrainPipelineConfig:
-    """Return LeRobot's configuration of the run, new or resumed. Raises ValueError for a value that it rejects."""
+def configuration(run: TrainingRun, base: Path | None) -> TrainPipelineConfig:
+    """Return LeRobot's configuration of the run, new or resumed. Raises ValueError for a value that it rejects.
+
+    base: the base checkpoint as LeRobot reads it.
+    """
     settings = run.settings
     states = run.states
     workers = settings.workers if settings.workers >= 0 else 4 if run.device.type == "cuda" else 0
@@ -140,7 +151,8 @@ def configuration(run: TrainingRun) -> TrainPipelineConfig:
         renamed = {IMAGE_KEY + old: IMAGE_KEY + new for old, new in pairs("--rename", settings.rename).items()}
         arguments += [
             f"--dataset.repo_id={run.dataset.name}",
-            f"--dataset.root={run.dataset}",
+            f"--dataset.root={run.dataset.directory}",
+            *([f"--dataset.episodes={run.identity['episodes']}"] if run.dataset.left_out else []),
             "--dataset.video_backend=pyav",
             f"--output_dir={run.directory}",
             f"--steps={settings.max_steps}",
@@ -152,8 +164,8 @@ def configuration(run: TrainingRun) -> TrainPipelineConfig:
             *([f"--peft.r={settings.lora_rank}", "--peft.method_type=LORA"] if settings.lora_rank else []),
         ]
         overrides = [f"--policy.{name}={value}" for name, value in policy.items()]
-        if run.base:
-            sys.argv = ["lerobot-train", f"--policy.path={run.base}", *overrides]
+        if base:
+            sys.argv = ["lerobot-train", f"--policy.path={base}", *overrides]
             return draccus.parse(TrainPipelineConfig, args=arguments)
         sys.argv = ["lerobot-train"]
         return draccus.parse(TrainPipelineConfig, args=[*arguments, f"--policy.type={run.type}", *overrides])
@@ -241,7 +253,6 @@ def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
         shutil.rmtree(run.directory, ignore_errors=True)  # a run without a state; LeRobot requires a new directory
         make_directory_without_links(run.directory.parent)
         identity_file.write_text(json.dumps(run.identity, indent=1) + "\n", encoding="utf-8")
-    config = configuration(run)
     curves = make_directory_without_links(volume.path("logs") / "tensorboard" / "finetune" / run.name)
     is_main = int(os.environ.get("RANK", "0")) == 0
     if is_main:
@@ -251,10 +262,15 @@ def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
         if states:
             print(f"resuming: {done} of {settings.max_steps} steps are done", flush=True)
     if done < settings.max_steps:
+        if run.base and not states:
+            load(run.base, "cpu")  # LeRobot's trainer would go on with random weights where files do not fit
         with (
+            local_names(run.base, check_files(run.base)) if run.base else nullcontext() as base,
             Curves(curves if is_main else None, done) as board,
             Progress(settings.max_steps, done, INTERRUPT_HINT, enabled=is_main) as progress,
         ):
+            config = configuration(run, base)
+            check_statistics(run, config.policy or PreTrainedConfig.from_pretrained(base))
             reporter = StepReporter(run, config, progress, board, stop)
             logging.getLogger().addFilter(reporter)
             try:
@@ -270,6 +286,21 @@ def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
         print(f"trained {settings.max_steps} steps; checkpoint: {display_path(target)}")
         print(f"serve it: ./lab up lerobot --checkpoint {run.name}", flush=True)
     return True
+
+
+def check_statistics(run: TrainingRun, policy: PreTrainedConfig) -> None:
+    """Raise ValueError if the policy normalizes by statistics that the data set lacks, or that are not its rows'."""
+    stated = run.dataset.stated_statistics() or {}
+    for kind, key in (("STATE", OBS_STATE), ("ACTION", ACTION)):
+        mode = policy.normalization_mapping.get(kind)
+        names = NEEDED.get(mode, ())
+        if key in stated and (missing := [name for name in names if name not in stated[key]]):
+            raise ValueError(
+                f"{run.type} normalizes {key} by {mode.value}, and data set {run.dataset.name} has no "
+                f"{', '.join(missing)}; write them: ./lab dataset {shlex.quote(run.dataset.name)} --write-stats"
+            )
+        if key in stated and names:
+            run.dataset.require_current_statistics([key], names)
 
 
 def _changed(identity_file: Path, identity: dict[str, Any]) -> list[str]:
@@ -290,7 +321,13 @@ def write_checkpoint(run: TrainingRun) -> Path:
                 shutil.copyfile(path, draft / path.name)
         if run.settings.lora_rank:
             merge(run, source, draft)
-        hashes = {path.name: file_hash(path) for path in sorted(draft.iterdir())}
+        if run.base and (repositories := run.base / SUBDIRECTORY).is_dir():
+            shutil.copytree(repositories, draft / SUBDIRECTORY)
+            for path in (draft / name for name in JSON_FILES):
+                text = path.read_text(encoding="utf-8").replace(f"{repositories.absolute()}/", "")
+                path.write_text(text, encoding="utf-8")
+        files = sorted(path for path in draft.rglob("*") if path.is_file())
+        hashes = {path.relative_to(draft).as_posix(): file_hash(path) for path in files}
         write_record(draft, f"finetuned-{run.name}", str(run.settings.max_steps), hashes, finetuned=run.identity)
 
     return replace_directory(run.volume.path("checkpoints") / run.name, fill)
@@ -298,13 +335,9 @@ def write_checkpoint(run: TrainingRun) -> Path:
 
 def merge(run: TrainingRun, adapter: Path, directory: Path) -> None:
     """Write the base's weights with the adapter merged in, and a config without the adapter, to `directory`."""
-    from lerobot.policies.factory import get_policy_class
     from peft import PeftModel
 
-    config = PreTrainedConfig.from_pretrained(adapter)
-    config.device, config.use_peft, config.pretrained_path = "cpu", False, run.base
-    policy = get_policy_class(config.type).from_pretrained(run.base, config=config)
-    merged = PeftModel.from_pretrained(policy, adapter).merge_and_unload()
+    merged = PeftModel.from_pretrained(load(run.base, "cpu").policy, adapter).merge_and_unload()
     merged.config.use_peft = False
     merged.save_pretrained(directory)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vla_common.options import Options, device_option, option
 
-TYPES = ("act", "diffusion", "vqbet", "tdmpc", "multi_task_dit", "smolvla", "pi0", "pi05", "pi0_fast", "groot", "xvla")
+NEW_TYPES = ("act", "diffusion", "vqbet", "tdmpc")  # the others start from the weights of a backbone
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class LeRobotFinetune(Options):
     dataset: str = option(help="its name under datasets/ on the volume, or a path; of format v3.0", kind="dataset")
     type: str = option(
         "",
-        f"a new policy of this type: {', '.join(TYPES)}",
+        f"a new policy of this type: {', '.join(NEW_TYPES)}",
         default_help="the type of --base, else act",
         metavar="TYPE",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,10 +193,11 @@ class LeRobotDataset(Dataset):
         stated = self.stated_statistics() or {}
         return None if set(self.column_keys) - stated.keys() or incomplete(stated) else stated
 
-    def require_current_statistics(self, columns: Iterable[str]) -> list[str]:
+    def require_current_statistics(self, columns: Iterable[str], names: Collection[str] | None = None) -> list[str]:
         """Compare what `statistics` takes from stats.json with the rows of these columns; return notes.
 
-        Raises DatasetError with the stated and the rows' number, and the command that writes the file again.
+        names: the statistics to compare; None: all. Raises DatasetError with the stated and the rows' number, and the
+        command that writes the file again.
         """
         stated = self._complete_statistics()
         if self.left_out or not stated:
@@ -204,7 +205,8 @@ class LeRobotDataset(Dataset):
         command = f"./lab dataset {shlex.quote(str(self.directory))} --write-stats"
         notes = []
         for key, rows in statistics.all_rows(self._all_columns(sorted(columns))).items():
-            for departure in statistics.departures(key, stated.get(key, {}), rows):
+            compared = {name: values for name, values in stated.get(key, {}).items() if not names or name in names}
+            for departure in statistics.departures(key, compared, rows):
                 text = f"{self.directory / metadata.STATS}: {departure}; write the rows' statistics: {command}"
                 if departure.grave:
                     raise DatasetError(text)
