@@ -171,11 +171,12 @@ def test_a_finger_plays_stops_and_changes_the_speed(open_page, width, scheme):
 def test_keyboard_reaches_every_video_and_control(open_page, width, scheme):
     shown = open_page("complete", width, scheme)
     reached = []
-    while len(reached) < 5:
+    while len(reached) < 7:
         shown.press("Tab")
         reached.append(shown.js("document.activeElement.ariaLabel ?? document.activeElement.localName"))
-    assert reached[0].startswith("Play: open the middle drawer of the cabinet, episode 1, policy error")
-    assert [line[:5] for line in reached] == ["Play:"] * 4 + ["summa"], "one stop for each film, then provenance"
+    assert reached[:2] == ["a", "a"], "the two languages"
+    assert reached[2].startswith("Play: open the middle drawer of the cabinet, episode 1, policy error")
+    assert [line[:5] for line in reached[2:]] == ["Play:"] * 4 + ["summa"], "one stop for each film, then provenance"
     shown.js("document.querySelector('.watch').focus()")
     shown.press("Enter")
     shown.until(f"{FILM}.currentTime > 0.2")
