@@ -295,5 +295,5 @@ def test_asking_a_trained_run_for_its_format_chooses_no_threads(tmp_path, monkey
     """That takes 0.3 s and would change how the caller computes."""
     choices = count_calls(monkeypatch, machine, "choose_threads")
     config = Config(precision="bf16")
-    trained = sampling.Trained(tmp_path, config, (), None, config.make_schedule(), 1)
+    trained = sampling.TrainedDiffusion(tmp_path, config, (), None, config.make_schedule(), 1)
     assert trained.dtype is torch.bfloat16 and choices == []

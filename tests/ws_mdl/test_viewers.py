@@ -21,7 +21,7 @@ from services.ws_mdl.transformer.dataset import Special, padding_mask
 from services.ws_mdl.transformer.decode import beam_search, encode_sources, greedy_decode
 from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
 from services.ws_mdl.transformer.train import get_model
-from services.ws_mdl.transformer.translate import Trained
+from services.ws_mdl.transformer.translate import TrainedTransformer
 from services.ws_mdl.transformer.visualize import look
 from tests import browser
 from tests.ws_mdl.test_services import AS_ROOT, TOKEN, ask, serving
@@ -32,16 +32,16 @@ SENTENCE = "a b c d"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Trained:
+def run(tmp_path_factory) -> TrainedTransformer:
     """An untrained Transformer whose words are letters."""
     config = get_config("tiny", corpus="reverse", seq=30)
     file = tmp_path_factory.mktemp("run") / "tokenizer.json"
     tokenizer = get_or_build_tokenizer(file, ["a b c d e f"] * 3, "word", 1, 100)
     model = get_model(config, tokenizer.get_vocab_size(), tokenizer.get_vocab_size())
-    return Trained(model.eval(), config, tokenizer, tokenizer, file.parent)
+    return TrainedTransformer(model.eval(), config, tokenizer, tokenizer, file.parent)
 
 
-def encoded(run: Trained) -> tuple:
+def encoded(run: TrainedTransformer) -> tuple:
     source, special = encode_sources([SENTENCE], run.tokenizer_src, run.config.seq), Special.of(run.tokenizer_tgt)
     return source, padding_mask(source, special.pad), special
 
