@@ -21,7 +21,7 @@ import pathlib, subprocess, sys
 from tests.docker.engine import engine
 with engine(programs=pathlib.Path(sys.argv[1])) as found:
     answer = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True)
-    print("up", found.folder, answer.stdout.strip(), flush=True)
+    print("up", found.directory, answer.stdout.strip(), flush=True)
     sys.stdin.read()
 """
 
