@@ -11,7 +11,7 @@ from vla_datasets.lerobot import LeRobotDataset
 
 
 def test_lerobot_datasets_are_written_and_read_by_each_sides_own_classes(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "LENGTH", 30)
+    monkeypatch.setattr(datasets, "LENGTH", 30)
     episodes, calls = list(datasets.recorded(2, 64)), {"the lab": 0, "LeRobot": 0}
 
     def count(owner, name, side):
