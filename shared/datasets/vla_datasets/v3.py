@@ -35,7 +35,7 @@ File = tuple[int, int]  # chunk_index, file_index
 
 
 @dataclass(frozen=True)
-class Clip:
+class ClipTimes:
     """An episode's part of a video file."""
 
     file: File
@@ -50,7 +50,7 @@ class Location:
     file: File
     first_row: int
     length: int
-    clips: Mapping[str, Clip]
+    clips: Mapping[str, ClipTimes]
 
 
 def episode_files(directory: Path) -> list[Path]:
@@ -104,14 +104,14 @@ def _whole_numbers(table: pa.Table, name: str, path: Path) -> list[int]:
     return [int(value) for value in values]
 
 
-def _clips(table: pa.Table, key: str, path: Path) -> list[Clip]:
+def _clips(table: pa.Table, key: str, path: Path) -> list[ClipTimes]:
     chunks, files = (_whole_numbers(table, f"videos/{key}/{name}", path) for name in CLIP[:2])
     times = [_column(table, f"videos/{key}/{name}", path) for name in CLIP[2:]]
     for name, values in zip(CLIP[2:], times, strict=True):
         if values.dtype.kind not in "iuf" or not (np.isfinite(values) & (values >= 0)).all():
             raise DatasetError(f"{path}: videos/{key}/{name} must be seconds from 0 on")
     starts, ends = (values.astype(float).tolist() for values in times)
-    return [Clip((chunks[row], files[row]), starts[row], ends[row]) for row in range(table.num_rows)]
+    return [ClipTimes((chunks[row], files[row]), starts[row], ends[row]) for row in range(table.num_rows)]
 
 
 def _column(table: pa.Table, name: str, path: Path) -> np.ndarray:

@@ -30,7 +30,7 @@ COLOURS = {  # of the stages; each has a contrast of 3 : 1 against a white and a
 
 
 @dataclass(frozen=True)
-class Clip:
+class GalleryVideo:
     """One episode of the gallery; `video` and `still` are data URIs or relative links, None if there is none."""
 
     task: int
@@ -41,7 +41,7 @@ class Clip:
     embedded: bool
 
 
-def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[Clip]:
+def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[GalleryVideo]:
     """Return the episodes with a video, failures first: data URIs until `embed_bytes` are used, then links."""
     left = embed_bytes
 
@@ -62,7 +62,7 @@ def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[Clip]:
         still = uri(episode.result.get("still"), "image/jpeg")
         video = uri(episode.result.get("video"), "video/mp4")
         embedded = bool(video) and video.startswith("data:")
-        gallery.append(Clip(task.index, task.instruction, episode, video, still, embedded))
+        gallery.append(GalleryVideo(task.index, task.instruction, episode, video, still, embedded))
     return gallery
 
 
