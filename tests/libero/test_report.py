@@ -10,7 +10,7 @@ from rich.console import Console
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
 from services.libero.simulator.suites import SUITES, load_suite
-from tests.libero.invented import ASSETS, IDENTITY, make_run
+from tests.libero.invented import ASSETS, IDENTITY, make_run, markup
 from vla_common.durations import format_duration
 from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import OSC_POSE
@@ -21,11 +21,6 @@ from vla_evaluation.progress import LiveProgress, Pace, PlainProgress
 from vla_evaluation.report import compare, data, page
 from vla_evaluation.runs import __main__ as runs
 from vla_evaluation.runs.directories import Run
-
-
-def markup(directory):
-    """Return the page without its scripts, which hold all its texts in Korean."""
-    return re.sub("<script .*?</script>", "", (directory / "report.html").read_text(), flags=re.DOTALL)
 
 
 def test_summary_json_has_the_results(tmp_path):
