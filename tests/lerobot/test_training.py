@@ -116,6 +116,12 @@ def test_a_wrong_setting_is_one_sentence_and_leaves_nothing(volume, settings, ch
     assert not (volume.path("checkpoints") / "wrong").exists()
 
 
+def test_several_processes_are_refused(volume, settings, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="one GPU.*--gpus"):
+        train(settings("wrong"), volume, NEVER)
+
+
 def test_values_with_commas():
     assert pairs("--set", "down_dims=[32,64],horizon=16") == {"down_dims": "[32,64]", "horizon": "16"}
     with pytest.raises(ValueError, match="--set 'horizon'"):

@@ -238,6 +238,8 @@ class StepReporter(logging.Filter):
 
 def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
     """Train to the last step, or save and stop when `stop.requested` becomes true; return whether it is complete."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # LeRobot reports to one process, and all have to save together
+        raise ValueError("finetune lerobot runs on one GPU; remove --gpus")
     run = prepare(settings, volume)
     identity_file = run.directory.parent / f"{run.name}.json"
     states = run.states
@@ -254,20 +256,18 @@ def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
         make_directory_without_links(run.directory.parent)
         identity_file.write_text(json.dumps(run.identity, indent=1) + "\n", encoding="utf-8")
     curves = make_directory_without_links(volume.path("logs") / "tensorboard" / "finetune" / run.name)
-    is_main = int(os.environ.get("RANK", "0")) == 0
-    if is_main:
-        start = f"from {run.base.name}" if run.base else "with random weights"
-        print(f"{run.type} on data set {run.dataset.name}, {start}, on {run.device}")
-        print(f"states in {display_path(run.directory)}, curves in {display_path(curves)}")
-        if states:
-            print(f"resuming: {done} of {settings.max_steps} steps are done", flush=True)
+    start = f"from {run.base.name}" if run.base else "with random weights"
+    print(f"{run.type} on data set {run.dataset.name}, {start}, on {run.device}")
+    print(f"states in {display_path(run.directory)}, curves in {display_path(curves)}", flush=True)
+    if states:
+        print(f"resuming: {done} of {settings.max_steps} steps are done", flush=True)
     if done < settings.max_steps:
         if run.base and not states:
             load(run.base, "cpu")  # LeRobot's trainer would go on with random weights where files do not fit
         with (
             local_names(run.base, check_files(run.base)) if run.base else nullcontext() as base,
-            Curves(curves if is_main else None, done) as board,
-            Progress(settings.max_steps, done, INTERRUPT_HINT, enabled=is_main) as progress,
+            Curves(curves, done) as board,
+            Progress(settings.max_steps, done, INTERRUPT_HINT) as progress,
         ):
             config = configuration(run, base)
             check_statistics(run, config.policy or PreTrainedConfig.from_pretrained(base))
@@ -281,10 +281,9 @@ def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
                 return False
             finally:
                 logging.getLogger().removeFilter(reporter)
-    if is_main:
-        target = write_checkpoint(run)
-        print(f"trained {settings.max_steps} steps; checkpoint: {display_path(target)}")
-        print(f"serve it: ./lab up lerobot --checkpoint {run.name}", flush=True)
+    target = write_checkpoint(run)
+    print(f"trained {settings.max_steps} steps; checkpoint: {display_path(target)}")
+    print(f"serve it: ./lab up lerobot --checkpoint {run.name}", flush=True)
     return True
 
 

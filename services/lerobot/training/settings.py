@@ -29,7 +29,7 @@ class LeRobotFinetune(Options):
         kind="directory name",
     )
     max_steps: int = option(20000, "number of training steps", "[1, inf)")
-    batch_size: int = option(8, "samples per step and GPU", "[1, inf)")
+    batch_size: int = option(8, "samples per step", "[1, inf)")
     set: str = option(
         "",
         "fields of the policy's config.json, with commas: chunk_size=16,n_action_steps=8",
@@ -51,7 +51,7 @@ class LeRobotFinetune(Options):
     log_every: int = option(10, "steps between two points of a curve", "[1, inf)", group="internal")
     workers: int = option(
         -1,
-        "processes that read data, per training process; -1: four with a GPU, none on a CPU",
+        "processes that read data; -1: four with a GPU, none on a CPU",
         "[-1, inf)",
         group="internal",
     )
