@@ -18,14 +18,14 @@ class UnsafeFileError(OSError):
 
 
 def require_regular(path: Path) -> None:
-    """Raise OSError for a missing path, RefusedFileError for one that is neither a regular file nor a link to one."""
+    """Raise OSError for a missing path, UnsafeFileError for one that is neither a regular file nor a link to one."""
     _check_status(os.stat(path), None)
 
 
 def open_regular(path: Path, max_bytes: int | None = None, opener: Opener | None = None) -> BinaryIO:
     """Open a regular file for reading. Raises OSError for anything else.
 
-    RefusedFileError: it is not a regular file, or has more than `max_bytes`.
+    UnsafeFileError: it is not a regular file, or has more than `max_bytes`.
     """
 
     def open_checked(name: str, flags: int) -> int:

@@ -39,7 +39,8 @@ def read(
     """
     try:
         with open_regular(path, metadata.MAX_BYTES[".parquet"], opener) as file:
-            parquet = pq.ParquetFile(file)
+            # Not `file` itself: Arrow's threads would use it, and one that does so at exit aborts the process.
+            parquet = pq.ParquetFile(pa.OSFile(f"/proc/self/fd/{file.fileno()}"))
             first, end = rows or (0, parquet.metadata.num_rows)
             groups, before, values, group_end = [], 0, 0, 0
             for number in range(parquet.metadata.num_row_groups):
