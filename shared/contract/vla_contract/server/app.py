@@ -1,7 +1,7 @@
 """`create_app` turns a Policy, or a function that loads one, into a FastAPI application."""
 
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +33,7 @@ _STATIC = "/docs/static"
 class PlainRoute(APIRoute):
     """A route whose handler gets the request itself and returns the response, without further steps."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Any:
         return self.endpoint
 
 
