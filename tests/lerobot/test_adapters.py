@@ -134,7 +134,7 @@ def test_another_base_is_refused(checkpoints, adapter, kind, settings, text):
     assert not (adapter / WEIGHTS).exists()
 
 
-@pytest.mark.parametrize("name", ["", "/home/someone/outputs/train/base", "base"])
+@pytest.mark.parametrize("name", ["", "/data/outputs/train/base", "base"])
 def test_a_base_that_is_nowhere_names_the_field(adapter, name):
     change_config(adapter, base_model_name_or_path=name)
     with (
