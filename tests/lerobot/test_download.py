@@ -75,6 +75,13 @@ def test_a_checkpoint_copied_by_hand_is_completed(remote, run, tmp_path):
     assert (checkpoint(tmp_path, "mine") / "repositories" / TOKENIZER / "tokenizer.json").is_file()
 
 
+def test_a_hub_that_cannot_be_reached_is_one_sentence(run, tmp_path):
+    done = run("--repo", REPO)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{REPO} cannot be downloaded, the hub cannot be reached" in done.stderr
+    assert not checkpoint(tmp_path).exists()
+
+
 def test_a_gated_repository_says_how_to_get_access(remote, run):
     remote.gated.add(TOKENIZER)
     done = run("--repo", REPO, url=remote.url)

@@ -94,7 +94,7 @@ def listing(
         raise CheckpointError(f"the hub has no repository {repo!r}, or it requires a token ($HF_TOKEN)") from error
     except HfHubHTTPError as error:
         raise CheckpointError(f"the hub refused {repo} at {revision}: {_line(error)}") from error
-    except (OSError, OfflineModeIsEnabled) as error:
+    except (*_connection_errors(), OfflineModeIsEnabled) as error:
         raise CheckpointError(
             f"{repo} cannot be downloaded, the hub cannot be reached for {revision}: {_line(error)}; without "
             f"network, copy {directory} from another machine or create a checkpoint with --tiny"
@@ -132,10 +132,19 @@ def _download(repo: str, commit: str, file: RemoteFile, directory: Path) -> None
         hf_hub_download(repo, file.name, revision=commit, local_dir=directory)
     except GatedRepoError as error:
         raise CheckpointError(_gated(repo)) from error
-    except (HfHubHTTPError, OSError) as error:
+    except (HfHubHTTPError, *_connection_errors()) as error:
         raise CheckpointError(
             f"{file.name} of {repo} was not downloaded: {_line(error)}; run the command again, it resumes"
         ) from error
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a failed connection: requests' are OSErrors; huggingface_hub 1 has httpx's."""
+    try:
+        from httpx import TransportError
+    except ImportError:
+        return (OSError,)
+    return (OSError, TransportError)
 
 
 def _gated(repo: str) -> str:
