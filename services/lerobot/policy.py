@@ -69,6 +69,7 @@ class LeRobotPolicy(Policy):
                 "n_obs_steps": str(config.n_obs_steps),
                 "empty_cameras": str(len(config.image_features) - len(self.cameras)),
                 "seed": str(self.seed),
+                **({"statistics": self.loaded.statistics} if self.loaded.statistics else {}),
                 **versions(("lerobot", "torch")),
             },
         )

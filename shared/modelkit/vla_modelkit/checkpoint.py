@@ -19,7 +19,7 @@ from vla_contract.protocol.info import Checkpoint
 RECORD = "checkpoint.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-ADAPTER = "adapter_config.json"  # peft: an adapter without its base model
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # peft: an adapter without its base model
 _CHUNK = 8 * 2**20
 
 
