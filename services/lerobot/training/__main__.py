@@ -33,6 +33,7 @@ from lerobot.utils.logging_utils import MetricsTracker
 from services.lerobot.checkpoint import NEEDED, check_files, load
 from services.lerobot.repositories import JSON_FILES, SUBDIRECTORY, local_names
 from services.lerobot.settings import PREFIX
+from services.lerobot.training import gripper
 from services.lerobot.training.settings import NEW_TYPES, LeRobotFinetune, pairs
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, make_directory_without_links, replace_directory
@@ -320,6 +321,8 @@ def write_checkpoint(run: TrainingRun) -> Path:
                 shutil.copyfile(path, draft / path.name)
         if run.settings.lora_rank:
             merge(run, source, draft)
+        if gripper.opens(run.dataset):
+            gripper.invert(draft)
         if run.base and (repositories := run.base / SUBDIRECTORY).is_dir():
             shutil.copytree(repositories, draft / SUBDIRECTORY)
             for path in (draft / name for name in JSON_FILES):
