@@ -133,13 +133,14 @@ def run_lerobot(setting: Setting, work: Path, *settings: str) -> list[Episode]:
     package = libero_package(setting.python.parents[1])
     paths = {"bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets", "benchmark_root": "."}
     (work / "config.yaml").write_text(yaml.safe_dump({key: str(package / name) for key, name in paths.items()}))
-    command = [setting.python, ROOT / "bench" / "parts" / "lerobot_eval_logged.py", log := work / "rollouts"]
+    script, log = ROOT / "bench" / "parts" / "lerobot_eval_logged.py", work / "rollouts"
+    command = [str(setting.python), str(script), str(log)]
     command += [f"--policy.path={setting.checkpoint}", "--policy.device=cpu", "--env.type=libero"]
     command += [f"--env.task={SUITE}", f"--env.task_ids=[{TASK}]", f"--eval.n_episodes={setting.episodes}"]
     command += [f"--output_dir={work / 'output'}", *settings]
     command += [f"--env.episode_length={setting.steps}"] if setting.steps else []
     env = {"LIBERO_CONFIG_PATH": str(work), "MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl", "HF_HUB_OFFLINE": "1"}
-    run([str(word) for word in command], {**VARIABLES, **env})
+    run(command, {**VARIABLES, **env})
     episodes = []
     for number, line in enumerate(log.read_text().splitlines()):
         rollout, actions = json.loads(line), np.load(f"{log}.{number}.npy")

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from lerobot.scripts import lerobot_eval
@@ -19,9 +20,9 @@ def main() -> None:
     log = Path(sys.argv.pop(1))
     rollout, count = lerobot_eval.rollout, 0
 
-    def logged(*arguments: object, **keywords: object) -> dict:
+    def logged(*arguments: object, **keywords: object) -> dict[str, Any]:
         nonlocal count
-        result = rollout(*arguments, **keywords)
+        result: dict[str, Any] = rollout(*arguments, **keywords)
         ended_at = time.time()
         successes, done = (result[name].numpy() for name in ("success", "done"))
         steps = done.argmax(1) + 1

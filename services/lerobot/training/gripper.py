@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from lerobot.utils.constants import ACTION
 from safetensors.torch import load_file, save_file
@@ -15,8 +16,8 @@ LOCATIONS = ("mean", "min", "max", "q")  # beginnings of the statistics' names t
 
 def opens(dataset: LeRobotDataset) -> bool:
     """Return whether the data set states that its gripper is 0 closed, 1 open."""
-    action = (dataset.source or {}).get("action")
-    return bool(action) and action[-1].get("convention") == GRIPPER_OPENS.convention
+    action: list[dict[str, Any]] = (dataset.source or {}).get("action") or [{}]
+    return bool(action[-1].get("convention") == GRIPPER_OPENS.convention)
 
 
 def invert(directory: Path) -> None:
