@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,6 +175,16 @@ def test_status_of_a_quiet_machine(tmp_path):
     done = lab("status", VLALAB_VOLUME=str(tmp_path))
     assert done.returncode == 0
     assert all(name in done.stdout for name in ("oracle", "random", "replay", "down", str(tmp_path)))
+
+
+def test_a_benchmark_does_not_hide_a_package_of_its_name(monkeypatch):
+    """bench/lerobot.py would be imported as LeRobot's package if benchmarks ran as scripts."""
+    commands = []
+    monkeypatch.setattr(programs, "supervise", lambda command, env: commands.append(command))
+    monkeypatch.setattr(programs.venvs, "ensure", lambda name: SimpleNamespace(python="python"))
+    monkeypatch.setattr(programs.local, "service_variables", lambda *_: {})
+    programs.run_benchmark("lerobot_datasets", True, "--size 64")
+    assert commands == [["python", "-m", "bench.lerobot_datasets", "--quick", "--size", "64"]]
 
 
 def test_flags_for_programs():

@@ -35,6 +35,7 @@ from services.lerobot.adapters import merge
 from services.lerobot.checkpoint import NEEDED, build_policy, check_files
 from services.lerobot.repositories import JSON_FILES, SUBDIRECTORY, local_names
 from services.lerobot.settings import PREFIX
+from services.lerobot.training import gripper
 from services.lerobot.training.settings import NEW_TYPES, LeRobotFinetune, pairs
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, make_directory_without_links, replace_directory
@@ -324,6 +325,8 @@ def write_checkpoint(run: TrainingRun) -> Path:
         if run.base and run.settings.lora_rank:
             with local_names(run.base, run.dropped) as base:
                 merge(build_policy(base, run.base, "cpu"), source).save_pretrained(draft)
+        if gripper.opens(run.dataset):
+            gripper.invert(draft)
         if run.base and (repositories := run.base / SUBDIRECTORY).is_dir():
             shutil.copytree(repositories, draft / SUBDIRECTORY)
             for path in (draft / name for name in JSON_FILES):

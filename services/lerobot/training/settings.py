@@ -56,7 +56,7 @@ def pairs(flag: str, text: str) -> dict[str, str]:
     """Return name → value of `NAME=VALUE,…`. Commas within brackets belong to a value. Raises ValueError."""
     parts: list[str] = []
     for part in text.split(",") if text else ():
-        if parts and parts[-1].count("[") + parts[-1].count("(") > parts[-1].count("]") + parts[-1].count(")"):
+        if parts and sum(map(parts[-1].count, "[({")) > sum(map(parts[-1].count, "])}")):
             parts[-1] += f",{part}"
         else:
             parts.append(part)
