@@ -129,7 +129,8 @@ def identity(directory: Path, record: Mapping[str, Any] | None = None) -> Checkp
             f"{directory} has changed since it was made ({', '.join(changed[:4])}); run `./lab checkpoint` again, "
             f"or remove {RECORD} if the change is yours"
         )
-    sha256 = record.get("sha256") or weights_hash({path.name: file_hash(path) for path in weight_files(directory)})
+    files = [*weight_files(directory), *directory.glob("*.pt")]
+    sha256 = record.get("sha256") or weights_hash({path.name: file_hash(path) for path in files})
     return Checkpoint(record.get("repo", directory.name), record.get("revision", "local"), sha256)
 
 
@@ -144,7 +145,7 @@ def changed_files(directory: Path, record: Mapping) -> list[str]:
 
 def weights_hash(hashes: Mapping[str, str]) -> str:
     """Return one sha256 over the names and hashes of all weight files."""
-    lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes) if name.endswith(".safetensors"))
+    lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes) if name.endswith((".safetensors", ".pt")))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
