@@ -87,7 +87,7 @@ def part_file(directory: Path, part: str) -> Path | None:
     return files[0] if files else None
 
 
-def images_of(directory: Path, requested: int, published: Mapping[str, int]) -> int:
+def images_of(directory: Path, oft: Oft, requested: int, published: Mapping[str, int]) -> int:
     """Return how many images an observation has: 1, or 2 with the wrist camera's. The weights do not show it.
 
     requested: of the setting, 0 for none. published: repository -> images. Raises CheckpointError if nothing states
@@ -101,9 +101,10 @@ def images_of(directory: Path, requested: int, published: Mapping[str, int]) -> 
             "remove --images (VLALAB_OPENVLA_IMAGES)"
         )
     if not trained and not requested:
+        kind = "with an L1 head" if oft.l1_head else "without an action head, so for action tokens"
         raise CheckpointError(
-            f"{directory} is a checkpoint of OpenVLA-OFT, which does not state how many images it was trained with; "
-            "set --images 1 (agentview) or --images 2 (and the wrist; VLALAB_OPENVLA_IMAGES): a wrong number costs "
+            f"{directory} is a checkpoint of OpenVLA-OFT ({kind}), which does not state how many images it was trained "
+            "with; set --images 1 (agentview) or --images 2 (and the wrist; VLALAB_OPENVLA_IMAGES): a wrong one costs "
             "almost all successes"
         )
     return trained or requested

@@ -83,6 +83,8 @@ def assumptions(config: ModelConfig, repo: str, keys: Iterable[str]) -> str:
     assumed = ["training with image augmentation, so that profile openvla crops the centre (area 0.9)"]
     if config.oft:
         assumed.append(f"chunks of {CHUNK} actions, as upstream trains on LIBERO")
+        if not config.oft.l1_head:
+            assumed.append("actions decoded from action tokens, since there is no action_head--*_checkpoint.pt")
     if unlisted := [key for key in keys if not suites_of([key])]:
         listed = f"{', '.join(unlisted[:4])} and {len(unlisted) - 4} more" if len(unlisted) > 4 else ", ".join(unlisted)
         assumed.append(f"actions of {listed} in LIBERO's units (0.05 m, 0.5 rad), gripper 0 closed and 1 open")

@@ -80,7 +80,7 @@ def load_oft_policy(
 ) -> OftPolicy:
     """Load the policy of an OpenVLA-OFT checkpoint."""
     start = time.perf_counter()
-    images = images_of(directory, settings.images, OFT_IMAGES)
+    images = images_of(directory, config.oft, settings.images, OFT_IMAGES)
     engine, details = load_oft_engine(settings, directory, config, images)
     log.info("weights of %s loaded in %.1f s", directory.name, time.perf_counter() - start)
     precision = quantization(settings, engine.model)
