@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from services.libero.profiles import PROFILES
 from services.openvla.checkpoint import tiny
 from services.openvla.checkpoint.config import load_config
 from services.openvla.checkpoint.oft import Oft
@@ -20,7 +21,8 @@ from services.openvla.service.loading import load_oft_engine, load_policy
 from services.openvla.service.resize import resize
 from services.openvla.service.settings import ModelSettings
 from tests.openvla.cases import INSTRUCTIONS, pictures, states, wrist_pictures
-from vla_contract import InvalidObservation, Observation
+from tests.running import running
+from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
 from vla_modelkit.checkpoint import CheckpointError, write_record
 
 KEY = "libero_goal_no_noops"
@@ -181,6 +183,14 @@ class Code:
         return (print, ("executed",))
 
 
+def test_an_adapter_without_its_model_is_named(directory):
+    (directory / "config.json").unlink()
+    (directory / "lora_adapter").mkdir()
+    (directory / "lora_adapter/adapter_config.json").write_text('{"base_model_name_or_path": "openvla/openvla-7b"}')
+    with pytest.raises(CheckpointError, match="lora_adapter is a LoRA adapter of openvla/openvla-7b.*merge_and_unload"):
+        load_config(directory)
+
+
 @pytest.mark.parametrize(
     ("state", "text"),
     [
@@ -279,6 +289,28 @@ def test_each_input_and_the_statistics_change_the_chunk(policy):
     expected, *found = (chunk.actions for chunk in policy.act([one, *others]))
     assert not any(np.allclose(value, expected, atol=1e-3) for value in found[:2])
     assert_close(found[2], expected)  # the tiny checkpoint's ranges are the same
+
+
+def test_the_profile_sends_what_the_policy_expects(policy):
+    info, profile = policy.info(), PROFILES["openvla-oft"]
+    assert (info.cameras, info.state, info.action) == (profile.cameras, profile.state, profile.action)
+    assert info.horizon == profile.execute == 8
+
+
+def test_the_service_answers_chunks_and_refuses_what_is_missing(policy):
+    seen = observation()
+    wrong = {
+        "robot0_eye_in_hand": replace(seen, images={"agentview": seen.images["agentview"]}),
+        r"8": replace(seen, state=seen.state[:7]),
+        "state": replace(seen, state=None),
+    }
+    with running(lambda: policy) as served, PolicyClient(served.url) as client:
+        assert client.info().profile == "openvla-oft"
+        assert_close(client.act(seen).actions, policy.act([seen])[0].actions)
+        for text, one in wrong.items():
+            with pytest.raises(PolicyRefused, match=text) as refused:
+                client.act(one)
+            assert refused.value.status == 422
 
 
 def test_a_too_long_instruction_fails_alone(policy):

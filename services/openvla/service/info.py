@@ -80,7 +80,7 @@ def assumptions(config: ModelConfig, repo: str, keys: Iterable[str]) -> str:
     """
     if repo.startswith(RANDOM) or repo in {name for name, _ in REPOSITORIES.values()} | OFT_IMAGES.keys():
         return ""
-    assumed = ["training with image augmentation, so that profile openvla crops the centre (area 0.9)"]
+    assumed = ["training with image augmentation, so that the profile crops the centre (area 0.9)"]
     if config.oft:
         assumed.append(f"chunks of {CHUNK} actions, as upstream trains on LIBERO")
         if not config.oft.l1_head:

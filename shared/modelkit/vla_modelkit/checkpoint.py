@@ -61,10 +61,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def _expected(path: Path) -> str:
     """Return the next step for a missing file, from the content of its directory."""
     directory = path.parent
-    if path.name == "config.json" and (directory / ADAPTER).is_file():
-        base = read_json(directory / ADAPTER).get("base_model_name_or_path") or "its base model"
+    adapters = [folder for folder in (directory, directory / "lora_adapter") if (folder / ADAPTER).is_file()]
+    if path.name == "config.json" and adapters:
+        base = read_json(adapters[0] / ADAPTER).get("base_model_name_or_path") or "its base model"
         return (
-            f"{directory} is a LoRA adapter of {base} without that model: merge it first (peft: "
+            f"{adapters[0]} is a LoRA adapter of {base} without that model: merge it first (peft: "
             "PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(directory)) and give the "
             "directory of the merged model"
         )
