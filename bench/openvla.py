@@ -119,7 +119,8 @@ def build_oft(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> 
     config = replace(spec, oft=Oft()).model_config()
     source = MadeUp(model_shapes(config), device)
     slots = parallel.capacity(patch_count(config.towers), 2)
-    base = load_model(config, source, dtype, device, attention.Sdpa(), slots)
+    kernel, _ = attention.choose("sdpa", device, dtype)
+    base = load_model(config, source, dtype, device, kernel, slots)
     return ParallelEngine(load_oft(base, source, 2)), PlainOFT(config, source, dtype, device)
 
 
@@ -241,14 +242,15 @@ def oft(sides: tuple[ParallelEngine, PlainOFT], rounds: int) -> None:
         figure("openvla_oft_chunk", seconds.ms("ours"), "ms", "<=60", quick=True)
 
 
-@torch.inference_mode()
 def oft_parts(engine: ParallelEngine, images: np.ndarray, state: np.ndarray, rounds: int) -> Timings:
     """Time our vision, language model and head one by one."""
     model, device = engine.oft, engine.device
     pixels, ids = (torch.from_numpy(array).to(device) for array in (images, np.array([[*PROMPT, *[1] * FOLLOWING]])))
-    lengths = torch.tensor([len(PROMPT)], device=device)
-    x = model.embeddings(pixels[None], ids, lengths, torch.from_numpy(state).float().to(device)[None])
-    hidden = model.hidden(x, lengths, False)
+    lengths, head = torch.tensor([len(PROMPT)], device=device), model.head
+    assert head is not None
+    with torch.inference_mode():
+        x = model.embeddings(pixels[None], ids, lengths, torch.from_numpy(state).float().to(device)[None])
+        hidden = model.hidden(x, lengths, False)
 
     def timed(function: Variant) -> Variant:
         def run() -> None:
@@ -262,7 +264,7 @@ def oft_parts(engine: ParallelEngine, images: np.ndarray, state: np.ndarray, rou
     parts = {
         "vision of two images": lambda: model.base.vision(pixels),
         "language model": lambda: model.hidden(x, lengths, False),
-        "head": lambda: model.head(hidden),
+        "head": lambda: head(hidden),
     }
     return interleaved({name: timed(function) for name, function in parts.items()}, rounds, warmup=2)
 

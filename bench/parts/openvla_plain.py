@@ -8,6 +8,8 @@ out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import no_init_weights
-from transformers.models.llama.modeling_llama import LlamaSdpaAttention, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from services.openvla.checkpoint.config import ModelConfig, Tower
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
@@ -65,17 +67,14 @@ class PlainOpenVLA:
         return features
 
 
-class BidirectionalAttention(LlamaSdpaAttention):
+def bidirectional(attention: nn.Module, hidden_states: Tensor, position_ids: Tensor, **_: object) -> tuple[Any, ...]:
     """The attention of OpenVLA-OFT's fork of transformers, without padding: no mask, not causal."""
-
-    def forward(self, hidden_states: Tensor, position_ids: Tensor, **_: object) -> tuple[Tensor, None, None]:
-        """Return (hidden states, no weights, no cache)."""
-        shape = (*hidden_states.shape[:2], -1, self.head_dim)
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (layer(hidden_states).view(shape).transpose(1, 2) for layer in projections)
-        q, k = apply_rotary_pos_emb(q, k, *self.rotary_emb(v, position_ids))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=False)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2)), None, None
+    shape = (*hidden_states.shape[:2], -1, attention.head_dim)
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    q, k, v = (layer(hidden_states).view(shape).transpose(1, 2) for layer in projections)
+    q, k = apply_rotary_pos_emb(q, k, *attention.rotary_emb(v, position_ids))
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=False)
+    return attention.o_proj(mixed.transpose(1, 2).flatten(2)), None, None
 
 
 class PlainOFT:
@@ -84,13 +83,19 @@ class PlainOFT:
     def __init__(self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device):
         self._plain = PlainOpenVLA(config, source, dtype, device)
         for layer in self._plain.llama.model.layers:
-            layer.self_attn.__class__ = BidirectionalAttention
+            layer.self_attn.forward = partial(bidirectional, layer.self_attn)
         self._device = device
-        self._proprio, self._head = load_parts(config.oft, source, self._plain.llama.get_input_embeddings().weight)
+        assert config.oft is not None
+        proprio, head = load_parts(config.oft, source, self._plain.llama.get_input_embeddings().weight)
+        assert proprio is not None and head is not None
+        self._proprio, self._head = proprio, head
 
-    @torch.inference_mode()
     def generate(self, images: np.ndarray, prompt: Sequence[int], state: np.ndarray) -> np.ndarray:
         """Return normalised actions [8, 7] of uint8 images [n, S, S, 3], token ids and a normalised state [8]."""
+        with torch.inference_mode():
+            return self._chunk(images, prompt, state)
+
+    def _chunk(self, images: np.ndarray, prompt: Sequence[int], state: np.ndarray) -> np.ndarray:
         llama = self._plain.llama
         ids = torch.tensor([[*prompt, *[1] * PLACEHOLDERS, END]], device=self._device)
         embedded = llama.get_input_embeddings()(ids)
@@ -101,7 +106,7 @@ class PlainOFT:
         mask = torch.ones(merged.shape[:2], dtype=torch.int64, device=self._device)
         hidden = llama(inputs_embeds=merged, attention_mask=mask, output_hidden_states=True).hidden_states[-1]
         first = merged.shape[1] - 2 - PLACEHOLDERS
-        return self._head(hidden[:, first : first + PLACEHOLDERS])[0].float().cpu().numpy()
+        return np.asarray(self._head(hidden[:, first : first + PLACEHOLDERS])[0].float().cpu())
 
 
 def _tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:

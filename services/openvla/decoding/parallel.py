@@ -21,7 +21,6 @@ class ParallelEngine(BatchEngine):
         super().__init__(model.base, max_batch, fixed_shapes)
         self.oft = model
 
-    @torch.inference_mode()
     def generate(
         self, pixels: np.ndarray, prompts: Sequence[Sequence[int]], states: np.ndarray | None = None
     ) -> np.ndarray:
@@ -50,8 +49,9 @@ class ParallelEngine(BatchEngine):
 
         arrays = (pixels, ids, lengths, states.astype(np.float32))
         inputs = (self._to_device(padded_rows(array, rows)) for array in arrays)
-        (answer,) = self.runner.run(("parallel", rows, text), step, *inputs)
-        return answer[:count].cpu().numpy()
+        with torch.inference_mode():
+            (answer,) = self.runner.run(("parallel", rows, text), step, *inputs)
+        return np.asarray(answer[:count].cpu())
 
     def warm_up(self, prompt_lengths: Sequence[int] = (32, 48, 64)) -> None:
         """Run every shape that requests will have, so that none of them waits for a capture.
@@ -75,4 +75,4 @@ def row_bytes(model: OpenVLAOFT) -> int:
     """Estimate the bytes of one more row of a batch: its activations."""
     config, size = model.base.config.llama, model.base.llama.embed.element_size()
     passing = capacity(model.base.patches, model.images) * (4 * config.hidden_size + 4 * config.intermediate_size)
-    return passing * size + (0 if model.head is not None else PLACEHOLDERS * config.vocab_size * 4)
+    return int(passing * size) + (0 if model.head is not None else PLACEHOLDERS * config.vocab_size * 4)

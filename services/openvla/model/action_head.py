@@ -32,7 +32,7 @@ class Norm:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights."""
-        return 2 * self.weight.numel() * self.weight.element_size()
+        return int(2 * self.weight.numel() * self.weight.element_size())
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def oft_shapes(oft: Oft, hidden: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def load_parts(oft: Oft, source: WeightSource, like: Tensor) -> tuple[tuple[Linear, Linear] | None, ActionHead | None]:
+def load_parts(oft: Oft, source: WeightSource, like: Tensor) -> tuple[tuple[Linear, ...] | None, ActionHead | None]:
     """Return the projector of the state and the head, None if the model has none, on the device of `like`."""
 
     def read(name: str) -> tuple[Tensor, Tensor]:

@@ -62,6 +62,7 @@ class OpenVLAOFT:
         seen = self.base.vision(pixels.flatten(0, 1)).unflatten(0, pixels.shape[:2]).flatten(1, 2)
         parts = [text[:, :1], seen, text[:, 1:]]
         if self.proprio is not None:
+            assert state is not None
             parts.insert(2, project(state.to(text.dtype)[:, None], self.proprio))
         return torch.cat(parts, dim=1)
 
@@ -76,11 +77,11 @@ class OpenVLAOFT:
 
     def memory(self) -> dict[str, int]:
         """Return bytes of weights per part."""
-        further = [self.head] if self.head is not None else []
-        further += self.proprio or []
+        further = [part for part in (self.head, *(self.proprio or ())) if part is not None]
         return {**self.base.memory(), "action head and state": sum(part.nbytes for part in further)}
 
 
 def load_oft(base: OpenVLA, source: WeightSource, images: int) -> OpenVLAOFT:
     """Return the model with the parts of `source` on the device and in the dtype of `base`."""
+    assert base.config.oft is not None
     return OpenVLAOFT(base, images, *load_parts(base.config.oft, source, base.llama.embed))

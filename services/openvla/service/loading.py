@@ -80,6 +80,7 @@ def load_oft_policy(
 ) -> OftPolicy:
     """Load the policy of an OpenVLA-OFT checkpoint."""
     start = time.perf_counter()
+    assert config.oft is not None
     images = images_of(directory, config.oft, settings.images, OFT_IMAGES)
     engine, details = load_oft_engine(settings, directory, config, images)
     log.info("weights of %s loaded in %.1f s", directory.name, time.perf_counter() - start)
@@ -102,10 +103,10 @@ def load_oft_engine(
             "attention 'flash' is not available for OpenVLA-OFT, whose batches need a mask; set "
             "VLALAB_OPENVLA_ATTENTION=sdpa (or auto)"
         )
-    device, dtype, *_ = placement(replace(settings, attention="sdpa"))
+    device, dtype, attention_kernel, _ = placement(replace(settings, attention="sdpa"))
     slots = parallel.capacity(patch_count(config.towers), images)
     source = CheckpointWeights(directory)
-    model = load_oft(load_base(settings, source, config, device, dtype, attention.Sdpa(), slots), source, images)
+    model = load_oft(load_base(settings, source, config, device, dtype, attention_kernel, slots), source, images)
     max_batch = batch_for(settings, parallel.row_bytes(model), device)
     engine = ParallelEngine(model, max_batch, fixed_shapes_for(settings.quant, device))
     reason = "OpenVLA-OFT's attention has a mask"

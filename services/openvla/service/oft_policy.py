@@ -38,18 +38,17 @@ class OftPolicy(Policy):
         """Return a chunk of eight actions, or an error, for each observation."""
         start = time.perf_counter()
         prompts = [check_prompt(self._prompt_ids(observation.instruction)) for observation in observations]
-        good = [index for index, prompt in enumerate(prompts) if not isinstance(prompt, InvalidObservation)]
-        results: list[ActionChunk | Exception] = list(prompts)
-        if not good:
-            return results
-        pixels = np.stack([self._images(observations[index]) for index in good])
-        states = np.stack([self._state(observations[index]) for index in good]) if self._info.needs_state else None
-        middle = time.perf_counter()
-        answers = self._engine.generate(pixels, [prompts[index] for index in good], states)
-        timings = {"prepare": (middle - start) * 1e3, "model": (time.perf_counter() - middle) * 1e3}
-        for index, answer in zip(good, answers, strict=True):
-            results[index] = self._chunk(answer, self._key(observations[index]), timings)
-        return results
+        good = {index: prompt for index, prompt in enumerate(prompts) if not isinstance(prompt, InvalidObservation)}
+        chunks: dict[int, ActionChunk | Exception] = {}
+        if good:
+            pixels = np.stack([self._images(observations[index]) for index in good])
+            states = np.stack([self._state(observations[index]) for index in good]) if self._info.needs_state else None
+            middle = time.perf_counter()
+            answers = self._engine.generate(pixels, list(good.values()), states)
+            timings = {"prepare": (middle - start) * 1e3, "model": (time.perf_counter() - middle) * 1e3}
+            for index, answer in zip(good, answers, strict=True):
+                chunks[index] = self._chunk(answer, self._key(observations[index]), timings)
+        return [p if isinstance(p, InvalidObservation) else chunks[index] for index, p in enumerate(prompts)]
 
     def _images(self, observation: Observation) -> np.ndarray:
         """Return uint8 [images, S, S, 3]."""

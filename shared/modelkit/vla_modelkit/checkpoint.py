@@ -61,7 +61,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _expected(path: Path) -> str:
     """Return the next step for a missing file, from the content of its directory."""
     directory = path.parent
-    adapters = [folder for folder in (directory, directory / "lora_adapter") if (folder / ADAPTER).is_file()]
+    adapters = [root for root in (directory, directory / "lora_adapter") if (root / ADAPTER).is_file()]
     if path.name == "config.json" and adapters:
         base = read_json(adapters[0] / ADAPTER).get("base_model_name_or_path") or "its base model"
         return (
