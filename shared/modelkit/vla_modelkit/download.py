@@ -5,6 +5,7 @@ The hub's address and token are huggingface_hub's own settings ($HF_ENDPOINT, $H
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -139,12 +140,9 @@ def _download(repo: str, commit: str, file: RemoteFile, directory: Path) -> None
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of a failed connection: requests' are OSErrors; huggingface_hub 1 has httpx's."""
-    try:
-        from httpx import TransportError
-    except ImportError:
-        return (OSError,)
-    return (OSError, TransportError)
+    """Return the errors of a failed connection: httpx's if huggingface_hub imported it, else requests', OSErrors."""
+    httpx = sys.modules.get("httpx")
+    return (OSError, httpx.TransportError) if httpx else (OSError,)
 
 
 def _gated(repo: str) -> str:
