@@ -154,14 +154,19 @@ def clean(
 def bench(
     benchmark: str = positional(help="its name, listed below", kind="one of", keywords=programs.benchmarks()),
     quick: bool = option(False, "take at most a minute"),
+    minutes: float | None = option(None, "for benchmark gpu: duration of all its parts", "(0, inf)", default_help="10"),
     options: str = option("", "flags of its program, quoted; --options=--help lists them"),
 ) -> None:
     """Run a benchmark; result lines begin with FIGURE.
 
     ./lab bench sim --quick
     ./lab bench openvla --options "--busy 2"
+    ./lab bench gpu --minutes 10
     """
-    finish(programs.run_benchmark(benchmark, quick, options))
+    if minutes is not None and benchmark != "gpu":
+        raise LabError(f"--minutes is for benchmark gpu, not for {benchmark}; see its flags: --options=--help")
+    flags = f"{options} --minutes {minutes:g}" if minutes is not None else options
+    finish(programs.run_benchmark(benchmark, quick, flags))
 
 
 @task("create an environment", "./lab status")
