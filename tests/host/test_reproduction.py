@@ -62,14 +62,11 @@ def test_what_has_no_figure_is_refused_with_those_that_have(policy, suite, says)
         reproduction.figure(policy, suite)
 
 
-def test_duration_follows_from_the_measured_pace():
-    figure = SimpleNamespace(max_steps=300, percent=80.0)
-    summary = {
-        "planned": 10, "episodes": 10, "steps": 100, "ms_per_step": {"reset": 30.0, "simulation": 20.0, "wire": 80.0},
-        "provenance": {"sessions": [{"notes": {"workers": 4}}]},
-    }  # fmt: skip
-    # 500 episodes of 300 ms reset and 180 steps of 100 ms, four at a time
-    assert reproduction.duration_s(figure, summary, 50) == pytest.approx(500 * (0.3 + 180 * 0.1) / 4)
+def test_the_expected_episode_follows_from_short_ones():
+    figure = SimpleNamespace(max_steps=300, percent=80.0, profile=SimpleNamespace(wait_steps=10))
+    row = {"steps": 10, "timings_ms": {"reset": 50.0, "sim": 200.0, "total": 1050.0}}
+    # 50 ms reset, 10 wait steps of 10 ms, and 180 steps of 10 ms simulation and 80 ms of everything else
+    assert reproduction.episode_s(figure, [row, row]) == pytest.approx(0.05 + 10 * 0.01 + 180 * 0.09)
 
 
 def test_a_dry_run_prints_the_commands(monkeypatch, tmp_path, capsys):

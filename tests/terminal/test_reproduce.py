@@ -29,7 +29,7 @@ def result(lab: Lab, run: str) -> dict:
 def test_a_rate_like_the_published_one_is_compatible(lab):
     said = lab("reproduce", "seeker", "reach")
     assert "published: 90 %, 20 episodes per task, Seeker, made up" in said
-    assert re.search(r"this will take about \d.*: 8 episodes at the pace of 17 steps, measured on this machine", said)
+    assert re.search(r"this will take about \d.*: 8 episodes at the pace of \d+ steps, measured on this machine", said)
     assert "ours:      100.0 % (8/8), 95 % 67.6–100.0 %" in said
     assert "published: 90 % of 40 episodes, 95 % 76.9–96.0 %" in said
     assert said.splitlines()[-1].startswith("verdict:   compatible (") and "p = 1)" in said

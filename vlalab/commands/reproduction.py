@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +20,7 @@ from vlalab.description import manifests, service_settings
 from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError, log_info, unknown
 
-PACE_STEPS = 10  # of one episode of each task, to estimate the duration
+PACE_STEPS = 10  # of two episodes of each task, to estimate the duration
 SUCCESS_STEPS = 0.5  # assumed length of a successful episode, as a fraction of the step limit
 
 
@@ -147,27 +149,38 @@ def announce_duration(figure: PublishedFigure, request: EvaluationRequest, trial
     log_info(f"measuring the pace: {PACE_STEPS} steps of each task, in a run that is removed afterwards")
     directory = paths.volume() / "runs" / run_id
     shutil.rmtree(directory, ignore_errors=True)  # of a measurement that was interrupted
-    flags = ("--trials", "1", "--max-steps", str(PACE_STEPS), "--video", "none", "--run-id", run_id)
+    flags = ("--trials", "2", "--max-steps", str(PACE_STEPS), "--video", "none", "--run-id", run_id)
     try:
         if code := evaluation.run(replace(request, flags=(*request.flags, *flags))):
             return code
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+        lines = (directory / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    seconds = duration_s(figure, summary, trials)
-    episodes = summary["planned"] * trials
+    # The first episode of a task also builds the scene and sends its textures to the renderer.
+    episodes = [row for row in map(json.loads, lines) if row["episode"] > 0]
+    workers = summary["provenance"]["sessions"][-1]["notes"]["workers"]
+    count = len(summary["tasks"]) * trials
+    seconds = count * episode_s(figure, episodes) / workers
     format_duration = shared_code.load("vla_common.durations:format_duration")
     log_info(
-        f"this will take about {format_duration(seconds)}: {episodes} episodes at the pace of "
-        f"{summary['steps']} steps, measured on this machine; a success counts as {SUCCESS_STEPS:.0%} of the step limit"
+        f"this will take about {format_duration(seconds)}: {count} episodes at the pace of "
+        f"{sum(row['steps'] for row in episodes)} steps, measured on this machine; "
+        f"a success counts as {SUCCESS_STEPS:.0%} of the step limit"
     )
     return 0
 
 
-def duration_s(figure: PublishedFigure, summary: dict[str, Any], trials: int) -> float:
-    """Return the expected duration of `trials` episodes per task, s, from the summary of a short run."""
-    workers = summary["provenance"]["sessions"][-1]["notes"]["workers"]
-    expected_steps = figure.max_steps * (1 - (1 - SUCCESS_STEPS) * figure.percent / 100)
-    ms = dict(summary["ms_per_step"])
-    reset_ms = ms.pop("reset", 0.0) * summary["steps"] / summary["episodes"]
-    return float(summary["planned"] * trials * (reset_ms + expected_steps * sum(ms.values())) / 1000 / workers)
+def episode_s(figure: PublishedFigure, episodes: Sequence[Mapping[str, Any]]) -> float:
+    """Return the expected seconds of one episode of the figure, from rows of episodes.jsonl of short ones.
+
+    An episode's simulation time includes the protocol's wait steps, which need no image and no policy.
+    """
+    wait, expected = figure.profile.wait_steps, figure.max_steps * (1 - (1 - SUCCESS_STEPS) * figure.percent / 100)
+    times_ms = []
+    for row in episodes:
+        timings, steps = row["timings_ms"], row["steps"]
+        simulation_ms = timings["sim"] / (steps + wait)
+        other_ms = (timings["total"] - timings["sim"] - timings["reset"]) / steps
+        times_ms.append(timings["reset"] + wait * simulation_ms + expected * (simulation_ms + other_ms))
+    return statistics.mean(times_ms) / 1000

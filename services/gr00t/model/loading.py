@@ -43,7 +43,7 @@ def row_bytes(config: ModelConfig, tokens: int, views: int, dtype: torch.dtype) 
     """
     sizes = [(views * config.patches, config.vision), (tokens, config.text)]
     numbers = (count * 4 * (part["hidden_size"] + part["intermediate_size"]) for count, part in sizes)
-    return max(numbers) * dtype.itemsize
+    return int(max(numbers) * dtype.itemsize)
 
 
 def _empty(config: ModelConfig, attention: str) -> Gr00t:
