@@ -42,7 +42,7 @@ def judge(directory: Path, model: str, console: Console) -> None:
         *([row["differs"]] if row["differs"] else []),
     ]
     policy = summary.identity["policy"]
-    facts = {
+    details = {
         name: policy[name] for name in ("quantization", "device") if policy.get(name) not in (None, "none")
     } | dict(policy.get("details") or {})
     result = {
@@ -50,7 +50,7 @@ def judge(directory: Path, model: str, console: Console) -> None:
         "source": row["source"], "successes": summary.rate.successes, "episodes": summary.rate.trials,
         "wilson_95": summary.rate.interval, "published_percent": row["success_percent"],
         "published_episodes": episodes, "p_value": p_value, "compatible": is_compatible, "differences": differences,
-        "policy": facts,
+        "policy": details,
     }  # fmt: skip
     write_text(directory / FILE, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     say(f"ours:      {summary.rate}", console.file)
@@ -61,9 +61,7 @@ def judge(directory: Path, model: str, console: Console) -> None:
     )
     for difference in differences:
         say(f"differs:   {single_line(difference)}", console.file)
-    say(
-        f"policy:    {single_line(', '.join(f'{name} {value}' for name, value in facts.items()))}",
-        console.file,
-    )
+    if details:
+        say(f"policy:    {single_line(', '.join(f'{name} {value}' for name, value in details.items()))}", console.file)
     verdict = "compatible" if is_compatible else "not compatible"
     say(f"verdict:   {verdict} (Fisher's exact test, two-sided: p = {p_value:.3g})", console.file)
