@@ -183,4 +183,4 @@ def episode_s(figure: PublishedFigure, episodes: Sequence[Mapping[str, Any]]) ->
         simulation_ms = timings["sim"] / (steps + wait)
         other_ms = (timings["total"] - timings["sim"] - timings["reset"]) / steps
         times_ms.append(timings["reset"] + wait * simulation_ms + expected * (simulation_ms + other_ms))
-    return statistics.mean(times_ms) / 1000
+    return float(statistics.mean(times_ms)) / 1000
