@@ -1,27 +1,30 @@
 """Proof on a GPU: every model and the renderer, with random weights of the published sizes; nothing is downloaded.
 
-    ./lab bench gpu [--quick] [--options "--minutes 10 --parts openvla,gr00t --out DIRECTORY"]
+    ./lab bench gpu [--quick] [--minutes 10] [--options "--parts openvla,gr00t --out DIRECTORY"]
     python -m bench.gpu          # outside the lab's environments
 
-Each part runs in a process and a time limit of its own, with the Python of the environment that it needs where that is
-made on this machine (`./lab env NAME`), else with the Python that started this. A part whose packages are missing is
-skipped with the reason. --out stores results.json, and frames to compare with those of another machine.
+Each part runs in a process and a time limit of its own. Its Python is that of the environment that it needs, where that
+is made on this machine (`./lab env NAME`) and its torch sees a GPU, else the one that started this if that sees one. A
+part whose packages are missing is skipped with the reason. --out stores results.json, and frames to compare with those
+of another machine.
 --tiny runs the same code with tiny models, on a CPU too.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.common import flags
+from bench.common import COMPARE, flags
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = "host"  # this process only starts the others
@@ -38,6 +41,8 @@ PARTS = {  # name -> the environment that has its packages
     "egl_gpu": "libero",
     "egl_cpu": "libero",
 }
+WITHOUT_TORCH = ("egl_gpu", "egl_cpu")
+SEES_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 SKIPPED = 77  # a part's exit status where something that it needs is missing
 FIGURE = re.compile(r"^FIGURE name=(\S+) value=(\S+) unit=(\S+) target=(\S+)$", re.MULTILINE)
 
@@ -45,7 +50,8 @@ FIGURE = re.compile(r"^FIGURE name=(\S+) value=(\S+) unit=(\S+) target=(\S+)$", 
 def parse_options() -> argparse.Namespace:
     """Return the command line's options."""
     parser = flags("Every model and the renderer on a GPU.", "fewer rounds")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together; default: 10")
+    parser.add_argument("--part-minutes", type=float, default=4.0, help="for each part; default: 4")
     parser.add_argument("--parts", default=",".join(PARTS), help="separated by commas; default: all")
     parser.add_argument("--tiny", action="store_true", help="tiny models, on a CPU too")
     parser.add_argument("--out", type=Path, help="directory for results.json and frames")
@@ -54,7 +60,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the parts in turn, print their output and a table; return 1 where one failed or missed its target."""
+    """Run the parts in turn, print their output and a table; return 1 where one failed."""
     options = parse_options()
     if options.part:
         return run_part(options)
@@ -63,13 +69,16 @@ def main() -> int:
         raise SystemExit(f"--parts: {', '.join(sorted(unknown))} not found; expected some of {', '.join(PARTS)}")
     print(machine())
     results, deadline = {}, time.monotonic() + 60 * options.minutes
-    for name in names:
-        print(f"\n== {name}", flush=True)
-        results[name] = start_part(name, deadline - time.monotonic(), sys.argv[1:])
-        if options.out:
-            options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:  # without --out, for frames that two parts compare
+        out = options.out or Path(directory)
+        out.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            print(f"\n== {name}", flush=True)
+            left_s = deadline - time.monotonic()
+            arguments = [*sys.argv[1:], "--out", str(out.absolute())]
+            results[name] = start_part(name, left_s, min(left_s, 60 * options.part_minutes), arguments)
             report = {"machine": machine(), "parts": results}
-            (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
+            (out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
     print_table(results)
     return int(any(result["status"] == "failed" for result in results.values()))
 
@@ -84,13 +93,30 @@ def machine() -> str:
     return f"{gpu}; {os.cpu_count()} cores"
 
 
-def start_part(name: str, seconds_left: float, arguments: Sequence[str]) -> dict[str, object]:
-    """Run a part in a process of its own; return its status, seconds, reason and figures."""
-    if seconds_left < 1:
+@functools.cache
+def python_of(environment: str, needs_torch: bool) -> str:
+    """Return the Python for an environment's parts: its own, if made, or this one if only this one sees a GPU."""
+    own = ROOT / "images" / environment / ".venv" / "bin" / "python"
+    if not own.is_file() or (needs_torch and not sees_gpu(str(own)) and sees_gpu(sys.executable)):
+        return sys.executable
+    return str(own)
+
+
+def sees_gpu(python: str) -> bool:
+    """Return whether the torch of a Python, if it has one, sees a GPU."""
+    return subprocess.run([python, "-c", SEES_GPU], capture_output=True, check=False).returncode == 0
+
+
+def start_part(name: str, left_s: float, limit_s: float, arguments: Sequence[str]) -> dict[str, object]:
+    """Run a part in a process of its own for at most limit_s; return its status, seconds, reason and figures.
+
+    left_s: what is left of --minutes.
+    """
+    if left_s < 1:
         print("skipped: --minutes are over")
         return {"status": "skipped", "reason": "--minutes are over"}
-    python = ROOT / "images" / PARTS[name] / ".venv" / "bin" / "python"
-    command = [str(python) if python.is_file() else sys.executable, "-m", "bench.gpu", *arguments, "--part", name]
+    python = python_of(PARTS[name], name not in WITHOUT_TORCH)
+    command = [python, "-m", "bench.gpu", *arguments, "--part", name]
     packages = [str(ROOT), *map(str, sorted((ROOT / "shared").iterdir())), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(packages)}
     started = time.monotonic()
@@ -98,20 +124,27 @@ def start_part(name: str, seconds_left: float, arguments: Sequence[str]) -> dict
         command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        output, _ = process.communicate(timeout=seconds_left)
+        output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        output += f"stopped after {seconds_left:.0f} s: --minutes are over\n"
+        flag = "--minutes are over" if limit_s == left_s else "the limit of a part (--part-minutes)"
+        output += f"stopped after {limit_s:.0f} s: {flag}\n"
     print(output, end="", flush=True)
     status = {0: "ok", SKIPPED: "skipped"}.get(process.returncode, "failed")
     figures = [
-        {"name": figure, "value": float(value), "unit": unit, "target": target}
+        {"name": figure, "value": float(value), "unit": unit, "target": target, "met": is_met(float(value), target)}
         for figure, value, unit, target in FIGURE.findall(output)
     ]
     last_line = (output.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
     reason = "" if status == "ok" else last_line.removeprefix("skipped: ")
-    return {"status": status, "seconds": round(time.monotonic() - started, 1), "reason": reason, "figures": figures}
+    seconds = round(time.monotonic() - started, 1)
+    return {"status": status, "python": python, "seconds": seconds, "reason": reason, "figures": figures}
+
+
+def is_met(value: float, target: str) -> bool:
+    """Return whether a value meets a target such as "<=45"; "none": always."""
+    return target == "none" or COMPARE[target[:2]](value, float(target[2:]))
 
 
 def run_part(options: argparse.Namespace) -> int:
@@ -134,7 +167,8 @@ def print_table(results: dict[str, dict[str, object]]) -> None:
     print("\n| part | figure | value | target |\n|---|---|---|---|")
     for part, result in results.items():
         for figure in result.get("figures", []):
-            print(f"| {part} | {figure['name']} | {figure['value']:.4g} {figure['unit']} | {figure['target']} |")
+            target = figure["target"] if figure["met"] else f"{figure['target']}, **missed**"
+            print(f"| {part} | {figure['name']} | {figure['value']:.4g} {figure['unit']} | {target} |")
     for part, result in results.items():
         if result["status"] != "ok":
             print(f"{part}: {result['status']}: {result['reason']}")

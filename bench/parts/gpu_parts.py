@@ -108,9 +108,10 @@ def openvla(plan: Plan, attention_name: str = "sdpa") -> None:
         },
     )
     prefill, stream = ms["one stream, all drafts right"], ms["one stream"]
-    rest = prefill - ms["vision alone"]
-    print(f"  prefill without vision {rest:.2f} ms, a decoding pass {(stream - prefill) / 6:.2f} ms")
     figure(f"{prefix}_one_stream", stream, "ms", "none" if plan.tiny else "<=45", quick=True)
+    figure(f"{prefix}_one_stream_vision", ms["vision alone"], "ms", "none")
+    figure(f"{prefix}_one_stream_prefill", prefill - ms["vision alone"], "ms", "none")  # without vision
+    figure(f"{prefix}_one_stream_decode", stream - prefill, "ms", "none")  # six passes
     figure(f"{prefix}_graphs_over_none", ms["one stream, no CUDA graphs"] / stream, "ratio", "none")
     for count in BATCHES:
         batch_ms = timed(plan, {f"batch {count}": lambda n=count: engine.generate(images[:n], [PROMPT] * n)})
@@ -138,6 +139,7 @@ def openvla_flash(plan: Plan) -> None:
 def openvla_nf4(plan: Plan) -> None:
     """OpenVLA 7B with weights of four bits: one stream."""
     import bitsandbytes
+    import torch
 
     from services.openvla.checkpoint import tiny
     from services.openvla.decoding.engine import Engine
@@ -145,8 +147,7 @@ def openvla_nf4(plan: Plan) -> None:
     from vla_modelkit.weights import MadeUp
 
     device, dtype = device_and_dtype(plan)
-    if device.type != "cuda":
-        raise Skip("four bits need an NVIDIA GPU")
+    dtype = dtype if device.type == "cuda" else torch.bfloat16
     config = tiny.SPECS["tiny" if plan.tiny else "full"].model_config()
     source = MadeUp(model_shapes(config), device)
     model = load_openvla(config, source, device, dtype, quant="nf4")
@@ -155,6 +156,7 @@ def openvla_nf4(plan: Plan) -> None:
     print(f"bitsandbytes {bitsandbytes.__version__}, weights of {sum(model.memory().values()) / 1e9:.2f} GB")
     ms = timed(plan, {"one stream, nf4": lambda: engine.generate(images, [PROMPT])})
     figure("gpu_openvla_nf4_one_stream", ms["one stream, nf4"], "ms", "none")
+    figure("gpu_openvla_nf4_weights", sum(model.memory().values()) / 1e9, "GB", "none")
 
 
 def openvla_fp32(plan: Plan) -> None:
@@ -185,18 +187,18 @@ def gr00t(plan: Plan, attention_name: str = "sdpa") -> None:
     from services.gr00t.checkpoint.config import N1_5
     from services.gr00t.checkpoint.tiny import TINY
     from services.gr00t.model.attention import choose
-    from services.gr00t.model.engine import Engine
-    from services.gr00t.model.loading import load_model, shapes, weight_bytes
+    from services.gr00t.model.engine import TEXT_TOKENS, Engine
+    from services.gr00t.model.loading import load_model, row_bytes, shapes, weight_bytes
     from vla_modelkit.memory import reset_peak, used_bytes
     from vla_modelkit.weights import MadeUp
 
     device, dtype = device_and_dtype(plan)
     config = TINY.model() if plan.tiny else N1_5
-    implementation = choose(attention_name, str(device), dtype).implementation
-    model = load_model(config, MadeUp(shapes(config), device), device, dtype, implementation)
+    attention = choose(attention_name, str(device), dtype)
+    model = load_model(config, MadeUp(shapes(config), device), device, dtype, attention.implementation)
     reset_peak(device)
     rows, slots = gr00t_rows(config, BATCHES[-1])
-    engine = Engine(model, ROBOT, slots, GR00T_STEPS, BATCHES[-1])
+    engine = Engine(model, ROBOT, slots, GR00T_STEPS, BATCHES[-1], attention.fixed_shapes)
     engine.warm_up(rows[0].ids)
     eager = Engine(model, ROBOT, slots, GR00T_STEPS, 1, fixed_shapes=False)
     noise = random_noise(config, BATCHES[-1])
@@ -213,8 +215,11 @@ def gr00t(plan: Plan, attention_name: str = "sdpa") -> None:
     figure(f"{prefix}_graphs_over_none", ms["one chunk, no CUDA graphs"] / ms["one chunk"], "ratio", "none")
     figure(f"{prefix}_batch_16", 16e3 / ms["batch of 16"], "chunks/s", "none")
     if device.type == "cuda":
-        estimate, peak = weight_bytes(config, dtype), used_bytes(device)
-        print(f"  memory: {peak / 1e9:.2f} GB at most with graphs for batches up to 16; weights {estimate / 1e9:.2f}")
+        row = row_bytes(config, len(rows[0].ids) + TEXT_TOKENS, VIEWS, dtype)
+        estimate, peak = weight_bytes(config, dtype) + BATCHES[-1] * row, used_bytes(device)
+        print(f"  memory: {peak / 1e9:.2f} GB at most with graphs for batches up to 16, estimated {estimate / 1e9:.2f}")
+        target = "none" if plan.tiny else "<=0.1"
+        figure(f"{prefix}_memory_error", abs(peak / estimate - 1), "share", target, quick=True)
 
 
 def gr00t_flash(plan: Plan) -> None:
@@ -399,7 +404,8 @@ def render_episode(plan: Plan, render: str) -> None:
         env.close()
     if plan.out:
         plan.out.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(plan.out / f"frames-{render}.npz", frames=np.stack(frames[::5]))
+        rate = count / seconds
+        np.savez_compressed(plan.out / f"frames-{render}.npz", frames=np.stack(frames[::5]), steps_per_s=rate)
         compare_frames(plan.out / "frames-gpu.npz", plan.out / "frames-cpu.npz")
 
 
@@ -407,7 +413,10 @@ def compare_frames(gpu: Path, cpu: Path) -> None:
     """Print the share of pixels that differ, where frames of both are stored, also of another machine's."""
     if not (gpu.is_file() and cpu.is_file()):
         return
-    gpu_frames, cpu_frames = (np.load(path)["frames"].astype(int) for path in (gpu, cpu))
+    with np.load(gpu) as by_gpu, np.load(cpu) as by_cpu:
+        gpu_frames, cpu_frames = (stored["frames"].astype(int) for stored in (by_gpu, by_cpu))
+        ratio = float(by_gpu["steps_per_s"] / by_cpu["steps_per_s"])
+    figure("gpu_egl_over_llvmpipe", ratio, "ratio", "none")
     if gpu_frames.shape == cpu_frames.shape:
         apart = np.abs(gpu_frames - cpu_frames).max(axis=-1)
         print(f"  pixels that differ {(apart > 0).mean():.2%}, by more than 8 levels {(apart > 8).mean():.3%}")

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from services.libero.simulator.suites import SUITES
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
-from vla_evaluation.profiles import Profile, PublishedResult
+from vla_evaluation.profiles import Profile, PublishedResult, Reproduction
 
 TWO_CAMERAS = ("agentview", "robot0_eye_in_hand")
 # MuJoCo 3.2.3 with robosuite 1.4.0 gave OpenVLA's average (76.2 % against 76.5 % published); 3.3.3 and later render
@@ -32,7 +32,13 @@ def _percent(spatial: float, obj: float, goal: float, ten: float) -> Mapping[str
 
 _PUBLISHED = (
     PublishedResult(
-        "OpenVLA 7B, fine-tuned per suite", "arXiv:2406.09246", "3 seeds x 500", _percent(84.7, 88.4, 79.2, 53.7), True
+        "OpenVLA 7B, fine-tuned per suite",
+        "arXiv:2406.09246",
+        "3 seeds x 500",
+        _percent(84.7, 88.4, 79.2, 53.7),
+        True,
+        150,
+        Reproduction("openvla", "openvla", "--suite {suite}"),
     ),
     PublishedResult("OpenVLA-OFT", "arXiv:2502.19645", "500", _percent(97.6, 98.4, 97.9, 94.5)),
     PublishedResult("pi0.5", "openpi, examples/libero", "500", _percent(98.8, 98.2, 98.0, 92.4)),
@@ -92,6 +98,8 @@ GROOT = Profile(
             "5 per task",
             MappingProxyType({**_percent(92.0, 92.0, 86.0, 76.0), "libero_90": 89.3}),
             True,
+            5,
+            Reproduction("gr00t", "gr00t", "--suite {suite}", settings={"PROMPT": "upstream", "DENOISING_STEPS": "8"}),
         ),
     ),
 )
@@ -123,6 +131,8 @@ OPENPI = Profile(
             "500",
             _percent(98.8, 98.2, 98.0, 92.4),
             True,
+            50,
+            Reproduction("openpi"),
         ),
     ),
 )
@@ -158,6 +168,8 @@ OPENVLA_OFT_SERVER = replace(
     crop_area=None,
 )
 
+_PI05, _SMOLVLA = "dbf8a3f794a9c4297b44f40b752712f50073d945", "6721902bc4d61e50a3bfdb11dfb4cb626f05d102"  # commits
+
 # Images rotated by 180° (LiberoProcessorStep), and all actions of a chunk executed (n_action_steps). The environment
 # resets once when created, unseeded, and is seeded with 1000 + k before episode k.
 LEROBOT = Profile(
@@ -181,7 +193,35 @@ LEROBOT = Profile(
         # Not comparable with a run: it is from October 2025 (abde7be3b), when all episodes of a task in one environment
         # started at init state 0; since 5eba4ce6 (February 2026) episode k starts at init state k.
         PublishedResult(
-            "pi0.5 (LeRobot)", "lerobot, docs/source/libero.mdx", "10 per task", _percent(97.0, 99.0, 98.0, 96.0)
+            "pi0.5 (LeRobot)",
+            "lerobot, docs/source/libero.mdx",
+            "10 per task",
+            _percent(97.0, 99.0, 98.0, 96.0),
+            False,
+            10,
+            Reproduction(
+                "pi05",
+                "lerobot",
+                f"--repo lerobot/pi05_libero_finetuned_v044 --revision {_PI05}",
+                "pi05_libero_finetuned_v044",
+                flags=("--execute", "10"),
+                differs="published: all episodes of a task start at init state 0",
+            ),
+        ),
+        PublishedResult(
+            "SmolVLA 0.45B",
+            "arXiv:2506.01844",
+            "10 per task",
+            _percent(90.0, 96.0, 92.0, 71.0),
+            False,
+            10,
+            Reproduction(
+                "smolvla",
+                "lerobot",
+                f"--repo HuggingFaceVLA/smolvla_libero --revision {_SMOLVLA}",
+                "smolvla_libero",
+                differs="the paper names neither its checkpoint nor its loop; this is LeRobot's for both",
+            ),
         ),
     ),
 )

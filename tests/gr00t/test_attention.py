@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
+from services.gr00t.model import attention
 from services.gr00t.model.attention import KINDS, AttentionKernel, choose
 from tests.gr00t.upstream.attention import _without_radio
 from vla_modelkit.flash import flash_obstacle
@@ -43,6 +44,14 @@ def test_a_gpu_without_flash_attn_has_an_obstacle():
         pytest.skip("flash-attn is installed here")
     assert flash_obstacle("cuda:0") == "flash-attn is not installed"
     assert choose("auto", "cuda:0") == AttentionKernel("sdpa", "flash-attn is not installed")
+
+
+def test_flash_attention_runs_on_request_only_and_without_graphs(monkeypatch):
+    """transformers' path to it waits for the host in every layer, which ends a capture."""
+    monkeypatch.setattr(attention, "flash_obstacle", lambda device, dtype: None)
+    assert choose("auto", "cuda:0").kind == "sdpa" and "capture" in choose("auto", "cuda:0").reason
+    assert choose("auto", "cuda:0").fixed_shapes is None
+    assert choose("flash", "cuda:0") == AttentionKernel("flash") and choose("flash", "cuda:0").fixed_shapes is False
 
 
 @torch.no_grad()

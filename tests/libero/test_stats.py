@@ -4,7 +4,15 @@ from math import log, sqrt
 
 import pytest
 
-from vla_evaluation.report.stats import Rate, mcnemar_exact, paired_difference, paired_score, wilson, z_value
+from vla_evaluation.report.stats import (
+    Rate,
+    fisher_exact,
+    mcnemar_exact,
+    paired_difference,
+    paired_score,
+    wilson,
+    z_value,
+)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +92,25 @@ def test_paired_difference_of_equal_runs_is_not_degenerate():
 def test_rate_reads_as_a_sentence():
     assert str(Rate(9, 10)) == "90.0 % (9/10), 95 % 59.6–98.2 %"
     assert str(Rate(0, 0)) == "no episodes"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "p"),
+    [  # scipy 1.17's fisher_exact, two-sided, of [[successes, failures], [successes, failures]]
+        ((8, 10), (1, 6), 0.034965034965034975),
+        ((100, 102), (1000, 1005), 0.13007593634300163),
+        ((2, 9), (8, 10), 0.02301413756522116),
+        ((396, 500), (1188, 1500), 1.0),
+        ((370, 500), (1188, 1500), 0.017944484954409586),
+        ((0, 10), (0, 20), 1.0),
+        ((3, 8), (36, 40), 0.003220284191349931),
+    ],
+)
+def test_fisher_exact(a, b, p):
+    assert fisher_exact(*a, *b) == pytest.approx(p, rel=1e-9)
+    assert fisher_exact(*b, *a) == pytest.approx(p, rel=1e-9)
+
+
+def test_fisher_exact_rejects_impossible_counts():
+    with pytest.raises(ValueError, match="3 successes of 2 trials"):
+        fisher_exact(1, 2, 3, 2)

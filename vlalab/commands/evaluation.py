@@ -61,6 +61,7 @@ class EvaluationRequest:
     run_alongside: Callable[[], AbstractContextManager] = nullcontext  # entered while the evaluator runs
     replicas: int = 0  # number of policies to start in any case; 0: start one if none is up
     start_policies: Callable[[str, str | None], AbstractContextManager[str]] | None = None  # starts them on a cluster
+    repeats: bool = False  # the same command line continues the run
 
     def __post_init__(self) -> None:
         if self.suite is not None:
@@ -330,7 +331,8 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
             code = runtime.run(request.job, [*command, url, *flags], variables, listens=request.listens)
         code = 1 if watch.is_gone else code
         outcome.append(code)
-        resume_command = typed if request.program or request.module else resume_line(typed)
+        is_complete_command = request.program or request.module or request.repeats
+        resume_command = typed if is_complete_command else resume_line(typed)
         if watch.is_gone:
             names = " and ".join(policy.name for policy in private)
             log_info(f"the policy {names} exited and is not restarted; this run was stopped. To resume:")

@@ -1,16 +1,17 @@
-"""Administration tasks: tests, images, bundles, environments, locks, benchmarks."""
+"""Administration tasks: tests, images, bundles, environments, locks, benchmarks, published figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from vlalab.bundles import packing, restoring
-from vlalab.commands import programs
+from vlalab.commands import evaluation, programs, reproduction
 from vlalab.description import manifests
 from vlalab.engine import building, cleaning
 from vlalab.environments import locks, venvs
 from vlalab.host.console import LabError
 from vlalab.host.shared_code import option
+from vlalab.tasks import evaluate
 from vlalab.tasks.flags import Flag, Runtime, positional
 from vlalab.tasks.task import finish, task
 from vlalab.testing import parts as test_parts
@@ -153,14 +154,19 @@ def clean(
 def bench(
     benchmark: str = positional(help="its name, listed below", kind="one of", keywords=programs.benchmarks()),
     quick: bool = option(False, "take at most a minute"),
+    minutes: float | None = option(None, "for benchmark gpu: duration of all its parts", "(0, inf)", default_help="10"),
     options: str = option("", "flags of its program, quoted; --options=--help lists them"),
 ) -> None:
     """Run a benchmark; result lines begin with FIGURE.
 
     ./lab bench sim --quick
     ./lab bench openvla --options "--busy 2"
+    ./lab bench gpu --minutes 10
     """
-    finish(programs.run_benchmark(benchmark, quick, options))
+    if minutes is not None and benchmark != "gpu":
+        raise LabError(f"--minutes is for benchmark gpu, not for {benchmark}; see its flags: --options=--help")
+    flags = f"{options} --minutes {minutes:g}" if minutes is not None else options
+    finish(programs.run_benchmark(benchmark, quick, flags))
 
 
 @task("create an environment", "./lab status")
@@ -199,3 +205,38 @@ def lock(
         raise LabError("\n  ".join(["locks do not match their requirements:", *problems]))
     else:
         print(f"{len(targets)} locks match their requirements")
+
+
+def _published_figures() -> dict[str, list[tuple[str, str]]]:
+    """Return the table of the figures that `reproduce` knows: policy and suite, and the published rate."""
+    rows = [
+        (f"{policy} {suite}", f"{figure.percent:g} %, {figure.row.model}, {figure.row.source}")
+        for (policy, suite), figure in reproduction.figures().items()
+    ]
+    return {"Published figures": rows}
+
+
+@task(
+    "repeat a published run",
+    lambda values: "./lab report latest --serve",
+    "gpu runtime dry-run no-check",
+    tables=_published_figures,
+)
+def reproduce(
+    policy: str = positional(help="a policy with a published figure", kind="published policy"),
+    suite: str = evaluate.SUITE,
+    trials: int | None = option(None, "episodes per task", kind="trials", default_help="the profile's"),
+    url: str | None = option(None, "a running policy instead of the checkpoint that the lab serves", metavar="URL"),
+    gpu: str | None = None,
+    runtime: Runtime = "auto",
+    dry_run: bool = False,
+) -> None:
+    """Repeat a published evaluation: checkpoint, official assets, protocol, and whether the success rates agree.
+
+    ./lab reproduce openvla libero_goal               repeat the command to continue
+    ./lab reproduce openvla libero_goal --trials 10   fewer episodes, a wider interval
+    ./lab reproduce openpi libero_10 --url ws://gpu01:8000
+    """
+    if url:
+        evaluation.check_policy("--url", url)
+    finish(reproduction.run(reproduction.figure(policy, suite), trials, url, gpu, runtime, dry_run))

@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field, dataclass, make_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_origin, get_type_hints
 
-from vlalab.commands import course, evaluation, programs
+from vlalab.commands import course, evaluation, programs, reproduction
 from vlalab.description import compose, datasets, gpus, manifests, runs, service_settings
 from vlalab.host import shared_code
 from vlalab.host.console import LabError
@@ -155,6 +155,7 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
     "policy": lambda flag: Values("WHICH", evaluation.check_policy, is_list=not flag.is_positional),
     "profile": lambda flag: choice(_of_benchmarks("profiles")),
     "published suite": lambda flag: choice(manifests.published_suites()),
+    "published policy": lambda flag: choice(tuple(dict.fromkeys(name for name, _ in reproduction.figures()))),
     "ranges": lambda flag: ranges(metavar=flag.metavar or "0-9,12"),
     "recording": lambda flag: replace(RUN_ID, metavar="NAME"),
     "run": lambda flag: Values("RUN", lambda label, text: runs.run(label, str(RUN_ID.read(label, text)))),

@@ -1,4 +1,7 @@
-"""Choose the backbone's attention: flash-attn if available, else torch's SDPA. The head always uses SDPA."""
+"""Choose the backbone's attention: torch's SDPA, or flash-attn on request. The head always uses SDPA.
+
+transformers' path to flash-attn reads position ids on the host in every layer, which a CUDA graph cannot capture.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import torch
 from vla_modelkit.flash import flash_obstacle
 
 KINDS = ("auto", "sdpa", "flash")
+NOT_CAPTURED = "CUDA graphs cannot capture flash-attn"
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,11 @@ class AttentionKernel:
         """Its name in transformers."""
         return {"flash": "flash_attention_2"}.get(self.kind, self.kind)
 
+    @property
+    def fixed_shapes(self) -> bool | None:
+        """The engine's argument: False where its passes cannot be captured, else None for its own default."""
+        return False if self.kind == "flash" else None
+
 
 def choose(requested: str, device: str, dtype: torch.dtype | None = None) -> AttentionKernel:
     """Return the attention for a device ("cpu", "cuda", "cuda:1"). Raises ValueError if "flash" is not available."""
@@ -31,11 +40,11 @@ def choose(requested: str, device: str, dtype: torch.dtype | None = None) -> Att
     if requested == "sdpa":
         return AttentionKernel("sdpa", "requested")
     obstacle = flash_obstacle(device, dtype)
-    if obstacle is None:
-        return AttentionKernel("flash")
-    if requested == "flash":
+    if requested == "auto":
+        return AttentionKernel("sdpa", obstacle or NOT_CAPTURED)
+    if obstacle:
         raise ValueError(
             f"attention 'flash' is not available: {obstacle}; leave VLALAB_GR00T_ATTENTION at auto, or build the image "
             "with FLASH_ATTN=prebuilt and run it on a GPU"
         )
-    return AttentionKernel("sdpa", obstacle)
+    return AttentionKernel("flash")

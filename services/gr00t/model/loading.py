@@ -36,6 +36,16 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     return sum(torch.Size(shape).numel() for shape in shapes(config).values()) * dtype.itemsize
 
 
+def row_bytes(config: ModelConfig, tokens: int, views: int, dtype: torch.dtype) -> int:
+    """Estimate the bytes that one more observation of a batch needs: a layer's activations in the larger backbone part.
+
+    tokens: of its prompt, image tokens included.
+    """
+    sizes = [(views * config.patches, config.vision), (tokens, config.text)]
+    numbers = (count * 4 * (part["hidden_size"] + part["intermediate_size"]) for count, part in sizes)
+    return int(max(numbers) * dtype.itemsize)
+
+
 def _empty(config: ModelConfig, attention: str) -> Gr00t:
     with init_empty_weights(include_buffers=False):
         return Gr00t(config, attention)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 import torch
 
@@ -11,8 +12,8 @@ from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
 from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.model.attention import AttentionKernel, choose
-from services.gr00t.model.engine import Engine
-from services.gr00t.model.loading import load_model, weight_bytes
+from services.gr00t.model.engine import TEXT_TOKENS, Engine
+from services.gr00t.model.loading import load_model, row_bytes, weight_bytes
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.info import INSTRUCTION, policy_info, steps_of
 from services.gr00t.service.layout import Layout
@@ -22,10 +23,12 @@ from vla_contract import Policy
 from vla_modelkit.canary import check_sees
 from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.devices import NAMES, choose_device, choose_dtype
-from vla_modelkit.memory import require_memory
+from vla_modelkit.memory import fitting_batch, require_memory
 from vla_modelkit.weights import Safetensors
 
 log = logging.getLogger("services.gr00t")
+
+SMALLER = "set VLALAB_GR00T_DTYPE=bf16 (5 GB for GR00T N1.5), stop other programs, or use a tiny checkpoint"
 
 
 def load_policy(settings: Settings, checkpoint: CheckpointDirectory, layout: Layout) -> Policy:
@@ -34,8 +37,11 @@ def load_policy(settings: Settings, checkpoint: CheckpointDirectory, layout: Lay
     Raises CheckpointError (a ValueError), ValueError or MemoryError with the error and its fix.
     """
     log.info("embodiment %s by %s", layout.embodiment.name, checkpoint.embodiment_from(settings.embodiment))
-    policy = load_own_policy(settings, checkpoint, layout)
-    check_sees(policy, policy.example)
+    try:
+        policy = load_own_policy(settings, checkpoint, layout)
+        check_sees(policy, policy.example)
+    except torch.cuda.OutOfMemoryError as error:
+        raise MemoryError(f"out of GPU memory: {error}; {SMALLER}") from error
     return policy
 
 
@@ -49,6 +55,7 @@ def load_own_policy(settings: Settings, checkpoint: CheckpointDirectory, layout:
     engine.warm_up(prompts.ids(INSTRUCTION))
     log.info("weights of %s loaded and warm after %.1f s", checkpoint.directory.name, time.perf_counter() - start)
     dtype = engine.model.action_head.vlln.weight.dtype
+    settings = replace(settings, max_batch=engine.max_batch)
     details = {
         "dtype": NAMES[dtype],
         "graphs": engine.runner.name,
@@ -73,11 +80,16 @@ def load_engine(
         device,
         " since ".join(filter(None, vars(attention).values())),
     )
-    smaller = "set VLALAB_GR00T_DTYPE=bf16 (5 GB for GR00T N1.5), stop other programs, or use a tiny checkpoint"
-    require_memory(weight_bytes(config, dtype), device, smaller)
+    require_memory(weight_bytes(config, dtype), device, SMALLER)
     model = load_model(config, Safetensors(checkpoint.directory), device, dtype, attention.implementation)
-    steps = steps_of(layout, settings)
-    return Engine(model, layout.embodiment.projector, prompts.image_positions, steps, settings.max_batch), attention
+    tokens = len(prompts.ids(INSTRUCTION)) + TEXT_TOKENS
+    row = row_bytes(config, tokens, len(layout.embodiment.cameras), dtype)
+    max_batch = fitting_batch(settings.max_batch, row, device)
+    if max_batch < settings.max_batch:
+        log.warning("max_batch is %d instead of %d: the GPU's memory is too small", max_batch, settings.max_batch)
+    positions, steps = prompts.image_positions, steps_of(layout, settings)
+    robot = layout.embodiment.projector
+    return Engine(model, robot, positions, steps, max_batch, attention.fixed_shapes), attention
 
 
 def prompts_of(settings: Settings, checkpoint: CheckpointDirectory, layout: Layout, config: ModelConfig) -> Prompts:

@@ -19,7 +19,7 @@ class Settings:
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Numbers to compute with; auto: bf16 on a GPU (fp16 before Ampere), fp32 on a CPU."""
     attention: Literal["auto", "sdpa", "flash"] = "auto"
-    """auto: flash-attn where it is installed and runs, else torch's SDPA."""
+    """auto: torch's SDPA; flash: flash-attn, without CUDA graphs."""
     embodiment: str = ""
     """A name of docs/gr00t.md's table or a JSON file; default: what the checkpoint states."""
     denoising_steps: int = 0

@@ -129,7 +129,7 @@ class Engine(BatchEngine):
     def warm_up(self, prompt_lengths: Sequence[int] = (32, 48, 64), drafts: bool = True) -> None:
         """Run every shape that requests will have, so that none of them waits for a capture.
 
-        prompt_lengths: padded lengths, in tokens; longer prompts are captured when they come.
+        prompt_lengths: padded lengths, in tokens; longer prompts are captured when they come, until `runner.seal`.
         """
         side = self.model.config.towers[0].image_size
         for rows in sorted({min(size, self.max_batch) for size in BATCHES}) if self.fixed_shapes else [1]:
@@ -219,9 +219,12 @@ def choose(logits: Tensor) -> Tensor:
 
 
 def capacity(patches: int) -> int:
-    """Return the maximum cache slots of a row: patches, prompt, chain and branches."""
+    """Return the maximum cache slots of a row: patches, prompt, chain and branches, up to a multiple of 8.
+
+    SDPA's kernels need a mask whose rows are aligned to 8 numbers; others are copied first.
+    """
     longest = -(-(MAX_PROMPT + DRAFT_LENGTH) // PROMPT_STEP) * PROMPT_STEP
-    return patches + longest + ACTION_TOKENS + BRANCHES * (DRAFT_LENGTH - 1)
+    return -(-(patches + longest + ACTION_TOKENS + BRANCHES * (DRAFT_LENGTH - 1)) // 8) * 8
 
 
 def row_bytes(model: OpenVLA) -> int:

@@ -71,6 +71,7 @@ def load_own_policy(settings: ModelSettings, directory: Path) -> OpenVLAPolicy |
     start = time.perf_counter()
     engine.warm_up(drafts=settings.drafts)
     check_sees(policy, partial(example, info))
+    engine.runner.seal()
     log.info("warm after %.1f s; the canary passed", time.perf_counter() - start)
     return policy
 

@@ -14,14 +14,44 @@ LATER = ("upright", "robot", "seed_each", "extra_resets")  # stored only when se
 
 
 @dataclass(frozen=True)
+class Reproduction:
+    """How `./lab reproduce POLICY SUITE` repeats a published row; `policy` is its name there.
+
+    `service` serves the policy; empty: a server of another project, whose address the user gives. `checkpoint` are the
+    flags of `./lab checkpoint SERVICE`. They fill `directory`; empty: the service's own directory of the suite.
+    "{suite}" stands for the suite, "{dashed}" for the suite with dashes. `settings` are the service's, `flags` the
+    evaluation's. `differs` is a difference from the published protocol that no flag removes.
+    """
+
+    policy: str
+    service: str = ""
+    checkpoint: str = ""
+    directory: str = ""
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    flags: tuple[str, ...] = ()
+    differs: str = ""
+
+
+@dataclass(frozen=True)
 class PublishedResult:
-    """One published row: success in percent per suite. `comparable` only where protocol and profile agree."""
+    """One published row: success in percent per suite, over `trials` episodes of each task.
+
+    `comparable` only where protocol and profile agree. trials is 0 in rows that are not reproduced.
+    """
 
     model: str
     source: str
     episodes: str
     success_percent: Mapping[str, float]
     comparable: bool = False
+    trials: int = 0
+    reproduction: Reproduction | None = None
+
+    def as_json(self, suite: str) -> dict[str, object]:
+        """Return the row of one suite as JSON types."""
+        differs = self.reproduction.differs if self.reproduction else ""
+        values: dict[str, object] = {name: value for name, value in vars(self).items() if name != "reproduction"}
+        return {**values, "success_percent": self.success_percent[suite], "differs": differs}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +147,7 @@ class Profile(EpisodeProtocol):
         Step limit and statistics are those of `base`, the suite that it is derived from.
         """
         base = base or suite
-        rows = [{**vars(row), "success_percent": row.success_percent[suite]} for row in self.published_for(suite)]
+        rows = [row.as_json(suite) for row in self.published_for(suite)]
         return {
             "max_steps": self.steps_for(base),
             "trials": self.trials,

@@ -11,7 +11,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def choose_device(requested: str, rank: int = 0) -> torch.device:
-    """Return a device by name; "auto" is a GPU if there is one, `rank` the index of the GPU for "cuda" and "auto".
+    """Return a device by name; a GPU becomes torch's current one.
+
+    "auto" is a GPU if there is one; `rank` is the index of the GPU for "cuda" and "auto".
 
     Raises ValueError for a device that does not exist, and for a GPU that this torch does not support.
     """
@@ -23,7 +25,10 @@ def choose_device(requested: str, rank: int = 0) -> torch.device:
             f"device {requested!r} not found on this machine: choose auto, or one of {', '.join(available)}"
         )
     require_built_for(torch, name)
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda":  # streams and captures without a device use the current one, which is GPU 0 otherwise
+        torch.cuda.set_device(device)
+    return device
 
 
 def choose_dtype(requested: str, device: torch.device, on_cpu: torch.dtype = torch.float32) -> torch.dtype:

@@ -26,12 +26,15 @@ class Eager:
         """Return the pass's outputs. `key` names the pass and its shapes."""
         return function(*inputs)
 
+    def seal(self) -> None:
+        """Do nothing: see CudaGraphs."""
+
 
 @dataclass
 class CudaGraphs:
     """Captures each pass at its first use and replays it afterwards. Outputs are valid until the next run of that key.
 
-    All graphs share one memory pool: they never run at the same time.
+    All graphs share one memory pool: they never run at the same time. After `seal`, passes of new keys are called.
     """
 
     name: str = "cuda graphs"
@@ -39,10 +42,17 @@ class CudaGraphs:
         default_factory=dict
     )
     _pool: object = None
+    _sealed: bool = False
+
+    def seal(self) -> None:
+        """Capture no further passes: a capture would take seconds and memory while clients wait."""
+        self._sealed = True
 
     def run(self, key: Hashable, function: Pass, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the pass's outputs."""
         if key not in self._graphs:
+            if self._sealed:
+                return function(*inputs)
             self._graphs[key] = self._capture(function, inputs)
         graph, buffers, outputs = self._graphs[key]
         for buffer, value in zip(buffers, inputs, strict=True):

@@ -31,7 +31,7 @@ def operating_system(context: Context) -> Finding:
     return ok(label, details=details)
 
 
-@check("memory", "memory", FAIL, "./lab status", before=("eval", "record", "learn"))
+@check("memory", "memory", FAIL, "./lab status", before=("eval", "reproduce", "record", "learn"))
 def memory(context: Context) -> Finding:
     """The kernel kills simulators that run out of memory, and torch's data loaders if /dev/shm is small."""
     fields = dict(re.findall(r"(\w+):\s+(\d+) kB", context.machine.read("/proc/meminfo") or ""))
@@ -50,7 +50,7 @@ def memory(context: Context) -> Finding:
 
 
 @check("disk-volume", "disk of the volume", FAIL, "./lab runs",
-       before=("up", "eval", "record", "train", "finetune", "learn"))  # fmt: skip
+       before=("up", "eval", "reproduce", "record", "train", "finetune", "learn"))  # fmt: skip
 def volume_disk(context: Context) -> Finding:
     """Downloads and runs stop halfway."""
     return _space(context, str(context.volume), "the volume's disk", "list the runs and remove old ones")

@@ -11,7 +11,7 @@ from vlalab.engine import volumes
 from vlalab.host import owners, shared_code
 from vlalab.host.console import LabError
 
-BEFORE = ("up", "eval", "record", "train", "finetune", "learn")
+BEFORE = ("up", "eval", "reproduce", "record", "train", "finetune", "learn")
 
 
 @check("volume", "volume", FAIL, "VLALAB_VOLUME in .env", before=BEFORE)

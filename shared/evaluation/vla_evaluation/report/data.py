@@ -292,11 +292,18 @@ def comparability_problem(
     identity: Mapping[str, Any], description: Mapping[str, Any], complete: bool, invocations: list[dict[str, Any]]
 ) -> str:
     """Return why this run is not comparable with published figures; empty if it is."""
-    profile = description["profile"]
-    if not published(profile):
+    if not published(description["profile"]):
         return f"nothing was published for {identity['suite']} under profile {identity['profile']}"
     if description["assets"]["unlike"]:
         return description["assets"]["unlike"]
+    return ", ".join(differing_settings(identity, description, complete, invocations))
+
+
+def differing_settings(
+    identity: Mapping[str, Any], description: Mapping[str, Any], complete: bool, invocations: list[dict[str, Any]]
+) -> list[str]:
+    """Return the settings in which this run differs from its profile's protocol, except the assets."""
+    profile = description["profile"]
     trials, versions, policy = profile["trials"], identity["versions"], identity["policy"]
     suites, key, details = policy.get("suites") or [], identity["unnorm_key"], policy.get("details") or {}
     pinned = profile["simulator"].items()
@@ -326,4 +333,4 @@ def comparability_problem(
         ),
         "not complete": not complete,
     }
-    return ", ".join(reason for reason, holds in changed.items() if holds)
+    return [reason for reason, holds in changed.items() if holds]

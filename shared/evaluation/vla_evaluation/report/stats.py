@@ -46,6 +46,21 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
     return min(1.0, 2 * tail / 2**pairs)
 
 
+def fisher_exact(successes_a: int, trials_a: int, successes_b: int, trials_b: int) -> float:
+    """Return the two-sided p-value of Fisher's exact test that two independent success rates are equal.
+
+    It sums the probabilities of all outcomes that are at most as likely as the observed one, in exact integers.
+    """
+    for successes, trials in ((successes_a, trials_a), (successes_b, trials_b)):
+        if not 0 <= successes <= trials:
+            raise ValueError(f"{successes} successes of {trials} trials; expected 0 <= successes <= trials")
+    total = successes_a + successes_b
+    possible = range(max(0, total - trials_b), min(trials_a, total) + 1)
+    ways = {k: comb(trials_a, k) * comb(trials_b, total - k) for k in possible}
+    as_likely: int = sum(count for count in ways.values() if count <= ways[successes_a])
+    return as_likely / comb(trials_a + trials_b, total)
+
+
 def paired_score(only_a: int, only_b: int, pairs: int, difference: float) -> float:
     """Return Tango's score statistic for the hypothesis rate_a − rate_b = `difference`.
 

@@ -1,4 +1,4 @@
-"""Runs on the volume: `… -m vla_evaluation.runs list | report RUN | compare A B | leaderboard | size … | remove …`."""
+"""Runs on the volume: `… -m vla_evaluation.runs list | report RUN | compare A B | verdict RUN MODEL | …`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vla_common.volume import Volume, display_path
 from vla_evaluation import report
 from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.runs import STORE, deletion, leaderboard, listing
+from vla_evaluation.runs import STORE, deletion, leaderboard, listing, reproduction
 from vla_evaluation.runs.directories import RunUnusable, find_run, find_runs
 from vla_evaluation.runs.models import find_models
 from vla_evaluation.store.records import StoreError
@@ -147,6 +147,9 @@ def make_parser() -> argparse.ArgumentParser:
     board.add_argument("suites", nargs="*", help="only these; default: all that have runs")
     for flag in ("--csv", "--html"):
         board.add_argument(flag, nargs=2, metavar=("DIR", "NAME"), help=f"also write it as {flag[2:].upper()}")
+    verdict = commands.add_parser("verdict", help="test a run against a published figure of its profile")
+    verdict.add_argument("run", help="name")
+    verdict.add_argument("model", help="the published row's model")
     pair = commands.add_parser("compare", help="test two runs against each other, paired by episode")
     pair.add_argument("a")
     pair.add_argument("b")
@@ -172,6 +175,8 @@ def main(arguments: list[str]) -> int:
         elif options.command == "leaderboard":
             files = {suffix: Path(*parts) for suffix in ("csv", "html") if (parts := getattr(options, suffix))}
             return leaderboard.show(root, options.suites, files, console)
+        elif options.command == "verdict":
+            reproduction.judge(find_run(root, options.run), options.model, console)
         else:
             compare_runs(root, options.a, options.b, options.force, console)
     except (RunUnusable, StoreError, ValueError) as error:

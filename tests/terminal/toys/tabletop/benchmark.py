@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
+from services.tabletop.profiles import PROFILES
 from vla_contract.protocol.parts import GRIPPER_CLOSES, Part
 from vla_evaluation.benchmark import Assets
-from vla_evaluation.profiles import Profile
 
 HZ = 10
 
@@ -92,13 +91,7 @@ class Tabletop:
     control_hz = HZ
     cameras = ("overhead",)
     video_camera = "overhead"
-    profiles = MappingProxyType(
-        {
-            "plain": Profile(
-                name="plain", source="none", max_steps={"reach": 60}, trials=4, camera_size=96, image_size=96
-            )
-        }
-    )
+    profiles = PROFILES
     packages = ("numpy",)
     worker_gb = 0.2
     uncounted = ()
