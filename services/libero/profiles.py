@@ -156,6 +156,13 @@ OPENVLA_OFT = replace(
             "3 seeds x 500",
             _PUBLISHED[1].success_percent,
             True,
+            150,
+            Reproduction(
+                "openvla-oft",
+                "openvla",
+                "--suite {suite} --oft",
+                directory="openvla-7b-oft-finetuned-{dashed}",
+            ),
         ),
     ),
 )

@@ -51,7 +51,7 @@ def test_the_known_figures():
 @pytest.mark.parametrize(
     ("policy", "suite", "says"),
     [
-        ("openvl", "libero_goal", "did you mean 'openvla'? Known: openvla, gr00t, openpi, pi05, smolvla"),
+        ("openvl", "libero_goal", "did you mean 'openvla'? Known: openvla, openvla-oft, gr00t, openpi, pi05, smolvla"),
         ("openvla", "libero_90", "openvla for suite 'libero_90' not found"),
         ("openvla", "libero_long", "did you mean 'libero_10'"),
         ("openvla", "pusht", "Known: libero_spatial, libero_object, libero_goal, libero_10"),
