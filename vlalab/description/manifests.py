@@ -53,6 +53,7 @@ class EnvironmentVariant:
     venv_gb: float
     image_gb: float
     torch: Torch
+    tests: tuple[str, ...]  # those that every `./lab test` runs in it; --nightly runs all of its environment's
 
 
 @dataclass(frozen=True)
