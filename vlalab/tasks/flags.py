@@ -243,7 +243,7 @@ def _shared(
     no_check: bool = option(False, "skip the doctor's quick checks"),
     variant: str | None = option(
         None, f"{variants.UPSTREAM}, or another torch in the same environment: {', '.join(variants.every())}",
-        kind="variant", default_help="by the GPU (docs/images.md)",
+        kind="variant", default_help="by the GPU (docs/machine.md)",
     ),
     gpu: str | None = option(
         None, "auto, none, all, or devices as in nvidia-smi: 0 or 0,1, or UUIDs", kind="devices",
