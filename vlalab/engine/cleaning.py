@@ -136,7 +136,7 @@ def parse_size(text: str) -> float:
 
 
 def _venvs() -> list[RemovableItem]:
-    """Return the environments (images/*/.venv, admin/.venv, cluster/.venv) that no process uses."""
+    """Return the environments (those of images/, admin/.venv, cluster/.venv) that no process uses."""
     items = []
     for name in (*paths.image_names(), *paths.variant_names(), *paths.WITHOUT_IMAGE):
         env = venvs.get(name, paths.ROOT)
