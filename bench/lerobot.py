@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # otherwise this file would shadow LeRobot's package
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from bench.common import figure, flags, interleaved

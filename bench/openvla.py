@@ -7,6 +7,7 @@ On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are mad
 - drafts: decoding passes on recorded LIBERO actions (tests/openvla/data), turned into tokens, as they are and jittered;
 - 16 bits: how many answers in bf16 are the same with guesses as without;
 - batch: actions per second at the largest batch;
+- OFT: actions per second of OpenVLA-OFT (two images, the state, chunks of eight), and where ours spends them;
 - service: overhead of /v1/act over the model, on loopback;
 - rooflines: each beside what bytes over bandwidth and operations over peak allow, both measured here.
 
@@ -24,6 +25,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from vla_modelkit.threads import set_wait_policy
 
@@ -32,7 +34,7 @@ set_wait_policy()  # as the service does, before torch is imported
 import numpy as np
 import torch
 
-from bench.common import figure, flags, interleaved
+from bench.common import Timings, figure, flags, interleaved
 from bench.parts.openvla_measure import (
     decode_passes,
     jittered,
@@ -41,12 +43,16 @@ from bench.parts.openvla_measure import (
     rooflines,
     service_overhead_ms,
 )
-from bench.parts.openvla_plain import PlainOpenVLA
+from bench.parts.openvla_plain import PlainOFT, PlainOpenVLA
 from services.openvla.checkpoint import tiny
+from services.openvla.checkpoint.oft import CHUNK, Oft
+from services.openvla.decoding import parallel
 from services.openvla.decoding.actions import ActionCodec
 from services.openvla.decoding.drafts import Drafter
 from services.openvla.decoding.engine import Engine, capacity
+from services.openvla.decoding.parallel import ParallelEngine
 from services.openvla.model import attention
+from services.openvla.model.oft import FOLLOWING, load_oft
 from services.openvla.model.openvla import load_model, model_shapes
 from services.openvla.model.vision import patch_count
 from vla_modelkit.weights import MadeUp
@@ -82,6 +88,7 @@ def main() -> None:
         engine if dtype == torch.bfloat16 else build(spec, torch.bfloat16, device)[0], 20 if options.quick else 60
     )
     batched(engine, rounds, device)
+    oft(build_oft(spec, dtype, device), rounds)
     service(rounds)
 
 
@@ -105,6 +112,16 @@ def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tupl
     implementation, _ = attention.choose("auto", device, dtype)
     model = load_model(config, source, dtype, device, implementation, capacity(patch_count(config.towers)))
     return Engine(model, max_batch=16), source
+
+
+def build_oft(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tuple[ParallelEngine, PlainOFT]:
+    """Return our engine of OpenVLA-OFT and upstream's computation over the same made-up weights."""
+    config = replace(spec, oft=Oft()).model_config()
+    source = MadeUp(model_shapes(config), device)
+    slots = parallel.capacity(patch_count(config.towers), 2)
+    kernel, _ = attention.choose("sdpa", device, dtype)
+    base = load_model(config, source, dtype, device, kernel, slots)
+    return ParallelEngine(load_oft(base, source, 2)), PlainOFT(config, source, dtype, device)
 
 
 def single_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, threads: int) -> None:
@@ -199,6 +216,57 @@ def batched(engine: Engine, rounds: int, device: torch.device) -> None:
     print(f"  {rate:.1f} actions/s; floor {count / floor.total_ms * 1e3:.1f} actions/s")
     if device.type == "cuda":
         figure("openvla_batch16", rate, "actions/s", ">=150", quick=True)
+
+
+def oft(sides: tuple[ParallelEngine, PlainOFT], rounds: int) -> None:
+    """Time chunks of both sides alternately, then the parts of ours."""
+    engine, plain = sides
+    side, generator = engine.model.config.towers[0].image_size, np.random.default_rng(3)
+    images, state = generator.integers(0, 256, (2, side, side, 3), np.uint8), generator.uniform(-1, 1, 8)
+    made, other = engine.generate(images[None], [PROMPT], state[None])[0], plain.generate(images, PROMPT, state)
+    timed = {
+        "upstream": lambda: plain.generate(images, PROMPT, state),
+        "ours": lambda: engine.generate(images[None], [PROMPT], state[None]),
+    }
+    threads = torch.get_num_threads()
+    seconds = interleaved(timed, rounds, warmup=2, before=lambda: torch.set_num_threads(threads))
+    seconds.show(f"OpenVLA-OFT, a chunk of {CHUNK}; largest difference {np.abs(made - other).max():.1e}")
+    rates = {name: CHUNK * 1e3 / seconds.ms(name) for name in timed}
+    print("  actions/s: " + ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items()))
+    oft_parts(engine, images, state, max(3, rounds // 4)).show("parts of ours")
+    gpu = engine.device.type == "cuda"
+    figure(
+        "openvla_oft_over_upstream", seconds.ratio("upstream", "ours"), "ratio", "none" if gpu else ">=1.2", quick=True
+    )
+    if gpu:
+        figure("openvla_oft_chunk", seconds.ms("ours"), "ms", "<=60", quick=True)
+
+
+def oft_parts(engine: ParallelEngine, images: np.ndarray, state: np.ndarray, rounds: int) -> Timings:
+    """Time our vision, language model and head one by one."""
+    model, device = engine.oft, engine.device
+    pixels, ids = (torch.from_numpy(array).to(device) for array in (images, np.array([[*PROMPT, *[1] * FOLLOWING]])))
+    lengths, head = torch.tensor([len(PROMPT)], device=device), model.head
+    assert head is not None
+    with torch.inference_mode():
+        x = model.embeddings(pixels[None], ids, lengths, torch.from_numpy(state).float().to(device)[None])
+        hidden = model.hidden(x, lengths, False)
+
+    def timed(function: Variant) -> Variant:
+        def run() -> None:
+            with torch.inference_mode():
+                function()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+
+        return run
+
+    parts = {
+        "vision of two images": lambda: model.base.vision(pixels),
+        "language model": lambda: model.hidden(x, lengths, False),
+        "head": lambda: head(hidden),
+    }
+    return interleaved({name: timed(function) for name, function in parts.items()}, rounds, warmup=2)
 
 
 def service(rounds: int) -> None:

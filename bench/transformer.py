@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -178,7 +179,7 @@ def torch_trainer(config: Config, machine: TrainingMachine, data: Data, director
 
 
 def training(data: Data, directory: Path, rounds: int) -> None:
-    """Measure each side's training speed in words per second, on the same corpus, without padding."""
+    """Measure each side's training speed in words per second of processor time, on the same corpus, without padding."""
     config, best = get_config("base", precision="fp32"), choose_machine("cpu", "auto")
     specials = Special.of(data.tokenizer_src), Special.of(data.tokenizer_tgt)
     batches = list(itertools.islice(data.train_dataloader, rounds + 1))  # the first one warms up
@@ -194,21 +195,21 @@ def training(data: Data, directory: Path, rounds: int) -> None:
                 steps[f"{name}, {precision}"] = (lambda batch, trainer=trainer: float(trainer.step([batch])), batches)
     iterators = {name: iter(side_batches) for name, (_, side_batches) in steps.items()}
     sides = {name: lambda name=name, step=step: step(next(iterators[name])) for name, (step, _) in steps.items()}
-    seconds = interleaved(sides, rounds)
+    seconds = interleaved(sides, rounds, clock=time.process_time)
     seconds.show(
-        f"training, d_model 512, N 6, h 8, a batch of {BATCH_TOKENS} tokens (course: {COURSE_BATCH} sentences)"
+        f"processor time of training, base size, a batch of {BATCH_TOKENS} tokens (course: {COURSE_BATCH} sentences)"
     )
     speeds = {
         name: sum(batch.real.numel() for batch in steps[name][1][1:]) / sum(values) for name, values in seconds.items()
     }
     for name, speed in speeds.items():
-        print(f"  {name:14} {speed:8.1f} real target words/s")
+        print(f"  {name:14} {speed:8.1f} real target words per second of processor time")
     fastest = speeds.get("lab, bf16", speeds["lab, fp32"])
     figure("transformer_train_over_course", fastest / speeds["course, fp32"], "ratio", ">=5", quick=True)
     over_course = speeds["lab, fp32"] / speeds["course, fp32"]
     figure("transformer_train_over_course_fp32", over_course, "ratio", ">=5", quick=True)
-    # Four fifths of a step are equal matrix products on both sides: a ratio above 1 cannot be expected in fp32.
-    figure("transformer_train_over_torch", seconds.ratio("torch, fp32", "lab, fp32"), "ratio", ">=0.95")
+    # Four fifths of a step are equal matrix products on both sides: a ratio far above 1 cannot be expected in fp32.
+    figure("transformer_train_over_torch", seconds.ratio("torch, fp32", "lab, fp32"), "ratio", ">=1.0")
     if best.dtype:
         figure("transformer_train_over_torch_bf16", seconds.ratio("torch, bf16", "lab, bf16"), "ratio", ">=1.0")
 

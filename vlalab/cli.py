@@ -96,7 +96,11 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unexpected argument '{flag_text}'")
             if foreign in FOREIGN_FLAGS:
                 self.error(f"{name} has no flag '{flag_text}': {FOREIGN_FLAGS[foreign]}")
-            close = difflib.get_close_matches(flag_text, [f"--{flag.flag}" for flag in self.task.flags], 1)
+            named = next((flag for flag in self.task.flags if flag.is_positional and flag.name == foreign), None)
+            if named:
+                self.error(f"{name} has no flag '{flag_text}'; give its value without a flag: {named.help}")
+            flags = [f"--{flag.flag}" for flag in self.task.flags if not flag.is_positional]
+            close = difflib.get_close_matches(flag_text, flags, 1)
             self.error(f"{name} has no flag '{flag_text}'" + (f"; did you mean '{close[0]}'?" if close else ""))
         values = {name: [] if value is None else value for name, value in vars(namespace).items()}
         return {name: value if isinstance(value, (list, bool)) else [value] for name, value in values.items()}

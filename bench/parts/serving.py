@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation", "datasets"))]
+SHARED = [
+    str(ROOT),
+    *(str(ROOT / "shared" / name) for name in ("common", "contract", "modelkit", "evaluation", "datasets")),
+]
 VARIABLES = {**os.environ, "PYTHONPATH": os.pathsep.join(SHARED)}
 
 

@@ -22,7 +22,8 @@ from images.common.selftest import (
 
 MODULES = (
     "torchvision", "transformers", "diffusers", "peft", "accelerate", "datasets", "av", "cv2", "pyarrow", "h5py",
-    "tyro", "tensorboard", "gym_aloha", "OpenGL", "simplejpeg", "lerobot.scripts.lerobot_train",
+    "tyro", "tensorboard", "gym_aloha", "OpenGL", "simplejpeg", "lerobot.scripts.lerobot_train", "matplotlib.pyplot",
+    "jupyterlab", "ipykernel", "ipywidgets",
 )  # fmt: skip
 NOT_INSTALLED = {"gaussian_actor"}  # reinforcement learning on robots
 

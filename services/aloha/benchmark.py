@@ -4,7 +4,8 @@ from vla_contract.protocol.parts import ALOHA_JOINTS
 from vla_evaluation.gymnasium import GymnasiumBenchmark, GymnasiumTask
 
 # lerobot 0.6.1: envs/configs.py (AlohaEnv) and configs/eval.py. The instructions are those of the data sets
-# lerobot/aloha_sim_*; lerobot-eval sends "insertion" and "transfer_cube".
+# lerobot/aloha_sim_*_human (huggingface/lerobot at 02c76e3e, lerobot/common/datasets/v2/
+# batch_convert_dataset_v1_to_v2.py); lerobot-eval sends "insertion" and "transfer_cube".
 INSERTION = GymnasiumTask(
     "AlohaInsertion-v0", "Insert the peg into the socket.", "services.aloha.env:AlohaInsertion-v0"
 )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from services.lerobot.repositories import named_repositories, repository_directory
+from services.lerobot.repositories import BASE, REVISIONS, named_repositories, repository_directory
 from services.lerobot.settings import CheckpointSettings
 from services.lerobot.types import check_tiny
 from vla_common.volume import Volume
-from vla_modelkit.checkpoint import CheckpointError, read_json
+from vla_modelkit.checkpoint import ADAPTER, ADAPTER_WEIGHTS, SINGLE, CheckpointError, read_json
 from vla_modelkit.checkpoint_program import GetCheckpoint, main, make_random
-from vla_modelkit.download import fetch
+from vla_modelkit.download import TORCH_WEIGHTS, fetch
 
 FILES = ("*.json", "*.safetensors", "LICENSE*", "README.md")
 TEXT = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*")  # of a tokenizer or processor
-WEIGHTS, CODE = ("*.safetensors",), ("*.py",)
+WEIGHTS, CODE = ("*.safetensors", TORCH_WEIGHTS), ("*.py",)
 
 
 @dataclass(frozen=True)
@@ -65,16 +68,53 @@ def get(settings: Get, directory: Path) -> None:
     for repository, (field, needs_weights) in named_repositories(directory).items():
         print(f"{field}: {repository} (page: huggingface.co/{repository})", flush=True)
         patterns = TEXT + (WEIGHTS if needs_weights else ()) + (CODE if settings.remote_code else ())
-        fetch(repository, "main", repository_directory(directory, repository), patterns, settings.force)
+        revision = REVISIONS.get(repository, "main")
+        fetch(repository, revision, repository_directory(directory, repository), patterns, settings.force)
+    if (directory / ADAPTER).is_file():
+        from services.lerobot.adapters import merge_into_checkpoint  # imports torch
+
+        with base_of(directory) as base:
+            merge_into_checkpoint(directory, base, settings.remote_code)
+
+
+@contextmanager
+def base_of(adapter: Path) -> Iterator[Path]:
+    """Yield the directory of an adapter's base: a path, a checkpoint on the volume, or a download for the block.
+
+    A download that was interrupted is resumed. Raises CheckpointError.
+    """
+    config = read_json(adapter / ADAPTER)
+    name = str(config.get(BASE) or "")
+    for path in (Path(name).expanduser(), Volume().checkpoints / name):
+        if name and path.is_dir():
+            yield path
+            return
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        raise CheckpointError(
+            f"{adapter / ADAPTER} names the base {name!r}, which is not on this machine; set {BASE} there to a "
+            "checkpoint on the volume or to OWNER/NAME"
+        )
+    print(f"{BASE}: {name} (page: huggingface.co/{name})", flush=True)
+    directory = adapter / "base"
+    fetch(name, config.get("revision") or "main", directory, FILES, check=require_base)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
 
 
 def require_policy(source: str, names: Iterable[str]) -> None:
-    """Raise CheckpointError, before a download, for a repository that is not a whole checkpoint."""
+    """Raise CheckpointError, before a download, for a repository that is neither a checkpoint nor an adapter."""
     names = set(names)
-    if "adapter_config.json" in names:
-        raise CheckpointError(f"{source} is a LoRA adapter without its base model; merge it and serve the result")
-    if missing := sorted({"config.json", "model.safetensors"} - names):
+    weights = ADAPTER_WEIGHTS if ADAPTER in names else SINGLE
+    if missing := sorted({"config.json", weights} - names):
         raise CheckpointError(f"{source} has no {' and no '.join(missing)}; expected a checkpoint of LeRobot")
+
+
+def require_base(source: str, names: Iterable[str]) -> None:
+    """Raise CheckpointError, before a download, for an adapter's base that has no weights of its own."""
+    if missing := sorted({"config.json", SINGLE} - set(names)):
+        raise CheckpointError(f"{source}, the adapter's base, has no {' and no '.join(missing)}")
 
 
 if __name__ == "__main__":

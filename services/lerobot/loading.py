@@ -19,7 +19,7 @@ from vla_modelkit.devices import choose_device
 def load_policy(settings: ModelSettings) -> LeRobotPolicy:
     """Load and check the policy. Raises CheckpointError."""
     directory, device = checkpoint_directory(settings.checkpoint), choose_device(settings.device)
-    loaded = load(directory, str(device), settings.remote_code)
+    loaded = load(directory, str(device), settings.remote_code, settings.statistics)
     robot = robot_of(loaded.config, settings.robot)
     cameras = camera_of(loaded.config, robot, settings.camera_table())
     policy = LeRobotPolicy(loaded, robot, cameras, identity(directory), settings.seed, settings.max_batch, device)

@@ -19,6 +19,9 @@ from vla_contract import ActionChunk, Checkpoint, Observation, Policy, PolicyInf
 from vla_modelkit import noise
 from vla_modelkit.devices import device_name
 
+# LIBERO's profiles by the size of all images that the policy was trained on; LeRobot's default is 360
+PROFILES = {((size, size),): f"lerobot-{size}" for size in (64, 128, 256)}
+
 
 @dataclass
 class LeRobotPolicy(Policy):
@@ -58,7 +61,7 @@ class LeRobotPolicy(Policy):
             horizon=self.horizon,
             max_batch=1 if self.stateful or config.type in STOCHASTIC else self.max_batch,
             stateful=self.stateful,
-            profile={"libero": "lerobot-256" if sides == {(256, 256)} else "lerobot"}.get(self.robot.name),
+            profile={"libero": PROFILES.get(tuple(sides), "lerobot")}.get(self.robot.name),
             lock_hash=lock_hash(),
             details={
                 "type": config.type,
@@ -69,6 +72,7 @@ class LeRobotPolicy(Policy):
                 "n_obs_steps": str(config.n_obs_steps),
                 "empty_cameras": str(len(config.image_features) - len(self.cameras)),
                 "seed": str(self.seed),
+                **({"statistics": self.loaded.statistics} if self.loaded.statistics else {}),
                 **versions(("lerobot", "torch")),
             },
         )

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vla_modelkit.checkpoint import CheckpointError, read_json, read_record
+from vla_modelkit.checkpoint import SINGLE, CheckpointError, read_json, read_record
 
 SUBDIRECTORY = "repositories"
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
+BASE = "base_model_name_or_path"  # of an adapter
 JSON_FILES = ("config.json", PREPROCESSOR, POSTPROCESSOR)
 
 # Fields that name a repository → whether LeRobot reads its weights.
@@ -37,6 +38,21 @@ FIELDS = {
     "vision_encoder_name": True,
     "vlm_base": False,
     "vlm_model_name": True,
+}
+
+# Repository → the commit to download. Others are downloaded as they are. Each is `main` as public projects recorded it,
+# in paths of the hub's cache (models--OWNER--NAME/snapshots/COMMIT); see huggingface.co/OWNER/NAME/commit/COMMIT.
+REVISIONS = {
+    "HuggingFaceTB/SmolVLM2-500M-Video-Instruct": "7b375e1b73b11138ff12fe22c8f2822d8fe03467",
+    "OpenGVLab/InternVL3-1B-hf": "014c0583a0d4bedf29fbe2dbff4f865eb998e171",
+    "Qwen/Qwen2.5-VL-3B-Instruct": "66285546d2b821cf421d4f5eb2576359d3770cd3",
+    "Qwen/Qwen3-VL-2B-Instruct": "89644892e4d85e24eaac8bacfd4f463576704203",
+    "facebook/bart-large": "cb48c1365bd826bd521f650dc2e0940aee54720c",
+    "facebook/vjepa2-vitl-fpc64-256": "b3c1679b7c34d3255ef3547f27c7b226aefab26f",
+    "google/paligemma-3b-pt-224": "35e4f46485b4d07967e7e9935bc3786aad50687c",
+    "nvidia/Cosmos-Reason2-2B": "9ce19a195e423419c349abfc86fd07178b230561",
+    "openai/clip-vit-base-patch16": "57c216476eefef5ab752ec549e440a49ae4ae5f3",
+    "physical-intelligence/fast": "ec4d7aa71691cac0b8bed6942be45684db2110f4",
 }
 
 
@@ -78,19 +94,23 @@ def check_repositories(directory: Path) -> None:
 
 
 @contextmanager
-def local_names(directory: Path, dropped: Collection[str] = ()) -> Iterator[Path]:
+def local_names(directory: Path, dropped: Collection[str] = (), base: Path | None = None) -> Iterator[Path]:
     """Yield the checkpoint with its repositories' names replaced by paths, without the config's fields `dropped`.
 
-    That is a temporary copy of its JSON files, with links to the others, or itself if nothing changes.
+    base: the checkpoint whose weights it gets instead of its own. That is a temporary copy of its JSON files, with
+    links to the others, or itself if nothing changes.
     """
     stored = {name: repository_directory(directory, name) for name in named_repositories(directory)}
     paths = {name: str(path.absolute()) for name, path in stored.items() if path.is_dir()}
-    if not paths and not dropped:
+    if not paths and not dropped and not base:
         yield directory
         return
+    files = {path.name: path for path in directory.iterdir()}
+    if base:
+        files[SINGLE] = base / SINGLE
     with tempfile.TemporaryDirectory(prefix="vla-lab-lerobot-") as name:
         draft = Path(name)
-        for path in directory.iterdir():
+        for path in files.values():
             if path.name in JSON_FILES:
                 content = _replaced(read_json(path), paths)
                 if path.name == "config.json":

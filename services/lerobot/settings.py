@@ -39,6 +39,12 @@ class ModelSettings(Options):
         default_help="the table of known robots",
         metavar="KEY=CAMERA",
     )
+    statistics: str = option(
+        "",
+        "of a checkpoint with statistics of several data sets, the one to normalize by: so100.buffer",
+        default_help="the only one",
+        metavar="NAME",
+    )
     robot: str = option("", "libero, pusht or aloha", default_help="by the sizes of state and action")
     device: str = option("auto", "auto, cpu, cuda or cuda:N", group="internal")
     remote_code: bool = option(False, "run code from a checkpoint's repository", group="internal")

@@ -185,8 +185,11 @@ LEROBOT = Profile(
         ),
     ),
 )
-# The size in its policies' training data sets: --env.observation_height=256 --env.observation_width=256.
-LEROBOT_256 = replace(LEROBOT, name="lerobot-256", camera_size=256, image_size=256)
+# The sizes of its policies' and the lab's training data sets: --env.observation_height=256 --env.observation_width=256.
+LEROBOT_SIZES = {
+    f"lerobot-{size}": replace(LEROBOT, name=f"lerobot-{size}", camera_size=size, image_size=size)
+    for size in (64, 128, 256)
+}
 
 # Observations for a model server of vla-eval, which processes images and executes chunks itself.
 VLA_EVAL = Profile(
@@ -225,7 +228,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         "groot-n1.5": GROOT,
         "openpi": OPENPI,
         "lerobot": LEROBOT,
-        "lerobot-256": LEROBOT_256,
+        **LEROBOT_SIZES,
         "vla-eval": VLA_EVAL,
         "minivla": MINIVLA,
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from services.openvla.checkpoint.oft import reject_oft_files
-from services.openvla.checkpoint.published import DOWNLOAD_PATTERNS, PUBLISHED, check_remote_code
+from services.openvla.checkpoint.oft import Oft, check_oft_files
+from services.openvla.checkpoint.published import DOWNLOAD_PATTERNS, OFT_REPOSITORIES, PUBLISHED, check_remote_code
 from services.openvla.checkpoint.suites import SUITES
+from services.openvla.options import CheckpointOptions
 from vla_common.options import option
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint_program import GetCheckpoint, main, make_random
@@ -17,7 +18,7 @@ SIZES = ("tiny", "siglip", "mid")  # of random checkpoints
 
 
 @dataclass(frozen=True)
-class CheckpointSettings(GetCheckpoint):
+class CheckpointSettings(GetCheckpoint, CheckpointOptions):
     """Download OpenVLA fine-tuned on a LIBERO suite (15 GB), or make a tiny random checkpoint (75 MB)."""
 
     MODEL, PUBLISHED, TINY_SUITES = "openvla", PUBLISHED, SUITES
@@ -30,18 +31,34 @@ class CheckpointSettings(GetCheckpoint):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.oft and self.suite and not self.tiny and self.suite not in OFT_REPOSITORIES:
+            raise ValueError(
+                f"suite {self.suite!r} of OpenVLA-OFT not found{did_you_mean(self.suite, OFT_REPOSITORIES)}"
+            )
         if self.size not in SIZES:
             raise ValueError(f"--size {self.size!r} not found{did_you_mean(self.size, SIZES)}")
         if self.tiny and self.remote_code is not None:
             check_remote_code(self.remote_code)
 
+    @property
+    def random_name(self) -> str:
+        """The directory of a random checkpoint."""
+        return f"openvla-oft-{self.size}" if self.oft else super().random_name
+
+    def pinned(self) -> tuple[str, str]:
+        """Return (repository, revision)."""
+        if self.oft and self.suite:
+            return OFT_REPOSITORIES[self.suite], self.revision or "main"
+        return super().pinned()
+
 
 def get(settings: CheckpointSettings, directory: Path) -> None:
     """Download the checkpoint into `directory`, or create a random one there."""
     if settings.tiny:
-        make_random(directory, settings, lambda path: write_tiny(settings, path))
+        images = {"images": 2} if settings.oft else {}
+        make_random(directory, settings, lambda path: write_tiny(settings, path), **images)
     else:
-        fetch(*settings.pinned(), directory, DOWNLOAD_PATTERNS, settings.force, reject_oft_files)
+        fetch(*settings.pinned(), directory, DOWNLOAD_PATTERNS, settings.force, check_oft_files)
 
 
 def write_tiny(settings: CheckpointSettings, directory: Path) -> None:
@@ -50,7 +67,11 @@ def write_tiny(settings: CheckpointSettings, directory: Path) -> None:
 
     spec = tiny.SPECS[settings.size]
     suites = (settings.suite,) if settings.suite else spec.suites
-    tiny.write(directory, replace(spec, seed=settings.seed, suites=suites), settings.remote_code)
+    tiny.write(
+        directory,
+        replace(spec, seed=settings.seed, suites=suites, oft=Oft() if settings.oft else None),
+        settings.remote_code,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The options of `verify`, and the modes that it compares."""
+"""The options of `checkpoint` and `verify`, and the modes that the latter compares."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from services.openvla.service.settings import ModelSettings
 from vla_common.options import option
 from vla_contract.protocol.errors import did_you_mean
+from vla_modelkit import checkpoint_options
 
 MODES: Mapping[str, Mapping[str, str]] = {
     "auto": {},
@@ -20,6 +21,13 @@ MODES: Mapping[str, Mapping[str, str]] = {
     "fp32-cpu": {"dtype": "fp32", "device": "cpu"},
     "hf": {"engine": "hf"},
 }
+
+
+@dataclass(frozen=True)
+class CheckpointOptions(checkpoint_options.CheckpointOptions):
+    """Get a checkpoint of OpenVLA or OpenVLA-OFT."""
+
+    oft: bool = option(False, "OpenVLA-OFT's checkpoint of the suite, or with --tiny a random one")
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,10 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
     image = _image(settings.image)
     timings, actions = [], []
     for step in range(settings.count + 1):  # the first one warms what is shaped by this very image
-        rolled = np.roll(image, step, axis=1)
+        images = dict.fromkeys(info.cameras, np.roll(image, step, axis=1))
+        state = np.zeros(info.state_size, np.float32) if info.needs_state else None
         key = info.unnorm_keys[0]
-        observation = Observation({"agentview": rolled}, None, settings.instruction, "verify", step, None, key)
+        observation = Observation(images, state, settings.instruction, "verify", step, None, key)
         start = time.perf_counter()
         chunk = policy.act([observation])[0]
         if isinstance(chunk, Exception):
@@ -128,7 +129,7 @@ def measure_apart(settings: VerifySettings, mode: str) -> dict[str, Any]:
 
 
 def _plain_flags(settings: VerifySettings) -> dict[str, str]:
-    names = ["checkpoint", "unnorm_key", "quant", "dtype", "device", "attention", "engine", "max_batch"]
+    names = ["checkpoint", "unnorm_key", "images", "quant", "dtype", "device", "attention", "engine", "max_batch"]
     names += ["count", "instruction"] + (["image"] if settings.image else [])
     return {name: str(getattr(settings, name)) for name in names}
 

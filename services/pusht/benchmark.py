@@ -3,8 +3,9 @@
 from vla_contract.protocol.parts import PUSHT_ACTION, PUSHT_STATE
 from vla_evaluation.gymnasium import GymnasiumBenchmark, GymnasiumTask
 
-# lerobot 0.6.1: envs/configs.py (PushtEnv) and configs/eval.py. The instruction is that of the data set lerobot/pusht;
-# lerobot-eval sends an empty one.
+# lerobot 0.6.1: envs/configs.py (PushtEnv) and configs/eval.py. The instruction is that of the data set lerobot/pusht
+# (huggingface/lerobot at 02c76e3e, lerobot/common/datasets/v2/batch_convert_dataset_v1_to_v2.py); lerobot-eval sends an
+# empty one.
 INSTRUCTION = "Push the T-shaped block onto the T-shaped target."
 SETTINGS = {"obs_type": "pixels_agent_pos", "render_mode": "rgb_array"}
 

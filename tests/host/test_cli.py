@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,7 +114,11 @@ def test_help_works_in_a_subprocess():
         (["eval", "libero_goal", "--runtime", "dokcer"], "did you mean 'docker'"),
         (["up", "oracle", "--runtime", "docker"], "--runtime local"),
         (["up", "orcale"], "did you mean 'oracle'"),
-        (["up", "oracle", "--suite", "libero_goal"], "to gr00t, lerobot, openvla, not to oracle"),
+        (["up", "oracle", "--suite", "libero_goal"], "--suite applies to gr00t, openvla, not to oracle"),
+        (["up", "lerobot", "--suite", "libero_goal"], "--suite applies to gr00t, openvla, not to lerobot"),
+        (["up", "oracle", "--checkpoint", "."], "--checkpoint applies to gr00t, lerobot, openvla, not to oracle"),
+        (["eval", "pusht", "--suite", "libero_goal"], "give its value without a flag: libero_spatial"),
+        (["eval", "pusht", "--policy", "lerobot"], "./lab checkpoint lerobot"),
         (["logs", "orcale"], "did you mean 'oracle'?"),
         (["logs", "simulator"], "./lab up simulator"),
         (["up", "openvla", "--suite", "libero_gaol"], "did you mean 'libero_goal'"),
@@ -170,6 +175,16 @@ def test_status_of_a_quiet_machine(tmp_path):
     done = lab("status", VLALAB_VOLUME=str(tmp_path))
     assert done.returncode == 0
     assert all(name in done.stdout for name in ("oracle", "random", "replay", "down", str(tmp_path)))
+
+
+def test_a_benchmark_does_not_hide_a_package_of_its_name(monkeypatch):
+    """bench/lerobot.py would be imported as LeRobot's package if benchmarks ran as scripts."""
+    commands = []
+    monkeypatch.setattr(programs, "supervise", lambda command, env: commands.append(command))
+    monkeypatch.setattr(programs.venvs, "ensure", lambda name: SimpleNamespace(python="python"))
+    monkeypatch.setattr(programs.local, "service_variables", lambda *_: {})
+    programs.run_benchmark("lerobot_datasets", True, "--size 64")
+    assert commands == [["python", "-m", "bench.lerobot_datasets", "--quick", "--size", "64"]]
 
 
 def test_flags_for_programs():

@@ -1,10 +1,19 @@
-"""That the sides of `./lab bench lerobot` and `./lab bench lerobot_datasets` do different things."""
+"""That the sides of `./lab bench lerobot`, `lerobot_datasets` and `lerobot_eval` do different things."""
+
+import contextlib
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 from lerobot.policies.act.modeling_act import ACTPolicy
 
 from bench import lerobot as bench
 from bench import lerobot_datasets as datasets
+from bench import lerobot_eval as evaluation
+from bench.parts import lerobot_eval_logged
 from services.lerobot.reference import Reference
 from tests.calls import count_calls
 from vla_datasets.lerobot import LeRobotDataset
@@ -46,3 +55,67 @@ def test_lerobot_compares_chunks_with_single_actions_and_counts_what_differs(che
     assert len(selected) == 9  # the service asks for chunks
     other = Reference(checkpoints("act", seed=1), policy.cameras, tmp_path / "other")
     assert bench.count_differences(policy, {"first": other}, (9,)) == 9
+
+
+@pytest.fixture
+def setting(tmp_path):
+    """Return a setting whose environment has an empty package of LIBERO."""
+    (tmp_path / "env" / "lib" / "python3.12" / "site-packages" / "libero" / "libero").mkdir(parents=True)
+    return evaluation.Setting(tmp_path / "env" / "bin" / "python", tmp_path / "assets", tmp_path / "act", 2, 3)
+
+
+def test_lerobot_eval_runs_lerobots_program_on_one_side_and_the_labs_evaluator_on_the_other(
+    setting, tmp_path, monkeypatch
+):
+    commands = []
+    monkeypatch.setattr(evaluation, "run", lambda command, env: commands.append(command))
+    monkeypatch.setattr(evaluation, "program", lambda *_, **__: contextlib.nullcontext("http://127.0.0.1:1"))
+    with pytest.raises(FileNotFoundError):  # no rollout was logged
+        evaluation.run_lerobot(setting, tmp_path, "--eval.batch_size=2")
+    with pytest.raises(Exception, match="run.sqlite"):
+        evaluation.run_lab(setting, tmp_path)
+    theirs, ours = commands
+    assert theirs[:2] == [str(setting.python), lerobot_eval_logged.__file__]
+    assert {f"--policy.path={setting.checkpoint}", "--eval.n_episodes=2", "--eval.batch_size=2"} <= set(theirs)
+    assert "--env.episode_length=3" in theirs
+    assert ours[:4] == [str(evaluation.LIBERO), "-m", "services.libero", "libero_object"]
+    assert ours[-2:] == ["--max-steps", "3"]
+
+
+def test_lerobot_eval_reads_every_episode_of_lerobots_rollouts(setting, tmp_path, monkeypatch):
+    actions = torch.arange(2 * 3 * 7, dtype=torch.float32).reshape(2, 3, 7)
+    success = torch.tensor([[False, True, True], [False, False, False]])
+    done = torch.tensor([[False, True, True], [False, False, True]])
+    program = lerobot_eval_logged.lerobot_eval
+    monkeypatch.setattr(program, "rollout", lambda: {"action": actions, "success": success, "done": done})
+    monkeypatch.setattr(program, "main", lambda: [program.rollout() for _ in range(2)])
+
+    def run(command: list[str], env: dict[str, str]) -> None:
+        monkeypatch.setattr(sys, "argv", command[1:])
+        lerobot_eval_logged.main()
+
+    monkeypatch.setattr(evaluation, "run", run)
+    episodes = evaluation.run_lerobot(setting, tmp_path)
+    assert [(e.worker, e.success, len(e.actions)) for e in episodes] == [("0", True, 2), ("1", False, 3)] * 2
+    assert np.array_equal(episodes[0].actions, actions[0, :2])
+    assert evaluation.count_equal("side", episodes, [episodes[0], episodes[0], *episodes[2:]]) == 3
+
+
+def test_lerobot_eval_counts_from_each_workers_first_episode():
+    def side() -> list[evaluation.Episode]:
+        time.sleep(0.5)
+        now = time.time()
+        ends = (("a", 0.0), ("b", 1.0), ("a", 10.0), ("b", 11.0), ("a", 30.0))
+        return [evaluation.Episode(worker, now + end, False, np.zeros((1, 7), np.float32)) for worker, end in ends]
+
+    assert evaluation.measured(side).per_hour == pytest.approx(3600 * (2 / 30 + 1 / 10))
+
+
+def test_lerobot_eval_links_the_assets_into_an_environment_that_exists(setting, tmp_path):
+    setting.python.parent.mkdir()
+    setting.python.touch()
+    for name in ("old", "assets"):
+        (tmp_path / name).mkdir()
+        assert evaluation.environment(tmp_path / "env", tmp_path / name) == setting.python
+    link = evaluation.libero_package(tmp_path / "env") / "assets"
+    assert link.resolve() == Path(tmp_path / "assets").resolve()

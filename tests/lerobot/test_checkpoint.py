@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from lerobot.policies.factory import get_policy_class
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from services.lerobot import checkpoint
 from services.lerobot.checkpoint import load
 from services.lerobot.loading import load_policy
+from services.lerobot.reference import random_observation
 from services.lerobot.settings import ModelSettings
 from vla_modelkit.checkpoint import CheckpointError
 
@@ -67,18 +69,45 @@ def test_weights_that_lerobot_does_not_load_are_noticed(copy, monkeypatch):
         load(copy(), "cpu")
 
 
-def statistics_file(directory, pipeline):
-    return next(directory.glob(f"{pipeline}_step_*normalizer_processor.safetensors"))
-
-
-def test_statistics_under_another_robots_key_are_refused_with_the_keys(copy):
+@pytest.fixture
+def two_data_sets(copy):
+    """An ACT checkpoint whose processors hold the statistics of two data sets, as published base models do."""
     directory = copy("act")
-    change_weights(
-        statistics_file(directory, "policy_postprocessor"),
-        lambda tensors: {f"so100.buffer.{name}": tensor for name, tensor in tensors.items()},
-    )
-    with pytest.raises(CheckpointError, match=r"'action' is normalized by MEAN_STD.*so100\.buffer\.action"):
-        load(directory, "cpu")
+    for path in directory.glob("policy_*normalizer_processor.safetensors"):
+        change_weights(
+            path,
+            lambda tensors: (
+                {f"so100.buffer.{name}": tensor for name, tensor in tensors.items()}
+                | {f"so101.buffer.{name}": 2 * tensor for name, tensor in tensors.items()}
+            ),
+        )
+    return directory
+
+
+def test_statistics_of_several_data_sets_are_refused_with_the_choices(two_data_sets):
+    with pytest.raises(CheckpointError, match=r"VLALAB_LEROBOT_STATISTICS=so100\.buffer") as error:
+        load(two_data_sets, "cpu")
+    assert "has no mean and no std for it; it has those of so100.buffer, so101.buffer" in str(error.value)
+    with pytest.raises(CheckpointError, match=r"'so100\.bufer' not found; did you mean 'so100\.buffer'"):
+        load(two_data_sets, "cpu", statistics="so100.bufer")
+
+
+def test_selected_statistics_are_applied_and_reported(two_data_sets, checkpoints):
+    def served(directory, **settings):
+        policy = load_policy(ModelSettings(checkpoint=str(directory), device="cpu", **settings))
+        return policy.info(), policy.act([random_observation(policy.info(), "session", 0)])[0].actions
+
+    info, actions = served(two_data_sets, statistics="so100.buffer")
+    assert info.details["statistics"] == "so100.buffer"
+    info, expected = served(checkpoints("act"))
+    assert "statistics" not in info.details
+    np.testing.assert_array_equal(actions, expected)
+    assert not np.allclose(served(two_data_sets, statistics="so101.buffer")[1], expected)
+
+
+def test_a_selection_among_statistics_of_one_data_set_is_refused(checkpoints):
+    with pytest.raises(CheckpointError, match="of one data set; remove VLALAB_LEROBOT_STATISTICS=so100"):
+        load(checkpoints("act"), "cpu", statistics="so100")
 
 
 def test_statistics_in_the_weights_name_the_migration(copy):
@@ -129,13 +158,6 @@ def test_a_missing_tokenizer_repository_names_the_command(copy, tmp_path, monkey
     with pytest.raises(
         CheckpointError, match=r"needs tiny/bart \(tokenizer_name\).*lab checkpoint lerobot --name xvla"
     ):
-        load(directory, "cpu")
-
-
-def test_an_adapter_says_how_to_merge_it(copy):
-    directory = copy()
-    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/base"}')
-    with pytest.raises(CheckpointError, match="adapter of someone/base.*merge_and_unload"):
         load(directory, "cpu")
 
 

@@ -2,12 +2,19 @@
 
 import json
 import os
+import pathlib
+import pickle
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from services.lerobot.checkpoint import load
+from services.lerobot.repositories import REVISIONS
 from services.lerobot.types import NOT_TINY
 from tests.openvla.hub import COMMIT, hub
 from vla_modelkit.checkpoint import identity
@@ -68,6 +75,13 @@ def test_a_checkpoint_copied_by_hand_is_completed(remote, run, tmp_path):
     assert (checkpoint(tmp_path, "mine") / "repositories" / TOKENIZER / "tokenizer.json").is_file()
 
 
+def test_a_hub_that_cannot_be_reached_is_one_sentence(run, tmp_path):
+    done = run("--repo", REPO)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{REPO} cannot be downloaded, the hub cannot be reached" in done.stderr
+    assert not checkpoint(tmp_path).exists()
+
+
 def test_a_gated_repository_says_how_to_get_access(remote, run):
     remote.gated.add(TOKENIZER)
     done = run("--repo", REPO, url=remote.url)
@@ -76,10 +90,79 @@ def test_a_gated_repository_says_how_to_get_access(remote, run):
     assert f"accept its terms at huggingface.co/{TOKENIZER}" in message and "HF_TOKEN=" in message
 
 
-def test_an_adapter_is_refused_before_the_download(remote, run, tmp_path):
+def test_a_known_repository_is_downloaded_at_its_pinned_commit(remote, run, tmp_path):
+    name = "facebook/bart-large"
+    for file in remote.directory.glob("*.json"):
+        file.write_text(file.read_text().replace(TOKENIZER, name))
+    remote.others[name], remote.commits[name] = remote.others.pop(TOKENIZER), REVISIONS[name]
+    done = run("--repo", REPO, url=remote.url)
+    assert done.returncode == 0, done.stderr
+    assert identity(checkpoint(tmp_path)).revision == COMMIT
+    record = json.loads((checkpoint(tmp_path) / "repositories" / name / "checkpoint.json").read_text())
+    assert record["revision"] == REVISIONS[name]
+
+
+def test_pinned_repositories_have_whole_commits():
+    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in REVISIONS.values())
+
+
+@pytest.fixture
+def with_torch_weights(checkpoints, tmp_path):
+    """A hub with a policy and its backbone, whose weights are in pytorch_model.bin."""
+    directory = shutil.copytree(checkpoints("multi_task_dit"), tmp_path / "remote")
+    backbone = shutil.move(directory / "repositories" / "tiny" / "clip", tmp_path / "clip")
+    shutil.rmtree(directory / "repositories")
+    torch.save(load_file(backbone / "model.safetensors"), backbone / "pytorch_model.bin")
+    with hub(directory, REPO) as server:
+        server.others["tiny/clip"] = backbone
+        yield server
+
+
+def test_a_backbone_in_torchs_format_is_stored_as_safetensors(with_torch_weights, run, tmp_path):
+    remote = with_torch_weights
+    expected = load_file(remote.others["tiny/clip"] / "model.safetensors")
+    (remote.others["tiny/clip"] / "model.safetensors").unlink()
+    done = run("--repo", REPO, url=remote.url)
+    assert done.returncode == 0, done.stderr
+    directory = checkpoint(tmp_path) / "repositories" / "tiny" / "clip"
+    stored = load_file(directory / "model.safetensors")
+    assert stored.keys() == expected.keys() and all(stored[name].equal(expected[name]) for name in expected)
+    assert not (directory / "pytorch_model.bin").exists()
+    load(checkpoint(tmp_path), "cpu")
+    remote.asked.clear()
+    assert run("--repo", REPO, url=remote.url).returncode == 0 and not remote.asked
+
+
+def test_torchs_format_is_not_downloaded_where_there_are_safetensors(with_torch_weights, run):
+    assert run("--repo", REPO, url=with_torch_weights.url).returncode == 0
+    assert "pytorch_model.bin" not in {name for _, name, _ in with_torch_weights.asked}
+
+
+@pytest.mark.parametrize(
+    ("write", "text"),
+    [
+        (lambda path: torch.save({"step": 3}, path), "holds more than named tensors"),
+        (lambda path: path.write_bytes(pickle.dumps(pathlib.PurePath("x"))), "is not a file of tensors"),
+        (
+            lambda path: path.with_name("pytorch_model-00001-of-00002.bin").touch(),
+            "no *.safetensors and no pytorch_model",
+        ),
+    ],
+)
+def test_other_files_than_tensors_are_refused(with_torch_weights, run, tmp_path, write, text):
+    backbone = with_torch_weights.others["tiny/clip"]
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        (backbone / name).unlink()
+    write(backbone / "pytorch_model.bin")
+    done = run("--repo", REPO, url=with_torch_weights.url)
+    assert done.returncode == 1 and text in done.stderr and "Traceback" not in done.stderr
+    assert not (checkpoint(tmp_path) / "repositories" / "tiny" / "clip" / "model.safetensors").exists()
+
+
+def test_an_adapter_without_weights_is_refused_before_the_download(remote, run, tmp_path):
     (remote.directory / "adapter_config.json").write_text("{}")
     done = run("--repo", REPO, url=remote.url)
-    assert done.returncode == 1 and "is a LoRA adapter" in done.stderr
+    assert done.returncode == 1 and "has no adapter_model.safetensors" in done.stderr
     assert not checkpoint(tmp_path).exists()
 
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from services.lerobot import tiny
 from services.lerobot.loading import load_policy
 from services.lerobot.reference import CAMERAS, Reference, count_differences, random_observation
 from services.lerobot.settings import ModelSettings
 from services.lerobot.types import TINY
+from services.libero.profiles import PROFILES
 
 # Of the others, an episode takes more than 10 s on a busy machine.
 QUICK = ("act", "multi_task_dit", "smolvla", "tdmpc")
@@ -48,3 +50,11 @@ def test_a_batch_of_act_equals_single_requests_but_for_rounding(checkpoints):
 
 def double(value):
     return value.double() if torch.is_tensor(value) and value.is_floating_point() else value
+
+
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_images_are_rendered_in_the_size_that_the_policy_was_trained_on(size, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny, "IMAGE_SIZE", size)
+    policy = load_policy(ModelSettings(checkpoint=str(tiny.write(tmp_path / "act", "act")), device="cpu"))
+    profile = PROFILES[policy.info().profile]
+    assert (profile.camera_size, profile.image_size, profile.source) == (size, size, PROFILES["lerobot"].source)

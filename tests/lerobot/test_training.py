@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from services.lerobot.loading import load_policy
+from services.lerobot.reference import random_observation
 from services.lerobot.settings import ModelSettings
+from services.lerobot.training import __main__ as program
 from services.lerobot.training.__main__ import train
 from services.lerobot.training.settings import LeRobotFinetune, pairs
+from tests.calls import count_calls
 from vla_common.volume import Volume
+from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
 
 SMALL = "chunk_size=4,n_action_steps=4,dim_model=32,n_heads=2,dim_feedforward=32,n_vae_encoder_layers=1"
 SIDE = 64
@@ -99,6 +105,31 @@ def test_an_interrupted_run_resumes_and_serves(volume, settings, capfd):
         train(settings("cut", seed=7), volume, NEVER)
 
 
+@pytest.mark.parametrize("mode", ["MEAN_STD", "MIN_MAX"])
+def test_the_gripper_of_the_labs_sets_becomes_that_of_lerobots_libero(volume, settings, mode):
+    """The lab's sets store 0 closed, 1 open; LeRobot's LIBERO executes -1 open, 1 closed."""
+    source, name = volume.datasets / "cups/meta/source.json", f"inverted-{mode}"
+    modes = f"{SMALL},normalization_mapping={{VISUAL: MEAN_STD, STATE: MEAN_STD, ACTION: {mode}}}"
+    source.write_text(json.dumps({"action": [asdict(part) for part in (*OSC_POSE, GRIPPER_OPENS)]}))
+    try:
+        train(settings(name, max_steps=1, set=modes), volume, NEVER)
+    finally:
+        source.unlink()
+    state = volume.path("runs") / "finetune" / name / "checkpoints/000001/pretrained_model"
+    directories = (state, volume.path("checkpoints") / name)
+    plain, inverted = (load_policy(ModelSettings(checkpoint=str(path), device="cpu")) for path in directories)
+    observation = random_observation(plain.info(), "session", 0)
+    opens, closes = (policy.act([observation])[0].actions for policy in (plain, inverted))
+    np.testing.assert_allclose(closes[:, :6], opens[:, :6], atol=1e-6)
+    np.testing.assert_allclose(closes[:, 6], 1 - 2 * opens[:, 6], atol=1e-6)
+    assert np.ptp(opens[:, 6]) > 0
+    normalized = [
+        policy.loaded.preprocessor({**policy.batch([observation]), "action": torch.from_numpy(actions)})["action"]
+        for policy, actions in ((plain, opens), (inverted, closes))
+    ]
+    torch.testing.assert_close(*normalized, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -124,16 +155,21 @@ def test_several_processes_are_refused(volume, settings, monkeypatch):
 
 def test_values_with_commas():
     assert pairs("--set", "down_dims=[32,64],horizon=16") == {"down_dims": "[32,64]", "horizon": "16"}
+    assert pairs("--set", "modes={a: b, c: d},horizon=16") == {"modes": "{a: b, c: d}", "horizon": "16"}
     with pytest.raises(ValueError, match="--set 'horizon'"):
         pairs("--set", "horizon")
 
 
-def test_adapters_of_a_base_are_merged_and_its_repositories_kept(volume, settings, checkpoints):
+def test_adapters_of_a_base_are_merged_and_its_repositories_kept(volume, settings, checkpoints, monkeypatch):
     base = volume.path("checkpoints") / "base"
     shutil.copytree(checkpoints("smolvla"), base)
+    for path in base.glob("policy_*normalizer_processor.safetensors"):  # as in published bases, which serve no robot
+        save_file({f"so100.buffer.{name}": tensor for name, tensor in load_file(path).items()}, path)
+    checks = count_calls(monkeypatch, program, "check_files")
     assert train(
         settings("adapted", base="base", set="", max_steps=1, lora_rank=4, rename="wrist_image=image2"), volume, NEVER
     )
+    assert len(checks) == 1
     result = volume.path("checkpoints") / "adapted"
     before, after = (load_file(path / "model.safetensors") for path in (base, result))
     assert before.keys() == after.keys()

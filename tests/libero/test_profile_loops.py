@@ -222,7 +222,7 @@ LOOPS = {
     "groot-n1.5": (groot, 16, 220),
     "openpi": (openpi, 10, 220),
     "lerobot": (lerobot, 50, 280),
-    "lerobot-256": (lerobot, 10, 280),
+    **{f"lerobot-{size}": (lerobot, 10, 280) for size in (64, 128, 256)},
     "vla-eval": (vla_eval, 1, 220),
 }
 

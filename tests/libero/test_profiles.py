@@ -67,7 +67,9 @@ def test_the_oft_server_profile_differs_in_the_crop_alone():
     assert served["crop_area"] is None
 
 
-@pytest.mark.parametrize(("name", "size"), [("lerobot", 360), ("lerobot-256", 256)])
+@pytest.mark.parametrize(
+    ("name", "size"), [("lerobot", 360), ("lerobot-64", 64), ("lerobot-128", 128), ("lerobot-256", 256)]
+)
 def test_lerobot_is_the_reference_script(name, size):
     """scripts/lerobot_eval.py, envs/libero.py, envs/configs.py and docs/source/libero.mdx, lerobot@7427f318."""
     reference = PROFILES[name]

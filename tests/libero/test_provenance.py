@@ -184,7 +184,7 @@ def test_locked_packages_give_no_warning():
     provenance.check_simulator(BENCHMARK, pytest.fail)
 
 
-OTHERS = {name: {"mujoco": "3.2.3"} for name in ("lerobot", "lerobot-256")}  # than their figures': 3.8.1
+OTHERS = {name: {"mujoco": "3.2.3"} for name in PROFILES if name.startswith("lerobot")}  # than their figures': 3.8.1
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)

@@ -26,3 +26,15 @@ def pictures() -> list[np.ndarray]:
         image = 0.5 * ramp + 0.5 * noise if index > 1 else np.full((side, side, 3), 255.0 * index)
         found.append(image.astype(np.uint8))
     return found
+
+
+def wrist_pictures() -> list[np.ndarray]:
+    """Returns eight pictures of another camera, of the same sizes."""
+    return [255 - np.rot90(image).copy() for image in pictures()]
+
+
+def states() -> np.ndarray:
+    """Returns eight states of LIBERO float64 [8, 8]; some numbers are outside of the statistics' range."""
+    low = np.array([-0.5, -0.4, 0.8, 2.2, -1.2, -0.5, -0.01, -0.05])
+    high = np.array([0.2, 0.4, 1.4, 3.8, 1.2, 0.5, 0.05, 0.01])
+    return low + (high - low) * np.random.RandomState(11).random_sample((8, 8))

@@ -14,7 +14,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Hub(ThreadingHTTPServer):
     """Serves `directory` as repository `repo`, and `others`: repository → directory.
 
-    `cut` bytes into its first answer, a file's connection breaks.
+    Its revisions are `main` and COMMIT; of a repository in `commits`, that commit only. `cut` bytes into its first
+    answer, a file's connection breaks.
     """
 
     daemon_threads = True
@@ -23,6 +24,7 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.directory, self.repo = directory, repo
         self.others: dict[str, Path] = {}
+        self.commits: dict[str, str] = {}
         self.gated: set[str] = set()  # repositories whose files need a token
         self.cut: dict[str, int] = {}
         self.lies: set[str] = set()  # files whose promised sha256 is wrong
@@ -41,7 +43,9 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         repo, _ = self._repository()
         if path.startswith(f"/api/models/{repo}/revision/"):
-            return self._json(self._listing()) if path.rpartition("/")[2] in ("main", COMMIT) else self._missing()
+            commit = self.server.commits.get(repo)
+            known = (commit,) if commit else ("main", COMMIT)
+            return self._json(self._listing()) if path.rpartition("/")[2] in known else self._missing()
         self._file(path, body=True)
 
     def do_HEAD(self):
@@ -64,11 +68,12 @@ class Handler(BaseHTTPRequestHandler):
                 sha = "0" * 64 if path.name in self.server.lies else hashlib.sha256(path.read_bytes()).hexdigest()
                 facts["lfs"] = {"sha256": sha, "size": facts["size"], "pointerSize": 130}
             siblings.append(facts)
-        return {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings}
+        return {"id": repo, "modelId": repo, "sha": self.server.commits.get(repo, COMMIT), "siblings": siblings}
 
     def _file(self, path, body):
         repo, directory = self._repository()
-        prefix = f"/{repo}/resolve/{COMMIT}/"
+        commit = self.server.commits.get(repo, COMMIT)
+        prefix = f"/{repo}/resolve/{commit}/"
         name = path.removeprefix(prefix)
         file = directory / name
         if repo in self.server.gated:
@@ -80,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-") or 0)
         self.send_response(206 if start else 200)
         self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", commit)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(data) - start))
         if start:

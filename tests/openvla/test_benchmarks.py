@@ -7,6 +7,7 @@ from transformers import LlamaForCausalLM
 from bench import openvla as bench
 from services.openvla.checkpoint import tiny
 from services.openvla.model.linear import Packed
+from services.openvla.model.llama import Llama
 from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
 
@@ -22,6 +23,17 @@ def test_openvla_runs_the_engine_on_one_side_and_transformers_on_the_other(monke
     ours.clear()
     assert np.array_equal(plain.generate(image, bench.PROMPT), tokens)
     assert len(ours) == 0 and len(theirs) == 7, "one pass for each token"
+
+
+def test_oft_runs_the_engine_on_one_side_and_transformers_on_the_other(monkeypatch):
+    engine, plain = bench.build_oft(tiny.SPECS["tiny"], torch.float32, torch.device("cpu"))
+    images, state = np.random.RandomState(0).randint(0, 256, (2, 64, 64, 3)).astype(np.uint8), np.linspace(-1, 1, 8)
+    ours = count_calls(monkeypatch, Llama, "parallel")
+    theirs = count_calls(monkeypatch, LlamaForCausalLM, "forward")
+    made = engine.generate(images[None], [bench.PROMPT], state[None])[0]
+    assert (len(ours), len(theirs)) == (1, 0)
+    np.testing.assert_allclose(plain.generate(images, bench.PROMPT, state), made, atol=1e-4)
+    assert (len(ours), len(theirs)) == (1, 1)
 
 
 def test_gpu_runs_its_parts_of_openvla_small(tmp_path):

@@ -219,7 +219,7 @@ def test_every_setting_is_read_as_its_kind():
 
     for kind in (ServiceSettings, VerifySettings):
         for one in fields(kind):
-            value = {"int": 3, "float": 7.5, "bool": False, "Path | None": Path("/x.png"), "str": "auto"}.get(one.type)
+            value = {"int": 2, "float": 7.5, "bool": False, "Path | None": Path("/x.png"), "str": "auto"}.get(one.type)
             value = one.default if value is None else value
             text = {False: "0"}.get(value, str(value))
             given = from_environment(kind, PREFIX, {f"VLALAB_OPENVLA_{one.name.upper()}": text})

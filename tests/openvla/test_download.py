@@ -9,12 +9,13 @@ import sys
 import pytest
 
 from services.openvla.checkpoint.config import load_config
-from services.openvla.checkpoint.published import BASE, DOWNLOAD_PATTERNS, REPOSITORIES
+from services.openvla.checkpoint.oft import Oft
+from services.openvla.checkpoint.published import BASE, DOWNLOAD_PATTERNS, OFT_IMAGES, OFT_REPOSITORIES, REPOSITORIES
 from services.openvla.checkpoint.suites import SUITES, suites_of
 from services.openvla.checkpoints import CheckpointSettings
 from tests.openvla.hub import COMMIT, hub
 from tests.ports import refusing
-from vla_modelkit.checkpoint import identity
+from vla_modelkit.checkpoint import identity, read_record
 
 REPO = "someone/openvla-small"
 SHARD = "model-00001-of-00002.safetensors"
@@ -146,6 +147,23 @@ def test_published_checkpoints_are_pinned_by_commit():
     assert suites_of(["bridge_orig"]) == ()
 
 
+def test_published_checkpoints_of_oft_are_the_suites_with_two_images():
+    assert set(OFT_REPOSITORIES) == set(REPOSITORIES)
+    repo, revision = CheckpointSettings(suite="libero_goal", oft=True).pinned()
+    assert (repo, revision, OFT_IMAGES[repo]) == (OFT_REPOSITORIES["libero_goal"], "main", 2)
+
+
+def test_a_tiny_checkpoint_of_oft_has_its_files_and_images(run, remote, tmp_path):
+    done = run("--tiny", "--oft", "--suite", "libero_goal")
+    assert done.returncode == 0, done.stderr
+    directory = directory_of(tmp_path, "openvla-oft-tiny")
+    assert load_config(directory).oft == Oft() and read_record(directory)["images"] == 2
+    for head in directory.glob("action_head--*"):
+        shutil.copy(head, remote.directory)
+        assert run("--repo", REPO, url=remote.url).returncode == 0
+        assert (directory_of(tmp_path) / head.name).read_bytes() == head.read_bytes()
+
+
 def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_requested(run, tmp_path):
     done = run("--tiny", "--suite", "libero_goal", "--name", "small")
     assert done.returncode == 0, done.stderr
@@ -162,6 +180,7 @@ def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_requested(run, tm
         (("--suite", "libero_goall"), "did you mean 'libero_goal'"),
         (("--tiny", "--size", "full"), "--size 'full' not found"),
         (("--tiny", "--name", "../x"), "not a directory name"),
+        (("--suite", "base", "--oft"), "suite 'base' of OpenVLA-OFT not found"),
         (("--tiny", "--remote-code", "."), "configuration_prismatic.py"),
     ],
 )
@@ -173,8 +192,8 @@ def test_wrong_flags_are_reported(run, flags, text):
 
 
 def test_another_models_repository_is_refused_before_anything_is_downloaded(remote, run, tmp_path):
-    (remote.directory / "action_head--150000_checkpoint.pt").write_bytes(b"a head")
+    (remote.directory / "noisy_action_projector--150000_checkpoint.pt").write_bytes(b"a projector")
     done = run("--repo", REPO, url=remote.url)
-    assert done.returncode != 0 and "OpenVLA-OFT (it has action_head--150000_checkpoint.pt)" in done.stderr
+    assert done.returncode != 0 and "OpenVLA-OFT with a diffusion head" in " ".join(done.stderr.split())
     assert not directory_of(tmp_path).exists()
     assert [name for _, name, _ in remote.asked if name.endswith(".safetensors")] == []

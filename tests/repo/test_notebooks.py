@@ -26,6 +26,7 @@ NAMES = {
     "openvla": ["01_Action_Tokens"],
     "hf": ["1_Tokens_and_Classification", "2_Generation_and_Translation"],
     "gr00t": ["0_load_dataset", "1_inference", "2_finetuning"],
+    "lerobot": ["01_From_Recording_to_SmolVLA"],
 }
 
 

@@ -385,12 +385,12 @@ def _report_silent(request: EvaluationRequest) -> None:
 
 def _settings(service: str, request: EvaluationRequest) -> dict[str, str]:
     """Return the settings of a private policy: --gpu, and the suite's checkpoint unless a variable sets one; without a
-    suite the checkpoint of the request, else the only one on the volume.
+    suite, or for a model without suites, the checkpoint of the request, else the only one on the volume.
     """
     named = compose.environment_variables().get(service_settings.variable(service, "CHECKPOINT"))
     suite = None if named or request.suite is None else manifests.base_of(request.suite)
     settings = service_settings.merged({}, service_settings.from_flags(service, suite, request.checkpoint, request.gpu))
-    settings = settings if request.suite else checkpoints.complete([service], [service], {service: settings})[service]
+    settings = checkpoints.complete([service], [service], {service: settings})[service]
     return {**settings, **request.policy_variables}
 
 

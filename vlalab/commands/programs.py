@@ -38,7 +38,8 @@ def run_benchmark(name: str, quick: bool, options: str) -> int:
     options: further flags of its program, quoted as in a shell. Raise LabError for an unclosed quote.
     """
     try:
-        arguments = [str(paths.ROOT / "bench" / f"{name}.py"), *flags_of({"quick": quick}), *shlex.split(options)]
+        # as a module: the directory of a script is searched for packages, and bench/lerobot.py would be LeRobot's
+        arguments = ["-m", f"bench.{name}", *flags_of({"quick": quick}), *shlex.split(options)]
     except ValueError:
         raise LabError(f"--options {options!r} has an unclosed quote") from None
     named = [node for node in _parsed(name).body if isinstance(node, ast.Assign)]

@@ -45,10 +45,9 @@ def from_flags(
     """
     settings: dict[str, str | None] = {}
     model = manifests.models().get(service)
+    published = model.checkpoints if model else {}
+    suite = suite if published else None
     if model and (suite or checkpoint):
-        published = model.checkpoints
-        if not checkpoint and not published:
-            raise LabError(f"{service} has no checkpoint of a suite; use --checkpoint instead of --suite")
         if not checkpoint and suite not in published:
             raise LabError(
                 unknown("suite", suite or "", published) + "; use --checkpoint for a checkpoint of another suite"
@@ -82,8 +81,10 @@ def for_services(
 ) -> dict[str, Settings]:  # fmt: skip
     """Return the settings of several services for the flags of `up`. Raise LabError for a flag that applies to none."""
     models = manifests.models()
-    if (suite or checkpoint) and not set(names) & set(models):
-        raise LabError(f"--suite and --checkpoint apply to {', '.join(models)}, not to {', '.join(names)}")
+    with_suites = [name for name, model in models.items() if model.checkpoints]
+    for flag, value, fitting in (("--suite", suite, with_suites), ("--checkpoint", checkpoint, list(models))):
+        if value and not set(names) & set(fitting):
+            raise LabError(f"{flag} applies to {', '.join(fitting)}, not to {', '.join(names)}")
     if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
         raise LabError(f"--gpu applies to {', '.join(compose.gpu_services())}, not to {', '.join(names)}")
     for flag in model_flags:

@@ -9,31 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vla_common.options import Options, device_option, option
+from vla_common.options import option
+from vla_modelkit.training.options import FinetuneOptions
 
 BASES = ("GR00T-N1.5-3B", "gr00t-tiny")  # default: the first of these on the volume
 
 
 @dataclass(frozen=True)
-class Finetune(Options):
+class Finetune(FinetuneOptions):
     """Fine-tune GR00T N1.5; Ctrl-C saves, and the same command resumes."""
 
-    dataset: str = option(help="its name under datasets/ on the volume, or a path", kind="dataset")
-    base: str = option(
-        "",
-        "the checkpoint to start from",
-        default_help="the published one, else the tiny one",
-        kind="path or checkpoint",
-    )
+    base: str = option("", default_help="the published one, else the tiny one")
     embodiment: str = option("new_embodiment", "a known robot, or a JSON file", kind="embodiment")
-    name: str = option(
-        "",
-        "of the result, a directory under checkpoints/",
-        default_help="model and data set",
-        kind="directory name",
-    )
-    max_steps: int = option(10000, "number of training steps", "[1, inf)")
-    batch_size: int = option(32, "samples per step and GPU", "[1, inf)")
+    name: str = option("", default_help="model and data set")
+    batch_size: int = option(32, "samples per step and GPU")
     learning_rate: float = option(
         1e-4, "the highest; it rises for a twentieth of the steps and falls as a cosine", "(0, 1)"
     )
@@ -42,7 +31,7 @@ class Finetune(Options):
         "train the diffusion transformer as well as the encoders and the decoder",
         negated="train only the encoders, the decoder and other parts of the head",
     )
-    lora_rank: int = option(0, "above 0: low-rank adapters in the head's attention instead", "[0, inf)")
+    lora_rank: int = option(0, "above 0: low-rank adapters in the head's attention instead")
     lora_alpha: float | None = option(
         None,
         "the adapters' output is scaled by alpha / rank",
@@ -50,30 +39,17 @@ class Finetune(Options):
         default_help="the rank; a resumed run keeps its own",
     )
     lora_dropout: float = option(0.1, "of the adapters' input", "[0, 1)")
-    save_steps: int = option(1000, "steps between saved training states", "[1, inf)")
-    keep: int = option(2, "number of training states to keep", "[1, inf)")
     frames_gb: float = option(-1.0, "memory for decoded videos; 0: none, -1: half of the free memory", "[-1, inf)")
-    resume: bool = option(False, "fail if there is no run to resume; the same command resumes in any case")
-    force: bool = option(False, "train even if it is not expected to fit into memory")
-    device: str = device_option()
-    log_every: int = option(10, "steps between two points of a curve", "[1, inf)", group="internal")
-    workers: int = option(
-        -1,
-        "processes that read data, per training process; -1: four with a GPU, none on a CPU",
-        "[-1, inf)",
-        group="internal",
-    )
+    workers: int = option(-1, "processes that read data, per training process; -1: four with a GPU, none on a CPU")
     precision: Literal["auto", "fp32", "bf16"] = option(
         "auto", "bf16: matrix products in bfloat16, trained weights in float32", group="internal"
     )
-    seed: int = option(42, "of the order of the data, of noise and of dropout", group="internal")
+    seed: int = option(42, "of the order of the data, of noise and of dropout")
 
     def __post_init__(self) -> None:
-        self.check_options()
+        super().__post_init__()
         if self.lora_rank and not self.tune_diffusion_model:
             raise ValueError("--lora-rank already freezes the diffusion model; remove it or --no-tune-diffusion-model")
-        if self.name and (Path(self.name).name != self.name or self.name.startswith(".")):
-            raise ValueError(f"--name {self.name!r} is not a directory name")
 
     @property
     def output_name(self) -> str:

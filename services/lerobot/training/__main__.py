@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +31,11 @@ from lerobot.scripts.lerobot_train import train as lerobot_train
 from lerobot.utils.constants import ACTION, CHECKPOINTS_DIR, LAST_CHECKPOINT_LINK, OBS_STATE, PRETRAINED_MODEL_DIR
 from lerobot.utils.logging_utils import MetricsTracker
 
-from services.lerobot.checkpoint import NEEDED, check_files, load
+from services.lerobot.adapters import merge
+from services.lerobot.checkpoint import NEEDED, build_policy, check_files
 from services.lerobot.repositories import JSON_FILES, SUBDIRECTORY, local_names
 from services.lerobot.settings import PREFIX
+from services.lerobot.training import gripper
 from services.lerobot.training.settings import NEW_TYPES, LeRobotFinetune, pairs
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, make_directory_without_links, replace_directory
@@ -61,11 +64,12 @@ class StopTraining(Exception):
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One run. base: the checkpoint to start from, None for a new policy."""
+    """One run. base: the checkpoint to start from, None for a new policy; dropped: fields of its config to ignore."""
 
     settings: LeRobotFinetune
     dataset: LeRobotDataset
     base: Path | None
+    dropped: Sequence[str]
     type: str
     device: torch.device
     volume: Volume
@@ -113,18 +117,18 @@ def prepare(settings: LeRobotFinetune, volume: Volume) -> TrainingRun:
             f"./lab dataset {name} --format lerobot-v3.0"
         )
     marks.leave_out(dataset)
-    base = None
+    base, dropped = None, []
     if settings.base:
         how = "get one with `./lab checkpoint lerobot --repo OWNER/NAME`"
         base = find_directory(settings.base, f"{PREFIX}CHECKPOINT", how, volume)
-        check_files(base)
+        dropped = check_files(base)
     kind = read_json(base / "config.json")["type"] if base else settings.type or "act"
     if not base and kind not in NEW_TYPES:
         raise ValueError(
             f"--type {kind!r}: a new policy can be {', '.join(NEW_TYPES)}{did_you_mean(kind, NEW_TYPES)}; "
             "other types start from a checkpoint: --base NAME"
         )
-    run = TrainingRun(settings, dataset, base, kind, choose_device(settings.device), volume)
+    run = TrainingRun(settings, dataset, base, dropped, kind, choose_device(settings.device), volume)
     known = {field for field in PreTrainedConfig.get_choice_class(kind).__dataclass_fields__}
     for field in pairs("--set", settings.set):
         if field not in known:
@@ -262,13 +266,13 @@ def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
     if states:
         print(f"resuming: {done} of {settings.max_steps} steps are done", flush=True)
     if done < settings.max_steps:
-        if run.base and not states:
-            load(run.base, "cpu")  # LeRobot's trainer would go on with random weights where files do not fit
         with (
-            local_names(run.base, check_files(run.base)) if run.base else nullcontext() as base,
+            local_names(run.base, run.dropped) if run.base else nullcontext() as base,
             Curves(curves, done) as board,
             Progress(settings.max_steps, done, INTERRUPT_HINT) as progress,
         ):
+            if base and run.base and not states:
+                build_policy(base, run.base, "cpu")  # LeRobot's trainer would go on with random weights
             config = configuration(run, base)
             check_statistics(run, config.policy or PreTrainedConfig.from_pretrained(base))
             reporter = StepReporter(run, config, progress, board, stop)
@@ -318,8 +322,11 @@ def write_checkpoint(run: TrainingRun) -> Path:
         for path in source.iterdir():
             if not path.name.startswith("adapter_"):
                 shutil.copyfile(path, draft / path.name)
-        if run.settings.lora_rank:
-            merge(run, source, draft)
+        if run.base and run.settings.lora_rank:
+            with local_names(run.base, run.dropped) as base:
+                merge(build_policy(base, run.base, "cpu"), source).save_pretrained(draft)
+        if gripper.opens(run.dataset):
+            gripper.invert(draft)
         if run.base and (repositories := run.base / SUBDIRECTORY).is_dir():
             shutil.copytree(repositories, draft / SUBDIRECTORY)
             for path in (draft / name for name in JSON_FILES):
@@ -330,15 +337,6 @@ def write_checkpoint(run: TrainingRun) -> Path:
         write_record(draft, f"finetuned-{run.name}", str(run.settings.max_steps), hashes, finetuned=run.identity)
 
     return replace_directory(run.volume.path("checkpoints") / run.name, fill)
-
-
-def merge(run: TrainingRun, adapter: Path, directory: Path) -> None:
-    """Write the base's weights with the adapter merged in, and a config without the adapter, to `directory`."""
-    from peft import PeftModel
-
-    merged = PeftModel.from_pretrained(load(run.base, "cpu").policy, adapter).merge_and_unload()
-    merged.config.use_peft = False
-    merged.save_pretrained(directory)
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.openvla.checkpoint.oft import reject_oft_files
+from services.openvla.checkpoint.oft import Oft
 from services.openvla.checkpoint.preprocessing import read_preprocessing
 from services.openvla.checkpoint.statistics import Stats, read_statistics
 from vla_modelkit.checkpoint import CheckpointError, read_json
@@ -61,7 +61,10 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """An OpenVLA model. `action_vocab_size` is the vocabulary without its padding rows."""
+    """An OpenVLA model. `action_vocab_size` is the vocabulary without its padding rows.
+
+    oft: the parts of an OpenVLA-OFT model; `proprio_stats`: its statistics of the robot's state.
+    """
 
     towers: tuple[Tower, Tower]
     llama: LlamaConfig
@@ -69,6 +72,8 @@ class ModelConfig:
     n_action_bins: int
     norm_stats: Mapping[str, Stats]
     unusable: Mapping[str, str] = field(default_factory=dict)  # data set -> why its statistics cannot be used
+    oft: Oft | None = None
+    proprio_stats: Mapping[str, Stats] = field(default_factory=dict)
 
     @property
     def action_vocab_size(self) -> int:
@@ -84,9 +89,8 @@ def load_config(directory: Path) -> ModelConfig:
             f"{directory / 'config.json'} has model_type {raw.get('model_type')!r}; expected 'openvla': give the "
             "directory of an OpenVLA checkpoint in Hugging Face's format"
         )
-    reject_oft_files(directory, (path.name for path in directory.iterdir()))
     _check_supported(raw, directory)
-    norm_stats, unusable = read_statistics(raw, directory)
+    statistics = read_statistics(raw, directory)
     text = raw.get("text_config") or {}
     shape = {name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text}
     return ModelConfig(
@@ -94,8 +98,10 @@ def load_config(directory: Path) -> ModelConfig:
         llama=LlamaConfig(**shape),
         pad_to_multiple_of=int(raw.get("pad_to_multiple_of", 64)),
         n_action_bins=int(raw.get("n_action_bins", 256)),
-        norm_stats=norm_stats,
-        unusable=unusable,
+        norm_stats=statistics.action,
+        unusable=statistics.unusable,
+        oft=statistics.oft,
+        proprio_stats=statistics.proprio,
     )
 
 

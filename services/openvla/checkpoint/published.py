@@ -1,4 +1,4 @@
-"""OpenVLA's published checkpoints: one fine-tuned model per LIBERO suite, and their base model."""
+"""The published checkpoints: OpenVLA and OpenVLA-OFT, fine-tuned on each LIBERO suite, and the base model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ REPOSITORIES: Mapping[str, tuple[str, str]] = {
 }
 BASE = ("openvla/openvla-7b", "47a0ec7fc4ec123775a391911046cf33cf9ed83f")  # with upstream's code
 PUBLISHED = {**REPOSITORIES, "base": BASE}
-DOWNLOAD_PATTERNS = ("*.json", "*.safetensors", "tokenizer.model", "*.py")
+# OpenVLA-OFT (openvla-oft's LIBERO.md): suite -> repository, of its branch "main"; a download records the commit.
+OFT_REPOSITORIES: Mapping[str, str] = {
+    "libero_spatial": "moojink/openvla-7b-oft-finetuned-libero-spatial",
+    "libero_object": "moojink/openvla-7b-oft-finetuned-libero-object",
+    "libero_goal": "moojink/openvla-7b-oft-finetuned-libero-goal",
+    "libero_10": "moojink/openvla-7b-oft-finetuned-libero-10",
+}
+OFT_COMBINED = "moojink/openvla-7b-oft-finetuned-libero-spatial-object-goal-10"  # trained on all four suites
+# Repository -> images of an observation, which no checkpoint states (num_images_in_input of run_libero_eval.py).
+OFT_IMAGES: Mapping[str, int] = dict.fromkeys([*OFT_REPOSITORIES.values(), OFT_COMBINED], 2)
+DOWNLOAD_PATTERNS = ("*.json", "*.safetensors", "tokenizer.model", "*.py", "*_checkpoint.pt")
 REMOTE_CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
 
 

@@ -1,22 +1,33 @@
-"""The statistics that scale actions, by data set: from dataset_statistics.json, else norm_stats in config.json."""
+"""Statistics that scale actions and states, by data set: from dataset_statistics.json, or norm_stats in config.json."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from services.openvla.checkpoint.oft import reject_oft_statistics
+from services.openvla.checkpoint.oft import STATE_SIZE, Oft, find_oft
 from vla_modelkit.checkpoint import CheckpointError, read_json
 
 ACTION_TOKENS = 7  # numbers of an action, as the contract carries it
 FILE = "dataset_statistics.json"
-Stats = Mapping[str, tuple]  # "q01", "q99" (floats) and "mask" (bools), seven each
+Stats = Mapping[str, tuple]  # "q01", "q99" (floats) and "mask" (bools), one for each number
 
 
-def read_statistics(config: Mapping[str, Any], directory: Path) -> tuple[dict[str, Stats], dict[str, str]]:
-    """Return data set -> statistics, and data set -> error message for unusable ones.
+@dataclass
+class Statistics:
+    """Data set -> statistics of actions, and of the state for OpenVLA-OFT; and why others are unusable."""
+
+    oft: Oft | None
+    action: dict[str, Stats] = field(default_factory=dict)
+    proprio: dict[str, Stats] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)
+
+
+def read_statistics(config: Mapping[str, Any], directory: Path) -> Statistics:
+    """Return the statistics, and which kind of checkpoint they and its files are of.
 
     A fine-tuned checkpoint has a separate file; a published one has them in config.json. Raises CheckpointError if
     there are none, or none is usable.
@@ -27,44 +38,46 @@ def read_statistics(config: Mapping[str, Any], directory: Path) -> tuple[dict[st
             f"{directory} has neither {FILE} nor norm_stats in config.json; without them tokens cannot "
             "be turned into actions: copy the file from the run that trained the model"
         )
-    reject_oft_statistics(directory, statistics)
-    good: dict[str, Stats] = {}
-    bad: dict[str, str] = {}
+    result = Statistics(find_oft(directory, statistics))
     for key, value in sorted(statistics.items()):
         try:
-            good[key] = _action_stats(value)
+            action = _stats(value, "action", ACTION_TOKENS)
+            if result.oft and result.oft.proprio:
+                result.proprio[key] = _stats(value, "proprio", STATE_SIZE)
+            result.action[key] = action
         except ValueError as error:
-            bad[key] = f"statistics {key!r} {error}"
-    if not good:
+            result.unusable[key] = f"statistics {key!r} {error}"
+    if not result.action:
         raise CheckpointError(
-            f"{directory}: {next(iter(bad.values()))}; copy {FILE} from the run that trained the model"
+            f"{directory}: {next(iter(result.unusable.values()))}; copy {FILE} from the run that trained the model"
         )
-    return good, bad
+    return result
 
 
-def _action_stats(value: Any) -> Stats:
-    action = value.get("action") if isinstance(value, dict) else None
-    if not isinstance(action, dict) or not {"q01", "q99"} <= action.keys():
-        raise ValueError("have no action q01 and q99; expected seven numbers each")
-    bounds = {name: _numbers(name, action[name]) for name in ("q01", "q99")}
-    return {**bounds, "mask": _mask(action)}
+def _stats(value: Any, part: str, size: int) -> Stats:
+    """Return a data set's statistics of `part`, whose vectors have `size` numbers. Raises ValueError."""
+    entry = value.get(part) if isinstance(value, dict) else None
+    if not isinstance(entry, dict) or not {"q01", "q99"} <= entry.keys():
+        raise ValueError(f"have no {part} q01 and q99; expected {size} numbers each")
+    bounds = {name: _numbers(name, entry[name], size) for name in ("q01", "q99")}
+    return {**bounds, "mask": _mask(entry, size)}
 
 
-def _numbers(name: str, values: Any) -> tuple[float, ...]:
-    if not isinstance(values, list) or len(values) != ACTION_TOKENS:
+def _numbers(name: str, values: Any, size: int) -> tuple[float, ...]:
+    if not isinstance(values, list) or len(values) != size:
         count = len(values) if isinstance(values, list) else 0
-        raise ValueError(f"are for {count} numbers in {name}; this service answers {ACTION_TOKENS}")
+        raise ValueError(f"are for {count} numbers in {name}; this service expects {size}")
     for dimension, value in enumerate(values):
         if type(value) not in (int, float) or not math.isfinite(value):
             raise ValueError(f"have {value!r} as {name} of dimension {dimension}; expected a finite number")
     return tuple(float(value) for value in values)
 
 
-def _mask(action: Mapping[str, Any]) -> tuple[bool, ...]:
+def _mask(entry: Mapping[str, Any], size: int) -> tuple[bool, ...]:
     """Return which numbers are scaled: all by default, none for null, as upstream does."""
-    mask = action.get("mask", [True] * ACTION_TOKENS)
+    mask = entry.get("mask", [True] * size)
     if mask is None:
-        return (False,) * ACTION_TOKENS
-    if not isinstance(mask, list) or len(mask) != ACTION_TOKENS or any(flag not in (0, 1) for flag in mask):
-        raise ValueError(f"have the mask {mask!r}; expected {ACTION_TOKENS} times true or false")
+        return (False,) * size
+    if not isinstance(mask, list) or len(mask) != size or any(flag not in (0, 1) for flag in mask):
+        raise ValueError(f"have the mask {mask!r}; expected {size} times true or false")
     return tuple(bool(flag) for flag in mask)

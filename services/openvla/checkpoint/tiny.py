@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from services.openvla.checkpoint.config import LlamaConfig, ModelConfig, Tower, load_config
+from services.openvla.checkpoint.oft import PARTS, Oft
 from services.openvla.checkpoint.published import REMOTE_CODE, check_remote_code
 from services.openvla.checkpoint.suites import SUITES
 from services.openvla.checkpoint.tiny_tokenizer import write_tokenizer
@@ -46,7 +47,7 @@ class TinySpec:
     """Shape of a random checkpoint.
 
     The towers are real timm architectures. Patches are 14 and 16 pixels wide, so `image_size` must hold equally many of
-    both: 64 gives 4 × 4.
+    both: 64 gives 4 × 4. oft: the parts of OpenVLA-OFT that it has besides.
     """
 
     timm_ids: tuple[str, str] = ("vit_small_patch14_reg4_dinov2", "vit_tiny_patch16_224")
@@ -58,6 +59,7 @@ class TinySpec:
     shards: int = 2
     seed: int = 0
     suites: tuple[str, ...] = SUITES
+    oft: Oft | None = None
 
     def text_config(self) -> dict[str, Any]:
         """Return config.json's `text_config`."""
@@ -75,8 +77,11 @@ class TinySpec:
             Tower(timm_id, self.image_size, None, SEEN_MEANS[i], SEEN_STDS[i], "bicubic")
             for i, timm_id in enumerate(self.timm_ids)
         )
-        stats = {key: value["action"] for key, value in statistics(self.suites).items()}
-        return ModelConfig(towers, llama, 64, 256, stats)
+        stats = statistics(self.suites, self.oft)
+        action, proprio = (
+            {k: value[part] for k, value in stats.items() if part in value} for part in ("action", "proprio")
+        )
+        return ModelConfig(towers, llama, 64, 256, action, oft=self.oft, proprio_stats=proprio)
 
 
 MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
@@ -100,13 +105,20 @@ FULL = TinySpec(
 SPECS: Mapping[str, TinySpec] = {"tiny": TinySpec(), "siglip": SIGLIP, "mid": MID, "full": FULL}
 
 
-def statistics(suites: tuple[str, ...]) -> dict[str, Any]:
-    """Return dataset_statistics.json: made-up ranges under the keys of LIBERO's fine-tuned checkpoints."""
+def statistics(suites: tuple[str, ...], oft: Oft | None = None) -> dict[str, Any]:
+    """Return dataset_statistics.json: made-up ranges under the keys of LIBERO's fine-tuned checkpoints.
+
+    oft: with the state's ranges too, which all data sets of OpenVLA-OFT have.
+    """
     action = {
         "q01": [-0.6, -0.8, -0.9, -0.1, -0.15, -0.2, 0.0], "q99": [0.9, 0.8, 0.9, 0.1, 0.15, 0.2, 1.0],
         "mask": [True] * 6 + [False],
     }  # fmt: skip
-    return {f"{suite}_no_noops": {"action": dict(action), "num_transitions": 0} for suite in suites}
+    proprio = {
+        "q01": [-0.4, -0.3, 0.9, 2.4, -1.0, -0.4, 0.0, -0.04], "q99": [0.1, 0.3, 1.3, 3.6, 1.0, 0.4, 0.04, 0.0],
+    }  # fmt: skip
+    further = {"proprio": proprio} if oft else {}
+    return {f"{suite}_no_noops": {"action": dict(action), **further, "num_transitions": 0} for suite in suites}
 
 
 def write(
@@ -120,14 +132,15 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / "config.json", _config(spec))
     _write_json(directory / "preprocessor_config.json", _preprocessor(spec))
-    _write_json(directory / "dataset_statistics.json", statistics(spec.suites))
+    _write_json(directory / "dataset_statistics.json", statistics(spec.suites, spec.oft))
     write_tokenizer(directory)
     if remote_code is not None:
         check_remote_code(remote_code)
         _copy_remote_code(remote_code, directory)
-    state = (
-        tensors(load_config(directory), spec.seed) if source is None else {n: source.read(n) for n in source.shapes()}
-    )
+    config = replace(load_config(directory), oft=spec.oft)
+    state = tensors(config, spec.seed) if source is None else {n: source.read(n) for n in source.shapes()}
+    if spec.oft:
+        _write_parts(directory, state)
     _write_shards(directory, state, spec.shards)
     return directory
 
@@ -145,7 +158,7 @@ def tensors(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
 def _random(name: str, shape: tuple[int, ...], rng: np.random.RandomState) -> torch.Tensor:
     noise = torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
     fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 1
-    if "norm" in name and name.endswith("weight"):
+    if ("norm" in name and name.endswith("weight")) or name.endswith("ffn.0.weight"):
         value = 1.0 + 0.1 * noise
     elif name.endswith("scale_factor"):  # LayerScale
         value = 0.5 + 0.1 * noise
@@ -197,6 +210,15 @@ def _write_shards(directory: Path, state: dict[str, torch.Tensor], count: int) -
         weight_map |= dict.fromkeys(part, file)
     size = sum(value.numel() * value.element_size() for value in state.values())
     _write_json(directory / INDEX, {"metadata": {"total_size": size}, "weight_map": weight_map})
+
+
+def _write_parts(directory: Path, state: dict[str, torch.Tensor]) -> None:
+    """Move the tensors of OpenVLA-OFT's parts into their files, named as distributed training saves them."""
+    for part in PARTS:
+        names = [name for name in state if name.startswith(f"{part}.")]
+        if names:
+            tensors = {f"module.{name.removeprefix(f'{part}.')}": state.pop(name) for name in names}
+            torch.save(tensors, directory / f"{part}--150000_checkpoint.pt")
 
 
 def _copy_remote_code(source: Path, directory: Path) -> None:

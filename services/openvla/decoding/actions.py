@@ -58,6 +58,13 @@ def unnormalise(values: np.ndarray, stats: Mapping[str, Any]) -> np.ndarray:
     return np.where(stats["mask"], 0.5 * (values + 1) * (high - low) + low, values)
 
 
+def normalise_state(state: np.ndarray, stats: Mapping[str, Any]) -> np.ndarray:
+    """Return float64 [..., n]: q01 … q99 scaled to [-1, 1] where `mask` is true, and clipped there."""
+    low, high = np.asarray(stats["q01"], np.float64), np.asarray(stats["q99"], np.float64)
+    scaled = 2 * (state - low) / (high - low + 1e-8) - 1
+    return np.clip(np.where(stats["mask"], scaled, state), -1.0, 1.0)
+
+
 class ActionTable:
     """Action value of every token in every dimension, with a data set's statistics: computed once, then looked up.
 

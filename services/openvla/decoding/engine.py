@@ -36,29 +36,59 @@ class Generated:
     logits: np.ndarray | None = None
 
 
-class Engine:
-    """Runs one model. Not thread-safe: one thread loads and uses it.
+class BatchEngine:
+    """Shapes and threads of a model's batches.
 
-    width         tokens of the draft's chain per decoding pass; 1 with weights whose kernels are fast for one token
-                  only
     fixed_shapes  pads batch and prompt to a few sizes, each captured as a CUDA graph; on a CPU nothing is padded
 
     On a CPU each call computes in as many of torch's threads as cores are idle. Their number can change the logits'
     last bits, as a batch's size can.
     """
 
-    def __init__(
-        self, model: OpenVLA, max_batch: int = 16, width: int = DRAFT_LENGTH, fixed_shapes: bool | None = None
-    ):
+    def __init__(self, model: OpenVLA, max_batch: int, fixed_shapes: bool | None):
         if not 1 <= max_batch <= BATCHES[-1]:
             raise ValueError(f"max_batch must be in [1, {BATCHES[-1]}], got {max_batch}")
-        if not 1 <= width <= DRAFT_LENGTH:
-            raise ValueError(f"width must be in [1, {DRAFT_LENGTH}] tokens, got {width}")
-        self.model, self.max_batch, self.width = model, max_batch, width
+        self.model, self.max_batch = model, max_batch
         self.device = model.llama.embed.device
         self._threads = torch.get_num_threads()
         self.fixed_shapes = self.device.type == "cuda" if fixed_shapes is None else fixed_shapes
         self.runner = CudaGraphs() if self.fixed_shapes and self.device.type == "cuda" else Eager()
+
+    def _check_count(self, prompts: int, images: int) -> None:
+        if not 1 <= prompts <= self.max_batch or images != prompts:
+            raise ValueError(f"{images} images and {prompts} prompts; expected equally many, 1 to {self.max_batch}")
+
+    def _use_idle_cores(self) -> None:
+        if self.device.type == "cpu":
+            use_idle_cores(self._threads)
+
+    def _rows(self, count: int) -> int:
+        return min(_round_up_batch(count), self.max_batch) if self.fixed_shapes else count
+
+    def _text_width(self, length: int, following: int) -> int:
+        """Return the width of a batch whose longest prompt has `length` tokens, with `following` behind it."""
+        if length > MAX_PROMPT:
+            raise ValueError(f"the prompt has {length} tokens; expected at most {MAX_PROMPT}: shorten the instruction")
+        width = length + following
+        return -(-width // PROMPT_STEP) * PROMPT_STEP if self.fixed_shapes else width
+
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
+
+
+class Engine(BatchEngine):
+    """Runs one model. Not thread-safe: one thread loads and uses it. For shapes and threads see `BatchEngine`.
+
+    width: tokens of the draft's chain per decoding pass; 1 with weights whose kernels are fast for one token only
+    """
+
+    def __init__(
+        self, model: OpenVLA, max_batch: int = 16, width: int = DRAFT_LENGTH, fixed_shapes: bool | None = None
+    ):
+        super().__init__(model, max_batch, fixed_shapes)
+        if not 1 <= width <= DRAFT_LENGTH:
+            raise ValueError(f"width must be in [1, {DRAFT_LENGTH}] tokens, got {width}")
+        self.width = width
         self._cache = model.llama.new_cache(max_batch, capacity(model.patches))
 
     @torch.inference_mode()
@@ -76,10 +106,8 @@ class Engine:
         draft    int64 [B, 1 + branches, 7], the chain first, or None: decode one token after the other
         """
         count = len(prompts)
-        if not 1 <= count <= self.max_batch or len(pixels) != count:
-            raise ValueError(f"{len(pixels)} images and {count} prompts; expected equally many, 1 to {self.max_batch}")
-        if self.device.type == "cpu":
-            use_idle_cores(self._threads)
+        self._check_count(count, len(pixels))
+        self._use_idle_cores()
         rows = [DecodedRow(None if draft is None else draft[index]) for index in range(count)]
         row_logits: RowLogits = [[] for _ in rows] if keep_logits else None
         lengths = np.array([len(prompt) for prompt in prompts])
@@ -120,19 +148,19 @@ class Engine:
     ) -> None:
         """One pass over images, prompts and the drafts' chains."""
         padded, follow = self._rows(len(rows)), 0 if rows[0].draft is None else DRAFT_LENGTH
-        text = self._text_width(int(lengths.max()) + follow)
+        text = self._text_width(int(lengths.max()), follow)
         ids = np.ones((padded, text), np.int64)
         for index, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
             ids[index, : lengths[index]] = prompt
             ids[index, lengths[index] : lengths[index] + follow] = row.chain(follow)
-        last = _padded(lengths - 1, padded)
+        last = padded_rows(lengths - 1, padded)
         cache = self._cache.rows(padded)
 
         def step(pixels: Tensor, ids: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
             logits = self.model.prefill(pixels, ids, last, follow + 1, cache)
             return choose(logits), logits
 
-        inputs = (self._to_device(array) for array in (_padded(pixels, padded), ids, last))
+        inputs = (self._to_device(array) for array in (padded_rows(pixels, padded), ids, last))
         selected, logits = self.runner.run(("prefill", padded, text, follow), step, *inputs)
         for index, (row, choices) in enumerate(zip(rows, selected.cpu().numpy(), strict=False)):
             _append_logits(row_logits, index, logits[index, row.accept_prefill(choices)])
@@ -143,7 +171,7 @@ class Engine:
         branches = len(rows[0].draft) - 1 if width > 1 else 0
         extra = branches * (width - 1)
         cached = np.minimum([row.cached for row in rows], DRAFT_LENGTH)
-        start = _padded(self.model.patches + lengths + cached, padded)
+        start = padded_rows(self.model.patches + lengths + cached, padded)
         ids = np.stack([np.concatenate((row.chain(width), row.branches(width, branches))) for row in rows])
         free = self._cache.capacity - extra if self.fixed_shapes else int(start.max()) + width
         cache = self._cache.rows(padded)
@@ -153,7 +181,7 @@ class Engine:
             logits = self.model.llama.logits(hidden[:, :width])
             return choose(logits), logits, hidden[:, width:]
 
-        inputs = (self._to_device(_padded(ids, padded)), self._to_device(start))
+        inputs = (self._to_device(padded_rows(ids, padded)), self._to_device(start))
         selected, logits, branch_hidden = self.runner.run(("decode", padded, width, branches, free), step, *inputs)
         accepted: list[tuple[int, int]] = []
         for index, (row, choices) in enumerate(zip(rows, selected.cpu().numpy(), strict=False)):
@@ -178,17 +206,6 @@ class Engine:
         for (index, _), token, logit in zip(accepted, choose(logits).tolist(), logits, strict=True):
             rows[index].accept_branch(token)
             _append_logits(row_logits, index, logit[None])
-
-    def _rows(self, count: int) -> int:
-        return min(_round_up_batch(count), self.max_batch) if self.fixed_shapes else count
-
-    def _text_width(self, length: int) -> int:
-        if length > MAX_PROMPT + DRAFT_LENGTH:
-            raise ValueError(f"the prompt has {length} tokens; expected at most {MAX_PROMPT}: shorten the instruction")
-        return -(-length // PROMPT_STEP) * PROMPT_STEP if self.fixed_shapes else length
-
-    def _to_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
 
 
 def choose(logits: Tensor) -> Tensor:
@@ -237,7 +254,7 @@ def _round_up_batch(count: int) -> int:
     return next(size for size in BATCHES if size >= count)
 
 
-def _padded(array: np.ndarray, rows: int) -> np.ndarray:
+def padded_rows(array: np.ndarray, rows: int) -> np.ndarray:
     """Return the array with its first row repeated behind it, up to `rows` rows."""
     missing = rows - len(array)
     return array if not missing else np.concatenate((array, np.repeat(array[:1], missing, axis=0)))

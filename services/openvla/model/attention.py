@@ -1,4 +1,4 @@
-"""The two attentions that the language model needs: over a prompt (torch's SDPA or flash-attn), and over the cache."""
+"""The attentions that the language model needs: over a prompt (torch's SDPA or flash-attn), and under a mask."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Flash:
         return flash_attn_func(q, k, v, causal=True)
 
 
-def cached(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    """Return attention of a few queries [B, N, heads, D] over cache slots [B, S, kv heads, D].
+def masked(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    """Return attention of queries [B, N, heads, D] over tokens [B, S, kv heads, D], before and behind them.
 
-    visible: bool [B, 1, N, S]. No choice of kernels here: the pass reads weights for milliseconds, the cache for
-    microseconds.
+    visible: bool [B, 1, N or 1, S], None: all. No choice of kernels here: flash-attn takes no mask, and of a decoding
+    pass this is microseconds.
     """
     q, k, v = (head.transpose(1, 2) for head in _same_heads(q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2)

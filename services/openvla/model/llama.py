@@ -108,8 +108,23 @@ class Llama:
             keys, values = cache.keys[layer], cache.values[layer]
             keys[rows, tree.slots] = k
             values[rows, tree.slots] = v
-            x = self._rest(block, x, attention.cached(q, keys[:, :filled], values[:, :filled], visible))
+            x = self._rest(block, x, attention.masked(q, keys[:, :filled], values[:, :filled], visible))
         return x
+
+    def parallel(self, x: Tensor, answers: Tensor, visible: Tensor | None) -> Tensor:
+        """Return normalised hidden states [B, N, hidden] at positions `answers` [B, N] of embeddings x [B, S, hidden].
+
+        Every token attends to all that are visible (bool [B, 1, 1, S], None: all), also to later ones; nothing is
+        cached. The last layer is computed for the answers alone.
+        """
+        length, rows = x.shape[1], torch.arange(x.shape[0], device=x.device)[:, None]
+        cos, sin = self.cos[None, :length, None], self.sin[None, :length, None]
+        for layer, block in enumerate(self.blocks, start=1):
+            q, k, v = self._qkv(block, x, cos, sin)
+            if layer == len(self.blocks):
+                q, x = q[rows, answers], x[rows, answers]
+            x = self._rest(block, x, attention.masked(q, k, v, visible))
+        return rms_norm(x, self.norm, self.config.rms_norm_eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [..., vocab] of hidden states [..., hidden]."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from services.openvla.checkpoint.config import ModelConfig
 from services.openvla.model import attention
+from services.openvla.model.action_head import oft_shapes
 from services.openvla.model.linear import Dense
 from services.openvla.model.llama import KVCache, Llama, TreePositions, llama_shapes, load_llama
 from services.openvla.model.vision import VisionBackbone, load_vision_backbone, sizes_of, tower_bytes, vision_shapes
@@ -57,7 +58,9 @@ class OpenVLA:
 
 def model_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of every tensor of the model's checkpoint."""
-    return vision_shapes(config.towers, config.llama.hidden_size) | llama_shapes(config.llama)
+    hidden = config.llama.hidden_size
+    further = oft_shapes(config.oft, hidden) if config.oft else {}
+    return vision_shapes(config.towers, hidden) | llama_shapes(config.llama) | further
 
 
 def load_model(

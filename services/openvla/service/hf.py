@@ -65,6 +65,11 @@ def load_hf_policy(settings: ModelSettings, directory: Path) -> HfPolicy:
     if settings.quant != "none":
         raise ValueError(f"engine hf does not quantise; set VLALAB_OPENVLA_ENGINE=vla-lab for {settings.quant}")
     config = load_config(directory)
+    if config.oft:
+        raise ValueError(
+            f"engine hf runs OpenVLA, but {directory.name} is one of OpenVLA-OFT, whose code needs its own fork "
+            "of transformers; set VLALAB_OPENVLA_ENGINE=vla-lab"
+        )
     keys = served_keys(config, settings.unnorm_key)
     device, dtype, attention, reason = placement(settings)
     require_memory(weight_bytes(config, dtype, "none"), device, "use VLALAB_OPENVLA_ENGINE=vla-lab, which quantises")

@@ -10,19 +10,21 @@ import numpy as np
 import torch
 
 from services.openvla.checkpoint.config import ModelConfig
-from services.openvla.checkpoint.published import REPOSITORIES
+from services.openvla.checkpoint.oft import CHUNK
+from services.openvla.checkpoint.published import OFT_IMAGES, REPOSITORIES
 from services.openvla.checkpoint.statistics import FILE
 from services.openvla.checkpoint.suites import keys_of, suites_of
 from vla_common.versions import lock_hash, variant, versions
 from vla_contract import Observation, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
-from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
+from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_modelkit.checkpoint import identity
 from vla_modelkit.checkpoint_program import RANDOM
 from vla_modelkit.devices import device_name
 
 log = logging.getLogger("services.openvla")
 CAMERA = "agentview"  # OpenVLA's only camera
+WRIST = "robot0_eye_in_hand"  # OpenVLA-OFT's second one
 INSTRUCTION = "pick up the bowl and place it on the plate"  # of the canary
 PACKAGES = ("torch", "timm", "transformers", "tokenizers", "safetensors", "bitsandbytes", "flash-attn")
 UPSTREAM_TORCH = "2.2.0"
@@ -36,8 +38,12 @@ def policy_info(
     quantization: str,
     max_batch: int,
     details: Mapping[str, str],
+    images: int = 1,
 ) -> PolicyInfo:
-    """Return the info of a policy that serves the checkpoint in `directory` with the statistics `keys`."""
+    """Return the info of a policy that serves the checkpoint in `directory` with the statistics `keys`.
+
+    images: of an observation of OpenVLA-OFT.
+    """
     keys, cuda = tuple(keys), {"cuda": torch.version.cuda} if torch.version.cuda else {}
     checkpoint = identity(directory)
     assumed = assumptions(config, checkpoint.repo, keys)
@@ -48,10 +54,11 @@ def policy_info(
         checkpoint=checkpoint,
         quantization=quantization,
         device=device_name(device),
-        cameras=(CAMERA,),
+        cameras=(CAMERA, WRIST)[:images],
         action=(*OSC_POSE, GRIPPER_OPENS),
-        profile="openvla",
-        horizon=1,
+        state=HAND_STATE if config.oft and config.oft.proprio else (),
+        profile="openvla-oft" if images == 2 else "openvla",
+        horizon=CHUNK if config.oft else 1,
         unnorm_keys=keys,
         suites=suites_of(keys),
         max_batch=max_batch,
@@ -73,9 +80,13 @@ def assumptions(config: ModelConfig, repo: str, keys: Iterable[str]) -> str:
 
     Empty for a published fine-tuned checkpoint and for a random one.
     """
-    if repo.startswith(RANDOM) or repo in {name for name, _ in REPOSITORIES.values()}:
+    if repo.startswith(RANDOM) or repo in {name for name, _ in REPOSITORIES.values()} | OFT_IMAGES.keys():
         return ""
-    assumed = ["training with image augmentation, so that profile openvla crops the centre (area 0.9)"]
+    assumed = ["training with image augmentation, so that the profile crops the centre (area 0.9)"]
+    if config.oft:
+        assumed.append(f"chunks of {CHUNK} actions, as upstream trains on LIBERO")
+        if not config.oft.l1_head:
+            assumed.append("actions decoded from action tokens, since there is no action_head--*_checkpoint.pt")
     if unlisted := [key for key in keys if not suites_of([key])]:
         listed = f"{', '.join(unlisted[:4])} and {len(unlisted) - 4} more" if len(unlisted) > 4 else ", ".join(unlisted)
         assumed.append(f"actions of {listed} in LIBERO's units (0.05 m, 0.5 rad), gripper 0 closed and 1 open")
@@ -104,7 +115,8 @@ def served_keys(config: ModelConfig, requested: str) -> tuple[str, ...]:
 
 
 def example(info: PolicyInfo, level: int) -> Observation:
-    """Return an observation with a grey image (level 0 to 255) and the first statistics."""
+    """Return an observation with grey images (level 0 to 255), a state of zeros and the first statistics."""
     side = int(info.details["image_size"])
-    image = np.full((side, side, 3), level, np.uint8)
-    return Observation({CAMERA: image}, None, INSTRUCTION, "canary", 0, unnorm_key=info.unnorm_keys[0])
+    images = {camera: np.full((side, side, 3), level, np.uint8) for camera in info.cameras}
+    state = np.zeros(info.state_size, np.float32) if info.needs_state else None
+    return Observation(images, state, INSTRUCTION, "canary", 0, unnorm_key=info.unnorm_keys[0])

@@ -22,6 +22,15 @@ class NonFiniteLogits(RuntimeError):
     """The model's logits are NaN or infinite, so there is no action."""
 
 
+def check_prompt(ids: list[int]) -> list[int] | InvalidObservation:
+    """Return a prompt's token ids, or the error of one that is too long."""
+    if len(ids) <= MAX_PROMPT:
+        return ids
+    return InvalidObservation(
+        f"the instruction has {len(ids)} tokens with its prompt; expected at most {MAX_PROMPT}: shorten it"
+    )
+
+
 class OpenVLAPolicy(Policy):
     """Serves one engine. Image, instruction and statistics make the answer; drafts change its time.
 
@@ -91,11 +100,9 @@ class OpenVLAPolicy(Policy):
         return ActionChunk(self._action(tokens, key), timings)
 
     def _prepare(self, observation: Observation) -> tuple[np.ndarray, list[int]] | InvalidObservation:
-        ids = self._prompt_ids(observation.instruction)
-        if len(ids) > MAX_PROMPT:
-            return InvalidObservation(
-                f"the instruction has {len(ids)} tokens with its prompt; expected at most {MAX_PROMPT}: shorten it"
-            )
+        ids = check_prompt(self._prompt_ids(observation.instruction))
+        if isinstance(ids, InvalidObservation):
+            return ids
         return resize(observation.images[CAMERA], self._config.towers[0]), ids
 
     def _action(self, tokens: np.ndarray, key: str | None) -> np.ndarray:

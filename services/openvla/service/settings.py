@@ -34,6 +34,12 @@ class ModelSettings(Options):
         expected="a name",
         metavar="NAME",
     )
+    images: int = option(
+        0,
+        "images per observation that an OpenVLA-OFT checkpoint was trained with: 1 agentview, 2 and the wrist",
+        "[0, 2]",
+        default_help="as published",
+    )
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = option(
         "auto", "numbers to compute with; auto: bf16 on a GPU (fp16 before Ampere), fp32 on a CPU", group="internal"
     )

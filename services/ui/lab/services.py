@@ -12,7 +12,7 @@ from services.ui.site.problem import ServiceUnavailable
 from services.ui.site.upstream import Upstream
 
 STATUS_TIMEOUT_S = 2.0
-NOTEBOOKS = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "hf")
+NOTEBOOKS = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "lerobot_notebook", "hf")
 BROWSER_SERVICES = (*NOTEBOOKS, "tensorboard")  # opened in a browser
 
 

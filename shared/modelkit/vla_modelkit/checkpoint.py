@@ -19,7 +19,7 @@ from vla_contract.protocol.info import Checkpoint
 RECORD = "checkpoint.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-ADAPTER = "adapter_config.json"  # peft: an adapter without its base model
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # peft: an adapter without its base model
 _CHUNK = 8 * 2**20
 
 
@@ -61,10 +61,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def _expected(path: Path) -> str:
     """Return the next step for a missing file, from the content of its directory."""
     directory = path.parent
-    if path.name == "config.json" and (directory / ADAPTER).is_file():
-        base = read_json(directory / ADAPTER).get("base_model_name_or_path") or "its base model"
+    adapters = [root for root in (directory, directory / "lora_adapter") if (root / ADAPTER).is_file()]
+    if path.name == "config.json" and adapters:
+        base = read_json(adapters[0] / ADAPTER).get("base_model_name_or_path") or "its base model"
         return (
-            f"{directory} is a LoRA adapter of {base} without that model: merge it first (peft: "
+            f"{adapters[0]} is a LoRA adapter of {base} without that model: merge it first (peft: "
             "PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(directory)) and give the "
             "directory of the merged model"
         )
@@ -129,7 +130,8 @@ def identity(directory: Path, record: Mapping[str, Any] | None = None) -> Checkp
             f"{directory} has changed since it was made ({', '.join(changed[:4])}); run `./lab checkpoint` again, "
             f"or remove {RECORD} if the change is yours"
         )
-    sha256 = record.get("sha256") or weights_hash({path.name: file_hash(path) for path in weight_files(directory)})
+    files = [*weight_files(directory), *directory.glob("*.pt")]
+    sha256 = record.get("sha256") or weights_hash({path.name: file_hash(path) for path in files})
     return Checkpoint(record.get("repo", directory.name), record.get("revision", "local"), sha256)
 
 
@@ -144,7 +146,7 @@ def changed_files(directory: Path, record: Mapping) -> list[str]:
 
 def weights_hash(hashes: Mapping[str, str]) -> str:
     """Return one sha256 over the names and hashes of all weight files."""
-    lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes) if name.endswith(".safetensors"))
+    lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes) if name.endswith((".safetensors", ".pt")))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

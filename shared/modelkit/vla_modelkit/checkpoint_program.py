@@ -44,13 +44,18 @@ class GetCheckpoint(CheckpointOptions):
         pinned = dict(self.PUBLISHED.values()).get(repo, pinned)
         return repo, self.revision or pinned
 
+    @property
+    def random_name(self) -> str:
+        """The usual directory of a random checkpoint."""
+        return f"{self.MODEL}-{self.size}"
+
     def directory(self, volume: Volume) -> Path:
         """Return the checkpoint's directory. Raises CheckpointError if a random one would replace another.
 
         A directory without a manifest is an interrupted random checkpoint if it has the default name, else the
         user's own.
         """
-        usual = f"{self.MODEL}-{self.size}" if self.tiny else self.pinned()[0].rpartition("/")[2]
+        usual = self.random_name if self.tiny else self.pinned()[0].rpartition("/")[2]
         directory = volume.checkpoints / (self.name or usual)
         by_hand = directory.name != usual and directory.is_dir() and any(directory.iterdir())
         existing = read_record(directory).get("repo", "another checkpoint" if by_hand else "")

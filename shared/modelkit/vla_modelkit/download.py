@@ -17,6 +17,7 @@ from vla_modelkit import pace
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, update_record, write_record
 
 SPARE = 2**30  # bytes to leave free
+TORCH_WEIGHTS = "pytorch_model.bin"
 Check = Callable[[str, Iterable[str]], None]  # (label, names of all files); raises CheckpointError
 
 
@@ -40,8 +41,10 @@ def fetch(
 ) -> None:
     """Download the missing files of a repository's revision into `directory` and write its manifest, with `more`.
 
-    patterns: the required files. Complete files are kept, partial ones resumed. Raises CheckpointError if the hub
-    cannot be reached, has no such revision, or sent files with a wrong sha256; VolumeError without space.
+    patterns: the required files. Weights in a single pytorch_model.bin, if `patterns` name it and there are no
+    *.safetensors, are stored as model.safetensors. Complete files are kept, partial ones resumed. Raises
+    CheckpointError if the hub cannot be reached, has no such revision, or sent files with a wrong sha256; VolumeError
+    without space.
     """
     if not force and is_complete(directory, repo, revision):
         print(f"{display_path(directory)} is complete already")
@@ -50,14 +53,21 @@ def fetch(
     commit, files = listing(repo, revision, directory, patterns, check)
     missing = [file for file in files if not _has(directory, file)]
     size = sum(file.size for file in missing)
-    require_space(directory, size + SPARE)
+    require_space(directory, size + SPARE + sum(file.size for file in missing if file.name == TORCH_WEIGHTS))
     print(f"{repo} at {commit}: {len(missing)} of {len(files)} files, {size / 1e9:.1f} GB to download", flush=True)
     make_directory_without_links(directory)
     with pace.announced(directory, size):
         # largest first: small files say nothing about the bandwidth
         for file in sorted(missing, key=lambda file: -file.size):
             _download(repo, commit, file, directory)
-    write_record(directory, repo, commit, _checked(files, directory), **more)
+    hashes = _checked(files, directory)
+    if TORCH_WEIGHTS in hashes:
+        from vla_modelkit.weights import convert_to_safetensors  # imports torch
+
+        del hashes[TORCH_WEIGHTS]
+        converted = convert_to_safetensors(directory / TORCH_WEIGHTS)
+        hashes[converted.name] = file_hash(converted)
+    write_record(directory, repo, commit, hashes, **more)
 
 
 def is_complete(directory: Path, repo: str, revision: str) -> bool:
@@ -84,7 +94,7 @@ def listing(
         raise CheckpointError(f"the hub has no repository {repo!r}, or it requires a token ($HF_TOKEN)") from error
     except HfHubHTTPError as error:
         raise CheckpointError(f"the hub refused {repo} at {revision}: {_line(error)}") from error
-    except (OSError, OfflineModeIsEnabled) as error:
+    except (*_connection_errors(), OfflineModeIsEnabled) as error:
         raise CheckpointError(
             f"{repo} cannot be downloaded, the hub cannot be reached for {revision}: {_line(error)}; without "
             f"network, copy {directory} from another machine or create a checkpoint with --tiny"
@@ -95,8 +105,11 @@ def listing(
         for sibling in info.siblings or []
         if any(_matches(sibling.rfilename, pattern) for pattern in patterns)
     ]
-    if "*.safetensors" in patterns and not any(file.name.endswith(".safetensors") for file in files):
-        raise CheckpointError(f"{repo} at {revision} has no *.safetensors; expected a checkpoint")
+    if any(file.name.endswith(".safetensors") for file in files):
+        files = [file for file in files if file.name != TORCH_WEIGHTS]
+    elif "*.safetensors" in patterns and not any(file.name == TORCH_WEIGHTS for file in files):
+        alternative = f" and no {TORCH_WEIGHTS}" if TORCH_WEIGHTS in patterns else ""
+        raise CheckpointError(f"{repo} at {revision} has no *.safetensors{alternative}; expected a checkpoint")
     if not files:
         raise CheckpointError(f"{repo} at {revision} has none of {', '.join(patterns)}")
     return str(info.sha), files
@@ -119,10 +132,19 @@ def _download(repo: str, commit: str, file: RemoteFile, directory: Path) -> None
         hf_hub_download(repo, file.name, revision=commit, local_dir=directory)
     except GatedRepoError as error:
         raise CheckpointError(_gated(repo)) from error
-    except (HfHubHTTPError, OSError) as error:
+    except (HfHubHTTPError, *_connection_errors()) as error:
         raise CheckpointError(
             f"{file.name} of {repo} was not downloaded: {_line(error)}; run the command again, it resumes"
         ) from error
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a failed connection: requests' are OSErrors; huggingface_hub 1 has httpx's."""
+    try:
+        from httpx import TransportError
+    except ImportError:
+        return (OSError,)
+    return (OSError, TransportError)
 
 
 def _gated(repo: str) -> str:

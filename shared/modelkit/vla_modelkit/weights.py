@@ -10,9 +10,10 @@ from zlib import crc32
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from vla_common.unreadable import explain
-from vla_modelkit.checkpoint import CheckpointError, weight_files
+from vla_modelkit.checkpoint import SINGLE, CheckpointError, weight_files
 
 _LEFTOVERS = re.compile(r"rotary_emb\.inv_freq$")  # buffers written by older transformers; computed here
 
@@ -82,6 +83,23 @@ class MadeUp:
         self._generator.manual_seed(self._seed + crc32(name.encode()))
         weights = torch.empty(shape, dtype=torch.bfloat16, device=self._device)
         return weights.normal_(0.0, spread, generator=self._generator)
+
+
+def convert_to_safetensors(path: Path) -> Path:
+    """Replace a torch file of named tensors by model.safetensors in its directory, and return that; no code runs.
+
+    Raises CheckpointError for a file that holds anything else.
+    """
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file fails anywhere in zip, pickle or tensor code
+        raise CheckpointError(f"{path} is not a file of tensors: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(tensors, Mapping) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+        raise CheckpointError(f"{path} holds more than named tensors; convert it to {SINGLE}")
+    copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    save_file(copies, path.with_name(SINGLE), metadata={"format": "pt"})
+    path.unlink()
+    return path.with_name(SINGLE)
 
 
 def check_names(shapes: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:

@@ -4,7 +4,7 @@ Encoding hands the array's own memory to the packer; decoding views the received
 Sizes, nesting and the number of containers are bounded before anything large is built from a message.
 """
 
-from collections.abc import Callable, Sized
+from collections.abc import Sized
 from typing import Any
 
 import msgpack
@@ -43,48 +43,22 @@ def pack(value: Any) -> bytes:
     return packed
 
 
-def unpack(data: bytes, without: str | None = None) -> Any:
+def unpack(data: bytes) -> Any:
     """Decode a message; its arrays are read-only views of the bytes.
 
-    without: a member of the outermost map to skip without decoding. Raises
-    InvalidObservation for malformed, oversized or too deeply nested data, unknown dtypes, object dtypes, a shape that
-    does not fit its bytes, extension types and texts that are not UTF-8.
+    Raises InvalidObservation for malformed, oversized or too deeply nested data, unknown dtypes, object dtypes, a shape
+    that does not fit its bytes, extension types and texts that are not UTF-8.
     """
     if len(data) > MAX_BYTES:
         raise InvalidObservation(f"the message has {len(data)} bytes; expected at most {MAX_BYTES}")
     count = _Count()
-    hooks: dict[str, Callable[..., Any]] = {"object_hook": count.on_dict, "list_hook": count.on_list}
     try:
-        if without is None or not _is_map(data):
-            return msgpack.unpackb(data, **hooks, **LIMITS)
-        return _members(data, without, hooks)
+        return msgpack.unpackb(data, object_hook=count.on_dict, list_hook=count.on_list, **LIMITS)
     except InvalidObservation:
         raise
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         reason = str(error) or type(error).__name__
         raise InvalidObservation(f"the body is not a valid msgpack message: {reason}") from error
-
-
-def _is_map(data: bytes) -> bool:
-    return bool(data) and (0x80 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF))
-
-
-def _members(data: bytes, without: str, hooks: dict[str, Callable[..., Any]]) -> dict[str, Any]:
-    """Decode a message that is a map, without one member."""
-    stream = msgpack.Unpacker(max_buffer_size=MAX_BYTES, **hooks, **LIMITS)
-    stream.feed(data)
-    members = {}
-    for _ in range(stream.read_map_header()):
-        name = stream.unpack()
-        if type(name) is not str:
-            raise InvalidObservation("the message has a key that is not a text")
-        if name == without:
-            stream.skip()
-        else:
-            members[name] = stream.unpack()
-    if stream.tell() != len(data):
-        raise InvalidObservation(f"{len(data) - stream.tell()} bytes follow the message's end; expected none")
-    return members
 
 
 def encode_special(value: Any) -> Any:

@@ -24,12 +24,9 @@ def encode_observation(observation: Observation) -> bytes:
     return pack({name: value for name, value in named if value is not None})
 
 
-def decode_observation(body: bytes, privileged: bool = True) -> Observation:
-    """Return the observation of a body, with or without its privileged state, which is otherwise skipped.
-
-    Raises InvalidObservation.
-    """
-    fields = _mapping(unpack(body, None if privileged else "privileged"), "an observation")
+def decode_observation(body: bytes) -> Observation:
+    """Return the observation of a body. Raises InvalidObservation."""
+    fields = _mapping(unpack(body), "an observation")
     for name in fields:
         if name not in _FIELDS:
             raise InvalidObservation(f"unknown field {name[:80]!r} in the observation{did_you_mean(name, _FIELDS)}")

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
@@ -27,6 +28,13 @@ from vla_contract.server.service import DecodeAct, PolicyRoutes
 
 MAX_BODY_BYTES = 16 * 2**20  # two 1080p images and more
 _STATIC = "/docs/static"
+
+
+class PlainRoute(APIRoute):
+    """A route whose handler gets the request itself and returns the response, without further steps."""
+
+    def get_route_handler(self) -> Any:
+        return self.endpoint
 
 
 def create_app(
@@ -108,14 +116,17 @@ def create_app(
         ("/act", service.act, "the next action for one image and one instruction",
          openapi.json_content(request_schema), openapi.json_content(answer_schema)),
     ):  # fmt: skip
-        app.post(
+        app.router.add_api_route(
             path,
+            handler,
+            methods=["POST"],
+            route_class_override=PlainRoute,
             summary=summary,
             response_class=Response,
             responses={200: {"description": summary, "content": answer}, **openapi.errors(openapi.BODY_ERRORS)},
             openapi_extra={"requestBody": {"required": True, "content": body}},
             dependencies=token_scheme,
-        )(handler)
+        )
     guarded = {"responses": openapi.errors(openapi.ERRORS), "dependencies": token_scheme}
     app.get("/v1/info", summary="what the policy needs and returns", **guarded)(service.v1_info)
     app.get("/metrics", summary="metrics for Prometheus", response_class=PlainTextResponse, **guarded)(

@@ -123,7 +123,8 @@ class RequestBody:
         if self._requested:
             return await self._receive()
         self._requested = True
-        guard, body, complete = self._guard, bytearray(), False
+        guard, complete = self._guard, False
+        body: bytes | bytearray = b""
         if int(self._length or 0) > self.max_bytes:
             raise self._too_large()
         guard.arriving[self] = None
@@ -134,7 +135,12 @@ class RequestBody:
                     if message["type"] == "http.disconnect":
                         raise ClientDisconnect
                     complete = not message.get("more_body", False)
-                    body += message.get("body", b"")
+                    part = message.get("body", b"")
+                    if not body:
+                        body = part  # most arrive whole
+                    else:  # a list of small parts would take many times their bytes
+                        body = bytearray(body) if isinstance(body, bytes) else body
+                        body += part
                     guard.count(self, len(body) - self.buffered)
                     if len(body) > self.max_bytes:
                         raise self._too_large()

@@ -18,6 +18,7 @@ PATHS = {
     "libero_notebook": "/notebook/libero",
     "openvla_notebook": "/notebook/openvla",
     "gr00t_notebook": "/notebook/gr00t",
+    "lerobot_notebook": "/notebook/lerobot",
 }
 _URL = re.compile(
     r"https://[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/?"

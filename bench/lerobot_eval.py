@@ -1,0 +1,264 @@
+"""LIBERO episodes an hour by the lab's evaluator and by LeRobot 0.6.1's `lerobot-eval`, with the same ACT checkpoint.
+
+    ./lab env libero
+    ./lab bench lerobot_eval [--quick] [--options "--environment DIR --checkpoint DIR --assets official|kit|DIR"]
+
+Both run the protocol of profile `lerobot`: 360 x 360 pixels, the same assets, init states, seeds and MuJoCo.
+lerobot-eval gets its own environment, in --environment (made if it does not exist; default: a temporary one): the lab's
+locked packages of `lerobot`, and LeRobot's extra `libero`. Its defaults choose one environment on two cores; the second
+side has `--eval.batch_size=2`. The lab serves the checkpoint from its environment `lerobot`, with one worker per core.
+Measured are episodes from the end of each worker's first one: without start-up, and without building the simulator. The
+processor time of an episode is that of all processes of a side; on a shared machine it says more than the clock.
+Each episode's success, length and actions are compared. The default checkpoint is a tiny random one, which never
+succeeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import yaml
+
+from bench.common import figure, flags
+from bench.parts.serving import ROOT, VARIABLES, program
+from services.lerobot import tiny
+from services.libero import assets
+from services.libero.profiles import SIMULATOR
+from vla_common.volume import Volume
+from vla_evaluation.store.runstore import RunStore
+
+ENVIRONMENT = "lerobot"
+PACKAGE = "lerobot[libero]==0.6.1"
+LIBERO = ROOT / "images" / "libero" / ".venv" / "bin" / "python"  # the evaluator's
+SUITE, TASK = "libero_object", 0
+QUICK_STEPS = 40
+SIDES = {"defaults": (), "batch_size=2": ("--eval.batch_size=2",)}  # of lerobot-eval
+TARGETS = {"defaults": ">=3", "batch_size=2": ">=2"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all sides share. python: of LeRobot's environment; steps: the episodes' limit, None: the profile's."""
+
+    python: Path
+    assets: Path
+    checkpoint: Path
+    episodes: int
+    steps: int | None
+
+
+@dataclass(frozen=True)
+class Episode:
+    """actions: float32 [T, 7]; worker: what runs one episode at a time."""
+
+    worker: str
+    ended_at: float
+    success: bool
+    actions: np.ndarray
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run: its episodes by number, episodes per hour, and seconds of processor time per episode."""
+
+    episodes: list[Episode]
+    per_hour: float
+    cpu_s: float
+
+
+class ProcessorTime(threading.Thread):
+    """Records every 0.2 s the processor time of all processes that this one started, until `stop`."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.samples: list[tuple[float, float]] = []  # time (s since the epoch), processor time (s)
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(0.2):
+            total = 0.0
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    total += sum(process.cpu_times()[:4])  # its own, and that of its ended children
+            self.samples.append((time.time(), total))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+    def at(self, when: float) -> float:
+        """Return the processor time (s) used until `when`."""
+        return float(np.interp(when, *zip(*self.samples, strict=True)))
+
+
+def environment(directory: Path, asset_dir: Path) -> Path:
+    """Make LeRobot's environment with LIBERO in `directory`, if it does not exist; return its interpreter.
+
+    hf-libero looks for the assets in its package first. Raises CalledProcessError if an install fails.
+    """
+    python = directory / "bin" / "python"
+    if not python.exists():
+        lock, uv = ROOT / "images" / ENVIRONMENT / "requirements.lock", str(ROOT / ".venv" / "bin" / "uv")
+        subprocess.run([uv, "venv", "-q", "--python", sys.executable, directory], check=True)
+        subprocess.run([uv, "pip", "sync", "-q", "--require-hashes", "--python", python, lock], check=True)
+        mujoco = f"mujoco=={SIMULATOR['mujoco']}"
+        subprocess.run([uv, "pip", "install", "-q", "--python", python, PACKAGE, mujoco], check=True)
+    (link := libero_package(directory) / "assets").unlink(missing_ok=True)
+    link.symlink_to(asset_dir)
+    return python
+
+
+def libero_package(directory: Path) -> Path:
+    """Return the directory of LIBERO's package in an environment."""
+    return next(directory.glob("lib/python3*/site-packages/libero/libero"))
+
+
+def run_lerobot(setting: Setting, work: Path, *settings: str) -> list[Episode]:
+    """Run the episodes with lerobot-eval; return them by number. Raises RuntimeError if it fails."""
+    package = libero_package(setting.python.parents[1])
+    paths = {"bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets", "benchmark_root": "."}
+    (work / "config.yaml").write_text(yaml.safe_dump({key: str(package / name) for key, name in paths.items()}))
+    script, log = ROOT / "bench" / "parts" / "lerobot_eval_logged.py", work / "rollouts"
+    command = [str(setting.python), str(script), str(log)]
+    command += [f"--policy.path={setting.checkpoint}", "--policy.device=cpu", "--env.type=libero"]
+    command += [f"--env.task={SUITE}", f"--env.task_ids=[{TASK}]", f"--eval.n_episodes={setting.episodes}"]
+    command += [f"--output_dir={work / 'output'}", *settings]
+    command += [f"--env.episode_length={setting.steps}"] if setting.steps else []
+    env = {"LIBERO_CONFIG_PATH": str(work), "MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl", "HF_HUB_OFFLINE": "1"}
+    run(command, {**VARIABLES, **env})
+    episodes = []
+    for number, line in enumerate(log.read_text().splitlines()):
+        rollout, actions = json.loads(line), np.load(f"{log}.{number}.npy")
+        for slot, (success, steps) in enumerate(zip(rollout["success"], rollout["steps"], strict=True)):
+            episodes.append(Episode(str(slot), rollout["ended_at"], success, actions[slot, :steps]))
+    return episodes
+
+
+def run_lab(setting: Setting, work: Path) -> list[Episode]:
+    """Run the episodes with the lab's evaluator and service; return them by number."""
+    serve = ("services.lerobot", "--host", "127.0.0.1", "--checkpoint", str(setting.checkpoint), "--device", "cpu")
+    with program(work / "service.txt", sys.executable, *serve) as url:
+        command = [str(LIBERO), "-m", "services.libero", SUITE, "--policy-url", url, "--run-dir", str(work)]
+        command += ["--run-id", "run", "--tasks", str(TASK), "--trials", str(setting.episodes)]
+        command += ["--assets", str(setting.assets)]
+        command += ["--max-steps", str(setting.steps)] if setting.steps else []
+        run(command, VARIABLES)
+    with RunStore(work / "run" / "run.sqlite", readonly=True) as store:
+        finished = sorted(store.finished(), key=lambda episode: episode.episode)
+    actions = {}
+    for path in (work / "run" / "episodes").glob("*.npz"):
+        with np.load(path) as recorded:
+            actions[int(path.stem.partition("-")[2])] = recorded["actions"]
+    return [Episode(e.worker, e.ended_at, e.success, actions[e.episode]) for e in finished]
+
+
+def run(command: list[str], env: dict[str, str]) -> None:
+    """Run a side's program. Raises RuntimeError with its output if it fails."""
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{command[:4]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def measured(side: Callable[[], list[Episode]]) -> Measured:
+    """Run a side. Its rates count from the end of each worker's first episode to the end of its last."""
+    processor_time = ProcessorTime()
+    processor_time.start()
+    episodes = side()
+    processor_time.stop()
+    per_hour, first, last = 0.0, [], []
+    for worker in {episode.worker for episode in episodes}:
+        ends = sorted(episode.ended_at for episode in episodes if episode.worker == worker)
+        first.append(ends[0])
+        last.append(ends[-1])
+        per_hour += 3600 * (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 else 0
+    cpu_s = processor_time.at(statistics.mean(last)) - processor_time.at(statistics.mean(first))
+    return Measured(episodes, per_hour, cpu_s / (len(episodes) - len(first)))
+
+
+def count_equal(name: str, theirs: list[Episode], ours: list[Episode]) -> int:
+    """Return how many episodes have the same success and length on both sides; print how far actions differ."""
+    equal, apart = 0, []
+    for their, our in zip(theirs, ours, strict=True):
+        equal += (their.success, len(their.actions)) == (our.success, len(our.actions))
+        length = min(len(their.actions), len(our.actions))
+        apart.append(float(np.abs(their.actions[:length] - our.actions[:length]).max()))
+    print(f"{name}: {equal} of {len(ours)} outcomes equal; largest difference of an action by episode: ", end="")
+    print(", ".join(f"{difference:.2g}" for difference in apart), flush=True)
+    return equal
+
+
+def main() -> int:
+    """Measure the sides alternately; return 1 if a figure misses its target."""
+    parser = flags("Episodes per hour compared with lerobot-eval.", f"one round, episodes of {QUICK_STEPS} steps")
+    parser.add_argument("--environment", type=Path, help="directory of LeRobot's environment with LIBERO")
+    parser.add_argument("--checkpoint", type=Path, help="an ACT checkpoint; default: a tiny random one")
+    parser.add_argument("--assets", default="official", help="kit, official or a directory")
+    parser.add_argument("--episodes", type=int, default=4, help="at least 4: two for each of two workers")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, help="step limit of an episode; default: the profile's")
+    args = parser.parse_args()
+    if not LIBERO.exists():
+        parser.error("the evaluator's environment is missing; run ./lab env libero")
+    with tempfile.TemporaryDirectory() as name:
+        temporary = Path(name)
+        source = assets.resolve(args.assets, Volume().root).path
+        python = environment(args.environment or temporary / "lerobot", source)
+        checkpoint = args.checkpoint or tiny.write(temporary / "act", "act")
+        steps = QUICK_STEPS if args.quick and not args.steps else args.steps
+        setting = Setting(python, source, checkpoint.absolute(), args.episodes, steps)
+        return report(measure(setting, 1 if args.quick else args.rounds, temporary))
+
+
+def measure(setting: Setting, rounds: int, directory: Path) -> dict[str, list[Measured]]:
+    """Return the runs of every side; print a line for each."""
+    results: dict[str, list[Measured]] = {name: [] for name in (*SIDES, "lab")}
+    for number, name in itertools.product(range(rounds), results):
+        (work := directory / f"{name}-{number}").mkdir()
+        start = time.monotonic()
+        run = measured(
+            partial(run_lab, setting, work) if name == "lab" else partial(run_lerobot, setting, work, *SIDES[name])
+        )
+        results[name].append(run)
+        print(
+            f"{name:13} {run.per_hour:7.0f} episodes/h, {run.cpu_s:6.1f} CPU-s each, "
+            f"{sum(episode.success for episode in run.episodes)} of {setting.episodes} succeed; "
+            f"{time.monotonic() - start:.0f} s with start-up, load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+    return results
+
+
+def report(results: dict[str, list[Measured]]) -> int:
+    """Print the comparison and the FIGURE lines; return 1 if a figure misses its target."""
+    ours, met = results["lab"][0].episodes, []
+    for name in SIDES:
+        label = name.replace("=", "_")
+        equal = count_equal(name, results[name][0].episodes, ours)
+        met.append(
+            figure(f"lerobot_eval_outcomes_equal_{label}", equal, f"of {len(ours)}", f">={len(ours)}", quick=True)
+        )
+        pairs = list(zip(results[name], results["lab"], strict=True))
+        hours = statistics.median(lab.per_hour / theirs.per_hour for theirs, lab in pairs)
+        met.append(figure(f"lerobot_eval_episodes_over_{label}", hours, "x", TARGETS[name], quick=True))
+        cpu = statistics.median(theirs.cpu_s / lab.cpu_s for theirs, lab in pairs)
+        figure(f"lerobot_eval_processor_time_over_{label}", cpu, "x", "none")
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
