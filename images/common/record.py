@@ -28,6 +28,7 @@ def record(env: str) -> dict:
     packages = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     return {
         "env": env,
+        "variant": os.environ["VLALAB_VARIANT"],
         "lock": lock_hash(env),
         "commit": os.environ.get("COMMIT", ""),
         "flash_attn": json.loads(FLASH_ATTN.read_text()) if FLASH_ATTN.exists() else {"mode": "none"},

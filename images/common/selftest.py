@@ -48,7 +48,9 @@ def expect(holds: bool, text: str) -> None:
 def pins(env: str) -> dict[str, str]:
     """Return the lock's pins that apply to this Python: name → version."""
     versions = {}
-    for line in (IMAGES / env / "requirements.lock").read_text().splitlines():
+    own = Path(sys.prefix).parent / "requirements.lock"  # outside an image a variant has its own directory
+    lock = own if own.is_relative_to(IMAGES / env) else IMAGES / env / "requirements.lock"
+    for line in lock.read_text().splitlines():
         if match := re.match(r"([A-Za-z0-9][^\s\\]*==[^\\]*)", line):
             pin = Requirement(match[1].strip())
             if pin.marker is None or pin.marker.evaluate():
@@ -81,15 +83,21 @@ def check_imports(modules: Sequence[str]) -> str:
     return f"{len(modules)} modules"
 
 
-def check_torch(env: str, version: str, cuda: str) -> str:
-    """Check torch's version, and the CUDA and GPUs it was built for; and that numpy and torch share memory."""
+def check_torch(env: str, builds: dict[str, tuple[str, str]]) -> str:
+    """Check torch's version, and the CUDA and GPUs it was built for; and that numpy and torch share memory.
+
+    builds: variant, "" for the environment itself → (version, CUDA).
+    """
     import numpy as np
     import torch
 
+    variant = os.environ.get("VLALAB_VARIANT", "")
+    version, cuda = builds[variant]
     expect(torch.__version__.split("+")[0] == version, f"torch is {torch.__version__}, expected {version}")
     expect(torch.version.cuda == cuda, f"torch {version} is built for CUDA {torch.version.cuda}, expected {cuda}")
     # The host tool tells by the manifest whether a GPU is too new. get_arch_list() needs a GPU.
-    manifest = re.search(r"(?m)^torch:.*architectures: \[(.*?)\]", (IMAGES / env / "manifest.yaml").read_text())
+    start = rf"^  {variant}:.*?^    torch" if variant else "^torch"
+    manifest = re.search(rf"(?ms){start}:[^\n]*architectures: \[(.*?)\]", (IMAGES / env / "manifest.yaml").read_text())
     stated, built = manifest[1].replace(",", " ").split() if manifest else [], torch._C._cuda_getArchFlags().split()
     expect(stated == built, f"images/{env}/manifest.yaml says {stated}; this torch was built for {built}")
     array = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -33,7 +33,7 @@ def check_inference() -> str:
 if __name__ == "__main__":
     use_single_thread()
     dependencies = {
-        "torch": lambda: check_torch("gr00t", "2.5.1", "12.4"),
+        "torch": lambda: check_torch("gr00t", {"": ("2.5.1", "12.4"), "cu130": ("2.11.0", "13.0")}),
         "attention": check_attention,
         "imports": lambda: check_imports(MODULES),
     }

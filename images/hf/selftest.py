@@ -32,7 +32,7 @@ def check_labs() -> str:
 if __name__ == "__main__":
     use_single_thread()
     dependencies = {
-        "torch": lambda: check_torch("hf", "2.6.0", "12.4"),
+        "torch": lambda: check_torch("hf", {"": ("2.6.0", "12.4")}),
         "attention": check_attention,
         "imports": lambda: check_imports(MODULES),
     }

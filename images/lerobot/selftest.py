@@ -67,7 +67,7 @@ def check_inference() -> str:
 if __name__ == "__main__":
     use_single_thread()
     dependencies = {
-        "torch": lambda: check_torch("lerobot", "2.11.0", "13.0"),
+        "torch": lambda: check_torch("lerobot", {"": ("2.11.0", "13.0")}),
         "attention": check_attention,
         "imports": lambda: check_imports(MODULES),
         "policies": check_policies,

@@ -64,7 +64,7 @@ def check_inference() -> str:
 if __name__ == "__main__":
     use_single_thread()
     dependencies = {
-        "torch": lambda: check_torch("openvla", "2.2.0", "12.1"),
+        "torch": lambda: check_torch("openvla", {"": ("2.2.0", "12.1"), "cu130": ("2.11.0", "13.0")}),
         "attention": check_attention,
         "stack": check_stack,
         "4 bits": check_four_bits,

@@ -40,7 +40,7 @@ def check_transformer() -> str:
 if __name__ == "__main__":
     use_single_thread()
     dependencies = {
-        "torch": lambda: check_torch("ws_mdl", "2.6.0", "12.4"),
+        "torch": lambda: check_torch("ws_mdl", {"": ("2.6.0", "12.4")}),
         "attention": check_attention,
         "imports": lambda: check_imports(MODULES),
     }

@@ -136,6 +136,9 @@ def test_info_is_complete(tiny_policies, name):
     assert info.details["denoising_steps"] == str(one.denoising_steps) and info.details["engine"] == "vla-lab"
     assert info.details["attention"] == "sdpa" and "device is cpu" in info.details["attention_reason"]
     assert info.checkpoint.repo == "random-tiny" and len(info.checkpoint.sha256) == 64
+    variant = os.environ.get("VLALAB_VARIANT")
+    upstream = f"{variant}: torch {info.details['torch']}, upstream's pin is 2.5.1" if variant else None
+    assert info.details.get("variant") == upstream
 
 
 def test_a_model_that_does_not_look_is_not_served(tiny_policies, monkeypatch):

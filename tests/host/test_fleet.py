@@ -118,13 +118,16 @@ def test_pull_brings_a_clone_up_to_date_and_its_environments_with_it(servers, tm
     git("add", "lab", cwd=origin)
     git("commit", "-q", "-m", "one", cwd=origin)
     git("clone", "-q", str(origin), str(clone), cwd=tmp_path)
-    (clone / "images" / "libero" / ".venv").mkdir(parents=True)
+    for name in ("libero", "openvla/cu130"):
+        (clone / "images" / name / ".venv").mkdir(parents=True)
     git("commit", "-q", "--allow-empty", "-m", "two", cwd=origin)
     machine = [at("one", servers[0].port, str(clone))]
     assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 0
     assert " → " in capsys.readouterr().out
     assert git("rev-parse", "HEAD", cwd=clone) == git("rev-parse", "HEAD", cwd=origin)
-    assert (clone / "made").read_text() == "--version\nenv libero\n"
+    assert (clone / "made").read_text() == (
+        "--version\nenv libero --variant upstream\nenv openvla-cu130 --variant upstream\n"
+    )
     assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 0
     assert "already at " in capsys.readouterr().out
     git("commit", "-q", "--allow-empty", "-m", "own work", cwd=clone)

@@ -26,6 +26,17 @@ def run(clone: Path, *words: str, **options) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
+def test_another_system_is_told_what_is_supported_and_nothing_is_made(fresh_clone, tmp_path):
+    """With a `uname` and a `stat` as macOS has them."""
+    for name, script in (("uname", "echo Darwin"), ("stat", "echo 'stat: illegal option -- c' >&2; exit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    done = run(fresh_clone, "status", env={"PATH": f"{tmp_path}:{CLEAN['PATH']}"})
+    assert done.returncode == 1 and done.stdout == "" and len(done.stderr.splitlines()) == 1
+    assert "Darwin is not supported" in done.stderr and "Linux container" in done.stderr
+    assert not (fresh_clone / ".venv").exists()
+
+
 def test_first_use_sets_up_once_from_any_directory(fresh_clone, tmp_path):
     first = run(fresh_clone, "--list", cwd=tmp_path)
     assert first.returncode == 0, first.stderr

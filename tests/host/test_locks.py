@@ -5,18 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from vla_common import versions
 from vlalab.engine import images
 from vlalab.environments import locks
 from vlalab.host.console import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
-INPUTS = ("requirements.in", "requirements.lock", "excludes.txt")
+INPUTS = ("requirements.in", "requirements.lock", "excludes.txt", "overrides.txt")
 
 
 @pytest.fixture
 def copies(tmp_path) -> dict[str, locks.Lock]:
     """Every lock of the repository with its inputs, as copies to spoil."""
     wanted = [ROOT / "shared/contract/pyproject.toml", *ROOT.glob("shared/*/requirements.in")]
+    wanted += ROOT.glob("images/*/manifest.yaml")
     wanted += [ROOT / lock.directory / name for lock in locks.all_locks().values() for name in INPUTS]
     for source in filter(Path.exists, wanted):
         target = tmp_path / source.relative_to(ROOT)
@@ -72,6 +74,31 @@ def test_a_change_of_what_evaluating_takes_reaches_the_environments_that_name_it
     listed.write_text(listed.read_text() + "six==1.17.0\n")
     assert any("does not match" in problem for problem in locks.problems(copies["libero"]))
     assert locks.problems(copies["ui"]) == []
+
+
+def test_a_variant_follows_its_environment_and_its_own_overrides(copies):
+    """Its lock has the environment's pins but for those that the overrides replace, and what these bring."""
+    variant, base = copies["openvla-cu130"], copies["openvla"]
+    pinned, upstream = versions.read_pins(variant.target), versions.read_pins(base.target)
+    overridden = versions.read_pins(variant.overrides)
+    assert set(overridden) == {"torch", "torchvision", "bitsandbytes"}
+    assert {name: pinned[name] for name in overridden} == overridden
+    stays = {name for name in upstream if not name.startswith(("nvidia-", "triton")) and name not in overridden}
+    assert {name: pinned[name] for name in stays} == {name: upstream[name] for name in stays}
+    variant.overrides.write_text(variant.overrides.read_text().replace("torch==2.11.0", "torch==2.10.0"))
+    assert any("does not match" in problem for problem in locks.problems(variant)) and locks.problems(base) == []
+
+
+@pytest.mark.nightly
+def test_a_package_that_one_processor_lacks_needs_a_marker(tmp_path):
+    """Asks the package index."""
+    lock = locks.Lock("toy", ".", root=tmp_path)
+    lock.source.write_text("decord==0.6.0\n")
+    with pytest.raises(LabError, match="does not serve aarch64(.|\n)*decord"):
+        locks.make(lock)
+    assert not lock.target.exists()
+    lock.source.write_text("decord==0.6.0; platform_machine == 'x86_64'\n")
+    assert locks.make(lock) and locks.problems(lock) == []
 
 
 def test_a_missing_lock_is_found(copies):

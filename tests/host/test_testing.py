@@ -211,10 +211,21 @@ def test_what_parts_started_ends_with_their_caller(number, tmp_path):
         time.sleep(0.05)
 
 
+def test_a_variant_runs_a_few_tests_and_all_of_its_environments_at_night(monkeypatch):
+    calls = []
+    monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.get)
+    monkeypatch.setattr(parts, "run_pytest", lambda *words: calls.append(words) or PartResult(words[0], passed=1))
+    for nightly in (False, True):
+        parts.variant("openvla-cu130", SuiteOptions(nightly=nightly), None)
+    (name, python, few, variables, *_), (*_, every, _, _, _) = calls
+    assert name == "openvla-cu130" and "/openvla/cu130/.venv/" in python and variables["VLALAB_VARIANT"] == "cu130"
+    assert "tests/openvla/test_parity.py" in few and len(few) > 1 and every == ["tests/openvla"]
+
+
 def test_names_select_parts(monkeypatch, capsys):
     assert run.NAMES[:4] == ("lint", "docker", "contract", "host") and {*parts.ENVIRONMENTS} <= {*run.NAMES}
     assert {*run.NAMES} == {part.name.split()[0] for part in parts.all_parts(SuiteOptions())}
-    assert set(paths.image_names()) == set(parts.ENVIRONMENTS)
+    assert set(paths.image_names()) == set(parts.ENVIRONMENTS) and set(paths.variant_names()) <= {*run.NAMES}
     with pytest.raises(LabError, match="did you mean 'host'"):
         run.run(["hots"], SuiteOptions())
     only(monkeypatch, shell("lint", "true"), shell("ui outside", "true"), shell("ui", "true", 1))

@@ -100,6 +100,10 @@ def test_full_run_on_official_assets_has_the_published_figure(tmp_path):
         ({"execute": 1}, "another part of each action chunk"),
         ({"policy": {"name": "oracle", "needs_privileged": True}}, "privileged state"),
         ({"policy": IDENTITY["policy"] | {"suites": ["libero_10"]}}, "a checkpoint for libero_10"),
+        (
+            {"policy": IDENTITY["policy"] | {"details": {"variant": "cu130: torch 2.11.0"}}},
+            "another torch (variant cu130: torch 2.11.0)",
+        ),
         ({"unnorm_key": "libero_object"}, "un-normalised as libero_object"),
         ({"versions": IDENTITY["versions"] | {"mujoco": "3.3.3"}}, "other packages (mujoco 3.3.3, not 3.2.3)"),
         ({"versions": {}}, "mujoco None, not 3.2.3"),

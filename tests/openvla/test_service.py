@@ -70,6 +70,9 @@ def test_info_says_everything_an_evaluator_compares(service):
     assert info.details["attention"] == "sdpa"
     assert "flash-attn needs a GPU" in info.details["attention_reason"]
     assert info.details["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    variant = os.environ.get("VLALAB_VARIANT")
+    upstream = f"{variant}: torch {info.details['torch']}, upstream's pin is 2.2.0" if variant else None
+    assert info.details.get("variant") == upstream
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 
-from vlalab.description import compose, manifests, ports, service_settings
+from vlalab.description import compose, manifests, ports, service_settings, variants
 from vlalab.engine import images
 from vlalab.environments import locks
 from vlalab.host import paths
@@ -65,7 +65,8 @@ def test_every_service_answers_to_configured_host_names(name):
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_image_is_the_environments(name):
-    assert DOCUMENT["services"][name]["image"] == f"vla-lab/{SERVICES[name].environment_name}:${{VLALAB_TAG:-dev}}"
+    body = DOCUMENT["services"][name]
+    assert body["image"] == f"vla-lab/{body['x-local']}:${{VLALAB_TAG:-dev}}"
 
 
 @pytest.mark.parametrize("name", [name for name in SERVICES if SERVICES[name].health])
@@ -192,6 +193,21 @@ def test_every_environment_has_image_service_health_and_a_row(name):
     assert re.search(rf"(?m)^\| `{name}` \| .*\d+\.\d+", IMAGES), "no row with its pins in docs/images.md"
 
 
+@pytest.mark.parametrize("name", paths.variant_names())
+def test_a_variant_is_its_environments_image_from_another_lock(name):
+    environment, _, variant = name.partition("-")
+    own = images.arguments(name)
+    assert own == {**images.arguments(environment), "VARIANT": variant, "FLASH_ATTN": "none"}
+    assert set(variants.of(environment)) == set(manifests.environment(environment).variants)
+    assert manifests.environment(name).torch.cuda == "13.0" and "vla-lab.variant=${VARIANT}" in DOCKERFILE
+    lock = (paths.environment_directory(name) / "requirements.lock").read_text()
+    (torch,) = re.findall(r"(?m)^torch==(\S+)", lock)
+    assert re.search(rf"--variant {variant}`.*torch {re.escape(torch)}", (ROOT / "docs" / "machine.md").read_text())
+    (upstream,) = re.findall(r"(?m)^torch==(\S+)", (ROOT / "images" / environment / "requirements.in").read_text())
+    assert f'UPSTREAM_TORCH = "{upstream}"' in (ROOT / "services" / environment / "service/info.py").read_text()
+    assert all((ROOT / test.partition("::")[0]).is_file() for test in manifests.environment(name).tests)
+
+
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_base_has_a_digest(name):
     given = {**dict(re.findall(r"(?m)^ARG (\w+)=(\S+)", DOCKERFILE)), **images.arguments(name)}
@@ -223,7 +239,8 @@ def test_every_image_runs_as_a_user_and_says_what_it_is():
 def test_the_dockerfile_takes_what_is_described_and_nothing_else():
     """An argument that the file does not know would be lost without a word, and one nobody describes be empty."""
     declared = {word.partition("=")[0] for line in re.findall(r"(?m)^ARG (.+)", DOCKERFILE) for word in line.split()}
-    assert {argument for name in ENVIRONMENTS for argument in images.arguments(name)} == declared
+    every = [*ENVIRONMENTS, *paths.variant_names()]
+    assert {argument for name in every for argument in images.arguments(name)} == declared
 
 
 def test_what_is_not_verified_is_reported_where_the_rest_is_promised():

@@ -124,7 +124,7 @@ DOCUMENTED = set(re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text(
 NOT_FOR_USERS = {
     "VLALAB_HERE",  # where the caller stands: programs show paths from there
     "VLALAB_COMMAND",  # `./lab eval` tells the evaluator what was typed
-    "VLALAB_COMMIT", "VLALAB_LOCK_HASH", "VLALAB_NUMBA_SEED",  # an image tells about itself
+    "VLALAB_COMMIT", "VLALAB_LOCK_HASH", "VLALAB_NUMBA_SEED", "VLALAB_VARIANT",  # an image tells about itself
     "VLALAB_SETTINGS",  # the supervisor of a local service holds what it was started with
     "VLALAB_STEWARD_ACTS",  # the page's steward tells its commands to leave it alone
     "VLALAB_TEST_NIGHTLY",  # ./lab test --nightly tells the tests
@@ -194,7 +194,9 @@ def test_both_sides_name_the_same_system_packages():
 
 
 def test_every_environment_has_a_lock():
-    assert set(paths.image_names()) | {"host", "contract", *paths.WITHOUT_IMAGE} == set(locks.all_locks())
+    assert {*paths.image_names(), *paths.variant_names()} | {"host", "contract", *paths.WITHOUT_IMAGE} == set(
+        locks.all_locks()
+    )
     for lock in locks.all_locks().values():
         assert locks.problems(lock) == []
 

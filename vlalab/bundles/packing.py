@@ -66,7 +66,7 @@ class BundleRequest:
 def parse_arguments(text: str) -> tuple[tuple[str, ...], Path]:
     """Return (environments, file) of the arguments `ENV … FILE`; "all" selects every image that is built."""
     values = [word for word in text.split(",") if word]
-    environments = [*images.buildable(), "all"]
+    environments = [*images.buildable(), *paths.variant_names(), "all"]
     count = next((index for index, word in enumerate(values) if word not in environments), len(values))
     file = ",".join(values[count:])  # a path may contain a comma
     if not file:

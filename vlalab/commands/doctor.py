@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from vlalab.commands import course, lifecycle
-from vlalab.description import compose, gpus, manifests
+from vlalab.description import compose, gpus, manifests, variants
 from vlalab.doctor import fixes, output, runner, selftests
 from vlalab.doctor.check import FAIL, CheckResult, Context
 from vlalab.engine import images
@@ -21,7 +21,7 @@ BEFORE_S = 1.8  # time limit of the checks before a task
 def run(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool) -> int:
     """Check machine and clone, self-test the named environments, print the results; return the exit code."""
     check_choices("environment", names, manifests.environments())
-    context, began = Context(environments=tuple(names), offline=offline), time.monotonic()
+    context, began = Context(environments=tuple(map(variants.select, names)), offline=offline), time.monotonic()
     results = run_checks(context)
     if fix and (done := fixes.apply(results, yes)):
         context = Context(environments=context.environments, offline=offline)
@@ -74,9 +74,11 @@ USES: dict[str, Callable[[FlagValues], Sequence[str]]] = {
 def require(task: str, values: FlagValues) -> None:
     """Raise LabError for the first failed check of a task; checks that time out are ignored."""
     services = list(USES.get(task, lambda values: [])(values))
-    compose_services = compose.read()
+    variant = str(values.get("variant") or "")
+    chosen = {variants.variable(name): variant for name in variants.environments()} if variant else {}
+    compose_services = compose.read(variables={**compose.environment_variables(), **chosen})
     environments = (
-        images.choose(values["names"])
+        images.choose(values["names"], variant)
         if task == "build"
         else [compose_services[name].environment_name for name in services]
     )

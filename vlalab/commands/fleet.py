@@ -21,8 +21,9 @@ PLAIN_WIDTH = 160
 CODES = {"pass": 0, "warn": 1, "fail": 2}
 PULL = """
 was=$(git rev-parse --short HEAD) && git pull -q --ff-only && ./lab --version >/dev/null &&
-for one in images/*/.venv; do
-    [ ! -d "$one" ] || ./lab env "$(basename "$(dirname "$one")")" >/dev/null || exit
+for one in images/*/.venv images/*/*/.venv; do
+    name=$(dirname "${one#images/}" | tr / -)
+    [ ! -d "$one" ] || ./lab env "$name" --variant upstream >/dev/null || exit
 done && echo "$was $(git rev-parse --short HEAD)"
 """
 COMMANDS = {"doctor": "./lab doctor --json", "status": "./lab status --json", "pull": PULL, "restart": "./lab restart"}

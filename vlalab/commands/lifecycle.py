@@ -69,7 +69,7 @@ def up(
     order = in_order(names, {**compose.environment_variables(), **_flat(requested)})
     settings = checkpoints.complete(order, names, _settings(order, overrides or {}, running), running)
     order = list(settings)
-    services = compose.read()
+    services = compose.read(variables={**compose.environment_variables(), **_flat(settings)})
     environments = [services[name].environment_name for name in [*order, *named_jobs]]
     # Dependent services must run in the same runtime.
     prefer = next((running[name].runtime for name in order if name in running), None)
@@ -156,7 +156,8 @@ def run_in_foreground(names: Sequence[str], runtime: str, overrides: Overrides, 
         print(local.start_command(name, settings, attached=True))
         return
     volumes.require_writable()
-    local.prepare([compose.read()[name].environment_name])
+    services = compose.read(variables={**compose.environment_variables(), **settings})
+    local.prepare([services[name].environment_name])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     policy, is_ready = None, False
     try:

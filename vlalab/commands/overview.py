@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from vlalab.description import compose, gpus
+from vlalab.description import compose, gpus, service_settings
 from vlalab.doctor.machine import Machine
 from vlalab.engine import building, docker, images
 from vlalab.engine.images import Image
@@ -53,7 +53,7 @@ def show() -> None:
     """Print the table, the volume's path and the state of Docker."""
     from rich.table import Table  # slow import
 
-    now, services = gather(), compose.read()
+    now, services = gather(), _services()
     console = entrypoint.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     columns = COLUMNS if console.width > 110 else NARROW
     table = Table(*columns, box=None, pad_edge=False)
@@ -67,9 +67,15 @@ def show() -> None:
     console.print(f"\nvolume {paths.volume()}\ndocker: {reason or 'an engine answers'}", highlight=False, markup=False)
 
 
+def _services() -> dict[str, compose.ComposeService]:
+    """Return the services, each with the environment that its stored settings select."""
+    stored = service_settings.of_all(compose.names())
+    return compose.read(variables={**compose.environment_variables(), **stored})
+
+
 def as_json() -> dict[str, Any]:
     """Return the table as one object; docs/doctor.md describes every field."""
-    now, services = gather(), compose.read()
+    now, services = gather(), _services()
     devices = Machine().gpus().get("devices", [])
     return {
         "schema": SCHEMA,

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from vlalab.description import variants
 from vlalab.description.interpolation import interpolate, read_dotenv
 from vlalab.host import shared_code, state
 from vlalab.host.console import LabError
@@ -81,8 +82,13 @@ def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[
     Raise LabError for unsupported syntax, and for an unset `${VARIABLE:?text}`.
     """
     values = environment_variables(path.parent) if variables is None else variables
-    values = {**values, **discovered(values, path)}
+    values = {**values, **filled_in(values, path)}
     return {name: _service(name, _filled(body, values), values) for name, body in _document(path)["services"].items()}
+
+
+def filled_in(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str]:
+    """Return the variables that ./lab fills in: `discovered`, and the variants of environments for this machine."""
+    return {**discovered(variables, path), **variants.interpolated(variables)}
 
 
 def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str]:
@@ -150,6 +156,7 @@ def written(service: str) -> Any:
 
 def filled(service: str, variables: Mapping[str, str]) -> object:
     """Return a service's entries in both files, interpolated; they are equal if the settings have equal effects."""
+    variables = {**variables, **variants.interpolated(variables)}
     return [_filled(body, variables) for body in _bodies(service)]
 
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
-import subprocess
 from collections import defaultdict
 from collections.abc import Mapping
 
 from vlalab.description import compose
 from vlalab.host.console import LabError
+from vlalab.host.nvidia_smi import ASK_S, query
 
-ASK_S = 5.0  # a suspended GPU takes seconds to answer
 STATUS_S = 0.8  # for the status table
-NO_DEVICES = "No devices were found"  # printed by nvidia-smi if the driver has no GPU
 DEVICE = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
 # NVML's error of a driver that does not answer → a part of nvidia-smi's message; cause and fix.
 DRIVER_FAILURES = {
@@ -41,30 +38,11 @@ DRIVER_FAILURES = {
 }
 
 
-def _query(query: str, timeout_s: float) -> list[list[str]]:
-    """Return the rows of `nvidia-smi --query-…`, each a list of stripped cells; none if it is not installed.
-
-    Raise OSError with its message if it fails.
-    """
-    if shutil.which("nvidia-smi") is None:
-        return []
-    command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        raise OSError(f"nvidia-smi did not answer within {timeout_s:g} s") from None
-    output = (process.stdout + process.stderr).strip()
-    if process.returncode != 0 and NO_DEVICES not in output:
-        raise OSError(output.splitlines()[0] if output else f"nvidia-smi exited with status {process.returncode}")
-    lines = process.stdout.splitlines() if process.returncode == 0 else []
-    return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
-
-
 @functools.cache
 def _devices() -> tuple[dict[str, str], str | None]:
     """Return {number: UUID}, and nvidia-smi's message if it failed."""
     try:
-        rows = _query("gpu=index,uuid", ASK_S)
+        rows = query("gpu=index,uuid", ASK_S)
     except OSError as error:
         return {}, str(error)
     return {row[0]: row[-1] for row in rows if row[0].isdigit()}, None
@@ -84,8 +62,8 @@ def memory_by_process() -> dict[int, dict[str, int]]:
     """Return {pid: {GPU index: MiB}} for every process that computes on a GPU; empty if nvidia-smi fails."""
     used: dict[int, dict[str, int]] = defaultdict(dict)
     try:
-        index = {row[1]: row[0] for row in _query("gpu=index,uuid", STATUS_S) if len(row) == 2}
-        rows = _query("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
+        index = {row[1]: row[0] for row in query("gpu=index,uuid", STATUS_S) if len(row) == 2}
+        rows = query("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
     except OSError:
         return {}
     for row in rows:

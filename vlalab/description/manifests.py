@@ -47,6 +47,16 @@ class Torch:
 
 
 @dataclass(frozen=True)
+class EnvironmentVariant:
+    """The same environment with another torch: `images/<env>/<variant>/` has its overrides.txt and its lock."""
+
+    venv_gb: float
+    image_gb: float
+    torch: Torch
+    tests: tuple[str, ...]  # those that every `./lab test` runs in it; --nightly runs all of its environment's
+
+
+@dataclass(frozen=True)
 class EnvironmentManifest:
     """An environment: `images/<env>/manifest.yaml`."""
 
@@ -61,6 +71,7 @@ class EnvironmentManifest:
     default: bool = False  # the environment if none is named; for bench/ too
     stages: Mapping[str, ImageStage] = field(default_factory=dict)
     torch: Torch | None = None
+    variants: Mapping[str, EnvironmentVariant] = field(default_factory=dict)
     renderer: str = ""  # the module that prints the OpenGL renderer
 
 
@@ -153,8 +164,14 @@ class ServiceManifest:
 
 
 def environment(name: str, directory: Path = paths.ROOT / "images") -> EnvironmentManifest:
-    """Return an environment's manifest. Raise LabError if it is missing or invalid."""
-    return _read(directory / name / NAME, EnvironmentManifest)
+    """Return the manifest of an environment or a variant ("openvla-cu130"). Raise LabError if missing or invalid."""
+    base, _, variant = name.partition("-")
+    manifest: EnvironmentManifest = _read(directory / base / NAME, EnvironmentManifest)
+    if not variant:
+        return manifest
+    if variant not in manifest.variants:
+        raise LabError(unknown(f"variant of {base}", variant, manifest.variants))
+    return replace(manifest, stages={}, shared_gb={}, variants={}, **vars(manifest.variants[variant]))
 
 
 def environments() -> dict[str, EnvironmentManifest]:

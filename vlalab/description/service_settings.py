@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from vlalab.description import compose, gpus, manifests, ports, runs
+from vlalab.description import compose, gpus, manifests, ports, runs, variants
 from vlalab.host import paths, shared_code, state
 from vlalab.host.console import LabError, unknown
 from vlalab.host.shared_code import Option
@@ -37,7 +37,7 @@ def variable(service: str, setting: str) -> str:
 
 def from_flags(
     service: str, suite: str | None = None, checkpoint: str | None = None, gpu: str | None = None,
-    model_flags: Mapping[str, str] = MappingProxyType({}),
+    model_flags: Mapping[str, str] = MappingProxyType({}), variant: str | None = None,
 ) -> Settings:  # fmt: skip
     """Return the settings of one service for the flags of `up`. Raise LabError for a missing checkpoint.
 
@@ -62,6 +62,9 @@ def from_flags(
     if gpu and service in compose.gpu_services():
         devices = gpu if gpu in ("auto", "all", "none") else ",".join(gpus.devices(gpu, "--gpu"))
         settings[variable(service, "GPU")] = None if gpu == "auto" else devices
+    if variant and variants.of(service):
+        variants.select(service, variant)
+        settings[variants.variable(service)] = None if variant == "auto" else variant
     return settings
 
 
@@ -74,7 +77,7 @@ def model_options(service: str) -> Mapping[str, Option]:
 
 def for_services(
     names: Sequence[str], suite: str | None, checkpoint: str | None, gpu: str | None,
-    model_flags: Mapping[str, str] = MappingProxyType({}),
+    model_flags: Mapping[str, str] = MappingProxyType({}), variant: str | None = None,
 ) -> dict[str, Settings]:  # fmt: skip
     """Return the settings of several services for the flags of `up`. Raise LabError for a flag that applies to none."""
     models = manifests.models()
@@ -88,7 +91,9 @@ def for_services(
         fitting = [name for name in models if flag in model_options(name)]
         if not set(names) & set(fitting):
             raise LabError(f"--{flag.replace('_', '-')} applies to {', '.join(fitting)}, not to {', '.join(names)}")
-    return {name: from_flags(name, suite, checkpoint, gpu, model_flags) for name in names}
+    if variant and not any(variants.of(name) for name in names):
+        raise LabError(f"--variant applies to {', '.join(variants.environments())}, not to {', '.join(names)}")
+    return {name: from_flags(name, suite, checkpoint, gpu, model_flags, variant) for name in names}
 
 
 def checkpoints_on_volume() -> list[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlalab.description import manifests
+from vlalab.description import manifests, variants
 from vlalab.doctor.machine import Machine
 from vlalab.host import paths
 
@@ -58,9 +58,17 @@ class Context:
     no_cache: bool = False  # images are about to be built without the cache of earlier builds
 
     def selected(self) -> dict[str, manifests.EnvironmentManifest]:
-        """Return the manifests of the selected environments."""
-        environments = manifests.environments()
-        return {name: environments[name] for name in self.environments or environments}
+        """Return the manifests of the selected environments; without a selection, of those that this machine uses."""
+        names = self.environments or tuple(map(self._variant, paths.image_names()))
+        return {name: manifests.environment(name) for name in names}
+
+    def _variant(self, name: str) -> str:
+        if not variants.of(name):
+            return name
+        capabilities = [tuple(gpu.get("capability") or ()) for gpu in self.machine.gpus().get("devices", ())]
+        return variants.select(
+            name, needed=variants.is_needed(capabilities, self.machine.run("uname", "-m").out.strip())
+        )
 
 
 Probe = Callable[[Context], Finding]

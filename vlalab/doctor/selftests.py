@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
+from vlalab.description import variants
 from vlalab.doctor.check import FAIL, Check, CheckResult, Context, Finding, fail, ok, skip
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
@@ -15,11 +16,13 @@ LIMIT_S = 560.0
 
 def run(name: str, context: Context) -> list[CheckResult]:
     """Return the results of an environment's self-test, run in its image where that is built, else locally."""
-    env, script = venvs.get(name, context.root), f"images/{name}/selftest.py"
+    env, script = venvs.get(name, context.root), f"images/{name.partition('-')[0]}/selftest.py"
 
     def result(part: str, finding: Finding, seconds: float = 0.0) -> CheckResult:
         id, meaning = f"{name}:{part.replace(' ', '-')}", f"Part of {script}."
-        check = Check(id, f"{name} {part}", FAIL, f"./lab env {name}", lambda _: finding, meaning, name)
+        check = Check(
+            id, f"{name} {part}", FAIL, f"./lab env {variants.format_flags(name)}", lambda _: finding, meaning, name
+        )
         return CheckResult(check, check.run(context), seconds)
 
     image = None if docker.available() else images.existing([name]).get(name)

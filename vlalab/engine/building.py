@@ -86,7 +86,9 @@ def build_arguments(name: str, options: BuildOptions, variables: Mapping[str, st
         "LOCK_HASH": venvs.get(name, paths.ROOT).lock_hash,
         "COMMIT": commit(),
         "VERSION": shared_code.version(),
-        "BASE": options.base or environment.get(f"VLALAB_BASE_{name.upper()}") or environment.get("VLALAB_BASE"),
+        "BASE": options.base
+        or environment.get(f"VLALAB_BASE_{name.partition('-')[0].upper()}")
+        or environment.get("VLALAB_BASE"),
         "BASE_DEVEL": environment.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
         **{stage.argument: value for stage, value in _stages(options).values() if value == stage.word},
@@ -160,12 +162,14 @@ def _existing(value: str, flag: str, test: Callable[[Path], bool], expected: str
 # --- building -----------------------------------------------------------------------------------------------
 
 
-def build(names: Sequence[str], options: BuildOptions) -> list[images.Image]:
+def build(names: Sequence[str], options: BuildOptions, variant: str | None = None) -> list[images.Image]:
     """Build the images of these environments (none or "all": all), print a table and return them in order.
+
+    variant: the one to build instead of this machine's default.
 
     Raises LabError if one cannot be built; the others are cancelled too.
     """
-    selected = images.choose(names)
+    selected = images.choose(names, variant)
     _check_flags(selected, options)
     args = arguments(selected, options)
     if options.dry_run:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vlalab.description import variants
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, processes, state
@@ -76,7 +77,7 @@ def old_images(all_users: bool = False) -> list[tuple[str, str]]:
     """
     label = images.ENV_LABEL if all_users else f"{images.OWNER_LABEL}={state.owner()}"
     command = ["image", "ls", "--no-trunc", "--filter", f"label={label}", "--format", "{{json .}}"]
-    current = {images.reference(name) for name in paths.image_names()}
+    current = {images.reference(name) for name in [*paths.image_names(), *paths.variant_names()]}
     listed = docker.json_lines(command)
     current_ids = {row["ID"] for row in listed if f"{row['Repository']}:{row['Tag']}" in current}
     names = [(row["ID"], f"{row['Repository']}:{row['Tag']}") for row in listed]
@@ -135,16 +136,18 @@ def parse_size(text: str) -> float:
 
 
 def _venvs() -> list[RemovableItem]:
-    """Return the environments (images/*/.venv, admin/.venv, cluster/.venv) that no process uses."""
+    """Return the environments (those of images/, admin/.venv, cluster/.venv) that no process uses."""
     items = []
-    for name in (*paths.image_names(), *paths.WITHOUT_IMAGE):
+    for name in (*paths.image_names(), *paths.variant_names(), *paths.WITHOUT_IMAGE):
         env = venvs.get(name, paths.ROOT)
         if not env.venv.exists():
             continue
         if pids := processes_using(env.venv):
             log_info(f"the local environment '{name}' stays: processes {', '.join(map(str, pids))} run from it")
             continue
-        consequence = ("the next use" if env.is_without_image else f"./lab env {name}") + " installs it again"
+        consequence = (
+            "the next use" if env.is_without_image else f"./lab env {variants.format_flags(name)}"
+        ) + " installs it again"
         items.append(
             RemovableItem(
                 f"the local environment '{name}'", freed_bytes(env.venv), consequence, lambda env=env: _remove(env)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from vlalab.description import variants
 from vlalab.engine import docker
 from vlalab.environments import venvs
 from vlalab.host import paths
@@ -71,9 +72,10 @@ def buildable() -> list[str]:
 
 def arguments(name: str) -> Mapping[str, str]:
     """Return the build arguments of an environment's image with their defaults."""
-    targets = _bake()["target"]
-    inherited = (targets[parent]["args"] for parent in targets[name]["inherits"])
-    return functools.reduce(lambda merged, layer: {**merged, **layer}, [*inherited, targets[name]["args"]], {})
+    target, merged = _bake()["target"][name], dict[str, str]()
+    for parent in target.get("inherits", ()):
+        merged |= arguments(parent)
+    return {**merged, **target["args"]}
 
 
 @functools.cache
@@ -81,16 +83,22 @@ def _bake() -> dict:
     return json.loads((paths.ROOT / BAKE_FILE).read_text())
 
 
-def choose(names: Sequence[str]) -> list[str]:
-    """Return these environments; none or "all" means every one. Raises LabError for an unknown name."""
+def choose(names: Sequence[str], variant: str | None = None) -> list[str]:
+    """Return these environments, each in the variant, by default this machine's; none or "all" means every one.
+
+    Raises LabError for an unknown name, and for a variant that a named environment does not have.
+    """
     available = buildable()
     check_choices("environment", names, [*available, "all"])
-    return list(dict.fromkeys(names)) if names and "all" not in names else available
+    if names and "all" not in names:
+        return [variants.select(name, variant or "") for name in dict.fromkeys(names)]
+    return [variants.select(name, variant or "") if variants.of(name) else name for name in available]
 
 
 def existing(names: Sequence[str] | None = None) -> dict[str, Image]:
     """Return the built images of these environments (default: all) by name. One call of the engine, 20 ms."""
-    references = {reference(name): name for name in (paths.image_names() if names is None else names)}
+    every = [*paths.image_names(), *paths.variant_names()]
+    references = {reference(name): name for name in (every if names is None else names)}
     if not references:
         return {}
     done = docker.run(
@@ -115,10 +123,11 @@ def existing(names: Sequence[str] | None = None) -> dict[str, Image]:
 
 def unusable(name: str, image: Image | None) -> str | None:
     """Return why an environment's image cannot be used (missing, or of another lock) and the fix; None if it can."""
+    command = f"./lab build {variants.format_flags(name)}"
     if image is None:
-        return f"image {reference(name)} is not built; run: ./lab build {name}"
+        return f"image {reference(name)} is not built; run: {command}"
     if not image.fits():
-        return f"image {reference(name)} was built from another lock; run: ./lab build {name}"
+        return f"image {reference(name)} was built from another lock; run: {command}"
     return None
 
 

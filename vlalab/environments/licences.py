@@ -33,16 +33,22 @@ Pin = tuple[str, str]  # name, version
 
 
 def pins(root: Path = ROOT) -> dict[Pin, list[str]]:
-    """Return the packages that the images' locks pin for Linux on x86-64, each with the images that hold it."""
+    """Return the packages that the images' locks pin for Linux on x86-64, each with the images that hold it.
+
+    A variant is listed for the packages that its environment does not have.
+    """
     images: dict[Pin, list[str]] = {}
-    for lock in sorted([*root.glob("images/*/requirements.lock"), *root.glob("images/*/beside.lock")]):
-        version = manifests.environment(lock.parent.name, lock.parents[1]).python[0]
+    patterns = ("images/*/requirements.lock", "images/*/[!.]*/requirements.lock", "images/*/beside.lock")
+    for lock in sorted((path for pattern in patterns for path in root.glob(pattern)), key=lambda path: path.parent):
+        name = "-".join(lock.parent.relative_to(root / "images").parts)
+        version = manifests.environment(name, root / "images").python[0]
         python = {"python_version": version, "python_full_version": f"{version}.1"}
         for line in re.findall(r"(?m)^[A-Za-z0-9][^\\\n]*==[^\\\n]*", lock.read_text()):
             pin = Requirement(line.strip())
             if pin.marker is None or pin.marker.evaluate({**default_environment(), **IMAGE, **python}):
-                name = canonicalize_name(pin.name), str(pin.specifier).removeprefix("==")
-                images.setdefault(name, []).append(lock.parent.name)
+                key = canonicalize_name(pin.name), str(pin.specifier).removeprefix("==")
+                if name.partition("-")[0] not in images.setdefault(key, []):
+                    images[key].append(name)
     return images
 
 
@@ -82,8 +88,9 @@ def write(root: Path = ROOT) -> int:
 
 def installed(root: Path = ROOT, image: str = "*") -> dict[Pin, str]:
     """Return the licences of the packages in the local environments, or in that of one image."""
-    venv = f"images/{image}/.venv"
-    return _read([*root.glob(f"{venv}/lib/python3.*/site-packages"), *root.glob(f"{venv}/beside")])
+    patterns = (f"images/{image}/.venv", f"images/{image}/[!.]*/.venv")
+    made = [path for pattern in patterns for path in root.glob(pattern)]
+    return _read([path for venv in made for path in [*venv.glob("lib/python3.*/site-packages"), venv / "beside"]])
 
 
 def _fetch(missing: Mapping[Pin, str]) -> dict[Pin, str]:

@@ -1,5 +1,7 @@
 """Locks: requirements.in → requirements.lock with exact versions and sha256 hashes, and no package index's address.
 
+A variant of an environment has an overrides.txt, with pins that replace those of the environment's requirements.in.
+
 The first line of a lock holds the hashes of its inputs and of its pins, so `./lab lock --check` needs no network. It
 fails if an input was changed without a new lock, or if a lock was edited by hand.
 """
@@ -9,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 from vlalab.description import manifests
 from vlalab.environments import pythons
 from vlalab.host.console import LabError, check_choices, status
-from vlalab.host.paths import ROOT, WITHOUT_IMAGE, image_names
+from vlalab.host.paths import ROOT, WITHOUT_IMAGE, environment_directory, image_names, variant_names
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,6 +31,10 @@ COMPILE = [
     "pip", "compile", "--universal", "--fork-strategy", "fewest", "--generate-hashes", "--no-emit-index-url",
     "--no-emit-find-links", "--no-header", "--quiet",
 ]  # fmt: skip
+
+PROCESSORS = ("x86_64", "aarch64")
+SYSTEM = "manylinux_2_35"  # the glibc of Ubuntu 22.04, the oldest supported system
+SOURCE_ONLY = "bddl"  # the only package without a wheel; it is pure Python
 
 
 @dataclass(frozen=True)
@@ -43,13 +48,19 @@ class Lock:
 
     @property
     def source(self) -> Path:
-        """The list of required packages."""
-        return self.root / self.directory / "requirements.in"
+        """The list of required packages; a variant has its environment's."""
+        directory = self.root / self.directory
+        return (directory.parent if self.overrides.exists() else directory) / "requirements.in"
 
     @property
     def target(self) -> Path:
         """The list of exact versions and hashes."""
         return self.root / self.directory / "requirements.lock"
+
+    @property
+    def overrides(self) -> Path:
+        """A variant's pins, which replace those of its environment; other locks do not have the file."""
+        return self.root / self.directory / "overrides.txt"
 
     @property
     def excludes(self) -> Path:
@@ -64,7 +75,7 @@ class Lock:
     @property
     def python(self) -> str:
         """The oldest Python that it serves."""
-        directory = self.root / self.directory
+        directory = self.source.parent
         has_manifest = (directory / manifests.NAME).exists()
         return (manifests.environment(directory.name, directory.parent).python if has_manifest else manifests.PYTHONS)[
             0
@@ -72,9 +83,7 @@ class Lock:
 
     def inputs_hash(self) -> str:
         """Return the sha256 of the inputs' requirement lines: comments and order of other settings do not count."""
-        parts = [_requirement_lines(self.source)]
-        if self.excludes.exists():
-            parts.append(_requirement_lines(self.excludes))
+        parts = [_requirement_lines(path) for path in (self.source, self.excludes, self.overrides) if path.exists()]
         if self.contract:
             project = tomllib.loads(self.contract_project.read_text())["project"]
             parts.append(project["optional-dependencies"]["server"])
@@ -82,12 +91,13 @@ class Lock:
 
     def command(self, output: Path) -> list[str]:
         """Return uv's command that writes the pins to `output`; to be run in the root."""
-        prefix = "" if self.directory == "." else f"{self.directory}/"
-        inputs = [f"{prefix}requirements.in"]
+        inputs = [str(self.source.relative_to(self.root))]
         if self.contract:
             inputs += ["shared/contract/pyproject.toml", "--extra", "server"]
         if self.excludes.exists():
-            inputs += ["--excludes", f"{prefix}excludes.txt"]
+            inputs += ["--excludes", f"{self.directory}/excludes.txt"]
+        if self.overrides.exists():
+            inputs += ["--overrides", f"{self.directory}/overrides.txt"]
         return [pythons.uv(), *COMPILE, "--python-version", self.python, *inputs, "--output-file", str(output)]
 
 
@@ -95,8 +105,9 @@ def all_locks(root: Path = ROOT) -> dict[str, Lock]:
     """Return every lock by name: the host tool, the environments, the contract's tests."""
     locks = {"host": Lock("host", ".", root=root)}
     locks |= {name: Lock(name, name, root=root) for name in WITHOUT_IMAGE if (root / name).is_dir()}
-    for name in image_names():
-        locks[name] = Lock(name, f"images/{name}", contract=True, root=root)
+    for name in [*image_names(), *variant_names()]:
+        directory = environment_directory(name, root).relative_to(root)
+        locks[name] = Lock(name, str(directory), contract=True, root=root)
     if (root / "tests/contract/requirements.in").exists():
         locks["contract"] = Lock("contract", "tests/contract", contract=True, root=root)
     return locks
@@ -110,21 +121,57 @@ def choose(names: list[str]) -> list[Lock]:
 
 
 def make(lock: Lock, upgrade: bool = False) -> bool:
-    """Write the lock, keeping versions that still fit unless `upgrade`. Returns whether it changed."""
+    """Write the lock, keeping versions that still fit unless `upgrade`. Returns whether it changed.
+
+    A variant prefers its environment's versions, and adds only what its overrides need.
+    """
     before = lock.target.read_text() if lock.target.exists() else ""
     with tempfile.TemporaryDirectory() as directory, status(f"resolving '{lock.name}'"):
         output = Path(directory) / "requirements.lock"
-        if before:
-            shutil.copy(lock.target, output)
+        output.write_text(_preferred_pins(lock, before))
         command = lock.command(output) + (["--upgrade"] if upgrade else [])
         done = subprocess.run(command, cwd=lock.root, env=pythons.uv_environment(), capture_output=True, text=True)
         if done.returncode != 0:
             raise LabError(f"lock '{lock.name}' cannot be resolved; uv reports:\n{done.stderr.strip()}")
+        _require_processors(lock, output)
         pins = _without_headers(output.read_text())
     hashes = f"sha256 of its inputs {lock.inputs_hash()}, of the pins below {_digest(pins)}"
     text = f"# Made by `invoke lock {lock.name}`; {hashes}\n{pins}"
     lock.target.write_text(text)
     return text != before
+
+
+def _preferred_pins(lock: Lock, before: str) -> str:
+    """Return the pins that a new lock keeps if they fit: the earlier ones; a variant takes its environment's first."""
+    if not lock.overrides.exists():
+        return before
+    base = lock.source.with_name("requirements.lock").read_text()
+    named = set(re.findall(r"(?m)^[\w.-]+(?===)", base))
+    own = [entry for entry in re.split(r"(?m)^(?=[A-Za-z0-9])", before) if entry.partition("==")[0] not in named]
+    return base + "".join(own)
+
+
+def _require_processors(lock: Lock, pins: Path) -> None:
+    """Raise LabError unless the package index has every pin for every processor. Nothing is installed."""
+    flags = [
+        "--dry-run",
+        "--quiet",
+        "--no-deps",
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        "--no-binary",
+        SOURCE_ONLY,
+    ]
+    for processor in PROCESSORS:
+        platform = ["--python-version", lock.python, "--python-platform", f"{processor}-{SYSTEM}"]
+        command = [pythons.uv(), "pip", "install", *flags, *platform, "--target", str(pins.parent), "-r", str(pins)]
+        done = subprocess.run(command, env=pythons.uv_environment(), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise LabError(
+                f"lock '{lock.name}' does not serve {processor}; add a marker to its requirement. uv reports:\n"
+                f"{done.stderr.strip()}"
+            )
 
 
 def problems(lock: Lock) -> list[str]:
@@ -140,7 +187,7 @@ def problems(lock: Lock) -> list[str]:
     unhashed = [entry.split(" ")[0] for entry in entries if entry[:1].isalnum() and "--hash=sha256:" not in entry]
     messages = [f"{path} has no hash for {pin}; {command}" for pin in unhashed]
     if inputs != lock.inputs_hash():
-        messages.append(f"{path} does not match {lock.directory}/requirements.in; {command}")
+        messages.append(f"{path} does not match {lock.source.relative_to(lock.root)}; {command}")
     if stated != _digest(_without_headers(text)):
         messages.append(f"{path} was edited by hand; {command}")
     return messages

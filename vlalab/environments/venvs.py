@@ -1,5 +1,7 @@
 """Install images/<env>/.venv from images/<env>/requirements.lock: the image's pins, without a container.
 
+A variant of an environment ("openvla-cu130") has both in images/<env>/<variant>.
+
 An environment is ready when its stamp matches; the stamp is written last, so an interrupted installation is repeated.
 A file lock serializes concurrent calls.
 """
@@ -21,7 +23,16 @@ from vlalab.description import manifests
 from vlalab.environments import pythons
 from vlalab.host import owners
 from vlalab.host.console import LabError, Status, log_info, status, unknown
-from vlalab.host.paths import ADMIN, CLUSTER, ROOT, WITHOUT_IMAGE, image_names, python_path
+from vlalab.host.paths import (
+    ADMIN,
+    CLUSTER,
+    ROOT,
+    WITHOUT_IMAGE,
+    environment_directory,
+    image_names,
+    python_path,
+    variant_names,
+)
 from vlalab.host.processes import die_with_parent
 
 INSTALLATION = {  # Python → a way to install it
@@ -73,6 +84,7 @@ class LocalEnvironment:
             "PYTHONPATH": python_path(),
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "VLALAB_LOCK_HASH": self.lock_hash,
+            "VLALAB_VARIANT": self.variant,
             "VIRTUAL_ENV": str(self.venv),
             "PYTHONNOUSERSITE": "1",
         }
@@ -89,8 +101,7 @@ class LocalEnvironment:
 
     def needed_gb(self) -> float:
         """Return the disk space to install it, in GB: uv's cache and the environment, without shared files."""
-        gb = SIZE_GB.get(self.name) or manifests.environment(self.name, self.directory.parent).venv_gb
-        return gb * 2
+        return 2 * (SIZE_GB.get(self.name) or self._manifest.venv_gb)
 
     @property
     def is_without_image(self) -> bool:
@@ -102,7 +113,16 @@ class LocalEnvironment:
         """The supported Pythons, preferred one first: the newer one has the newer Ansible."""
         if self.is_without_image:
             return manifests.PYTHONS[:: -1 if self.name == ADMIN.name else 1]
-        return manifests.environment(self.name, self.directory.parent).python
+        return self._manifest.python
+
+    @property
+    def variant(self) -> str:
+        """The part of its name after the hyphen, "" for the environment itself."""
+        return self.name.partition("-")[2]
+
+    @property
+    def _manifest(self) -> manifests.EnvironmentManifest:
+        return manifests.environment(self.name, self.directory.parents[1 if self.variant else 0])
 
     @property
     def installation(self) -> str:
@@ -119,9 +139,9 @@ class LocalEnvironment:
 
 def get(name: str, root: Path = ROOT) -> LocalEnvironment:
     """Return the environment of that name. Raises LabError if its directory or its lock does not exist."""
-    env = LocalEnvironment(name, root / name if name in WITHOUT_IMAGE else root / "images" / name)
+    env = LocalEnvironment(name, environment_directory(name, root))
     if not env.lock.exists():
-        raise LabError(unknown("environment", name, [*image_names(), *WITHOUT_IMAGE]))
+        raise LabError(unknown("environment", name, [*image_names(), *variant_names(), *WITHOUT_IMAGE]))
     return env
 
 

@@ -20,6 +20,16 @@ def image_names() -> list[str]:
     return sorted(path.parent.name for path in (ROOT / "images").glob("*/requirements.in"))
 
 
+def variant_names() -> list[str]:
+    """Return the names of all variants of environments: openvla-cu130 is the directory images/openvla/cu130."""
+    return sorted("-".join(path.parts[-3:-1]) for path in (ROOT / "images").glob("*/[!.]*/overrides.txt"))
+
+
+def environment_directory(name: str, root: Path = ROOT) -> Path:
+    """Return the directory of an environment or a variant; no environment's own name contains a hyphen."""
+    return root / name if name in WITHOUT_IMAGE else root.joinpath("images", *name.split("-"))
+
+
 def volume() -> Path:
     """Return the root of the shared volume: $VLALAB_VOLUME, else `default_volume`."""
     named = os.environ.get("VLALAB_VOLUME")

@@ -202,7 +202,7 @@ def _variables(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
     variables = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
     variables[compose.PROJECT] = compose.project()
     variables |= {name: _on_volume(name, value) for name, value in (overrides or {}).items()}
-    return {**variables, **compose.discovered({**compose.environment_variables(), **(overrides or {})})}
+    return {**variables, **compose.filled_in({**compose.environment_variables(), **(overrides or {})})}
 
 
 def _on_volume(name: str, value: str) -> str:

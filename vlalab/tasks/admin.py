@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vlalab.bundles import packing, restoring
 from vlalab.commands import evaluation, programs, reproduction
-from vlalab.description import manifests
+from vlalab.description import manifests, variants
 from vlalab.engine import building, cleaning
 from vlalab.environments import locks, venvs
 from vlalab.host.console import LabError
@@ -69,7 +69,7 @@ def _stages() -> list[Flag]:
     return [Flag(name.replace("-", "_"), str, (), None, stage.help) for name, stage in manifests.stages().items()]
 
 
-@task("build images", "./lab up SERVICE --runtime docker", "no-check", options=_stages)
+@task("build images", "./lab up SERVICE --runtime docker", "variant no-check", options=_stages)
 def build(
     names: list[str] = positional(help="environments, or all; default: all", metavar="NAME"),
     no_cache: bool = option(False, "rebuild every layer"),
@@ -80,6 +80,7 @@ def build(
     ca_bundle: str | None = option(
         None, "certificates (PEM) of this network's authority, or none", default_help="those this machine trusts"),
     index: str | None = option(None, "file with the URL of a package index mirror; also VLALAB_INDEX"),
+    variant: str | None = None,
     arg: list[str] = option((), "further build arguments as NAME=VALUE,… (docs/images.md)"),
     progress: str = option("line", "line, plain (everything) or tty", kind="one of", keywords=building.PROGRESS),
     dry_run: bool = option(False, "print the commands without building"),
@@ -89,11 +90,12 @@ def build(
 
     ./lab build libero ui
     ./lab build all --flash-attn none
+    ./lab build openvla --variant cu130
     ./lab build gr00t --ca-bundle /srv/ca.pem --index /srv/index-url
     """
     stages = {name.replace("_", "-"): directory for name, directory in stages.items()}
     options = building.BuildOptions(no_cache, flash_attn, base, stages, ca_bundle, index, tuple(arg), progress, dry_run)
-    building.build(names, options)
+    building.build(names, options, variant)
 
 
 @task("pack for offline use", "./lab restore FILE")
@@ -169,14 +171,18 @@ def bench(
     finish(programs.run_benchmark(benchmark, quick, flags))
 
 
-@task("create an environment", "./lab status")
-def env(names: list[str] = positional(help=f"environments; default: {DEFAULT_ENVIRONMENT}", metavar="NAME")) -> None:
+@task("create an environment", "./lab status", "variant")
+def env(
+    names: list[str] = positional(help=f"environments; default: {DEFAULT_ENVIRONMENT}", metavar="NAME"),
+    variant: str | None = None,
+) -> None:
     """Create an environment from its lock, as eval and test do on first use.
 
     ./lab env libero
+    ./lab env openvla --variant cu130
     """
     for name in names or [DEFAULT_ENVIRONMENT]:
-        print(venvs.ensure(name).python)
+        print(venvs.ensure(variants.select(name, variant or "")).python)
 
 
 @task("pin packages", "./lab test --quick")

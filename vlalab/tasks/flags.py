@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal, get_origin, get_type_hints
 
 from vlalab.commands import course, evaluation, programs, reproduction
-from vlalab.description import compose, datasets, gpus, manifests, runs, service_settings
+from vlalab.description import compose, datasets, gpus, manifests, runs, service_settings, variants
 from vlalab.host import shared_code
 from vlalab.host.console import LabError
 from vlalab.host.shared_code import Option, option
@@ -168,6 +168,7 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
     "suite": lambda flag: _suites(*flag.keywords),
     "tasks": lambda flag: ranges(names=True),
     "trained": lambda flag: Values("NAME", lambda label, text: runs.model(label, text, flag.keywords[0])),
+    "variant": lambda flag: choice((variants.UPSTREAM, *variants.every())),
     "trials": lambda flag: number(f"[1, {_max_episodes()}]"),
 }
 
@@ -241,6 +242,10 @@ def _shared(
     ),
     dry_run: bool = option(False, "print the commands without running them"),
     no_check: bool = option(False, "skip the doctor's quick checks"),
+    variant: str | None = option(
+        None, f"{variants.UPSTREAM}, or another torch in the same environment: {', '.join(variants.every())}",
+        kind="variant", default_help="by the GPU (docs/machine.md)",
+    ),
     gpu: str | None = option(
         None, "auto, none, all, or devices as in nvidia-smi: 0 or 0,1, or UUIDs", kind="devices",
         default_help="VLALAB_<SERVICE>_GPU, else auto",

@@ -37,7 +37,7 @@ def after_up(values: FlagValues) -> str:
 @task(
     "start services",
     after_up,
-    "gpu runtime dry-run no-check",
+    "gpu runtime variant dry-run no-check",
     options=_up_options,
     tables=lambda: {"Services": [(name, service.about) for name, service in manifests.services().items()]},
 )
@@ -47,6 +47,7 @@ def up(
         None, "serve the checkpoint fine-tuned on this suite, with its statistics", kind="published suite"),
     checkpoint: str | None = option(None, "a directory in checkpoints/ on the volume, or a path", kind="checkpoint"),
     restart: bool = option(False, "restart services whose settings differ from the requested ones"),
+    variant: str | None = None,
     foreground: bool = option(False, "run one more instance of a policy in the foreground, on any free port"),
     gpu: str | None = None,
     runtime: str = "auto",
@@ -64,7 +65,7 @@ def up(
     """
     model_flags = {name: value for name, value in model_flags.items() if value}
     lifecycle.check_names(names, also=lifecycle.jobs())
-    settings = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, model_flags)
+    settings = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, model_flags, variant)
     if not dry_run:
         preflight.require_startable(names, settings)
     if foreground:

@@ -76,6 +76,7 @@ def all_parts(options: SuiteOptions) -> list[SuitePart]:
         *(SuitePart(f"{name} outside", partial(environment, name, "outside")) for name in outside_names),
         SuitePart("terminal", terminal),
         *(SuitePart(name, partial(environment, name, "not outside"), stage=1) for name in names),
+        *(SuitePart(name, partial(variant, name), stage=1) for name in paths.variant_names()),
         *([] if options.minutes else [SuitePart("chaos faults", partial(chaos, ["faults", "planted"]))]),
         SuitePart("chaos", partial(chaos, attacks), stage=2),
     ]
@@ -150,6 +151,15 @@ def environment(name: str, markers: str, options: SuiteOptions, output: TextIO |
         gl.ensure()
     label = f"{name} outside" if markers == "outside" else name
     return [run_pytest(label, str(env.python), test_paths(name), env.variables(), output, flags)]
+
+
+def variant(name: str, options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
+    """Run the tests that a variant's manifest names, or with --nightly all of its environment's, in its own .venv."""
+    if options.runtime == "docker":
+        return [skipped(name, "a variant is tested in its local environment")]
+    env = venvs.ensure(name, paths.ROOT)
+    tests = [f"tests/{name.partition('-')[0]}"] if options.nightly else manifests.environment(name).tests
+    return [run_pytest(name, str(env.python), tests, env.variables(), output, ["-m", "not outside"])]
 
 
 def chaos(families: Sequence[str], options: SuiteOptions, output: TextIO | None) -> list[PartResult]:

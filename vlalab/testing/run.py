@@ -11,13 +11,24 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TextIO
 
+from vlalab.host import paths
 from vlalab.host.console import LabError, log_info, unknown
 from vlalab.testing import parts, programs
 from vlalab.testing.parts import SuiteOptions, SuitePart
 from vlalab.testing.results import PartResult, print_summary, skipped
 
 QUICK = ("lint", "host", "contract")
-NAMES = ("lint", "docker", "contract", "host", "terminal", *parts.ENVIRONMENTS, *parts.SERVICES, "chaos")
+NAMES = (
+    "lint",
+    "docker",
+    "contract",
+    "host",
+    "terminal",
+    *parts.ENVIRONMENTS,
+    *paths.variant_names(),
+    *parts.SERVICES,
+    "chaos",
+)
 THREADS = "OMP_NUM_THREADS"
 
 

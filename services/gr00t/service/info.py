@@ -11,12 +11,13 @@ from services.gr00t.checkpoint.directory import CheckpointDirectory
 from services.gr00t.model.attention import AttentionKernel
 from services.gr00t.service.layout import Layout
 from services.gr00t.service.settings import Settings
-from vla_common.versions import lock_hash, versions
+from vla_common.versions import lock_hash, variant, versions
 from vla_contract import Observation, PolicyInfo
 from vla_modelkit.checkpoint import identity
 from vla_modelkit.devices import device_name
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "flash-attn")
+UPSTREAM_TORCH = "2.5.1"
 INSTRUCTION = "pick up the cup"  # of the canary
 
 
@@ -59,6 +60,7 @@ def policy_info(
             "seed": str(settings.seed),
             **details,
             **versions(PACKAGES),
+            **variant(UPSTREAM_TORCH),
         },
     )
 

@@ -14,7 +14,7 @@ from services.openvla.checkpoint.oft import CHUNK
 from services.openvla.checkpoint.published import OFT_IMAGES, REPOSITORIES
 from services.openvla.checkpoint.statistics import FILE
 from services.openvla.checkpoint.suites import keys_of, suites_of
-from vla_common.versions import lock_hash, versions
+from vla_common.versions import lock_hash, variant, versions
 from vla_contract import Observation, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE
@@ -27,6 +27,7 @@ CAMERA = "agentview"  # OpenVLA's only camera
 WRIST = "robot0_eye_in_hand"  # OpenVLA-OFT's second one
 INSTRUCTION = "pick up the bowl and place it on the plate"  # of the canary
 PACKAGES = ("torch", "timm", "transformers", "tokenizers", "safetensors", "bitsandbytes", "flash-attn")
+UPSTREAM_TORCH = "2.2.0"
 
 
 def policy_info(
@@ -65,6 +66,7 @@ def policy_info(
         details={
             **details,
             **versions(PACKAGES),
+            **variant(UPSTREAM_TORCH),
             **cuda,
             "image_size": str(config.towers[0].image_size),
             "statistics_from": FILE if (directory / FILE).is_file() else "norm_stats in config.json",

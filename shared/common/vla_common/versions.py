@@ -42,6 +42,12 @@ def lock_hash() -> str | None:
     return hashlib.sha256(LOCK.read_bytes()).hexdigest() if LOCK.is_file() else None
 
 
+def variant(upstream_torch: str) -> dict[str, str]:
+    """Return {"variant": description} in a variant of an environment, whose torch is another than upstream's pin."""
+    name = os.environ.get("VLALAB_VARIANT")
+    return {"variant": f"{name}: torch {version('torch')}, upstream's pin is {upstream_torch}"} if name else {}
+
+
 def read_pins(lock: Path) -> dict[str, list[str]]:
     """Return the versions that a lock pins by normalized name, several for different Pythons; none without a file."""
     pins: dict[str, list[str]] = {}

@@ -41,5 +41,5 @@ def require_built_for(torch: Any, device: Any) -> None:
         raise ValueError(
             f"torch {torch.__version__} has no code for this {torch.cuda.get_device_name(device)} (compute capability "
             f"{'.'.join(map(str, capability))}; it has {', '.join(architectures)}): use another GPU or the CPU "
-            "(--gpu none), or an environment with a torch for it"
+            "(--gpu none), or a newer torch (openvla, gr00t: --variant cu130)"
         )

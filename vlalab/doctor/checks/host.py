@@ -16,18 +16,22 @@ UPGRADED = ("nvidia-driver*", "nvidia-kernel*", "docker.io", "docker-ce", "conta
 
 @check("os", "operating system", FAIL, "install Ubuntu 22.04 or 24.04, or Debian 12 or 13")
 def operating_system(context: Context) -> Finding:
-    """Setup and pinned wheels support four releases on x86_64."""
+    """Setup is tested on four releases, on x86_64; the locks also hold for aarch64."""
     fields = dict(re.findall(r'(?m)^(\w+)="?(.*?)"?$', context.machine.read("/etc/os-release") or ""))
     name, version = fields.get("ID", "unknown"), fields.get("VERSION_ID", "")
     kernel = (context.machine.read("/proc/sys/kernel/osrelease") or "").strip()
     arch, is_wsl = context.machine.run("uname", "-m").out.strip(), "microsoft" in kernel.lower()
     label = f"{fields.get('PRETTY_NAME') or name}{', inside WSL 2' if is_wsl else ''}"
     details = {"id": name, "version": version, "wsl": is_wsl, "kernel": kernel, "machine": arch}
-    if arch not in ("x86_64", ""):
-        return fail(f"this machine is {arch}; the locks have wheels for x86_64", "", "use another", details=details)
+    if arch not in ("x86_64", "aarch64", ""):
+        reason = f"this machine is {arch}; the locks have wheels for x86_64 and aarch64"
+        return fail(reason, "", "use another", details=details)
     if version not in TESTED.get(name, ()):
         reason = f"{label}; the lab supports Ubuntu 22.04 and 24.04, Debian 12 and 13"
         return warn(reason, "", "expect to install packages by hand", details=details)
+    if arch == "aarch64":
+        reason = f"{label} on aarch64: the locks have its wheels, but the lab was never run on it"
+        return warn(reason, "", "see docs/machine.md#systems", details=details)
     return ok(label, details=details)
 
 

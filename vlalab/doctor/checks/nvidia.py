@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vlalab.description import gpus
+from vlalab.description import gpus, variants
 from vlalab.doctor.check import (
     FAIL,
     TORCH,
@@ -100,8 +100,13 @@ def torch_support(context: Context) -> Finding:
         if capability and unsupported:
             label = f"GPU {gpu['index']} ({gpu['name']}, sm_{''.join(map(str, capability))})"
             report = fail if context.environments or len(unsupported) == len(served) else warn
-            reason = f"{label}: the torch of {', '.join(unsupported)} has no code for it"
-            return report(reason, "./lab up SERVICE --gpu none", "use another GPU, or the CPU")
+            unusable = f"{label}: the torch of {', '.join(unsupported)} has no code for it"
+            if too_old:
+                return report(f"{unusable}, and {reason}", hint="then restart")
+            if newer := [name for name in unsupported if variants.of(name)]:
+                fix = f"./lab up {newer[0]} --variant {variants.of(newer[0])[0]}"
+                return report(unusable, fix, "use the variant with a newer torch")
+            return report(unusable, "./lab up SERVICE --gpu none", "use another GPU, or the CPU")
     return ok(reason if too_old else f"{version} and every GPU serve the environments' torch")
 
 

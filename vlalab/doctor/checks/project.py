@@ -7,6 +7,7 @@ import re
 import shlex
 import stat
 
+from vlalab.description import variants
 from vlalab.description.interpolation import read_dotenv
 from vlalab.doctor.check import FAIL, WARN, Context, Finding, check, fail, from_refusal, ok, skip, warn
 from vlalab.doctor.checks.docker import ENGINE
@@ -23,10 +24,15 @@ def environments(context: Context) -> Finding:
     made = [env for name in context.selected() if os.path.lexists((env := venvs.get(name, context.root)).python)]
     for env in made:
         if context.machine.run(str(env.python), "-I", "-c", "pass").code != 0:
-            return fail(f"the Python of environment {env.name} does not run", f"./lab env {env.name}")
+            return fail(
+                f"the Python of environment {env.name} does not run", f"./lab env {variants.format_flags(env.name)}"
+            )
     for env in made:
         if not env.is_ready():
-            return warn(f"environment {env.name} was installed from another lock", f"./lab env {env.name}")
+            return warn(
+                f"environment {env.name} was installed from another lock",
+                f"./lab env {variants.format_flags(env.name)}",
+            )
     for env in (venvs.get(name, context.root) for name in context.environments):
         if env not in made and not any(pythons.find(version) for version in env.versions):
             reason = f"environment {env.name} needs Python {' or '.join(env.versions)}, which is not installed"

@@ -326,6 +326,7 @@ def differing_settings(
         f"a checkpoint for {', '.join(suites)}": suites and identity["suite"] not in suites,
         f"un-normalised as {key}": key is not None and key not in profile["unnorm_keys"],
         f"a policy with {other_details}": other_details,
+        f"another torch (variant {details.get('variant')})": details.get("variant"),
         f"other packages ({'; '.join(packages)})": packages,
         "packages of no lock": identity["lock"] is None,
         "configuration changed between invocations": any(
