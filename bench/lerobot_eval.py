@@ -190,14 +190,14 @@ def measured(side: Callable[[], list[Episode]]) -> Measured:
     return Measured(episodes, per_hour, cpu_s / (len(episodes) - len(first)))
 
 
-def count_equal(name: str, theirs: list[Episode], ours: list[Episode]) -> int:
+def count_equal(name: str, lerobot: list[Episode], lab: list[Episode]) -> int:
     """Return how many episodes have the same success and length on both sides; print how far actions differ."""
     equal, apart = 0, []
-    for their, our in zip(theirs, ours, strict=True):
-        equal += (their.success, len(their.actions)) == (our.success, len(our.actions))
-        length = min(len(their.actions), len(our.actions))
-        apart.append(float(np.abs(their.actions[:length] - our.actions[:length]).max()))
-    print(f"{name}: {equal} of {len(ours)} outcomes equal; largest difference of an action by episode: ", end="")
+    for a, b in zip(lerobot, lab, strict=True):
+        equal += (a.success, len(a.actions)) == (b.success, len(b.actions))
+        length = min(len(a.actions), len(b.actions))
+        apart.append(float(np.abs(a.actions[:length] - b.actions[:length]).max()))
+    print(f"{name}: {equal} of {len(lab)} outcomes equal; largest difference of an action by episode: ", end="")
     print(", ".join(f"{difference:.2g}" for difference in apart), flush=True)
     return equal
 
@@ -245,17 +245,15 @@ def measure(setting: Setting, rounds: int, directory: Path) -> dict[str, list[Me
 
 def report(results: dict[str, list[Measured]]) -> int:
     """Print the comparison and the FIGURE lines; return 1 if a figure misses its target."""
-    ours, met = results["lab"][0].episodes, []
+    lab, met = results["lab"][0].episodes, []
     for name in SIDES:
         label = name.replace("=", "_")
-        equal = count_equal(name, results[name][0].episodes, ours)
-        met.append(
-            figure(f"lerobot_eval_outcomes_equal_{label}", equal, f"of {len(ours)}", f">={len(ours)}", quick=True)
-        )
+        equal = count_equal(name, results[name][0].episodes, lab)
+        met.append(figure(f"lerobot_eval_outcomes_equal_{label}", equal, f"of {len(lab)}", f">={len(lab)}", quick=True))
         pairs = list(zip(results[name], results["lab"], strict=True))
-        hours = statistics.median(lab.per_hour / theirs.per_hour for theirs, lab in pairs)
+        hours = statistics.median(b.per_hour / a.per_hour for a, b in pairs)
         met.append(figure(f"lerobot_eval_episodes_over_{label}", hours, "x", TARGETS[name], quick=True))
-        cpu = statistics.median(theirs.cpu_s / lab.cpu_s for theirs, lab in pairs)
+        cpu = statistics.median(a.cpu_s / b.cpu_s for a, b in pairs)
         figure(f"lerobot_eval_processor_time_over_{label}", cpu, "x", "none")
     return 0 if all(met) else 1
 
