@@ -15,7 +15,6 @@ succeeds.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -23,7 +22,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,10 +29,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import psutil
 import yaml
 
 from bench.common import figure, flags
+from bench.parts.processor_time import ProcessorTime
 from bench.parts.serving import ROOT, VARIABLES, program
 from services.lerobot import tiny
 from services.libero import assets
@@ -79,31 +77,6 @@ class Measured:
     episodes: list[Episode]
     per_hour: float
     cpu_s: float
-
-
-class ProcessorTime(threading.Thread):
-    """Records every 0.2 s the processor time of all processes that this one started, until `stop`."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.samples: list[tuple[float, float]] = []  # time (s since the epoch), processor time (s)
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        while not self._stopped.wait(0.2):
-            total = 0.0
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    total += sum(process.cpu_times()[:4])  # its own, and that of its ended children
-            self.samples.append((time.time(), total))
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
-
-    def at(self, when: float) -> float:
-        """Return the processor time (s) used until `when`."""
-        return float(np.interp(when, *zip(*self.samples, strict=True)))
 
 
 def environment(directory: Path, asset_dir: Path) -> Path:
@@ -176,10 +149,8 @@ def run(command: list[str], env: dict[str, str]) -> None:
 
 def measured(side: Callable[[], list[Episode]]) -> Measured:
     """Run a side. Its rates count from the end of each worker's first episode to the end of its last."""
-    processor_time = ProcessorTime()
-    processor_time.start()
-    episodes = side()
-    processor_time.stop()
+    with ProcessorTime() as processor_time:
+        episodes = side()
     per_hour, first, last = 0.0, [], []
     for worker in {episode.worker for episode in episodes}:
         ends = sorted(episode.ended_at for episode in episodes if episode.worker == worker)
