@@ -2,7 +2,6 @@
 
 import pytest
 
-from vlalab.host import paths
 from vlalab.host.library_variables import unusable
 from vlalab.runtimes import containers, local
 
@@ -40,11 +39,3 @@ def test_they_are_not_passed_on_to_programs(monkeypatch, capsys):
     assert not VARIABLES.keys() & local.service_variables().keys()
     assert containers._network().count("HTTP_PROXY") == 1 and "https_proxy" not in containers._network()
     assert capsys.readouterr().err.count("ALL_PROXY names a SOCKS proxy") <= 1
-
-
-def test_programs_keep_freed_memory_unless_the_caller_says_otherwise(monkeypatch):
-    dockerfile = (paths.ROOT / "images/Dockerfile").read_text()
-    for name, value in local.MALLOC.items():
-        assert local.service_variables()[name] == value and f"{name}={value}" in dockerfile
-        monkeypatch.setenv(name, "1048576")
-        assert local.service_variables()[name] == "1048576"

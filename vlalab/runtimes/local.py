@@ -31,15 +31,12 @@ from vlalab.runtimes.state_files import HEALTHCHECK, Instance, instance
 from vlalab.runtimes.state_files import NAME as NAME
 from vlalab.runtimes.state_files import instances as instances
 
-# As in images/Dockerfile. By default glibc returns the memory of every freed image to the system and requests it again.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20)}
 _ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
 
 
 def service_variables(env: LocalEnvironment | None = None) -> dict[str, str]:
     """Return the variables of a program: the caller's usable ones, PYTHONPATH, and its environment's."""
-    fixed = {"PYTHONPATH": paths.python_path(), "PYTHONUNBUFFERED": "1"}
-    common = {**MALLOC, **library_variables.usable(os.environ), **fixed}
+    common = {**library_variables.usable(os.environ), "PYTHONPATH": paths.python_path(), "PYTHONUNBUFFERED": "1"}
     return {**common, **env.variables()} if env else common
 
 

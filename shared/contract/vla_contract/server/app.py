@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from vla_contract.memory import keep_freed_memory
 from vla_contract.protocol import codec
 from vla_contract.protocol.act_json import decode_act
 from vla_contract.protocol.problems import Problem
@@ -90,6 +91,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        keep_freed_memory()
         engine.start()
         yield
         engine.stop()

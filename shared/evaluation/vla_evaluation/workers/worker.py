@@ -27,6 +27,7 @@ from vla_contract import (
     PolicyRefused,
     PolicyUnavailable,
 )
+from vla_contract.memory import keep_freed_memory
 from vla_evaluation import benchmark
 from vla_evaluation.actions import PolicyFault
 from vla_evaluation.benchmark import Environment, EnvironmentRefused
@@ -269,6 +270,7 @@ def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
     """Run a worker of that kind to its end; return the exit code."""
     directory, name, invocation = Path(arguments[0]), arguments[1], int(arguments[2])
     die_with_parent(int(arguments[3]))
+    keep_freed_memory()
     clock, heartbeat = InvocationClock(float(arguments[4])), WorkerHeartbeat(int(arguments[5]))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
