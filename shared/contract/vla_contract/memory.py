@@ -13,5 +13,6 @@ def keep_freed_memory() -> None:
     as the rest of a request (`bench/wire.py`). Without effect on other C libraries.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for parameter, value in SETTINGS.items() if mallopt else ():
-        mallopt(parameter, value)
+    if mallopt is not None:
+        for parameter, value in SETTINGS.items():
+            mallopt(parameter, value)
