@@ -1,5 +1,6 @@
 """Variants of environments: which one a machine gets, and how a choice reaches environments, images and services."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -105,8 +106,8 @@ def test_flags_of_up_become_settings_and_a_running_service_differs_by_them(gpus)
 
 
 def test_the_local_runtime_runs_the_variants_python_and_tells_its_programs(gpus):
-    command = local.start_command("openvla", {VARIABLE: "cu130"})
-    assert command.startswith(f"{paths.ROOT}/images/openvla/cu130/.venv/bin/python")
+    command = shlex.split(local.start_command("openvla", {VARIABLE: "cu130"}))
+    assert command[0] == f"{paths.ROOT}/images/openvla/cu130/.venv/bin/python"
     env = venvs.get("openvla-cu130")
     assert env.variables()["VLALAB_VARIANT"] == "cu130" and venvs.get("openvla").variables()["VLALAB_VARIANT"] == ""
     assert env.versions == venvs.get("openvla").versions and env.needed_gb() > 10
