@@ -97,7 +97,7 @@ def job_of(command: list[str]):
 def test_eval_runs_one_worker_and_two(recorded, tmp_path):
     for workers in (1, 2):
         with pytest.raises(Exception, match="run.sqlite"):
-            eval_bench.measure(tmp_path, "http://127.0.0.1:1", workers, 2, None, 0)
+            eval_bench.measure(tmp_path, "http://127.0.0.1:1", workers, 2, None, "1")
     assert [job_of(words).workers for words, _ in recorded] == [1, 2]
 
 
