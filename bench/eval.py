@@ -103,7 +103,7 @@ def main() -> None:
 
     def gain(side: tuple[int, int], attribute: str) -> float:
         pairs = zip(measured[1, 1], measured[side], strict=True)
-        return statistics.median(getattr(two, attribute) / getattr(one, attribute) for one, two in pairs)
+        return float(statistics.median(getattr(two, attribute) / getattr(one, attribute) for one, two in pairs))
 
     print(f"\nwhole run, start-up included: {1 / gain((2, 2), 'wall_s'):.2f} times as fast")
     figure("eval_two_workers_over_one", gain((2, 2), "steps_per_s"), "x", ">=1.8")
