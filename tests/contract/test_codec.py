@@ -220,6 +220,18 @@ def test_wrong_answers_are_refused(fields):
         decode_chunk(msgpack.packb(fields))
 
 
+def test_privileged_state_reaches_only_a_policy_that_needs_it():
+    whole = observe(privileged={"eef_pos": np.zeros(3), "names": ["a"] * 100})
+    body = encode_observation(whole)
+    assert decode_observation(body).privileged["names"] == ["a"] * 100
+    without = decode_observation(body, privileged=False)
+    assert without.privileged is None and np.array_equal(without.images["agentview"], whole.images["agentview"])
+    hostile = msgpack.packb({**msgpack.unpackb(body), "privileged": [[]] * 300_000})
+    for privileged in (True, False):
+        with pytest.raises(InvalidObservation):
+            decode_observation(hostile, privileged)
+
+
 @pytest.mark.parametrize("cut", range(0, 60, 7))
 def test_bodies_that_are_no_map_are_refused(cut):
     body = encode_observation(observe())

@@ -24,9 +24,11 @@ def encode_observation(observation: Observation) -> bytes:
     return pack({name: value for name, value in named if value is not None})
 
 
-def decode_observation(body: bytes) -> Observation:
-    """Return the observation of a body. Raises InvalidObservation."""
+def decode_observation(body: bytes, privileged: bool = True) -> Observation:
+    """Return the observation of a body, with or without its privileged state. Raises InvalidObservation."""
     fields = _mapping(unpack(body), "an observation")
+    if not privileged:
+        fields.pop("privileged", None)
     for name in fields:
         if name not in _FIELDS:
             raise InvalidObservation(f"unknown field {name[:80]!r} in the observation{did_you_mean(name, _FIELDS)}")

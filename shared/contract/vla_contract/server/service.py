@@ -39,7 +39,7 @@ class PolicyRoutes:
         body = await read_body(request, codec.MEDIA_TYPES)
         start = time.perf_counter()
         info = self._engine.require_ready()
-        observation = decode_observation(body)
+        observation = decode_observation(body, info.needs_privileged)
         check_needs(observation, info)
         decode_s = time.perf_counter() - start
         outcome = await self._infer(request, observation, info, client=observation.session)
