@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from bench.common import figure, flags
 from bench.parts.processor_time import ProcessorTime
-from bench.parts.serving import ROOT, VARIABLES, program
+from bench.parts.serving import VARIABLES, program, run
 from vla_evaluation.provenance import cores
 from vla_evaluation.store.runstore import RunStore
 
@@ -48,15 +47,6 @@ def oracle(log: Path) -> AbstractContextManager[str]:
     return program(log, sys.executable, "services.libero.policies", "oracle", **SINGLE_THREADED)
 
 
-def run_job(*arguments: str) -> None:
-    """Run an evaluation as users do. Raises RuntimeError if it fails."""
-    command = [sys.executable, "-m", "services.libero", *arguments]
-    env = {**VARIABLES, **SINGLE_THREADED}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-
-
 def measure(root: Path, url: str, workers: int, episodes: int, assets: str | None, name: str) -> Measured:
     """Runs the evaluator once as users do."""
     run_id = f"workers-{workers}-{name}"
@@ -64,20 +54,13 @@ def measure(root: Path, url: str, workers: int, episodes: int, assets: str | Non
     what = ["--tasks", TASK, "--trials", str(episodes), "--workers", str(workers)]
     start = time.monotonic()
     with ProcessorTime() as processor_time:
-        run_job(SUITE, *where, *what, *(("--assets", assets) if assets else ()))
+        command = [sys.executable, "-m", "services.libero", SUITE, *where, *what]
+        run([*command, *(("--assets", assets) if assets else ())], {**VARIABLES, **SINGLE_THREADED})
     wall_s = time.monotonic() - start
     with RunStore(root / run_id / "run.sqlite", readonly=True) as store:
         finished = store.finished()
-    steps, steps_per_s, starts, ends = 0, 0.0, [], []
-    for worker in {e.worker for e in finished}:
-        first, *others = sorted((e for e in finished if e.worker == worker), key=lambda e: e.ended_at)
-        if others:
-            steps += (done := sum(e.steps for e in others))
-            starts.append(first.ended_at)
-            ends.append(others[-1].ended_at)
-            steps_per_s += done / (ends[-1] - starts[-1])
-    cpu_s = processor_time.at(statistics.mean(ends)) - processor_time.at(statistics.mean(starts))
-    return Measured(steps_per_s, 1e3 * cpu_s / steps, wall_s)
+    steps_per_s, cpu_s = processor_time.steady_state((e.worker, e.ended_at, e.steps) for e in finished)
+    return Measured(steps_per_s, 1e3 * cpu_s, wall_s)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ import yaml
 
 from bench.common import figure, flags
 from bench.parts.processor_time import ProcessorTime
-from bench.parts.serving import ROOT, VARIABLES, program
+from bench.parts.serving import ROOT, VARIABLES, program, run
 from services.lerobot import tiny
 from services.libero import assets
 from services.libero.profiles import SIMULATOR
@@ -140,25 +140,12 @@ def run_lab(setting: Setting, work: Path) -> list[Episode]:
     return [Episode(e.worker, e.ended_at, e.success, actions[e.episode]) for e in finished]
 
 
-def run(command: list[str], env: dict[str, str]) -> None:
-    """Run a side's program. Raises RuntimeError with its output if it fails."""
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{command[:4]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-
-
 def measured(side: Callable[[], list[Episode]]) -> Measured:
     """Run a side. Its rates count from the end of each worker's first episode to the end of its last."""
     with ProcessorTime() as processor_time:
         episodes = side()
-    per_hour, first, last = 0.0, [], []
-    for worker in {episode.worker for episode in episodes}:
-        ends = sorted(episode.ended_at for episode in episodes if episode.worker == worker)
-        first.append(ends[0])
-        last.append(ends[-1])
-        per_hour += 3600 * (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 else 0
-    cpu_s = processor_time.at(statistics.mean(last)) - processor_time.at(statistics.mean(first))
-    return Measured(episodes, per_hour, cpu_s / (len(episodes) - len(first)))
+    per_s, cpu_s = processor_time.steady_state((e.worker, e.ended_at, 1) for e in episodes)
+    return Measured(episodes, 3600 * per_s, cpu_s)
 
 
 def count_equal(name: str, lerobot: list[Episode], lab: list[Episode]) -> int:
@@ -201,13 +188,13 @@ def measure(setting: Setting, rounds: int, directory: Path) -> dict[str, list[Me
     for number, name in itertools.product(range(rounds), results):
         (work := directory / f"{name}-{number}").mkdir()
         start = time.monotonic()
-        run = measured(
+        result = measured(
             partial(run_lab, setting, work) if name == "lab" else partial(run_lerobot, setting, work, *SIDES[name])
         )
-        results[name].append(run)
+        results[name].append(result)
         print(
-            f"{name:13} {run.per_hour:7.0f} episodes/h, {run.cpu_s:6.1f} CPU-s each, "
-            f"{sum(episode.success for episode in run.episodes)} of {setting.episodes} succeed; "
+            f"{name:13} {result.per_hour:7.0f} episodes/h, {result.cpu_s:6.1f} CPU-s each, "
+            f"{sum(episode.success for episode in result.episodes)} of {setting.episodes} succeed; "
             f"{time.monotonic() - start:.0f} s with start-up, load {os.getloadavg()[0]:.1f}",
             flush=True,
         )

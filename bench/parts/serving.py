@@ -50,6 +50,13 @@ def _serve(pipe, make_app: Callable, arguments: tuple) -> None:
         uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
 
 
+def run(command: list[str], env: dict[str, str]) -> None:
+    """Run a program to its end, from the repository's root. Raises RuntimeError with its output if it fails."""
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
 @contextmanager
 def program(
     log: Path, python: str | Path, *arguments: str, ready_text: str = "listening on", **variables: str
