@@ -10,6 +10,7 @@ from typing import Any
 
 from vlalab.commands import course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
+from vlalab.host import paths
 from vlalab.host.console import LabError, check_choices
 from vlalab.host.shared_code import option
 from vlalab.tasks.flags import Flag, flags_for, positional, program_flags
@@ -178,7 +179,7 @@ def check(
         raise LabError(f"--all checks all exercises; remove {exercise}")
     if file and not Path(file).is_file():
         raise LabError(f"'{file}' is not a file; remove it to check the file in your exercises directory")
-    flags = {"directory": str(course.exercises_directory()), "name": exercise, "file": file, "all": all}
+    flags = {"directory": str(paths.volume() / "notebooks" / "exercises"), "name": exercise, "file": file, "all": all}
     finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **options}))
 
 
