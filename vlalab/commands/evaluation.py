@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +20,12 @@ from vlalab.commands import preflight
 from vlalab.commands.ray_placement import RayPlacement
 from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
-from vlalab.host import paths, shared_code
+from vlalab.host import paths
 from vlalab.host.console import LabError, log_info, status, unknown
 from vlalab.runtimes import containers, interface
 from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance, Runtime
 
-CONNECT_S = 2.0  # a slower address is reported as silent; the evaluator still waits for it
+CONNECT_S = 2.0
 WATCH_S = {"local": 0.5, "docker": 5.0}  # a query of the engine takes 40 ms of CPU time
 RUNS = "vla_evaluation.runs"  # works on existing runs; in every benchmark's environment
 BRIDGE = "bridge"  # the service for policy servers of other projects
@@ -123,9 +122,6 @@ class PolicyChoice:
     service: str | None
     reason: str
     instance: Instance | None = None
-
-
-# --- policy selection----------------------------------------------------------------------------------------
 
 
 def policies() -> list[str]:
@@ -262,9 +258,6 @@ def _is_at(instance: Instance, url: str) -> bool:
     return _is_local(url) and _is_local(instance.url) and urlsplit(url).port == urlsplit(instance.url).port
 
 
-# --- the evaluation -----------------------------------------------------------------------------------------
-
-
 def run(request: EvaluationRequest, typed: str = "") -> int:
     """Run an evaluation; return the evaluator's exit code.
 
@@ -301,7 +294,6 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
         url = address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
         arguments = [*command, url, *flags]
         return runtime.run(request.job, arguments, request.variables(), listens=request.listens, dry_run=True)
-    _report_silent(request)
     if choice.service and not (request.placement and request.replicas):
         preflight.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
@@ -340,22 +332,6 @@ def _runtime(
     names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
     is_local = any(map(_is_local, request.addresses))
     return interface.choose(request.runtime, names, up[0].runtime if up else "local" if is_local else None)
-
-
-def _report_silent(request: EvaluationRequest) -> None:
-    """Report the addresses that do not answer yet, and how long the evaluator waits."""
-    default = shared_code.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
-    timeout_s = float(request.flag("--policy-timeout-s") or default)
-    for url in request.addresses:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
-        try:
-            socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
-        except OSError:
-            log_info(f"no answer from {url}; waiting up to {timeout_s:g} s (--policy-timeout-s)")
-
-
-# --- private policies ---------------------------------------------------------------------------------------
 
 
 def _settings(service: str, request: EvaluationRequest) -> dict[str, str]:
