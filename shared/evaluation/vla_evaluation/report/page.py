@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +25,7 @@ from vla_evaluation.terminal import plain
 
 DIRECTORY = Path(__file__).parent  # of the templates
 EMBED_BYTES = 24_000_000  # further videos and stills are linked, so the page opens quickly
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 COLOURS = {  # of the stages; each has a contrast of 3 : 1 against a white and a dark card
     "reset": "#7c8aa5", "simulation": "#3b7ddd", "rendering": "#12908f", "preprocessing": "#8a63d2", "wire": "#c9701a",
     "server: decode": "#a3832b", "server: queue": "#8d7b6c", "server: inference": "#c2479b",
@@ -123,6 +127,19 @@ def templates(*directories: Path) -> jinja2.Environment:
         "clock": lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "–",
     }
     return environment
+
+
+def format_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as CSV; a text that a spreadsheet would run as a formula is quoted; control characters go."""
+
+    def cell(value: Any) -> Any:
+        return plain(f"'{value}" if value.startswith(FORMULA) else value) if isinstance(value, str) else value
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([cell(row.get(column)) for column in columns] for row in rows)
+    return out.getvalue()
 
 
 def render(directory: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import comb, sqrt
 from statistics import NormalDist
+from typing import Any
 
 
 def z_value(confidence: float) -> float:
@@ -125,6 +126,15 @@ class Rate:
         """The interval in percent, for example "76.4–99.1"."""
         low, high = self.interval
         return f"{100 * low:.1f}–{100 * high:.1f}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types; the rate is None without trials."""
+        return {
+            "done": self.trials,
+            "successes": self.successes,
+            "rate": self.value if self.trials else None,
+            "interval": list(self.interval),
+        }
 
     def __str__(self) -> str:
         if not self.trials:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,9 +18,8 @@ from vla_evaluation.runs.listing import GAP, Column, print_table
 from vla_evaluation.store.files import write_text
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import read_run
-from vla_evaluation.terminal import plain, say, single_line
+from vla_evaluation.terminal import say, single_line
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 LONG = (
     Column("policy"),
     Column("suite"),
@@ -51,9 +48,8 @@ def show(root: Path, suites: Sequence[str], files: Mapping[str, Path], console: 
         return 2 if files else 0
     board = read_board(root, suites)
     print_board(board, console)
-    writers = {"csv": as_csv, "html": page.render_board}
     for suffix, path in files.items():
-        write_text(path, writers[suffix](board))
+        write_text(path, page.format_csv(COLUMNS, board.rows()) if suffix == "csv" else page.render_board(board))
         say(f"{suffix.upper()}: {display_path(path)}", console.file)
     return 0
 
@@ -120,18 +116,3 @@ def _figure(rate: Rate) -> str:
 
 def _figures(cell: Cell) -> dict[str, str]:
     return {"success": cell.rate.percent, "95 %": cell.rate.percent_interval, "episodes": str(cell.rate.trials)}
-
-
-def as_csv(board: Board) -> str:
-    """Return the figures as CSV; a text that a spreadsheet would run as a formula is quoted."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([_csv_value(row[column]) for column in COLUMNS] for row in board.rows())
-    return out.getvalue()
-
-
-def _csv_value(value: object) -> object:
-    if isinstance(value, str):
-        return plain(f"'{value}" if value.startswith(FORMULA) else value)
-    return value
