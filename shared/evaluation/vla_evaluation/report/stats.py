@@ -36,9 +36,8 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Return the two-sided exact p-value of McNemar's test from the two discordant counts.
-
-    Under "no difference" each discordant pair is a fair coin, so this is a binomial test with p = 1/2.
+    """Return the two-sided exact p-value of McNemar's test from the two discordant counts: under "no difference" each
+    discordant pair is a fair coin.
     """
     if only_a < 0 or only_b < 0:
         raise ValueError(f"discordant counts ({only_a}, {only_b}) must not be negative")
