@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,10 +17,8 @@ from vla_evaluation.runs.listing import GAP, Column, print_table
 from vla_evaluation.store.files import write_text
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import read_run
-from vla_evaluation.terminal import plain, say, single_line
+from vla_evaluation.terminal import say, single_line
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
-# for a terminal that is too narrow for a column per suite
 LONG = (
     Column("policy"), Column("suite"), Column("success", right=True), Column("95 %", right=True),
     Column("episodes", 1, right=True),
@@ -48,9 +44,8 @@ def show(root: Path, suites: Sequence[str], files: Mapping[str, Path], console: 
         return 2 if files else 0
     board = read_board(root, suites)
     print_board(board, console)
-    writers = {"csv": as_csv, "html": page.render_board}
     for suffix, path in files.items():
-        write_text(path, writers[suffix](board))
+        write_text(path, page.format_csv(COLUMNS, board.rows()) if suffix == "csv" else page.render_board(board))
         say(f"{suffix.upper()}: {display_path(path)}", console.file)
     return 0
 
@@ -117,15 +112,3 @@ def print_suites(table: Table, console: Console) -> None:
 
 def _figures(cell: Cell) -> dict[str, str]:
     return {"success": cell.rate.percent, "95 %": cell.rate.percent_interval, "episodes": str(cell.rate.trials)}
-
-
-def as_csv(board: Board) -> str:
-    """Return the figures as CSV; a text that a spreadsheet would run as a formula is quoted."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for row in board.rows():
-        texts = {name: value for name, value in row.items() if isinstance(value, str)}
-        quoted = {name: plain(f"'{text}" if text.startswith(FORMULA) else text) for name, text in texts.items()}
-        writer.writerow({**row, **quoted})
-    return out.getvalue()
