@@ -232,7 +232,7 @@ def objects(tmp_path, monkeypatch):
     monkeypatch.setattr(wheels, "pins", lambda: [pin])
     for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(wheel.parent)), ("CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(f"PIP_{name}", value)
-    entries = tuple(AssetFile(path, content.git_sha1_of(data), len(data)) for path, data in files.items())
+    entries = tuple(AssetFile(path, content.git_sha1(data), len(data)) for path, data in files.items())
     monkeypatch.setattr(pro_assets, "manifest", lambda: entries)
     official.directory(tmp_path).mkdir(parents=True)
     return tmp_path, files

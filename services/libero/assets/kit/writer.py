@@ -58,7 +58,7 @@ def build(directory: Path) -> None:
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-        lines.append(f"{content.git_sha1_of(data)} {path}\n")
+        lines.append(f"{content.git_sha1(data)} {path}\n")
     (directory / MARKER).write_text("".join(lines))
 
 
