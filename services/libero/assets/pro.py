@@ -11,6 +11,7 @@ from pathlib import Path
 from services.libero.assets import content, official, staging, wheels
 from services.libero.assets.content import AssetFile
 from services.libero.assets.official import DownloadError
+from services.libero.simulator.pro import LIKE
 from vla_common.volume import require_space
 
 MODEL_PATHS = (  # where an object's model can be in an asset directory
@@ -27,7 +28,7 @@ def manifest() -> tuple[AssetFile, ...]:
     return content.read_list("pro.txt")
 
 
-def missing(directory: Path, objects: Collection[str]) -> list[str]:
+def missing(directory: Path, objects: Collection[str] = LIKE.keys()) -> list[str]:
     """Return the objects without a model in `directory`."""
     return [
         name for name in sorted(objects) if not any((directory / path.format(name)).is_file() for path in MODEL_PATHS)
