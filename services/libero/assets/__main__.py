@@ -12,6 +12,7 @@ import tyro
 from services.libero.assets import official, plus, pro, resolve
 from services.libero.assets.official import DownloadError
 from services.libero.assets.sources import ensure_kit
+from services.libero.simulator.pro import LIKE
 from vla_common import entrypoint
 from vla_common.volume import Volume
 
@@ -55,7 +56,7 @@ def main(command: AssetCommand) -> None:
         source = resolve(command.assets, volume, reread=command.verify)
     print(f"assets: {source.kind}\ndirectory: {source.path}\ndigest: {source.digest}")
     if missing := pro.missing(source.path):
-        count = f"{len(missing)} of its {len(pro.LIKE)} objects"
+        count = f"{len(missing)} of its {len(LIKE)} objects"
         print(f"LIBERO-PRO: {count} are missing; run `./lab assets libero --all` to download them")
     if command.action == "status":
         counts = ", ".join(f"{kind} {good} of {count}" for kind, (good, count) in plus.buildable(source.path).items())

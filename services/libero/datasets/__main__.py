@@ -45,21 +45,19 @@ def make(config: DatasetConfig) -> Path:
     if not any(path.is_file() for path in stores):
         candidates = (volume.path("datasets") / name, Path(name).expanduser())
         existing = next((path for path in candidates if (path / "meta").is_dir() or hdf5.files(path)), None)
+    recorded = sources.find(name, volume, config.render) if existing is None else None
     if existing is not None:
-        recorded, base = None, (existing.stem if existing.is_file() else existing.name).removesuffix("-v3.0")
-    else:
-        recorded = sources.find(name, volume, config.render)
+        base = (existing.stem if existing.is_file() else existing.name).removesuffix("-v3.0")
+    if recorded is not None:
         base = recorded.name
     directory = volume.datasets / (config.name or base + conversion.SUFFIXES.get(layout, ""))
     if directory.exists():
         raise DatasetError(f"{display_path(directory)} already exists; choose another --name, or remove it")
+    if existing is not None and layout == "hdf5":
+        raise DatasetError("a data set can only be converted to LeRobot's layout; for HDF5, name a recording or a run")
     if existing is not None:
-        if layout == "hdf5":
-            raise DatasetError(
-                "a data set can only be converted to LeRobot's layout; for HDF5, name a recording or a run"
-            )
         conversion.recode(open_dataset(existing), directory, layout)
-    else:
+    if recorded is not None:
         episodes = sources.choose(recorded, config.keep_failures)
         workers = choose_workers(config.workers, len(episodes), WORKER_GB)
         convert.convert(recorded, episodes, directory, layout, config.camera_names, config.size, workers)

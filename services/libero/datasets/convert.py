@@ -34,7 +34,9 @@ EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each epis
 
 def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, EpisodeSlot]:
     """Return the slot of each episode by its index: rows do not depend on the order of writing."""
-    slots, row, texts = {}, 0, {}
+    slots: dict[int, EpisodeSlot] = {}
+    texts: dict[str, int] = {}
+    row = 0
     for episode in episodes:
         task = texts.setdefault(episode.instruction, len(texts))
         name = suites.load_suite(episode.suite).tasks[episode.task].name
@@ -62,8 +64,8 @@ def convert(
     path = writer.draft / PIECES / PLAN
     if path.exists():
         before = metadata.read_json(path)
-        now = {name: list(value) if isinstance(value, tuple) else value for name, value in plan.items()}
-        different = [name for name in now if before.get(name, "lerobot" if name == "format" else None) != now[name]]
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in plan.items()}
+        different = [name for name in plain if before.get(name, "lerobot" if name == "format" else None) != plain[name]]
         if different:
             raise DatasetError(
                 f"unfinished set {directory.name} was started with different {', '.join(different)}; repeat that "
