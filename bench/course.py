@@ -25,9 +25,8 @@ import torch
 
 from bench.common import figure, flags, median_ms
 from lessons import transformer as lesson
-from lessons.exercises.registry import exercise
 from lessons.exercises.runner import LIMIT_S, check
-from lessons.exercises.source import BLANK, blank, definition, file_for
+from lessons.exercises.source import BLANK, blank, definition, exercise, file_for
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.train import Trainer, get_ds, run_validation
 from vla_common.volume import Volume
