@@ -14,8 +14,7 @@ import pytest
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.directory import METADATA, PUBLISHED, find
 from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, embodiment, write
-from services.gr00t.checkpoint.tiny import metadata
-from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
+from services.gr00t.checkpoint.tiny import metadata, write_tokenizer
 from tests import forked
 from tests.openvla.hub import COMMIT, hub
 from vla_common.volume import Volume
