@@ -34,8 +34,6 @@ def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[E
     (packaged / "assets").symlink_to(asset_directory)
     for part in range(1, 6):
         (packaged / f"part_{part}.py").touch()
-    from services.libero.simulator.problem import bddl_path  # imports LIBERO, which must come after configure
-
     entries = [{"bddl": bddl_path(task), "states": str(task.init_states_path or "")} for task in tasks]
     return [ends for ends, _ in stock_ends(entries, SIZE, False, work, pro.PACKAGE_ROOT.parents[1], work)]
 
