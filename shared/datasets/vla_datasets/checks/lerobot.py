@@ -203,7 +203,11 @@ class EpisodeChecks:
         index = columns.get("index", np.zeros(0)).ravel()
         # An episode whose length differs from the listed one is reported once, not at every index after it.
         first_row = self.listed if len(index) and index[0] == self.listed else self.rows
-        numbers = {"frame_index": steps, "index": first_row + steps, "episode_index": np.full(len(steps), episode.index)}
+        numbers = {
+            "frame_index": steps,
+            "index": first_row + steps,
+            "episode_index": np.full(len(steps), episode.index),
+        }
         for name, values in numbers.items():
             if name in columns:
                 stated = columns[name].ravel()
