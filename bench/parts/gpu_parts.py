@@ -47,7 +47,7 @@ def device_and_dtype(plan: Plan):
 
 def require_flash(plan: Plan) -> None:
     """Raise Skip with the reason where flash-attn cannot run."""
-    from vla_modelkit.flash import flash_obstacle
+    from vla_modelkit.builds import flash_obstacle
 
     if obstacle := flash_obstacle(*device_and_dtype(plan)):
         raise Skip(obstacle)

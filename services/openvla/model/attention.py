@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_modelkit.flash import flash_obstacle
+from vla_modelkit.builds import flash_obstacle
 
 CHOICES = ("auto", "sdpa", "flash")
 
