@@ -104,9 +104,9 @@ def _whole_numbers(table: pa.Table, name: str, path: Path) -> list[int]:
     return [int(value) for value in values]
 
 
-def _clip_columns(table: pa.Table, key: str, path: Path) -> list[list]:
+def _clip_columns(table: pa.Table, key: str, path: Path) -> list[list[Any]]:
     """Return the columns of CLIP for a video feature."""
-    columns: list[list] = [_whole_numbers(table, f"videos/{key}/{name}", path) for name in CLIP[:2]]
+    columns: list[list[Any]] = [_whole_numbers(table, f"videos/{key}/{name}", path) for name in CLIP[:2]]
     for name in CLIP[2:]:
         values = _column(table, f"videos/{key}/{name}", path)
         if values.dtype.kind not in "iuf" or not (np.isfinite(values) & (values >= 0)).all():
@@ -184,13 +184,13 @@ def check_clips(clips: Sequence[videos.Clip], fps: float) -> None:
             first, label = round(clip.start_s * fps), clip_label(clip, index, fps)
             if first < end:
                 raise DatasetError(f"{label}; the episode before ends at {end / fps:.3f} s: {COPY_AGAIN}")
-            if (end := first + clip.length) > count:
+            if (end := first + (clip.length or 0)) > count:
                 raise DatasetError(f"{label}; the video has {count} frames, {count / fps:.3f} s: {COPY_AGAIN}")
 
 
 def clip_label(clip: videos.Clip, index: int, fps: float, end_s: float | None = None) -> str:
     """Return where an episode's clip is, for errors. end_s: as it is stated, if it does not fit the length."""
-    end_s = clip.start_s + clip.length / fps if end_s is None else end_s
+    end_s = clip.start_s + (clip.length or 0) / fps if end_s is None else end_s
     return f"{clip.path}: {EPISODES} says that episode {index} is at {clip.start_s:.3f} to {end_s:.3f} s"
 
 

@@ -154,7 +154,7 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
                 if answer.status not in _RETRYABLE or str(fault.problem.get("type", "")).endswith(_FINAL):
                     raise fault
                 with suppress(TypeError, ValueError):  # missing, or an HTTP date, which our servers never send
-                    stated = fault.problem.get("retry_after_s", answer.headers.get("Retry-After"))
+                    stated: Any = fault.problem.get("retry_after_s", answer.headers.get("Retry-After"))
                     requested_s = min(max(float(stated), 0.0), 3600.0)
             wait_s = backoff_s(attempt, requested_s)
             if attempt >= self.retries or wait_s >= deadline.left_s():
