@@ -25,7 +25,7 @@ for load in (lambda: data.load("mnist"), lambda: load_opus_books(Languages("en",
 FETCH = """
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import CheckpointError
-from vla_modelkit.data_download import fetch_data
+from vla_modelkit.download import fetch_data
 try:
     fetch_data("me/data", "", Volume().datasets / "data")
 except CheckpointError as error:
