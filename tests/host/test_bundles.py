@@ -190,7 +190,7 @@ def test_unknown_names_are_reported(volume, tmp_path, change, says):
 
 def test_existing_file_and_missing_directory_are_reported(bundle, volume, tmp_path):
     missing = tmp_path / "no" / "x"
-    for file, says in ((bundle, "an existing file"), (tmp_path, "a directory"), (missing, "does not exist")):
+    for file, says in ((bundle, "exists"), (tmp_path, "exists"), (missing, "no existing directory")):
         with pytest.raises(LabError, match=says):
             packing.bundle(BundleRequest((), file, checkpoints=("tiny",), host=False))
 
@@ -212,7 +212,7 @@ def test_a_bundle_that_fails_midway_leaves_no_file(volume, tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(packing.BundleWriter, "add", breaks)
-    with pytest.raises(LabError, match="the disk is full; the partial file was removed"):
+    with pytest.raises(LabError, match="No space left on device; the partial file was removed"):
         packing.bundle(BundleRequest((), tmp_path / "x", checkpoints=("tiny",), host=False))
     assert [p.name for p in tmp_path.iterdir()] == ["volume"]
 
@@ -261,7 +261,7 @@ def engine(speaking, tmp_path, monkeypatch):
     """An engine with one image, whose layers are bytes; `load` keeps what it was given."""
     state = tmp_path / "engine"
     state.mkdir()
-    labels = {images.LOCK_LABEL: images.venvs.get("ui").lock_hash}
+    labels = {"vla-lab.lock": images.venvs.get("ui").lock_hash}
     record = {
         "Id": "sha256:1", "RepoTags": [images.reference("ui")], "Size": 1000, "Created": "2026-01-02T00:00:00Z",
         "Config": {"Labels": labels},
@@ -300,7 +300,7 @@ def test_a_newer_image_here_is_replaced_only_when_forced(volume, engine, tmp_pat
 def test_another_image_than_the_bundles_is_noticed(volume, engine, tmp_path):
     packing.bundle(BundleRequest(("ui",), tmp_path / "x", host=False))
     (engine / "record.json").unlink()
-    (engine / "kept.json").write_text((engine / "kept.json").read_text().replace(images.LOCK_LABEL, "other"))
+    (engine / "kept.json").write_text((engine / "kept.json").read_text().replace("vla-lab.lock", "other"))
     with pytest.raises(LabError, match="the loaded image is not"):
         restoring.restore(tmp_path / "x")
 

@@ -41,9 +41,9 @@ def test_interpolation_follows_compose(text, expected):
     [
         ("${MISSING:?set it in .env}", "MISSING: set it in .env"),
         ("${EMPTY:?}", "EMPTY"),
-        ("${SET", "without '}'"),
-        ("${SET%suffix}", "invalid name"),
-        ("a $ sign", "'$$' for a dollar"),
+        ("${SET", "without a valid name"),
+        ("${SET%suffix}", "without a valid name"),
+        ("a $ sign", "$$ for a dollar"),
     ],
 )
 def test_what_cannot_be_filled_is_an_error(text, says):

@@ -215,7 +215,7 @@ def test_logs_and_tables_come_without_secrets(served):
 
 def test_long_output_keeps_its_last_whole_lines():
     text = "".join(f"{number} {'x' * 50}\n" for number in range(2000))
-    told = daemon.safe(text, ())
+    told = daemon.safe(text, set())
     assert len(told) <= daemon.MAX_OUTPUT and text.endswith(told) and told.split(" ")[0].isdigit()
 
 
@@ -230,7 +230,7 @@ def test_doctor_runs_on_request_and_its_report_is_cached(served, clone):
 def test_silent_command_is_reported(served, clone, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", clone / "nowhere")
     told = Asked(served).ask("/status")[1]
-    assert told["status"] is None and "./lab status --json cannot be run" in told["error"]
+    assert told["status"] is None and "./lab status --json failed" in told["error"]
 
 
 # --- its life -----------------------------------------------------------------------------------------------

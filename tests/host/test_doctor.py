@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from vlalab.commands import doctor
-from vlalab.doctor import fixes, runner
+from vlalab.doctor import runner
 from vlalab.doctor.check import FAIL, PASS, SKIP, WARN, CheckResult, Context, Finding
 from vlalab.doctor.machine import Disk, Machine
-from vlalab.engine import space
+from vlalab.engine import images
 from vlalab.environments import pythons, venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -165,7 +165,7 @@ def test_a_secret_that_others_can_read_and_its_mending(clone):
     (clone / ".env").chmod(0o644)
     (found,) = runner.run(runner.checks_by_id(["settings"]), Context(root=clone))
     wrong(found.finding, FAIL, "mode 644", "chmod 600")
-    assert fixes.apply([found]) == ["settings"], "it is safe, and asks nobody"
+    assert runner.apply_fixes([found]) == ["settings"], "it is safe, and asks nobody"
     assert look("settings", root=clone) == Finding(PASS, "1 settings in .env, mode 600", "")
 
 
@@ -211,7 +211,7 @@ version) echo '{VERSION}';;
 info) echo '{{"DockerRootDir": "{tmp_path}"}}';;
 image) echo '[]'; echo 'Error: No such image' >&2; exit 1;;
 esac""")
-    monkeypatch.setattr(space, "expected_gb", lambda names: 1e9 * len(names))
+    monkeypatch.setattr(images, "CACHE_FACTOR", 1e9)
     with pytest.raises(LabError, match="building ui takes up to") as refusal:
         doctor.require("build", {"names": ["ui"]})
     found = look("docker-disk", environments=("ui",))
@@ -260,16 +260,16 @@ def result(fix: str, verdict: str = WARN, safe: bool = False) -> CheckResult:
 def test_what_is_not_safe_waits_for_a_yes(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115  a pipe's end
     mark = tmp_path / "done"
-    assert fixes.apply([result(f"touch '{mark}'")]) == [] and not mark.exists()
+    assert runner.apply_fixes([result(f"touch '{mark}'")]) == [] and not mark.exists()
     printed = capsys.readouterr().err
     assert f"touch '{mark}'" in printed and "--yes" in printed
-    assert fixes.apply([result(f"touch '{mark}'", PASS)], yes=True) == [] and not mark.exists()
-    assert fixes.apply([result(f"touch '{mark}'")], yes=True) == ["settings"] and mark.exists()
+    assert runner.apply_fixes([result(f"touch '{mark}'", PASS)], yes=True) == [] and not mark.exists()
+    assert runner.apply_fixes([result(f"touch '{mark}'")], yes=True) == ["settings"] and mark.exists()
 
 
 @pytest.mark.parametrize("fix", ["./lab restore FILE", "unset HTTPS_PROXY", "./lab up SERVICE --gpu none", ""])
 def test_what_is_not_a_whole_command_is_never_typed(fix):
-    assert fixes.apply([result(fix)], yes=True) == []
+    assert runner.apply_fixes([result(fix)], yes=True) == []
 
 
 # --- before a task, and as a command ------------------------------------------------------------------------

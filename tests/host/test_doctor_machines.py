@@ -184,7 +184,7 @@ def test_a_check_that_breaks_or_hangs_spoils_no_other(tmp_path):
 # --- telling ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "code"), [("workstation", 0), ("mig", 1), ("driver-mismatch", 2)])
+@pytest.mark.parametrize(("name", "code"), [("workstation", 0), ("ufw", 1), ("driver-mismatch", 2)])
 def test_the_exit_code_is_the_worst_finding(name, code):
     chosen = [one for one in runner.checks() if one.id not in OF_THIS_CLONE]
     results = runner.run(chosen, Context(recorded(name), volume=Path("/srv/lab/volume")))
@@ -246,9 +246,9 @@ def test_directories_of_another_owner_stop_local_services_of_that_owner(monkeypa
 
 
 def test_a_check_that_does_not_apply_is_not_needed_here():
-    (line,) = [line for line in output.lines(found(nvidia_mig=SKIP), 1.0) if "MIG" in line]
-    assert line == "  -    not needed here, why: MIG"
-    assert "1 not needed here" in " ".join(output.lines(found(nvidia_mig=SKIP), 1.0)[-2:])
+    (line,) = [line for line in output.lines(found(docker_mtu=SKIP), 1.0) if ": MTU" in line]
+    assert line == "  -    not needed here, why: MTU"
+    assert "1 not needed here" in " ".join(output.lines(found(docker_mtu=SKIP), 1.0)[-2:])
 
 
 def test_every_field_of_the_json_is_documented():

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab import run_lab
 from vlalab.description import manifests
-from vlalab.engine import building, docker, images, space
+from vlalab.engine import building, docker, images
 from vlalab.engine.building import BuildOptions
 from vlalab.environments import venvs
 from vlalab.host import paths, shared_code
@@ -31,8 +31,8 @@ def record(name: str, tag: str = "dev", lock: str | None = None, revision: str =
     """Returns an engine's record of an image."""
     labels = {
         images.ENV_LABEL: name,
-        images.LOCK_LABEL: venvs.get(name).lock_hash if lock is None else lock,
-        images.REVISION_LABEL: revision,
+        "vla-lab.lock": venvs.get(name).lock_hash if lock is None else lock,
+        "org.opencontainers.image.revision": revision,
     }
     return {
         "Id": "sha256:1", "RepoTags": [f"vla-lab/{name}:{tag}"], "Size": 1_460_000_000,
@@ -249,7 +249,7 @@ def test_a_build_returns_its_image_and_prints_its_size(speaking, tmp_path, capsy
     speaking(builder(tmp_path, 0))
     (built,) = building.build(["ui"], BuildOptions())
     assert built.reference == "vla-lab/ui:dev"
-    assert "1.46 GB" in capsys.readouterr().out
+    assert "1.5 GB" in capsys.readouterr().out
 
 
 def test_a_build_that_fails_ends_with_its_words_and_what_to_do(speaking, tmp_path):
@@ -266,25 +266,26 @@ def test_of_several_images_the_one_that_failed_is_named(speaking, tmp_path):
 
 def test_what_two_images_share_is_counted_once(speaking):
     speaking(engine(record("ui")))
-    alone = space.needed_gb(["gr00t"]) + space.needed_gb(["ws_mdl"])
-    together = space.needed_gb(["gr00t", "ws_mdl"])
+    alone = images.needed_gb(["gr00t"]) + images.needed_gb(["ws_mdl"])
+    together = images.needed_gb(["gr00t", "ws_mdl"])
     (shared,) = manifests.environment("gr00t").shared_gb.values()
-    assert alone - together == pytest.approx(shared * space.CACHE_FACTOR + space.TOOLS_GB)
-    assert space.needed_gb(["gr00t", "ws_mdl", "ui"]) == pytest.approx(together + space.REBUILD_GB)
+    assert alone - together == pytest.approx(shared * images.CACHE_FACTOR + images.TOOLS_GB)
+    assert images.needed_gb(["gr00t", "ws_mdl", "ui"]) == pytest.approx(together + images.REBUILD_GB)
 
 
-def test_what_hf_shares_with_ws_mdl_is_counted_once():
-    both, alone = space.expected_gb(["ws_mdl", "hf"]), space.expected_gb(["ws_mdl"])
+def test_what_hf_shares_with_ws_mdl_is_counted_once(speaking):
+    speaking(engine())
+    both, alone = images.needed_gb(["ws_mdl", "hf"]), images.needed_gb(["ws_mdl"])
     hf = manifests.environment("hf")
     assert hf.shared_gb == manifests.environment("ws_mdl").shared_gb and len(hf.shared_gb) == 2
-    assert both - alone == pytest.approx(hf.image_gb - sum(hf.shared_gb.values()))
+    assert both - alone == pytest.approx((hf.image_gb - sum(hf.shared_gb.values())) * images.CACHE_FACTOR)
 
 
 def test_a_full_disk_is_reported_before_the_build_and_no_check_builds_all_the_same(
     speaking, tmp_path, monkeypatch, capsys
 ):
     speaking(builder(tmp_path, 0))
-    monkeypatch.setattr(space, "expected_gb", lambda names: 1e9 * len(names))
+    monkeypatch.setattr(images, "CACHE_FACTOR", 1e9)
     run_lab("build", "ui")  # it is built already: only its last layers are new
     assert run_lab("build", "ui", "--no-cache") == 1
     told = capsys.readouterr()
@@ -299,18 +300,15 @@ def test_an_engine_elsewhere_has_no_disk_to_check(speaking):
         """[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || echo '{"DockerRootDir": "/not/here"}'"""
     )
     assert docker.info()["DockerRootDir"] == "/not/here"
-    assert space.free_at_engine() is None
+    assert images.free_at_engine() is None
 
 
 def test_an_engine_whose_images_are_containerds_is_measured_there(speaking, tmp_path, monkeypatch):
     """As Engine 29 is installed: data-root is on a large disk and moves nothing."""
     about = {"DockerRootDir": "/proc", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
     speaking(f"""[ "$1" = version ] && echo '{{"Server": {{"Version": "29.0"}}}}' || echo '{json.dumps(about)}'""")
-    monkeypatch.setattr(space, "CONTAINERD_CONFIG", str(tmp_path / "config.toml"))
-    monkeypatch.setattr(space, "CONTAINERD_ROOT", "/not/here")
-    assert shutil.disk_usage("/proc").free == 0 and space.free_at_engine() is None
-    (tmp_path / "config.toml").write_text(f'version = 2\nroot = "{tmp_path}"\n')
-    assert space.free_at_engine() > 10**6
+    monkeypatch.setattr(images, "CONTAINERD_ROOT", str(tmp_path))
+    assert shutil.disk_usage("/proc").free == 0 and images.free_at_engine() > 10**6
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

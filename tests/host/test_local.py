@@ -19,7 +19,7 @@ from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import Identity, identify
-from vlalab.runtimes import interface, local, state_files
+from vlalab.runtimes import interface, local, logs, state_files
 
 SERVICE = Path(__file__).with_name("small_service.py")
 COMPOSE = """
@@ -342,6 +342,6 @@ def test_a_service_continues_when_the_disk_is_full(small_disk, lab):
     assert found.supervisor.is_alive()
     (small_disk / "filler").unlink()
     after = wait_for(lambda: (f := local.instance("small")) and f.starts == 2 and f.is_healthy() and f)
-    wait_for(lambda: "bytes of output were dropped: " in after.log_path.read_text())
+    wait_for(lambda: "bytes of output were dropped: " in logs.log_path("small").read_text())
     after.stop()
     assert local.instances() == []

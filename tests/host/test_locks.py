@@ -64,7 +64,7 @@ def test_a_pin_without_a_hash_is_found(copies):
 
 def test_a_change_of_the_contract_reaches_the_environments(copies):
     lock = copies["libero"]
-    project = lock.contract_project
+    project = lock.root / locks.CONTRACT
     project.write_text(project.read_text().replace('"numpy>=1.24"', '"numpy>=1.25"'))
     assert any("does not match" in problem for problem in locks.problems(lock))
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.host.conftest import pins, with_few_packages
 from tests.ports import free_ports
-from vlalab.description import interpolation, manifests, ports
+from vlalab.description import environment_file, manifests, ports
 from vlalab.environments import pythons
 from vlalab.host import owners, paths
 
@@ -215,7 +215,7 @@ def test_pythons_that_uv_downloads_for_an_install_lie_in_it(place, tmp_path, mon
 def test_an_installs_env_file_gives_each_user_a_volume(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("VLALAB_VOLUME=/data/$USER/vla-lab\n")
     monkeypatch.setenv("USER", "anna")
-    assert interpolation.read_dotenv(tmp_path / ".env") == {"VLALAB_VOLUME": "/data/anna/vla-lab"}
+    assert environment_file.read_dotenv(tmp_path / ".env") == {"VLALAB_VOLUME": "/data/anna/vla-lab"}
 
 
 # --- ports --------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 
 from vlalab.description import compose, manifests, service_settings
 from vlalab.engine import volumes
+from vlalab.host import state
 from vlalab.host.console import LabError
 
 UUID = "GPU-5d5ba0d6-1d33-d6b9-7cd1-a5bd2f0f6a1c"
@@ -84,7 +85,7 @@ def test_settings_are_stored_until_deleted(volume):
     service_settings.save("oracle", {})
     assert service_settings.stored("oracle") == {}
     service_settings.save("oracle", {"A": "1"})
-    service_settings._path("oracle").write_text("damaged")
+    (state.directory() / "oracle.settings").write_text("damaged")
     assert service_settings.stored("oracle") == {}
 
 
@@ -136,7 +137,7 @@ def test_valid_settings_apply_and_invalid_ones_are_reported(caller, monkeypatch)
     caller(0, VLALAB_UID="7", VLALAB_GID="8")
     assert volumes.owner() == (7, 8)
     monkeypatch.setenv("VLALAB_UID", "me")
-    with pytest.raises(LabError, match="VLALAB_UID is 'me'; expected a number"):
+    with pytest.raises(LabError, match="are 'me' and '8'; expected numbers"):
         volumes.owner()
 
 

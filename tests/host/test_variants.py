@@ -101,8 +101,8 @@ def test_flags_of_up_become_settings_and_a_running_service_differs_by_them(gpus)
     assert service_settings.for_services(["openvla"], None, None, None, {}, "auto") == {"openvla": {VARIABLE: None}}
     with pytest.raises(LabError, match="--variant applies to gr00t, openvla, not to ui"):
         service_settings.for_services(["ui"], None, None, None, {}, "cu130")
-    assert service_settings.settings_match("openvla", {VARIABLE: ""}, {VARIABLE: "upstream"})
-    assert not service_settings.settings_match("openvla", {VARIABLE: ""}, {VARIABLE: "cu130"})
+    assert service_settings.differing("openvla", {VARIABLE: ""}, {VARIABLE: "upstream"}) == []
+    assert service_settings.differing("openvla", {VARIABLE: ""}, {VARIABLE: "cu130"}) == [VARIABLE]
 
 
 def test_the_local_runtime_runs_the_variants_python_and_tells_its_programs(gpus):
