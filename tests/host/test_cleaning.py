@@ -66,11 +66,6 @@ esac""")
     assert found == ["vla-lab/libero:2025", *(["sha256:" + "c" * 64] if all_users else [])]
 
 
-def test_old_images_are_those_that_no_name_in_use_has(engine):
-    b, c = "vla-lab/libero:2025", "sha256:" + "c" * 64
-    assert [name for _, name in cleaning.old_images()] == [b, c]
-
-
 def test_everything_is_shown_largest_first_with_what_its_loss_costs(engine, capsys):
     cleaning.clean(dry_run=True)
     first, second = capsys.readouterr().out.splitlines()
@@ -104,13 +99,6 @@ def test_an_image_that_a_container_uses_stays_and_is_reported(speaking, capsys):
     speaking("""[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || { echo "in use" >&2; exit 1; }""")
     cleaning._remove_images(["vla-lab/ui:old"])
     assert "vla-lab/ui:old stays: in use" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1.46GB", 1.46e9), ("12.3kB", 12300), ("0B", 0), ("N/A", 0), ("85.5MB", 85.5e6), ("1TB", 1e12)]
-)
-def test_the_engines_sizes(text, size):
-    assert cleaning.parse_size(text) == pytest.approx(size)
 
 
 # --- local environments -------------------------------------------------------------------------------------

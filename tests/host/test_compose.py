@@ -57,12 +57,6 @@ def test_durations(text, value):
     assert compose.seconds(text) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["10", "ten", "5 s", "", "s"])
-def test_bad_durations_are_errors(text):
-    with pytest.raises(LabError, match="not a duration"):
-        compose.seconds(text)
-
-
 def write(directory, body: str):
     path = directory / "compose.yaml"
     path.write_text("services:\n  one:\n" + "".join(f"    {line}\n" for line in body.splitlines()))

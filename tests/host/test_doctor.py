@@ -18,7 +18,7 @@ from vlalab.doctor import runner
 from vlalab.doctor.check import FAIL, PASS, SKIP, WARN, CheckResult, Context, Finding
 from vlalab.doctor.machine import Disk, Machine
 from vlalab.engine import images
-from vlalab.environments import pythons, venvs
+from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
 
@@ -120,11 +120,6 @@ def test_a_checkpoint_with_a_flipped_byte(checkpoint, volume):
     assert f"rm -f {shlex.quote(f'{checkpoint}/model.safetensors')}" in found.fix
 
 
-def test_a_checkpoint_that_lacks_a_file(checkpoint, volume):
-    (checkpoint / "model.safetensors").unlink()
-    wrong(look("checkpoints", volume=volume), FAIL, "model.safetensors is missing or of another size")
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"files": {"config.json": {}}}'])
 def test_a_checkpoint_whose_manifest_is_damaged(checkpoint, volume, text):
     (checkpoint / "checkpoint.json").write_text(text)
@@ -148,16 +143,6 @@ def test_an_environment_of_another_lock(clone):
     wrong(look("environments", root=clone), WARN, "environment ui was installed from another lock", "./lab env ui")
     (env.venv / ".stamp").write_text(env.stamp())
     assert look("environments", root=clone).verdict == PASS
-
-
-def test_an_environment_whose_python_is_not_installed(clone, monkeypatch):
-    monkeypatch.setattr(pythons, "find", lambda version: {"3.11": sys.executable}.get(version))
-    case = Context(root=clone, environments=("lerobot",))
-    (found,) = runner.run(runner.checks_by_id(["environments"]), case)
-    wrong(found.finding, WARN, "environment lerobot needs Python 3.12 or 3.13, which is not installed", "")
-    assert "apt-get install python3.12" in found.finding.hint
-    (other,) = runner.run(runner.checks_by_id(["environments"]), Context(root=clone, environments=("ui",)))
-    assert other.finding.verdict == SKIP
 
 
 def test_a_secret_that_others_can_read_and_its_mending(clone):
@@ -244,11 +229,6 @@ def test_a_dead_proxy_is_named_without_its_password(monkeypatch):
     assert "secret" not in found.text
 
 
-def test_certificates_that_are_not_there(tmp_path):
-    machine = Machine({**os.environ, "SSL_CERT_FILE": str(tmp_path / "lab.pem")})
-    wrong(look("network-variables", machine), FAIL, "SSL_CERT_FILE names", "unset SSL_CERT_FILE")
-
-
 # --- mending ------------------------------------------------------------------------------------------------
 
 
@@ -308,12 +288,6 @@ def test_a_driver_that_is_too_old_stops_only_what_would_use_it(task, given, aske
         return
     with pytest.raises(LabError, match=r"driver 470.1 is too old .*or run on the CPU with --gpu none"):
         doctor.require(task, given)
-
-
-def test_a_gpu_that_dotenv_takes_from_a_service_is_not_asked_about(monkeypatch):
-    monkeypatch.setattr(Machine, "gpus", lambda self: {"error": "LibRmVersionMismatch"})
-    monkeypatch.setenv("VLALAB_OPENVLA_GPU", "none")
-    doctor.require("up", {"names": ["openvla"], "gpu": None})
 
 
 def lab(*words: str, **variables: str) -> subprocess.CompletedProcess:

@@ -67,11 +67,6 @@ def test_devices_that_make_sense(gpu):
     assert service_settings.from_flags("gr00t", gpu=gpu) == {"VLALAB_GR00T_GPU": gpu}
 
 
-def test_duplicate_device_is_rejected():
-    with pytest.raises(LabError, match="has a duplicate device"):
-        service_settings.from_flags("gr00t", gpu="0,0")
-
-
 @pytest.mark.parametrize("gpu", ["first", "0;1", "-1", "0,", "cuda:0", "0,all", "GPU-", "MIG"])
 def test_devices_that_make_none(gpu):
     with pytest.raises(LabError, match="expected auto, none, all, or numbers"):
@@ -114,11 +109,6 @@ def caller(monkeypatch, volume):
     return be
 
 
-def test_files_belong_to_the_caller(caller):
-    caller(1234)
-    assert volumes.owner() == (1234, 1234)
-
-
 def test_roots_files_belong_to_who_called_sudo(caller):
     caller(0, SUDO_UID="1001", SUDO_GID="1002")
     assert volumes.owner() == (1001, 1002)
@@ -144,13 +134,6 @@ def test_valid_settings_apply_and_invalid_ones_are_reported(caller, monkeypatch)
 def test_unmountable_volume_is_rejected(volume, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume / "a:b"))
     with pytest.raises(LabError, match="must not have a ':' in its path"):
-        volumes.prepare()
-
-
-def test_impossible_volume_is_rejected(volume, monkeypatch):
-    (volume / "file").write_text("")
-    monkeypatch.setenv("VLALAB_VOLUME", str(volume / "file" / "volume"))
-    with pytest.raises(LabError, match="set VLALAB_VOLUME"):
         volumes.prepare()
 
 

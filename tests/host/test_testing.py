@@ -265,15 +265,6 @@ def test_the_tests_of_an_environment_run_inside_its_image(engine):
     assert "--user 0:" not in words
 
 
-def test_an_image_of_this_commit_tests_its_own_code(engine, monkeypatch):
-    monkeypatch.setattr(parts.building, "commit", lambda: "abc")
-    parts.environment("libero", "not outside", SuiteOptions(), None)
-    assert "/services:" not in (engine / "run").read_text()
-    monkeypatch.setattr(parts.building, "commit", lambda: "abc-dirty")
-    parts.environment("libero", "not outside", SuiteOptions(), None)
-    assert "/services:" in (engine / "run").read_text()
-
-
 def test_without_an_image_the_local_environment_is_used_unless_docker_is_required(engine, monkeypatch):
     def run_pytest(name, python, tests, output, variables, flags):
         return PartResult(f"{name} {flags[1]}", passed=7)
@@ -285,20 +276,6 @@ def test_without_an_image_the_local_environment_is_used_unless_docker_is_require
     assert parts.environment("libero", "not outside", SuiteOptions(runtime="local"), None)[0].passed == 7
     with pytest.raises(LabError, match="./lab build ui"):
         parts.environment("ui", "not outside", SuiteOptions(runtime="docker"), None)
-
-
-def test_without_an_engine_the_local_environment_is_used(monkeypatch):
-    def no_engine(names):
-        raise LabError("no engine answers")  # as `docker image inspect` would
-
-    monkeypatch.setattr(parts.docker, "available", lambda: "no engine answers")
-    monkeypatch.setattr(parts.images, "existing", no_engine)
-    monkeypatch.setattr(parts, "run_pytest", lambda name, *rest: PartResult(name, passed=7))
-    monkeypatch.setattr(parts.venvs, "ensure", parts.venvs.get)
-    monkeypatch.setattr(gl, "ensure", lambda: None)
-    assert parts.environment("bridge", "not outside", SuiteOptions(), None) == [PartResult("bridge", passed=7)]
-    with pytest.raises(LabError, match="no engine answers"):
-        parts.environment("bridge", "not outside", SuiteOptions(runtime="docker"), None)
 
 
 def test_what_ran_inside_images_is_counted_and_not_run_again(engine, monkeypatch, capsys):
@@ -313,12 +290,6 @@ def test_what_ran_inside_images_is_counted_and_not_run_again(engine, monkeypatch
     only(monkeypatch, SuitePart("docker", docker_tests), shell("libero outside", "true"), twice)
     assert run.run(["libero", "docker"], SuiteOptions()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 0 failed, 1 skipped"
-
-
-@pytest.mark.parametrize(("runtime", "is_run"), [("auto", True), ("docker", False)])
-def test_what_no_image_can_run_is_run_locally(runtime, is_run):
-    names = [part.name for part in parts.all_parts(SuiteOptions(runtime=runtime))]
-    assert ("libero outside" in names) is is_run and "libero" in names
 
 
 # --- programs that the tests need -----------------------------------------------------------------------------
@@ -354,16 +325,6 @@ def test_root_on_debian_installs_the_browser_before_the_tests(bare, tmp_path, mo
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call.endswith("install -y -q --no-install-recommends chromium"), call
     assert capfd.readouterr().out.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
-
-
-def test_where_root_cannot_install_it_the_tests_run_all_the_same(bare, monkeypatch, capfd):
-    monkeypatch.setattr(run.os, "geteuid", lambda: 0)
-    (bare / "apt-get").write_text("#!/bin/sh\necho 'E: no network' >&2; exit 100\n")
-    assert run.run(["contract"], SuiteOptions()) == 0
-    output = capfd.readouterr()
-    assert "E: no network" in output.err + output.out
-    assert "apt-get install -y chromium" in output.out
-    assert output.out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
 
 
 def test_others_get_the_command_that_installs_them(bare, tmp_path, capsys):

@@ -54,11 +54,6 @@ def test_the_gpu_decides_where_nobody_does(gpus, capabilities, name):
     assert variants.select("openvla", "upstream") == "openvla" and variants.select("gr00t", "cu130") == "gr00t-cu130"
 
 
-def test_aarch64_gets_the_torch_that_has_cuda_there(gpus, monkeypatch):
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert variants.select("gr00t") == "gr00t-cu130" and variants.select("ui") == "ui"
-
-
 def test_an_unknown_variant_names_the_known_ones(gpus):
     with pytest.raises(LabError, match=r"'cu131'.*did you mean 'cu130'"):
         variants.select("openvla", "cu131")

@@ -29,7 +29,6 @@ from vlalab.host.console import LabError, log_info, status
 from vlalab.host.memory import format_size
 
 STAGING = ".restoring"  # on the volume; removed by the next restore if one was killed
-UNPACKED = 3  # times the compressed size: disk space to load an image
 MAX_MANIFEST = 64 << 20  # bytes
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -71,7 +70,7 @@ class Bundle:
             if not NAME.fullmatch(record["name"]) or not REFERENCE.fullmatch(record["reference"]) or not created.tzinfo:
                 raise ValueError(f"an image with the reference {record['reference']!a}, created {created}")
             image = {"member": f"images/{record['name']}.tar.gz", "reference": record["reference"], "created": created}
-            image |= {"id": str(record["id"]), "size": int(record["size"]), "labels": dict(record["labels"])}
+            image |= {"id": str(record["id"]), "labels": dict(record["labels"])}
             self.images.append(image)
         is_complete = sizes == {name: member.size for name, member in self.members.items() if name != MANIFEST}
         if not is_complete or {i["member"] for i in self.images} != {n for n in sizes if n.startswith("images/")}:
@@ -177,17 +176,7 @@ def target_of(name: str) -> Path:
 
 def _carry_out(bundle: Bundle, plan: RestorePlan) -> None:
     """Write the files to the staging directory, load the images, rename the files into place."""
-    need = sum(max(image["size"], UNPACKED * bundle.members[image["member"]].size) for image in plan.load)
-    free = images.free_at_engine() if plan.load else None
-    if free is not None and free < need:
-        raise LabError(f"loading needs {format_size(need)}; the engine's disk has {format_size(free)} free")
-    volume, size = paths.volume(), sum(bundle.files[name].size for name in plan.write)
-    existing = next(path for path in (volume, *volume.parents) if path.exists())
-    if (free := shutil.disk_usage(existing).free) < size:
-        raise LabError(
-            f"the files need {format_size(size)}; {existing} has {format_size(free)} free; free some space, or set "
-            "VLALAB_VOLUME to another disk"
-        )
+    volume = paths.volume()
     staging = volume / STAGING
     with file_lock(state.directory() / ".restore.lock", "another restore is running"):
         if bundle.files:

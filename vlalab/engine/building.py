@@ -44,10 +44,6 @@ class BuildOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        if self.flash_attn not in (None, *FLASH_ATTN):
-            raise LabError(unknown("--flash-attn", str(self.flash_attn), FLASH_ATTN))
-        if self.progress not in PROGRESS:
-            raise LabError(unknown("--progress", self.progress, PROGRESS))
         for text in self.arguments:
             if not re.match(r"\w+=", text):
                 raise LabError(f"invalid build argument --arg {text}; expected NAME=VALUE")

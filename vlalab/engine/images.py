@@ -6,11 +6,9 @@ import functools
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 
 from vlalab.description import manifests, variants
 from vlalab.engine import docker
@@ -62,9 +60,9 @@ def tag() -> str:
     return os.environ.get("VLALAB_TAG") or "dev"
 
 
-def reference(name: str) -> str:
+def reference(name: str, with_tag: str | None = None) -> str:
     """Return the name of an environment's image, as in compose.yaml."""
-    return f"vla-lab/{name}:{tag()}"
+    return f"vla-lab/{name}:{with_tag or tag()}"
 
 
 def buildable() -> list[str]:
@@ -182,10 +180,3 @@ def directory(info: Mapping, config: str | None = None) -> str:
         return str(info.get("DockerRootDir", ""))
     root = re.search(r"""(?m)^\s*root\s*=\s*["'](.+)["']""", config or "")
     return root[1] if root else CONTAINERD_ROOT
-
-
-def free_at_engine() -> int | None:
-    """Return the free bytes of the engine's image directory; None if it is not on this machine."""
-    config = Path(CONTAINERD_CONFIG)
-    path = Path(directory(docker.info(), config.read_text() if config.exists() else None))
-    return shutil.disk_usage(path).free if path.is_absolute() and path.exists() else None
