@@ -17,9 +17,7 @@ from pathlib import Path
 
 RENDER_MODES = ("auto", "cpu", "gpu", "none")
 
-APT_PACKAGES = (
-    "apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri libgl1 libgles2 libglvnd0 libosmesa6 libglib2.0-0"
-)
+APT_PACKAGES = "apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri libgl1 libgles2 libglvnd0 libglib2.0-0"
 
 # EGL's numbers (EGL 1.5 and the registry of extensions).
 _EGL_EXTENSIONS = 0x3055
