@@ -176,7 +176,7 @@ def test_custom_python_is_compared_with_the_benchmarks_lock(tmp_path, monkeypatc
     monkeypatch.setattr(provenance, "LOCK", tmp_path / "requirements.lock")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.delenv("VLALAB_LOCK_HASH", raising=False)
-    with pytest.raises(ValueError, match=r"robosuite 1\.5\.1 .*needs 1\.4 .*pip install robosuite==1\.4\.0"):
+    with pytest.raises(ValueError, match=r"robosuite 1\.5\.1 .*needs 1\.4 .*./lab env libero"):
         provenance.check_simulator(BENCHMARK, print)
 
 
