@@ -1,7 +1,6 @@
 """The report in a real browser: on a phone and a desk, in both colour schemes, by pointer, finger and keyboard."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
@@ -64,12 +63,13 @@ def box(shown, selector):
 
 def test_every_stage_has_a_fixed_colour(tmp_path):
     _, store = make_run(tmp_path, trials=1)
-    summary = data.load(tmp_path / "run", store)
+    summary = data.Summary(tmp_path / "run", store)
     every = {key: 5.0 for key, *_ in data.STAGES} | {"total": 100.0}
     found = {}
     for missing in [*every, None]:
         timings = {key: ms for key, ms in every.items() if key != missing}
-        for part in page.timing_split(replace(summary, timings_ms=timings)):
+        summary.timings_ms = timings
+        for part in page.timing_split(summary):
             found.setdefault(part["words"], set()).add(part["colour"])
     assert len(found) == len(data.STAGES) + 1 and all(len(colours) == 1 for colours in found.values())
     assert len(set.union(*found.values())) == len(found), "no two stages share a colour"
@@ -205,7 +205,7 @@ def test_keyboard_reaches_every_video_and_control(open_page, width, scheme):
 @pytest.mark.parametrize(("width", "scheme"), SIZES[:1])
 def test_missing_video_displays_a_message(tmp_path, stack, width, scheme):
     directory, store = make_run(tmp_path, trials=1, files=1)
-    html = page.render(directory, data.load(directory, store), embed_bytes=0)
+    html = page.render(directory, data.Summary(directory, store), embed_bytes=0)
     (tmp_path / "moved.html").write_text(html)
     shown = stack.enter_context(browser.Browser(width=width))
     shown.go((tmp_path / "moved.html").as_uri())

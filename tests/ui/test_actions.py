@@ -11,7 +11,6 @@ from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, OSC_POSE
 
 OTHER = (Part("wheels", 2, "rad", "left, right"), Part("lift", 1, "m", "up", 0, 2), Part("mood", 1, "1", "its own"))
 ROBOTS = {"libero": (*OSC_POSE, GRIPPER_CLOSES), "openvla": (*OSC_POSE, GRIPPER_OPENS), "other": OTHER}
-NAMES = {"other": ["wheels 1", "wheels 2", "lift", "mood"]}
 SEVEN = ["Δx", "Δy", "Δz", "rotation x", "rotation y", "rotation z", "gripper"]
 
 

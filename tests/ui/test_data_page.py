@@ -42,13 +42,6 @@ def test_nothing_is_marked_without_the_token_or_for_another_site(stack, tmp_path
     assert httpx.post(f"{url}/data/goal-one/marks", content=b"x" * 100_000).status_code == 413
 
 
-def test_an_episode_has_a_number_of_few_digits(stack, tmp_path):
-    url = site(tmp_path, stack)
-    for number in ("9" * 5000, "-1", "1.5", "x"):
-        for path in (f"/data/a/{number}", f"/data/a/films/{number}/front.mp4"):
-            assert httpx.get(f"{url}{path}").status_code == 404
-
-
 def test_an_episode_of_version_3_plays_its_part_of_a_video(stack, tmp_path):
     directory = tmp_path / "datasets" / "new"
     data_sets.lerobot(directory, layout=V3Writer)

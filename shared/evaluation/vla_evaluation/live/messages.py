@@ -9,7 +9,7 @@ import json
 import secrets
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from vla_contract.protocol.errors import did_you_mean, shorten
@@ -40,10 +40,6 @@ class SessionRequest:
     start_number: int = 0
     policy: str = ""
     policy_url: str = ""
-
-    def to_json(self) -> str:
-        """Return it as text for the process."""
-        return json.dumps(asdict(self))
 
     @property
     def start(self) -> dict[str, int]:

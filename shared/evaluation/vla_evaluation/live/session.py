@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class Session:
         """Start the process; its failures arrive as its other messages do."""
         service_socket, process_socket = socket.socketpair()
         with process_socket:
-            arguments = [module, self.request.to_json(), str(work), str(process_socket.fileno()), str(os.getpid())]
+            request, descriptor = json.dumps(asdict(self.request)), str(process_socket.fileno())
+            arguments = [module, request, str(work), descriptor, str(os.getpid())]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **variables}
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", SIMULATION, *arguments,
@@ -71,9 +73,8 @@ class Session:
         try:
             answer, blob = await asyncio.wait_for(future, JOB_TIMEOUT_S)
         except asyncio.TimeoutError as error:
-            raise ValueError(
-                f"the {do} did not finish within {JOB_TIMEOUT_S:g} s; try again, or open a new session"
-            ) from error
+            reason = f"the {do} did not finish within {JOB_TIMEOUT_S:g} s; try again, or open a new session"
+            raise ValueError(reason) from error
         finally:
             self._jobs.pop(number, None)
         if "error" in answer:
@@ -124,8 +125,15 @@ class Session:
         for future in self._jobs.values():
             if not future.done():
                 future.set_exception(ValueError("the simulator's process has ended; open a new session"))
-        if self.state["state"] != "failed":
-            self._publish({"state": "gone", "reason": self._end_reason or _describe_exit(code)})
+        if self.state["state"] == "failed":
+            return
+        reason = self._end_reason
+        if not reason and code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+            reason = f"the simulator's process was killed ({name}; out of memory?); open a new session"
+        elif not reason:
+            reason = f"the simulator's process ended with exit code {code}, see the service's log; open a new session"
+        self._publish({"state": "gone", "reason": reason})
 
     def _take(self, head: dict[str, Any], blob: bytes) -> None:
         if "answer" in head:
@@ -145,11 +153,3 @@ class Session:
         self.state, self.number = {**self.state, **head}, self.number + 1
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-
-def _describe_exit(code: int) -> str:
-    """Return a message about a process that ended by itself."""
-    if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-        return f"the simulator's process was killed ({name}; out of memory?); open a new session"
-    return f"the simulator's process ended with exit code {code}, see the service's log; open a new session"
