@@ -17,7 +17,7 @@ from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 from vla_evaluation import recording
 from vla_evaluation.config import RecordConfig
 from vla_evaluation.recording import Demonstrations
-from vla_evaluation.recording.record import make_plan
+from vla_evaluation.recording.record import make_plan, share
 from vla_evaluation.recording.trajectory import Noise, TrajectoryRecorder, effective_steps, seed_of
 from vla_evaluation.store.runstore import RunStore
 
@@ -155,6 +155,10 @@ def test_noise_moves_the_arm_within_its_range_and_spares_the_gripper():
 
 
 # --- the plan -----------------------------------------------------------------------------------------------
+
+
+def test_demonstrations_are_shared_among_tasks():
+    assert share(7, [0, 2, 3]) == {0: 3, 2: 2, 3: 2}
 
 
 @pytest.mark.parametrize(

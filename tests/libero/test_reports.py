@@ -27,9 +27,6 @@ pytestmark = [
     pytest.mark.outside,
     pytest.mark.skipif(not UI.exists(), reason="environment 'ui' is not made: ./lab env ui"),
 ]
-in_a_browser = [
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the report's browser tests"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +283,7 @@ def test_an_empty_volume_says_how_to_make_a_run(tmp_path):
         assert b"./lab eval libero_goal" in ask(url, "/runs")[2]
 
 
-@pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
+@pytest.mark.parametrize("scheme", [pytest.param(name, marks=axe.NEEDED) for name in ("light", "dark")])
 @pytest.mark.parametrize("width", [400, 1280])
 def test_a_browser_shows_list_report_curve_and_a_video_that_seeks(url, stack, volume, width, scheme):
     from vla_evaluation.report import data, page

@@ -2,12 +2,9 @@
 
 import pytest
 
-from tests import axe, browser
+from tests import axe
 
-pytestmark = [
-    pytest.mark.outside,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for axe-core"),
-]
+pytestmark = axe.NEEDED
 GOOD = "<!doctype html><html lang=en><title>page</title><main><h1>Words</h1><button>go</button></main>"
 
 

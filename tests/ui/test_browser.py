@@ -10,12 +10,9 @@ from PIL import Image
 from policies import WRIST, FarPolicy, GatedLoader, HandPolicy, SeeingPolicy
 from serving import killed
 
-from tests import axe, browser
+from tests import axe
 
-pytestmark = [
-    pytest.mark.outside,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests"),
-]
+pytestmark = axe.NEEDED
 VALUES = "[...document.querySelectorAll('#numbers .value')].map(cell => parseFloat(cell.innerText))"
 
 

@@ -11,7 +11,7 @@ from serving import ENVIRONMENT, ROOT, nobody, serving
 
 from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
-from tests import axe, browser, data_sets
+from tests import axe, data_sets
 from tests.mounts import fill, small
 from vla_datasets import libero
 from vla_datasets.v3_writing import V3Writer
@@ -68,18 +68,10 @@ def site(volume: Path, stack, token: str | None = None) -> str:
 
 # --- over real data sets ------------------------------------------------------------------------------------
 
-OVER_DATA = [
-    pytest.mark.outside,
-    pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero"),
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests"),
-]
-
 
 def over_data(test):
     """Marks a test that needs a browser and what reads data sets, which no image has together."""
-    for mark in OVER_DATA:
-        test = mark(test)
-    return test
+    return axe.in_a_browser(test, pytest.mark.skipif(not LIBERO.exists(), reason="run ./lab env libero"))
 
 
 @pytest.fixture(scope="module")

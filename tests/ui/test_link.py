@@ -116,6 +116,12 @@ def test_a_stateful_policy_forgets_the_pages_session(serve_policy, link_to, pict
     assert (asked.step, policy.resets[1:]) == (0, [asked.session]), "the first one is the warm-up's"
 
 
+def test_many_browsers_ask_the_policy_once(serve_policy, link_to, monkeypatch):
+    to = link_to(serve_policy(SeeingPolicy()))
+    monkeypatch.setattr(link, "STATUS_TTL_S", 60.0)
+    assert to.status() is to.status()
+
+
 def test_every_kind_of_problem_that_a_question_can_meet_has_words():
     asked_wrongly = {"bad-request", "not-found", "method-not-allowed", "wrong-type", "internal", "slow-request"}
     assert set(link._TROUBLE_BY_KIND) == set(KINDS) - asked_wrongly

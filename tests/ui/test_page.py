@@ -69,6 +69,14 @@ def test_a_fixed_image_size_is_met(as_libero, page_over, picture):
     assert policy.asked[-1].images["agentview"].shape == (64, 64, 3)
 
 
+def test_a_policy_that_looks_at_nothing_needs_no_image_and_no_key(page_over):
+    from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
+
+    policy = SeeingPolicy(cameras=(), unnorm_keys=(), action=(*OSC_POSE, GRIPPER_CLOSES))
+    answer = ask(page_over(policy), None, key=None).json()
+    assert answer["unnorm_key"] is None and policy.asked[-1].images == {}
+
+
 @pytest.mark.parametrize(
     ("change", "words", "status"),
     [

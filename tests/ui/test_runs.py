@@ -20,7 +20,7 @@ from services.ui.site import tables
 from services.ui.site.tables import ROWS, csv_response
 from services.ui.volume import runs
 from services.ui.volume.runs import Stores
-from tests import axe, browser
+from tests import axe
 from vla_evaluation.config import config_hash
 from vla_evaluation.store.runstore import RunStore
 
@@ -28,10 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBERO = ROOT / "images/libero/.venv/bin/python"
 FILM = ROOT / "services/ui/ask/static/examples"
 WORDS = ("open the drawer", "<b>put</b> the bowl on the plate")
-in_a_browser = [
-    pytest.mark.outside,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests"),
-]
 
 
 def identity(policy="vla", suite="libero_goal", assets="kit"):
@@ -245,7 +241,7 @@ def _row(page: str, name: str) -> str:
 # --- in a browser --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [pytest.param(width, marks=in_a_browser) for width in (400, 1280)])
+@pytest.mark.parametrize("width", [pytest.param(width, marks=axe.NEEDED) for width in (400, 1280)])
 def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack, open_page):
     name = f"running-{width}"
     store = stack.enter_context(begun(volume, name, now=time.time()))
@@ -265,8 +261,7 @@ def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack, 
     assert shown.errors == [] and shown.complaints == []
 
 
-@pytest.mark.outside
-@pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
+@axe.in_a_browser
 @pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero")
 def test_the_numbers_of_a_real_evaluation_move(url, volume, stack, serve_policy, open_page, tmp_path):
     """An evaluator with its worker in MuJoCo, over real HTTP; after two of three episodes the policy waits for us."""
@@ -294,7 +289,7 @@ def test_the_numbers_of_a_real_evaluation_move(url, volume, stack, serve_policy,
     assert shown.errors == [] and shown.complaints == []
 
 
-@pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
+@pytest.mark.parametrize("scheme", [pytest.param(name, marks=axe.NEEDED) for name in ("light", "dark")])
 def test_lists_comparison_and_leaderboard_are_for_everyone(scheme, url, open_page):
     shown = open_page()
     shown.scheme(scheme)

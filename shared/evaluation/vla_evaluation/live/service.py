@@ -34,7 +34,7 @@ from vla_contract.server.middleware import RequestGuard, read_body
 from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark
-from vla_evaluation.live import messages
+from vla_evaluation.live import commands
 from vla_evaluation.live.session import Session
 from vla_evaluation.routed import JSON, bad_request, json_response, read
 
@@ -96,7 +96,7 @@ class Sessions:
 
     async def open(self, body: Mapping[str, Any]) -> Session:
         """Return a new session. ValueError for an invalid request, Problem (503) if no session or memory is free."""
-        request = await asyncio.to_thread(messages.parse_request, self.benchmark, self.policies, body)
+        request = await asyncio.to_thread(commands.parse_request, self.benchmark, self.policies, body)
         if (count := len(self.live())) >= self.limits.sessions:
             reason = f"{count} sessions are already running; close one, or try again later"
             raise Problem.retry_after("busy", reason, 10.0)
@@ -195,7 +195,7 @@ def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
 
     async def do(request: Request) -> Response:
         session = session_of(request)
-        command = messages.check_command(await read(request), of.action, bool(session.request.policy))
+        command = commands.check_command(await read(request), of.action, bool(session.request.policy))
         if command["do"] == "close":
             await session.end("closed")
             return json_response({"done": "close"})

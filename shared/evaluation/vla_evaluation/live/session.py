@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vla_evaluation.live import messages
-from vla_evaluation.live.messages import SessionRequest
+from vla_evaluation.live import commands
+from vla_evaluation.live.commands import SessionRequest
 
 SIMULATION = "vla_evaluation.live.simulation"
 JOB_TIMEOUT_S = 120.0  # a video of two thousand steps, rendered on a CPU
@@ -61,7 +61,7 @@ class Session:
     def send_command(self, command: Mapping[str, Any]) -> None:
         """Send a command to the process; drop it if the session is over."""
         if not self.is_over:
-            self._writer.write(messages.pack(command))
+            self._writer.write(commands.pack(command))
 
     async def run_job(self, do: str) -> tuple[dict[str, Any], bytes]:
         """Return the process's answer to a job, and the bytes with it. ValueError with the reason for none."""
@@ -93,7 +93,7 @@ class Session:
         """Return the latest news for a page that has the first `have` actions of that episode."""
         start = have if episode == self.state.get("episode") and have <= len(self.actions) else 0
         news = {"number": self.number, "actions_from": start, "actions": self.actions[start:]}
-        return messages.pack({**self.state, **news}, self.images)
+        return commands.pack({**self.state, **news}, self.images)
 
     def rss_bytes(self) -> int:
         """Return the process's memory, 0 where it has ended."""
@@ -112,9 +112,9 @@ class Session:
     async def _listen(self) -> None:
         try:
             while True:
-                lengths = await self._reader.readexactly(messages.LENGTHS.size)
-                head, rest = messages.LENGTHS.unpack(lengths)
-                if head + rest > messages.MAX_BYTES:
+                lengths = await self._reader.readexactly(commands.LENGTHS.size)
+                head, rest = commands.LENGTHS.unpack(lengths)
+                if head + rest > commands.MAX_BYTES:
                     raise ValueError(f"a message of {head + rest} bytes")
                 self._take(json.loads(await self._reader.readexactly(head)), await self._reader.readexactly(rest))
         except (asyncio.IncompleteReadError, OSError, ValueError):

@@ -28,9 +28,8 @@ from vla_evaluation.actions import PolicyFault
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Benchmark, Environment, require_assets
 from vla_evaluation.config import EvalConfig
-from vla_evaluation.live import messages, saving
-from vla_evaluation.live.controls import Controls, EpisodeLeft
-from vla_evaluation.live.messages import PERSON_STEPS, SessionRequest
+from vla_evaluation.live import commands, saving
+from vla_evaluation.live.commands import PERSON_STEPS, Controls, EpisodeLeft, SessionRequest
 from vla_evaluation.pictures.images import upright
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.recording.trajectory import Noise, TrajectoryRecorder, seed_of
@@ -189,8 +188,9 @@ class Simulation:
         if self.state != "ended" or not self.success:
             return "only a solved episode can be saved as a demonstration, as with `./lab record`"
         if self.request.init is not None:
-            reason = "it started at an init state of the evaluation, which must not be in training data"
-            return f"{reason}; use a random start"
+            return (
+                "it started at an init state of the evaluation, which must not be in training data; use a random start"
+            )
         if self.reworded:
             return "its instruction was changed; restart with the task's own instruction"
         return f"already saved in {self.saved_in}" if self.saved_in else ""
@@ -294,13 +294,13 @@ class Simulation:
         self.send({**head, **news}, *images.values())
 
     def send(self, head: dict[str, Any], *blobs: bytes) -> None:
-        self.connection.sendall(messages.pack(head, *blobs))
+        self.connection.sendall(commands.pack(head, *blobs))
 
 
 def listen(simulation: Simulation) -> None:
     """Apply commands until the service closes the session."""
     with simulation.connection.makefile("rb") as stream:
-        while (command := messages.receive(stream)) is not None:
+        while (command := commands.receive(stream)) is not None:
             simulation.controls.apply(command)
     simulation.controls.apply({"do": "close"})
 
