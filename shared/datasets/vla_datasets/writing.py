@@ -7,7 +7,7 @@ resume. Several processes can write episodes at once.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,20 @@ class EpisodeSlot:
     task: int
     instruction: str
     file: str = ""
+
+
+def episode_slots(
+    episodes: Iterable[Any], file_of: Callable[[Any], str] = lambda episode: ""
+) -> dict[int, EpisodeSlot]:
+    """Return the slot of each recorded episode by its `index`: rows do not depend on the order of writing."""
+    slots: dict[int, EpisodeSlot] = {}
+    tasks: dict[str, int] = {}
+    row = 0
+    for episode in episodes:
+        task = tasks.setdefault(episode.instruction, len(tasks))
+        slots[episode.index] = EpisodeSlot(episode.index, row, task, episode.instruction, file_of(episode))
+        row += episode.steps
+    return slots
 
 
 def draft(directory: Path) -> Path:
