@@ -15,9 +15,6 @@ PYTHON = "python"  # a monolingual corpus: Python's reference manual
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")
 
 
-# --- options of several labs --------------------------------------------------------------------------------
-
-
 def corpus_option(help: str, *more: str) -> Any:
     """Return the field for a corpus. more: names of further corpora."""
     return option("default", help, kind="path or dataset", keywords=(*CORPORA, *more))
@@ -56,9 +53,6 @@ def keep_option() -> Any:
     return option(3, "newest weight files to keep, 0 for all", "[0, inf)")
 
 
-# --- options of trained runs ------------------------------------------------------------------------
-
-
 def trained_option(lab: str) -> Any:
     """Return the field for a trained run's name."""
     return option(None, "name of a trained run", default_help="the newest", kind="trained", keywords=(lab,))
@@ -74,9 +68,6 @@ def epoch_option(several: str) -> Any:
         expected="epochs such as 0,10,29",
         metavar="N,N",
     )
-
-
-# --- settings -----------------------------------------------------------------------------------------------
 
 
 class RunSettings(Options):

@@ -166,13 +166,6 @@ def test_the_counts_are_those_of_the_models_that_are_trained():
     assert small.count(two_tables) == shared + small.WORD_PIECES * 512
 
 
-def test_a_weight_that_two_modules_share_counts_once():
-    one, other = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
-    assert small.count(one, other) == 32
-    other.weight = one.weight
-    assert small.count(one, other) == 20
-
-
 # --- the page -----------------------------------------------------------------------------------------------
 
 

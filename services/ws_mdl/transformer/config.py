@@ -6,16 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from services.ws_mdl import corpora
-from services.ws_mdl.settings import (
-    RunSettings,
-    corpus_option,
-    epoch_option,
-    name_option,
-    pair_option,
-    preload_option,
-    trained_option,
-)
+from services.ws_mdl import corpora, settings
+from services.ws_mdl.settings import RunSettings
 from vla_common.options import Options, device_option, option
 
 PREFIX = "tmodel"  # of a run's weight files
@@ -47,8 +39,10 @@ class Config(RunSettings):
 
     LAB = "transformer"
 
-    corpus: str = corpus_option("default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file")
-    pair: str | None = pair_option("source and target language, as in en-it", default_help="the corpus's first pair")
+    corpus: str = settings.corpus_option("default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file")
+    pair: str | None = settings.pair_option(
+        "source and target language, as in en-it", default_help="the corpus's first pair"
+    )
     size: Literal["tiny", "small", "base", "course"] = option(
         "small", "tiny, small, base (the paper's) or course (its recipe)"
     )
@@ -98,8 +92,8 @@ class Config(RunSettings):
     )
     compile: bool = option(False, "torch.compile: slow start, faster steps on a GPU")
 
-    name: str | None = name_option()
-    preload: str = preload_option()
+    name: str | None = settings.name_option()
+    preload: str = settings.preload_option()
     keep: int | None = option(
         None, "newest weight files to keep, 0 for all", "[0, inf)", default_help="3 (size course: 0)"
     )
@@ -170,8 +164,8 @@ class TranslateCommand(Options):
     """Translate sentences with a trained run."""
 
     sentences: tuple[str, ...] = option(help="sentences to translate", group="internal")
-    name: str | None = trained_option("transformer")
-    epoch: str | None = epoch_option("are used one after the other")
+    name: str | None = settings.trained_option("transformer")
+    epoch: str | None = settings.epoch_option("are used one after the other")
     beam: int = option(4, "beam width; 1 is greedy search", "[1, inf)")
     penalty: float = option(0.6, "larger values favour longer translations", group="internal")
     pictures: bool = option(False, "save attention maps as PNG and as a page")

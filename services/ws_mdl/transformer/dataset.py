@@ -202,7 +202,8 @@ class BucketSampler(Sampler[list[int]]):
             pool = max(1, round(self.POOL * self.batch_tokens / mean))
         batches: list[list[int]] = []
         for start in range(0, len(order), pool):
-            batch, longest = [], 0
+            batch: list[int] = []
+            longest = 0
             for index in sorted(order[start : start + pool], key=lambda index: self.lengths[index][::-1]):
                 longest = max(longest, *self.lengths[index])
                 if batch and longest * (len(batch) + 1) > self.batch_tokens:
