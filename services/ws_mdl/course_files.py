@@ -373,9 +373,7 @@ class ImportCommand:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(
-                f"--name {self.name!r} is not a valid directory name; use letters, digits, '-', '_' and '.'"
-            )
+            raise ValueError(f"--name {self.name!r} is not a directory name; use letters, digits, '-', '_' and '.'")
 
 
 def main() -> int:

@@ -115,9 +115,7 @@ def of_episode(dataset: Any, episode: Any, keys: Sequence[str], side: int) -> Te
     seen = [small(dataset.frames(episode.index, key), side) for key in keys]
     if any(len(images) != episode.length for images in seen):
         counts = [len(images) for images in seen]
-        raise DatasetError(
-            f"{dataset.name}, episode {episode.index}: videos of {counts} frames; expected {episode.length} each"
-        )
+        raise DatasetError(f"{dataset.name}, episode {episode.index}: {counts} frames; expected {episode.length} each")
     return torch.stack(seen, 1).contiguous()
 
 

@@ -82,9 +82,7 @@ class RunSettings(Options):
     def check(self) -> None:
         """Raise ValueError for a value outside its interval or choices, or an invalid name or `preload`."""
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(
-                f"--name {self.name!r} is not a valid directory name; use letters, digits, '-', '_' and '.'"
-            )
+            raise ValueError(f"--name {self.name!r} is not a directory name; use letters, digits, '-', '_' and '.'")
         self.check_options()
         if self.preload not in ("latest", "none") and not self.preload.isdecimal():
             raise ValueError(f"invalid --preload {self.preload!r}; expected latest, none, or an epoch such as 7")
@@ -104,12 +102,8 @@ class RunSettings(Options):
         current = self.stored()
         differ = [name for name in self.FIXED if stored.get(name) != current[name]]
         if differ:
-            previous, requested = (
-                ", ".join(f"{name} {side.get(name)}" for name in differ) for side in (stored, current)
-            )
-            raise ValueError(
-                f"{path} was trained with {previous}, requested: {requested}; use another --name for a new training"
-            )
+            previous, requested = (", ".join(f"{n} {side.get(n)}" for n in differ) for side in (stored, current))
+            raise ValueError(f"{path} was trained with {previous}, requested: {requested}; use another --name")
 
     @classmethod
     def runs_directory(cls, volume: Volume) -> Path:

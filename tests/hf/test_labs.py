@@ -113,9 +113,6 @@ def test_flags_that_make_no_sense_are_refused(flags, text):
         headlines.Headlines(**flags)
 
 
-# --- measures -------------------------------------------------------------------------------------------------
-
-
 def test_measures_by_hand():
     assert metrics.rouge_l("부산 시청 버스 확대", "부산 버스 확대") == pytest.approx(6 / 7)
     assert metrics.rouge_l("가", "나") == 0 and metrics.rouge_l("가 나", "가 나") == 1

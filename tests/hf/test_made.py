@@ -71,9 +71,6 @@ def test_pre_training_taught_something(volume, directories, tokenizers):
     assert losses[1] < losses[0] - 1
 
 
-# --- tokenizers side by side ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", tokens.KINDS)
 def test_what_a_tokenizer_has_seen_comes_back(kind, tokenizers):
     for row in texts.rows("news", 20):

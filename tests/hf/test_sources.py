@@ -88,9 +88,6 @@ def test_model_and_tokenizer_are_uploaded_to_a_private_repository_and_only_when_
     assert calls == 2 * [(("me/mine",), {"private": True})] and "me/mine (private)" in capsys.readouterr().out
 
 
-# --- a hub of the test's own -----------------------------------------------------------------------------------------
-
-
 class Hub(http.server.BaseHTTPRequestHandler):
     """Answers as the hub does for one repository: its description, its files; and says what it does not have."""
 

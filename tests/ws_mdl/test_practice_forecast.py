@@ -22,9 +22,6 @@ def series(steps: int = 400) -> Series:
     return Series(made(steps), first_val=300, horizon=HORIZON, lookback=CONTEXT)
 
 
-# --- the model ----------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "relative", "none"])
 @pytest.mark.parametrize("direct", [4, 16, 32])
@@ -64,9 +61,6 @@ def test_a_batch_has_a_cost_with_gradients_for_every_weight():
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in ours.parameters())
 
 
-# --- what it is held against --------------------------------------------------------------------------------
-
-
 def test_guesses_that_learn_nothing():
     found, origins = series(), torch.tensor([300, 310])
     last = forecast.naive(found)(origins)
@@ -94,9 +88,6 @@ def test_no_guess_sees_what_it_is_requested():
         assert torch.equal(make(found)(origins), make(later)(origins))
     ours = model()
     assert torch.equal(forecast.forecasts(ours, found, origins), forecast.forecasts(ours, later, origins))
-
-
-# --- series -------------------------------------------------------------------------------------------------
 
 
 def test_values_come_back_and_only_what_is_learned_from_sets_the_scale():

@@ -61,9 +61,6 @@ def test_each_held_out_token_is_guessed_once_with_half_a_window_before_it():
     assert gpt.val_nats(ours, [long], SEQ) == pytest.approx(by_hand, rel=1e-4)
 
 
-# --- sampling -----------------------------------------------------------------------------------------------
-
-
 LIKELY = torch.tensor([[0.1, 0.4, 0.3, 0.2]])
 
 
@@ -88,7 +85,7 @@ def test_the_next_token_is_drawn_from_what_was_requested(asked, expected):
 
 @pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}])
 def test_a_distribution_that_cannot_be_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"expected at least 0, at least 0, above 0 to 1"):
+    with pytest.raises(ValueError, match=r"expected >= 0, >= 0, in"):
         next_probabilities(LIKELY.log(), **wrong)
 
 
@@ -103,9 +100,6 @@ def test_generated_tokens_come_as_often_as_the_model_says():
     greedy = generate(ours, ids, SEQ + 5, torch.Generator(), temperature=0)  # longer than a window
     for at in range(3, greedy.shape[1]):
         assert greedy[0, at] == ours(greedy[:, max(0, at - SEQ) : at])[0, -1].argmax()
-
-
-# --- counting -----------------------------------------------------------------------------------------------
 
 
 def test_a_bigram_is_what_one_counts_by_hand():
@@ -127,9 +121,6 @@ def test_it_gives_all_tokens_together_one_in_every_context():
     found = KneserNey(streams, vocabulary=6, order=4)
     for context in [[], *([*one] for length in (1, 3, 5) for one in itertools.product(range(5), repeat=length))][:300]:
         assert sum(found.probability(context, token) for token in range(6)) == pytest.approx(1)
-
-
-# --- text ---------------------------------------------------------------------------------------------------
 
 
 def test_what_is_held_out_is_neither_learned_from_nor_known_to_the_tokenizer(tmp_path, volume):

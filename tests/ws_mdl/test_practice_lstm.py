@@ -46,9 +46,6 @@ def read_sentence(layer, x, real, way=""):
     return torch.stack(outputs, dim=1)
 
 
-# --- the model ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_the_cell_by_hand_is_torchs(bidirectional):
     torch.manual_seed(0)
@@ -126,16 +123,10 @@ def test_without_attention_all_of_the_source_goes_through_one_state():
     assert torch.equal(*decoded)
 
 
-# --- training -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("wrong", [{"model": "gru"}, {"hidden": 0}, {"model": "transformer", "hidden": 30}])
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="gru|hidden|30"):
         Config(**wrong)
-
-
-# --- what is measured ---------------------------------------------------------------------------------------
 
 
 def test_where_it_falls_below_half():

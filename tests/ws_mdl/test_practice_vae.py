@@ -56,9 +56,6 @@ def some_posterior(n=5, latent=3):
     return Posterior(*(torch.randn(n, latent, generator=generator) for _ in range(2)))
 
 
-# --- the bound ----------------------------------------------------------------------------------------------
-
-
 def test_the_kl_is_torchs_and_never_below_zero():
     q = some_posterior(200)
     expected = kl_divergence(Normal(q.mean, (0.5 * q.log_var).exp()), Normal(0.0, 1.0))
@@ -108,9 +105,6 @@ def test_annealing_rises_in_a_line(few):
     assert run_of(few).kl_weight() == 1.0
 
 
-# --- collapse -----------------------------------------------------------------------------------------------
-
-
 def test_collapse_is_shown_and_cured(digits):
     """With σ = 4 no component of the digits is worth its nats; a learned σ, or free nats, bring the numbers back."""
     some = LabelledImages("digits", digits.x[:900], digits.labels[:900], digits.classes)
@@ -128,9 +122,6 @@ def test_numbers_that_do_not_vary_are_not_active():
     assert active_numbers(Posterior(mean, torch.zeros(9, 3))) == 1
 
 
-# --- training -----------------------------------------------------------------------------------------------
-
-
 # --- quality ------------------------------------------------------------------------------------------------
 
 
@@ -139,9 +130,6 @@ def test_a_latent_map_goes_from_corner_to_corner():
     assert z.shape == (25, 2) and torch.allclose(z[12], torch.zeros(2), atol=1e-6)
     assert z[0].tolist() == pytest.approx([-1.96, 1.96], abs=0.001)  # 95 % of a normal distribution
     assert z[24].tolist() == pytest.approx([1.96, -1.96], abs=0.001)
-
-
-# --- from the bound to the simple loss ----------------------------------------------------------------------
 
 
 def posterior(schedule, x0, x, t):

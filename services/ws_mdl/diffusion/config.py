@@ -23,9 +23,7 @@ class Config(RunSettings):
         "data", "context", "n_feat", "schedule", "timesteps", "beta1", "beta2", "batch_size", "keep_context", "seed",
     )  # fmt: skip
 
-    data: str = settings.data_option(
-        "digits", "digits, sprites, mnist, or a directory with the course's .npy files or MNIST's"
-    )
+    data: str = settings.data_option("digits", "digits, sprites, mnist, or a directory with .npy files or MNIST's")
     context: bool = option(False, "condition the network on the image's class")
     n_feat: int = option(64, "width of the network", "[1, inf)")
 
@@ -37,9 +35,7 @@ class Config(RunSettings):
     epochs: int = option(32, "passes over the training set", "[1, inf)")
     batch_size: int = option(100, "images", "[1, inf)")
     lrate: float = option(1e-3, "initial; decays linearly to 0", "(0, inf)")
-    keep_context: float = option(
-        0.9, "probability of keeping the context in training, for classifier-free guidance", "[0, 1]"
-    )
+    keep_context: float = option(0.9, "probability of keeping the context in training, for guidance", "[0, 1]")
     ema: float = option(0.995, "decay of the averaged weights, which are used for sampling; 0: none", "[0, 1]")
     seed: int = option(0, "of weights, noise and data order")
 
@@ -78,7 +74,7 @@ class SampleRequest(Options):
     )
     count: int = option(32, "number of images", "[1, inf)")
     sampler: Literal["ddim", "ddpm", "incorrect"] = option(
-        "ddim", "ddim, ddpm, or incorrect (adds no noise; for the lesson)"
+        "ddim", "ddim, ddpm, or incorrect (no noise; for the lesson)"
     )
     steps: int | None = option(None, "of ddim, 1 to 500", "[1, 500]", default_help="20")
     eta: float = option(0.0, "ddim: share of fresh noise, 0 to 1", "[0, 1]")

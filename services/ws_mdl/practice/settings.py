@@ -104,9 +104,7 @@ class Vit(StackSettings):
     data: str = settings.data_option(
         "digits", "digits, sprites, mnist, a directory as for diffusion, or a robot data set, to classify its tasks"
     )
-    side: int = option(
-        64, "height and width of a data set's frames in pixels; other images are not resized", "[8, inf)"
-    )
+    side: int = option(64, "height and width of a data set's frames; other images are not resized", "[8, inf)")
     held_fraction: float = option(0.2, "of the images, or of each task's episodes, held out for measuring", "(0, 1)")
     shift: int = option(2, "maximum random shift of training images in pixels", "[0, inf)")
     patch: int = option(4, "height and width of a patch in pixels; use 8 for a data set's frames", "[1, inf)")
@@ -186,9 +184,7 @@ class Forecast(StackSettings):
 
     LAB, SOURCE = "forecast", "series"
 
-    series: str = option(
-        "bikes", "bikes (a year of hours, downloaded), made (generated), or a file of one number per line"
-    )
+    series: str = option("bikes", "bikes (a year of hours, downloaded), made (generated), or a file of numbers")
     season: int = option(168, "period in steps, of the seasonal baseline; default: a week of hours", "[1, inf)")
     held_fraction: float = option(0.25, "of the series, at its end, held out for measuring", "(0, 1)")
     lookback: int = option(336, "steps of the context: two weeks of hours", "[2, inf)")
@@ -218,9 +214,7 @@ class Lstm(PracticeSettings):
     LAB = "lstm"
 
     corpus: str = settings.corpus_option("default, reverse, opus_books, lemon-mint, or a .tsv or .jsonl file")
-    pair: str | None = settings.pair_option(
-        "source and target language, as in en-it", default_help="the corpus's first pair"
-    )
+    pair: str | None = settings.pair_option("source and target, as in en-it", default_help="the corpus's first pair")
     model: Literal["attention", "plain", "transformer"] = option(
         "attention", "LSTM with or without attention, or lab 1's Transformer"
     )

@@ -40,11 +40,9 @@ class Config(RunSettings):
     LAB = "transformer"
 
     corpus: str = settings.corpus_option("default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file")
-    pair: str | None = settings.pair_option(
-        "source and target language, as in en-it", default_help="the corpus's first pair"
-    )
+    pair: str | None = settings.pair_option("source and target, as in en-it", default_help="the corpus's first pair")
     size: Literal["tiny", "small", "base", "course"] = option(
-        "small", "tiny, small, base (the paper's) or course (its recipe)"
+        "small", "tiny, small, base (paper) or course (its recipe)"
     )
     d_model: int | None = option(None, "width of the model", "[1, inf)")
     N: int | None = option(None, "encoder blocks, and as many decoder blocks", "[1, inf)")
@@ -56,15 +54,11 @@ class Config(RunSettings):
         None, "sentences in a batch, each padded to seq, as in the course; default: by batch-tokens", "[1, inf)"
     )
     warmup_steps: int | None = option(None, "steps to the warm-up schedule's peak", "[1, inf)")
-    norm: Literal["pre", "post"] = option(
-        "pre", "layer normalization before each sublayer (course) or after it (paper)"
-    )
+    norm: Literal["pre", "post"] = option("pre", "layer norm before each sublayer (course) or after it (paper)")
     activation: Literal["relu", "gelu"] = option("relu", "of the feed-forward blocks")
     positions: Literal["sinusoidal", "learned", "rotary", "relative"] = option("sinusoidal", "positional encoding")
     tied: bool = option(False, "target embedding and projection share their weights")
-    seq: int | None = option(
-        None, "maximum tokens per sentence, including [SOS] and [EOS]", "[3, inf)", default_help="350"
-    )
+    seq: int | None = option(None, "maximum tokens per sentence, with [SOS] and [EOS]", "[3, inf)", default_help="350")
 
     tokenizer: Literal["word", "bpe"] = option("word", "whole words, or byte-pair encoding")
     min_frequency: int = option(2, "rarer words become [UNK]", "[1, inf)")
