@@ -338,8 +338,7 @@ def random_demonstrations(config: Any) -> Any:
     """Return 2,000 steps of noise, of the shapes that a LIBERO data set gives mini-VLA."""
     import torch
 
-    from services.minivla.data import DatasetStats, Scaling, TrainingSteps, encode
-    from services.minivla.robots import LIBERO
+    from services.minivla.data import LIBERO, DatasetStats, Scaling, TrainingSteps, encode
     from services.ws_mdl.transformer.tokenization import train_tokenizer
 
     sentence, steps, generator = "pick up the alphabet soup and place it in the basket", 2000, torch.Generator()

@@ -214,10 +214,6 @@ def test_quantised_weights_are_smaller_and_still_see(checkpoints, policy, quant)
     assert len(np.unique(found, axis=0)) == 3
 
 
-def test_bf16_gives_actions_too(checkpoints):
-    assert np.isfinite(actions(load_policy(settings(checkpoints(), dtype="bf16")), [observation()])).all()
-
-
 def test_what_this_machine_cannot_do_is_reported():
     with pytest.raises(ValueError, match="flash-attn needs a GPU"):
         choose("flash", CPU, torch.bfloat16)
@@ -271,16 +267,6 @@ def test_the_program_refuses_in_one_line(flags, text, tmp_path):
     assert done.returncode != 0
     assert text in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
-
-
-def test_verify_says_what_a_figure_is_worth():
-    from services.openvla.verify import notes
-
-    one = {"checkpoint": "random-tiny seed-0", "quantization": "bf16", "device": "cuda:0", "actions": [[1.0]]}
-    assert notes(one, None) == [] and notes(one, one) == []
-    assert ["about half of the numbers" in said for said in notes({**one, "actions": [[2.0]]}, one)] == [True]
-    assert notes({**one, "checkpoint": "openvla/openvla-7b", "actions": [[2.0]]}, one) == []
-    assert len(notes({**one, "quantization": "int8", "device": "cpu"}, one)) == 2
 
 
 def test_verify_reports_and_compares(checkpoints):

@@ -67,7 +67,6 @@ class TinySpec:
         }  # fmt: skip
 
     def config(self) -> dict[str, Any]:
-        """Return config.json."""
         blocks = {
             "dropout": self.dropout, "final_dropout": True, "num_attention_heads": 4, "positional_embeddings": None,
         }  # fmt: skip
@@ -96,7 +95,6 @@ class TinySpec:
         }  # fmt: skip
 
     def model(self) -> ModelConfig:
-        """Return the network, without a directory."""
         return parse(self.config(), self.eagle())
 
 

@@ -60,7 +60,6 @@ class TinySpec:
     oft: Oft | None = None
 
     def text_config(self) -> dict[str, Any]:
-        """Return config.json's `text_config`."""
         return {
             "model_type": "llama", "vocab_size": 32064, "pad_token_id": 32000, "torch_dtype": "bfloat16",
             "hidden_size": self.hidden_size, "intermediate_size": self.intermediate_size,
@@ -68,7 +67,6 @@ class TinySpec:
         }  # fmt: skip
 
     def model_config(self) -> ModelConfig:
-        """Return the model, without a directory."""
         text = self.text_config()
         llama = LlamaConfig(**{name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text})
         towers = tuple(

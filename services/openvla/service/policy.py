@@ -44,7 +44,6 @@ class EnginePolicy(Policy):
         self._counts = {"tokens_outside_the_action_range": 0, "scores_not_finite": 0}
 
     def info(self) -> PolicyInfo:
-        """Return the policy's inputs, outputs and versions."""
         return self._info
 
     def counters(self) -> dict[str, int]:
@@ -104,12 +103,10 @@ class OpenVLAPolicy(EnginePolicy):
         self._drafter = Drafter(self._codec) if drafts else None
 
     def reset(self, session: str) -> None:
-        """Forget a session's last action."""
         if self._drafter is not None:
             self._drafter.forget(session)
 
     def settle(self) -> None:
-        """Compute the next drafts, while the simulators execute the actions."""
         if self._drafter is not None:
             self._drafter.settle()
 
