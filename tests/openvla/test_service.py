@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from services.openvla.model.attention import choose
@@ -162,30 +161,6 @@ def test_openvlas_own_clients_are_answered(service, policy, doubly):
     action = act(service, observation(4, side=256).images["agentview"], doubly)
     expected = actions(policy, [observation(4, instruction="open the drawer", side=256)])[0]
     np.testing.assert_allclose(action, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["grey", "grey of floats", "grey and alpha", "RGBA"])
-def test_an_image_that_is_not_rgb_gets_the_action_of_what_upstream_makes_of_it(service, kind):
-    colours = observation(4, side=256).images["agentview"]
-    alpha = observation(5, side=256).images["agentview"][..., :1]
-    given = {
-        "grey": colours[..., 0],
-        "grey of floats": colours.mean(axis=2),
-        "grey and alpha": np.dstack([colours[..., :1], alpha]),
-        "RGBA": np.dstack([colours, alpha]),
-    }[kind]
-    seen = np.asarray(Image.fromarray(np.ascontiguousarray(given)).convert("RGB"))
-    np.testing.assert_array_equal(act(service, given), act(service, seen))
-
-
-def test_a_wrong_key_on_act_is_422(service):
-    image = {"__numpy__": base64.b64encode(bytes(12)).decode(), "dtype": "|u1", "shape": [2, 2, 3]}
-    body = json.dumps({"image": image, "instruction": "go", "unnorm_key": "bridge_orig"}).encode()
-    request = urllib.request.Request(service.url + "/act", body, {"Content-Type": "application/json"})
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=60)
-    assert refused.value.code == 422
-    assert KEY in json.load(refused.value)["unnorm_keys"]
 
 
 def test_a_model_that_does_not_see_is_refused(checkpoints, tmp_path):
