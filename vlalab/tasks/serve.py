@@ -165,7 +165,7 @@ def export(
     ),
     **options: object,
 ) -> None:
-    """Export a checkpoint to ONNX, compare each module with PyTorch, and build TensorRT engines if it is installed.
+    """Export a checkpoint to ONNX, compare each module with PyTorch, and write the commands for TensorRT.
 
     ./lab export gr00t
     ./lab export gr00t gr00t-tiny --dtype fp16

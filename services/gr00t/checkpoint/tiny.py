@@ -219,7 +219,8 @@ LEXICON = tuple(dict.fromkeys(_TEXT.split()))
 
 def write_tokenizer(directory: Path) -> None:
     """Write a tokenizer of Qwen2's kind: bytes, a few words, and Eagle's marks under their real ids."""
-    pairs = {}  # that build every known word, with and without a space before it, from the left
+    # that build every known word, with and without a space before it, from the left
+    pairs: dict[tuple[str, str], None] = {}
     for word in (*LEXICON, *(SPACE + word for word in LEXICON)):
         pairs |= {(word[:end], word[end]): None for end in range(1, len(word))}
     pieces = list(dict.fromkeys([*bytes_to_unicode().values(), *(left + right for left, right in pairs)]))
