@@ -11,7 +11,7 @@ import pytest
 
 from services.gr00t.data import needs
 from services.gr00t.data.__main__ import SIMULATED, published
-from services.gr00t.training.robot import column_of
+from services.gr00t.data.needs import column_of
 from tests import data_sets, forked
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.openvla import hub as model_hub
@@ -91,7 +91,7 @@ def test_states_that_the_network_has_no_room_for(copy):
 @pytest.mark.parametrize("value", ["3", None, 1.5])
 def test_a_range_that_is_none_is_named(copy, value):
     change(copy, metadata.MODALITY, lambda m: m["state"]["x"].update(end=value))
-    words = "state has a part whose start or end is not a whole number"
+    words = f"start 0 and end {value!r} of state 'x'; expected whole numbers"
     assert any(words in one for one in lacks(copy, "libero")), lacks(copy, "libero")
     with pytest.raises(ValueError, match=rf"start 0 and end {value!r} of state 'x'; expected whole numbers"):
         column_of(LeRobotDataset(copy), "state", "x")

@@ -34,7 +34,7 @@ def directory(checkpoints, tmp_path):
 
 def load(directory):
     config = load_config(directory)
-    return load_model(config, Safetensors(directory), torch.float32, CPU, attention.Sdpa(), capacity(16))
+    return load_model(config, Safetensors(directory), torch.float32, CPU, attention.sdpa, capacity(16))
 
 
 def edit(path, **changes):

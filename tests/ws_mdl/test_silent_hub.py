@@ -12,7 +12,7 @@ from tests import forked
 from vla_modelkit import hub
 
 LOAD = """
-from services.ws_mdl.corpora.hub import load_opus_books
+from services.ws_mdl.corpora.corpus import load_opus_books
 from services.ws_mdl.corpora.corpus import Languages
 from services.ws_mdl.diffusion import data
 from vla_common.volume import Volume

@@ -170,7 +170,7 @@ class RemoteStore:
             try:
                 response = self.transport.request("POST", route, CALL_TIMEOUT_S, headers, body)
                 if response.status not in RETRY_STATUS:
-                    return self._answer(response)
+                    break
                 reason = f"HTTP {response.status}"
             except FAULTS as error:
                 reason = str(error) or type(error).__name__
@@ -181,8 +181,6 @@ class RemoteStore:
                 )
             time.sleep(min(backoff_s(attempt), max(0.05, deadline.left_s())))
             attempt += 1
-
-    def _answer(self, response: Any) -> dict[str, Any]:
         try:
             value = json.loads(response.body)
         except ValueError:
