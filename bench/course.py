@@ -22,9 +22,8 @@ import torch
 
 from bench.common import figure, flags, missed
 from lessons import transformer as lesson
-from lessons.exercises.registry import exercise
 from lessons.exercises.runner import LIMIT_S, check
-from lessons.exercises.source import BLANK, blank, definition, file_for
+from lessons.exercises.source import BLANK, blank, definition, exercise, file_for
 
 ENVIRONMENT = "ws_mdl"
 STEPS, BATCH, SENTENCES = 2000, 64, 200

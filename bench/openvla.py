@@ -75,7 +75,7 @@ def main() -> None:
     weights_gb = sum(engine.model.memory().values()) / 1e9
     print(
         f"{size}: {weights_gb:.2f} GB of {dtype} on {device}, {engine.model.patches} patches, attention "
-        f"{engine.model.llama.attention.name}, {threads} threads at most"
+        f"{engine.model.llama.attention.__name__}, {threads} threads at most"
     )
     engine.warm_up()
     plain = PlainOpenVLA(spec.model_config(), source, dtype, device)

