@@ -46,13 +46,19 @@ def tower_shapes(tower: Tower, prefix: str) -> dict[str, tuple[int, ...]]:
     return {prefix + published_name(name): tuple(value.shape) for name, value in model.state_dict().items()}
 
 
-def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """Return timm's model with its weights, without what the second-to-last layer's features do not need."""
+def kept_tower(tower: Tower) -> nn.Module:
+    """Return timm's model without weights, and without what the second-to-last layer's features do not need."""
     model = build_tower(tower)
     model.blocks = model.blocks[:-1]
     model.norm = nn.Identity()
     if getattr(model, "attn_pool", None) is not None:
         model.attn_pool = None
+    return model
+
+
+def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Return timm's model with its weights, see `kept_tower`."""
+    model = kept_tower(tower)
     state = {
         name: source.read(prefix + published_name(name)).to(device=device, dtype=dtype) for name in model.state_dict()
     }

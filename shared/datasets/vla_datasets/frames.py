@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vla_datasets.dataset import Dataset
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.videos import Clip, OpenVideos, frame_count
 
@@ -22,7 +23,7 @@ EMPTY, DECODING, READY = 0, 1, 2  # states of a video's slot
 class Frames:
     """Images of the features `keys`, all uint8 [3, height, width]."""
 
-    def __init__(self, dataset: LeRobotDataset, keys: Sequence[str], image_hw: tuple[int, int]):
+    def __init__(self, dataset: Dataset, keys: Sequence[str], image_hw: tuple[int, int]):
         self.dataset, self.keys, self.videos = dataset, tuple(keys), OpenVideos(OPEN_VIDEOS)
         self.shape = (3, *image_hw)
         self._buffers: dict[tuple[int, str], tuple[int, np.ndarray]] = {}
@@ -62,8 +63,11 @@ class Frames:
         """Raise ValueError for a video that is missing or has fewer frames than its episode has steps."""
         for episode in self.dataset.episodes:
             for key in self.keys if episode.length else ():
-                if self.dataset.features[key]["dtype"] == "video":
+                if self._is_video(key):
                     _require(self.dataset.clip(episode.index, key), episode.length)
+
+    def _is_video(self, key: str) -> bool:
+        return isinstance(self.dataset, LeRobotDataset) and self.dataset.features[key]["dtype"] == "video"
 
     def _frame(self, episode: int, key: str, step: int) -> np.ndarray:
         number, buffer = self._buffers.get((episode, key), (0, None))
@@ -82,10 +86,10 @@ class Frames:
             buffer[steps.start : steps.stop] = self._read(episode, key, steps)
 
     def _read(self, episode: int, key: str, steps: Sequence[int]) -> np.ndarray:
-        if self.dataset.features[key]["dtype"] == "image":
-            frames = self.dataset.frames(episode, key, steps)
-        else:
+        if self._is_video(key):
             frames = self.videos.frames(self.dataset.clip(episode, key), steps)
+        else:
+            frames = self.dataset.frames(episode, key, steps)
         return frames.transpose(0, 3, 1, 2)
 
 
