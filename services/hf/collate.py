@@ -7,8 +7,7 @@ Each pads to the longest row of its batch and no further. tests/hf/test_collate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +21,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int, left: bool = False) -> Tens
     """Pad rows [B][≤ L] with `fill` to a tensor [B, L], on the right or on the left."""
     longest = max(map(len, rows))
     gaps = [[fill] * (longest - len(row)) for row in rows]
-    full = [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
-    return torch.tensor(full, dtype=torch.long)
+    return torch.tensor([[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)])
 
 
 def inputs(rows: Rows, pad_id: int, left: bool = False) -> dict[str, Tensor]:
@@ -32,8 +30,7 @@ def inputs(rows: Rows, pad_id: int, left: bool = False) -> dict[str, Tensor]:
     return {"input_ids": padded(ids, pad_id, left), "attention_mask": padded([[1] * len(row) for row in ids], 0, left)}
 
 
-@dataclass(frozen=True)
-class Classification:
+class Classification(NamedTuple):
     """Rows {input_ids, label} → input_ids, attention_mask [B, L], labels [B]."""
 
     pad_id: int
@@ -42,8 +39,7 @@ class Classification:
         return {**inputs(rows, self.pad_id), "labels": torch.tensor([row["label"] for row in rows])}
 
 
-@dataclass(frozen=True)
-class Causal:
+class Causal(NamedTuple):
     """Rows {input_ids} or {input_ids, labels} → input_ids, attention_mask, labels [B, L].
 
     Labels equal the inputs: the model shifts them by one. The loss ignores padding, and what a row's own labels ignore,
@@ -57,8 +53,7 @@ class Causal:
         return {**inputs(rows, self.pad_id), "labels": labels}
 
 
-@dataclass(frozen=True)
-class Masked:
+class Masked(NamedTuple):
     """Rows {input_ids} → input_ids with masked tokens, and labels [B, L] of these (BERT, section 3.1).
 
     15 % of the tokens are prediction targets: 80 % of them become [MASK], 10 % a random token, 10 % stay unchanged.
@@ -82,16 +77,13 @@ class Masked:
         ids = batch["input_ids"]
         selected = torch.rand(ids.shape, generator=self.generator) < 0.15
         selected &= ~torch.isin(ids, torch.tensor(self.special_ids))
-        fate = torch.rand(
-            ids.shape, generator=self.generator
-        )  # one random number per token selects one of three replacements
+        fate = torch.rand(ids.shape, generator=self.generator)  # selects one of the three replacements
         random_ids = torch.randint(self.vocabulary, ids.shape, generator=self.generator)
         hidden = torch.where(fate < 0.8, self.mask_id, torch.where(fate < 0.9, random_ids, ids))
         return {**batch, "input_ids": torch.where(selected, hidden, ids), "labels": ids.where(selected, IGNORED)}
 
 
-@dataclass(frozen=True)
-class PairCollator:
+class PairCollator(NamedTuple):
     """Rows {input_ids, labels} → input_ids, attention_mask [B, S], labels, decoder_input_ids [B, T].
 
     Teacher forcing: the decoder input is the start token followed by the labels, so no position sees its own target.
@@ -103,8 +95,5 @@ class PairCollator:
     def __call__(self, rows: Rows) -> dict[str, Tensor]:
         labels = padded([row["labels"] for row in rows], IGNORED)
         read = torch.cat([torch.full_like(labels[:, :1], self.start_id), labels[:, :-1]], dim=1)
-        return {
-            **inputs(rows, self.pad_id),
-            "labels": labels,
-            "decoder_input_ids": read.masked_fill(read == IGNORED, self.pad_id),
-        }
+        read = read.masked_fill(read == IGNORED, self.pad_id)
+        return {**inputs(rows, self.pad_id), "labels": labels, "decoder_input_ids": read}

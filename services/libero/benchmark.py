@@ -10,7 +10,8 @@ from types import MappingProxyType
 import numpy as np
 
 from services.libero.profiles import PROFILES
-from services.libero.simulator import pro_objects, suites
+from services.libero.simulator import suites
+from services.libero.simulator.pro import LIKE
 from services.libero.simulator.suites import CAMERAS, Task
 from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
 from vla_evaluation.benchmark import Assets
@@ -75,7 +76,7 @@ class Libero:
         if missing := plus_assets.missing(assets.path, tasks):
             return plus_assets.describe_missing(assets.path, tasks, missing)
         named = {name for task in tasks if task.kind for name in re.findall(r"-\s+(\w+)", task.bddl())}
-        objects = named & pro_objects.LIKE.keys()
+        objects = named & LIKE.keys()
         location = f"asset directory {assets.path}"
         if missing := pro.missing(assets.path, objects):
             return (

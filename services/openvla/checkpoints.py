@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.openvla.checkpoint.oft import Oft, check_oft_files
-from services.openvla.checkpoint.published import DOWNLOAD_PATTERNS, OFT_REPOSITORIES, PUBLISHED, check_remote_code
-from services.openvla.checkpoint.suites import SUITES
+from services.openvla.checkpoint.published import (
+    DOWNLOAD_PATTERNS,
+    OFT_REPOSITORIES,
+    PUBLISHED,
+    SUITES,
+    check_remote_code,
+)
 from services.openvla.options import CheckpointOptions
 from vla_common.options import option
 from vla_contract.protocol.errors import did_you_mean

@@ -9,7 +9,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, SiglipVisionConfig, Sigl
 from services.gr00t.model import attention
 from services.gr00t.model.attention import KINDS, AttentionKernel, choose
 from tests.gr00t.upstream.attention import _without_radio
-from vla_modelkit.flash import flash_obstacle
+from vla_modelkit.builds import flash_obstacle
 
 TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "image_size": 56}
 LANGUAGE = {

@@ -8,7 +8,7 @@ import pytest
 
 from services.gr00t.service.settings import EXTERNAL_VARIABLES, Settings
 from tests.gr00t.conftest import ROOT, SHARED
-from vla_modelkit.settings import from_environment
+from vla_modelkit.service import from_environment
 
 
 def read(variables):

@@ -188,9 +188,11 @@ def test_a_data_set_with_a_known_robots_names_is_that_robot(tmp_path, base):
         "wrist_image": {"original_key": "observation.images.wrist"},
     }
     dataset = LeRobotDataset(
-        robots.make(tmp_path / "d", 1, {**robots.MODALITY, "state": state, "action": state, "video": video})
+        robots.make(
+            tmp_path / "d", 1, {**robots.MODALITY, "state": state, "action": state, "video": video, "annotation": {}}
+        )
     )
-    with pytest.raises(ValueError, match="has a state of 7 numbers; robot 'libero' has 8"):
+    with pytest.raises(ValueError, match="state of 7 numbers .*expected 8"):
         robot_of(dataset, "new_embodiment", base)
 
 
@@ -225,7 +227,7 @@ def change(directory, name, edit):
 
 
 def test_another_robots_data_set_is_refused_with_what_it_has(toy, base):
-    with pytest.raises(ValueError, match="has no camera 'webcam', which robot 'so100' needs; it has front, wrist"):
+    with pytest.raises(ValueError, match="robot 'so100': video webcam missing; modality.json has front, wrist"):
         samples_of(toy, base, "so100")
     with pytest.raises(ValueError, match="did you mean 'so100'"):
         samples_of(toy, base, "so10")
@@ -236,7 +238,7 @@ def test_a_known_tags_other_sizes_are_refused(broken, tiny_checkpoints):
     names = {"left_arm": [0, 1], "right_arm": [1, 2], "left_hand": [2, 3], "right_hand": [0, 1]}
     parts = {name: {"start": start, "end": end} for name, (start, end) in names.items()}
     video = {"ego_view": robots.MODALITY["video"]["front"]}
-    change(broken, "modality.json", lambda one: one.update(state=parts, action=parts, video=video))
+    change(broken, "modality.json", lambda one: one.update(state=parts, action=parts, video=video, annotation={}))
     with pytest.raises(ValueError, match="'left_arm' of 1 numbers; tiny-gr1_arms_only was trained for gr1 with 7"):
         samples_of(broken, base, "gr1_arms_only")
 

@@ -14,7 +14,7 @@ from services.gr00t.training.robot import robot_of
 from services.gr00t.training.samples import Samples, collate, order
 from services.gr00t.training.settings import Finetune
 from tests.gr00t import robots
-from tests.gr00t.upstream.noise import GivenNoise
+from tests.gr00t.upstream.package import GivenNoise
 from vla_datasets.lerobot import LeRobotDataset
 from vla_modelkit.weights import Safetensors
 

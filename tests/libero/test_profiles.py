@@ -13,17 +13,13 @@ from vla_evaluation.pictures.images import prepare
 from vla_evaluation.pictures.transforms import resize_with_pad
 from vla_evaluation.profiles import choose
 
+STEPS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
+
 
 def test_openvla_is_the_reference_script():
     """experiments/robot/libero/run_libero_eval.py and its helpers, openvla@c8f03f48."""
     reference = PROFILES["openvla"]
-    assert dict(reference.max_steps) == {
-        "libero_spatial": 220,
-        "libero_object": 280,
-        "libero_goal": 300,
-        "libero_10": 520,
-        "libero_90": 400,
-    }
+    assert reference.max_steps == STEPS
     assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
     assert (reference.trials, reference.env_seed) == (50, 0)
     assert (reference.camera_size, reference.rotate_180, reference.jpeg_quality) == (256, True, 95)
@@ -34,13 +30,7 @@ def test_openvla_is_the_reference_script():
 def test_groot_is_the_reference_script():
     """examples/Libero/eval/run_libero_eval.py and utils.py, Isaac-GR00T@4af2b622 (n1.5-release)."""
     reference = PROFILES["groot-n1.5"]
-    assert dict(reference.max_steps) == {
-        "libero_spatial": 220,
-        "libero_object": 280,
-        "libero_goal": 600,
-        "libero_10": 1000,
-        "libero_90": 400,
-    }
+    assert reference.max_steps == STEPS | {"libero_goal": 600, "libero_10": 1000}
     assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
     assert (reference.trials, reference.env_seed, reference.execute) == (5, 0, 1)
     assert (reference.camera_size, reference.rotate_180, reference.image_size) == (256, True, 256)
@@ -73,13 +63,7 @@ def test_the_oft_server_profile_differs_in_the_crop_alone():
 def test_lerobot_is_the_reference_script(name, size):
     """scripts/lerobot_eval.py, envs/libero.py, envs/configs.py and docs/source/libero.mdx, lerobot@7427f318."""
     reference = PROFILES[name]
-    assert dict(reference.max_steps) == {
-        "libero_spatial": 280,
-        "libero_object": 280,
-        "libero_goal": 300,
-        "libero_10": 520,
-        "libero_90": 400,
-    }
+    assert reference.max_steps == STEPS | {"libero_spatial": 280}
     assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
     assert (reference.trials, reference.env_seed, reference.execute) == (10, 1000, None)
     assert (reference.seed_each, reference.extra_resets) == (True, 1)
@@ -93,13 +77,7 @@ def test_lerobot_is_the_reference_script(name, size):
 def test_openpi_is_the_reference_script():
     """examples/libero/main.py, openpi@15a9616a."""
     reference = PROFILES["openpi"]
-    assert dict(reference.max_steps) == {
-        "libero_spatial": 220,
-        "libero_object": 280,
-        "libero_goal": 300,
-        "libero_10": 520,
-        "libero_90": 400,
-    }
+    assert reference.max_steps == STEPS
     assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
     assert (reference.trials, reference.env_seed, reference.execute) == (50, 7, 5)
     assert (reference.camera_size, reference.rotate_180, reference.image_size) == (256, True, 224)

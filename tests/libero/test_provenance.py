@@ -240,7 +240,7 @@ def test_renderer_is_not_part_of_the_identity_without_cameras(monkeypatch):
 
 
 def test_identity_has_the_workers_renderer(libero_env):
-    from services.libero.simulator.rendering.context import GlContext
+    from services.libero.simulator.rendering.renderer import GlContext
 
     context = GlContext()
     context.make_current()

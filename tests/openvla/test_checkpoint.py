@@ -20,7 +20,7 @@ from services.openvla.service.settings import PREFIX, ModelSettings, checkpoint_
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import INDEX, CheckpointError, changed_files, file_hash, identity, write_record
 from vla_modelkit.memory import require_memory, used_bytes
-from vla_modelkit.settings import from_environment
+from vla_modelkit.service import from_environment
 from vla_modelkit.weights import Safetensors
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def directory(checkpoints, tmp_path):
 
 def load(directory):
     config = load_config(directory)
-    return load_model(config, Safetensors(directory), torch.float32, CPU, attention.Sdpa(), capacity(16))
+    return load_model(config, Safetensors(directory), torch.float32, CPU, attention.sdpa, capacity(16))
 
 
 def edit(path, **changes):

@@ -17,8 +17,8 @@ from services.openvla.checkpoint.oft import Oft
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.decoding.actions import codec_of, normalise_state, unnormalise
 from services.openvla.model.oft import FOLLOWING, PLACEHOLDERS
-from services.openvla.service.loading import load_oft_engine, load_policy
-from services.openvla.service.resize import resize
+from services.openvla.service.loading import load_engine, load_policy
+from services.openvla.service.policy import resize
 from services.openvla.service.settings import ModelSettings
 from tests.openvla.cases import INSTRUCTIONS, pictures, states, wrist_pictures
 from tests.running import running
@@ -52,7 +52,7 @@ def directories(tmp_path_factory):
 def engines(directories):
     settings = ModelSettings(device="cpu", dtype="fp32", max_batch=8)
     images = {"l1": 2, "tokens": 1}
-    return {k: load_oft_engine(settings, d, load_config(d), images[k])[0] for k, d in directories.items()}
+    return {k: load_engine(settings, d, load_config(d), images[k])[0] for k, d in directories.items()}
 
 
 @pytest.fixture(scope="module")

@@ -344,7 +344,7 @@ def test_the_password_opens_the_page(serve_policy, serve_page, open_page):
 
 
 def test_images_of_the_examples_are_small_and_what_libero_shows():
-    from services.ui.ask import scenes
+    from services.ui.ask import inputs
 
-    for path, instruction in scenes.examples():
+    for path, instruction in inputs.examples():
         assert Image.open(path).size == (256, 256) and 5 < len(instruction) < 100

@@ -9,7 +9,7 @@ from policies import WRIST, FarPolicy, HandPolicy, SeeingPolicy
 from serving import nobody
 
 from services.ui.__main__ import ServiceSettings
-from services.ui.ask import query, requirements, routes, scenes
+from services.ui.ask import inputs, query, routes
 from services.ui.ask.link import Choice
 from vla_contract import Part
 from vla_contract.protocol.parts import HAND_STATE
@@ -71,7 +71,7 @@ def test_what_few_need_is_requested_once_and_reaches_who_needs_it(serve_policy, 
 
 
 def test_more_further_cameras_than_fields_are_reported():
-    needed = requirements.of(
+    needed = inputs.Requirements.of(
         [SeeingPolicy(cameras=("a", "b", "c")).info(), SeeingPolicy(cameras=("a", "d", "e")).info(), None]
     )
     assert needed.first == ("a",) and needed.offered == ("b", "c", "d")
@@ -84,21 +84,19 @@ def test_more_further_cameras_than_fields_are_reported():
 def test_the_state_is_filled_in_and_what_was_typed_stays(text):
     arm = Part("arm", 2, "rad", "joints")
     for part in (*HAND_STATE, arm, Part("arm", 2, "rad", "of the other"), Part("lift", 1, "m", "up", 1, 2)):
-        filled = requirements.format_state([part], text)
-        assert requirements.numbers(filled, [part], [part]).shape == (part.size,)
-    assert requirements.format_state([arm], text) == ("arm (rad): 1 2" if text else "arm (rad): 0 0")
-    both = requirements.format_state([arm, Part("arm", 2, "rad", "of the other")], text)
+        filled = inputs.format_state([part], text)
+        assert inputs.parse_state(filled, [part], [part]).shape == (part.size,)
+    assert inputs.format_state([arm], text) == ("arm (rad): 1 2" if text else "arm (rad): 0 0")
+    both = inputs.format_state([arm, Part("arm", 2, "rad", "of the other")], text)
     assert both.splitlines() == ["arm (rad, joints): 0 0", "arm (rad, of the other): 0 0"]
 
 
 def test_every_example_knows_the_wrists_image_and_a_state_of_its_own():
-    states = {
-        instruction: requirements.format_state(HAND_STATE, "", instruction) for _, instruction in scenes.examples()
-    }
+    states = {instruction: inputs.format_state(HAND_STATE, "", instruction) for _, instruction in inputs.examples()}
     assert len(set(states.values())) == len(states)
     for instruction in states:
-        assert Image.open(scenes.image_of(instruction, WRIST)).size == (256, 256)
-        assert scenes.image_of(instruction, "agentview") is None and scenes.suite_of(instruction)
+        assert Image.open(inputs.image_of(instruction, WRIST)).size == (256, 256)
+        assert inputs.image_of(instruction, "agentview") is None and inputs.suite_of(instruction)
 
 
 def test_images_of_another_protocol_are_not_cut():

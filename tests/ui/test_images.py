@@ -10,7 +10,7 @@ from PIL import Image, TiffImagePlugin
 from serving import ENVIRONMENT
 
 from services.ui.ask import images, query
-from services.ui.ask.requirements import Requirements
+from services.ui.ask.inputs import Requirements
 from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.image_budget import MAX_SCANS
 from vla_evaluation.pictures import transforms

@@ -19,8 +19,8 @@ from serving import ROOT, nobody, serving
 
 from services.ui.lab.routes import routes
 from services.ui.site import texts
-from services.ui.site.guard import Guard
-from services.ui.site.problem import PageError
+from services.ui.site.login import Guard
+from services.ui.site.requests import PageError
 from services.ui.site.site import Site
 from tests import axe, browser
 from tests.ports import free_ports

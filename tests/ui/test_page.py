@@ -12,7 +12,7 @@ from PIL import Image
 from policies import KEYS, PickyPolicy, SeeingPolicy
 from serving import ENVIRONMENT, address_of, nobody, program
 
-from services.ui.ask import query, routes, scenes
+from services.ui.ask import inputs, query, routes
 from services.ui.ask.link import Choice, PolicyStatus, Trouble
 from services.ui.site.site import Site
 
@@ -74,8 +74,7 @@ def test_a_fixed_image_size_is_met(as_libero, page_over, picture):
 
 def test_openvla_names_its_image_size_among_the_details():
     info = SeeingPolicy(details={"image_size": "224"}).info()
-    assert query.libero_size(info) == (224, 224) and query.libero_is_usual(info, "libero_goal")
-    assert not query.libero_is_usual(info, "bridge_orig")
+    assert query.libero_size(info) == (224, 224)
     assert query.libero_size(SeeingPolicy(unnorm_keys=("bridge_orig",), image_hw=(9, 9)).info()) is None
 
 
@@ -225,9 +224,9 @@ def test_what_a_policy_says_is_escaped():
 def test_every_example_is_served(page_over):
     url = page_over()
     shown = httpx.get(f"{url}/").text
-    for path, instruction in scenes.examples():
+    for path, instruction in inputs.examples():
         assert f'title="{instruction}"' in shown
-        address = f"{url.removesuffix('/ask')}/static/ask/examples/{Path(path).relative_to(scenes.DIRECTORY)}"
+        address = f"{url.removesuffix('/ask')}/static/ask/examples/{Path(path).relative_to(inputs.EXAMPLES)}"
         assert httpx.get(address).content == Path(path).read_bytes()
 
 

@@ -14,9 +14,12 @@ import httpx
 import pytest
 from policies import WaitingPolicy
 from serving import ENVIRONMENT, nobody, serving
+from starlette.requests import Request
 
-from services.ui.volume import run_status
-from services.ui.volume.stores import Stores
+from services.ui.site import tables
+from services.ui.site.tables import ROWS, csv_response
+from services.ui.volume import runs
+from services.ui.volume.runs import Stores
 from tests import axe, browser
 from vla_evaluation.config import config_hash
 from vla_evaluation.store.runstore import RunStore
@@ -124,11 +127,15 @@ def test_the_protocol_is_called_one(url):
 
 
 def test_a_long_list_is_turned_over():
-    from services.ui.site.tables import ROWS, start, turns
+    def turns(start, count: int) -> dict[str, str]:
+        request = Request({"type": "http", "query_string": f"from={start}".encode(), "headers": []})
+        rows, paging = tables.page(request, range(count), {"policy": "vla"})
+        assert len(rows) <= ROWS and rows[0] == paging["start"] and paging["left"] == count
+        return {name: int(query.removeprefix("policy=vla&from=")) for name, query in paging["turns"].items()}
 
     assert turns(0, ROWS) == {} and turns(0, ROWS + 1) == {"older": ROWS}
     assert turns(ROWS, 3 * ROWS) == {"newer": 0, "older": 2 * ROWS} and turns(2 * ROWS, 3 * ROWS) == {"newer": ROWS}
-    assert [start(asked, 5) for asked in ("", "3", "99", "-1", "x", "9" * 50)] == [0, 3, 4, 0, 0, 0]
+    assert turns(999, ROWS) == {"newer": 0} and {str(turns(odd, ROWS)) for odd in ("", "-1", "x", "9" * 50)} == {"{}"}
 
 
 def test_a_video_passes_through_in_parts(url, volume):
@@ -191,7 +198,7 @@ def test_a_run_is_compared_with_itself_on_request_only(url):
     assert "same run" in forced and forced.count("data-episode=") == 10 and "p = 1" in forced
 
 
-def test_tables_are_had_as_csv(url):
+def test_tables_are_had_csv_response(url):
     rows = list(csv.DictReader(io.StringIO(httpx.get(f"{url}/runs.csv").text)))
     assert {row["name"]: row["rate"] for row in rows}["goal-vla-1"] == "0.8"
     episodes = list(csv.DictReader(io.StringIO(httpx.get(f"{url}/runs/goal-vla-1/episodes.csv").text)))
@@ -199,11 +206,9 @@ def test_tables_are_had_as_csv(url):
 
 
 def test_a_cell_is_not_a_formula():
-    from services.ui.site.tables import as_csv
-
-    assert b"'=HYPERLINK" in as_csv("a.csv", ["a"], [{"a": '=HYPERLINK("http://x")'}]).body
-    assert rb"x\x1b[2J" in as_csv("a.csv", ["a"], [{"a": "x\x1b[2J"}, {"a": -1.5}]).body
-    assert b"\n-1.5" in as_csv("a.csv", ["a"], [{"a": "x"}, {"a": -1.5}]).body
+    assert b"'=HYPERLINK" in csv_response("a.csv", ["a"], [{"a": '=HYPERLINK("http://x")'}]).body
+    assert rb"x\x1b[2J" in csv_response("a.csv", ["a"], [{"a": "x\x1b[2J"}, {"a": -1.5}]).body
+    assert b"\n-1.5" in csv_response("a.csv", ["a"], [{"a": "x"}, {"a": -1.5}]).body
 
 
 def test_the_leaderboard_has_what_may_be_compared_in_one_table_and_says_what_is_left_out(url, volume):
@@ -264,12 +269,12 @@ def test_a_run_that_stays_as_it_is_is_read_once(volume, tmp_path):
 
 def test_the_time_left_leaves_the_simulators_start_out_and_counts_steps_under_way(tmp_path):
     with begun(tmp_path, "run") as store:
-        assert run_status.pace(store, store.counts(), 20.0) == {"seconds": 1e-9, "steps_per_s": 0.0, "left_s": None}
+        assert runs.pace(store, store.counts(), 20.0) == {"seconds": 1e-9, "steps_per_s": 0.0, "left_s": None}
         first = store.lease("worker-0", 1, 30.0, 60.0)
         store.finish(first, {"success": True, "steps": 100}, 40.0)
         second = store.lease("worker-0", 1, 40.0, 60.0)
         store.heartbeat(second, 45.0, 60.0, steps=50)
-        found = run_status.pace(store, store.counts(), 45.0)
+        found = runs.pace(store, store.counts(), 45.0)
         assert found == {"seconds": 45.0, "steps_per_s": 10.0, "left_s": 85.0}  # ten episodes of 100 steps, 150 done
 
 

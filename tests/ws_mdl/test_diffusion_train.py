@@ -1,7 +1,6 @@
 """Training, stopping, resuming, sampling and scoring, in small."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -263,8 +262,6 @@ def test_a_score_holds_every_sampler_and_is_stored(trained):
     assert all(found["frechet_equal_count"] == pytest.approx(found["frechet"]) for found in result["samplers"].values())
     assert set(result["samplers"]["ddim"]["accuracy_per_class"]) == set(data.DIGITS)
     assert "accuracy" not in result["samplers"]["incorrect"]
-    stored = json.loads(score.save_result(trained.directory, result).read_text())
-    assert stored == json.loads(json.dumps(result))
     assert "Fréchet" in score.show(result)
     assert (trained.directory / "classifier.pt").exists()
 

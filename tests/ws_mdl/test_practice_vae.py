@@ -18,7 +18,6 @@ from services.ws_mdl.practice.vae import (
     kl_to_standard_normal,
     latent_map,
     negative_log_normal,
-    numbers_worth_having,
     objective,
     reparametrize,
 )
@@ -126,7 +125,6 @@ def test_annealing_rises_in_a_line(few):
 
 def test_collapse_is_shown_and_cured(digits):
     """With σ = 4 no component of the digits is worth its nats; a learned σ, or free nats, bring the numbers back."""
-    assert numbers_worth_having(digits.x, 4.0) == 0 and numbers_worth_having(digits.x, 0.5) == 21
     some = LabelledImages("digits", digits.x[:900], digits.labels[:900], digits.classes)
     size = {"width": 8, "latent": 8, "epochs": 16, "batch_size": 50}
     lost = trained(some, sigma=4.0, **size).measure()
@@ -135,13 +133,6 @@ def test_collapse_is_shown_and_cured(digits):
     assert free["active"] >= 4 and free["KL"] > 2
     cured = trained(some, **size).measure()
     assert cured["active"] == 8 and cured["KL"] > 5 and cured["ELBO"] > lost["ELBO"] + 300
-
-
-def test_a_linear_vae_would_keep_the_components_that_vary_by_more_than_sigma():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(4000, 4, generator=generator) * torch.tensor([3.0, 2.0, 1.0, 0.5])
-    found = [numbers_worth_having(x.reshape(-1, 1, 2, 2), sigma) for sigma in (0.3, 0.7, 1.5, 2.5, 4.0)]
-    assert found == [4, 3, 2, 1, 0]
 
 
 def test_numbers_that_do_not_vary_are_not_active():
@@ -184,9 +175,6 @@ def test_a_whole_run_keeps_weights_and_a_sheet_of_images(tmp_path, capsys):
     run = training.train_model(config, Volume(tmp_path), vae.get_training)
     directory = tmp_path / "checkpoints" / "vae" / "digits"
     assert run.epoch == 1 and {"vae_00.pt", "samples.png"} == {path.name for path in directory.iterdir()}
-    stored = vae.model_from(training.trained(Config, "digits", Volume(tmp_path)))
-    x = run.val.x[:3]
-    assert not stored.training and torch.equal(stored(x), run.averaged(x))
     printed = capsys.readouterr().out
     assert "1,617 images of digits, 3 numbers for each" in printed and "epoch 1, held out: ELBO -" in printed
 
@@ -283,8 +271,6 @@ def test_the_noising_strip_goes_from_the_image_to_noise(digits):
     assert strip.shape == (4, 1, 16, 16) and torch.equal(strip[0], x)
     with_x = [abs(float(torch.corrcoef(torch.stack([x.flatten(), one.flatten()]))[0, 1])) for one in strip]
     assert with_x[0] > with_x[1] > with_x[2] and with_x[3] < 0.3
-    ratios = [diffusion_bound.signal_to_noise(schedule, t) for t in (1, 50, 200, 500)]
-    assert ratios == pytest.approx([7153, 17.43, 0.784, 0.00633], rel=0.01)
 
 
 def test_the_free_density_of_a_pixel():

@@ -12,7 +12,7 @@ from tests import forked
 from vla_modelkit import hub
 
 LOAD = """
-from services.ws_mdl.corpora.hub import load_opus_books
+from services.ws_mdl.corpora.corpus import load_opus_books
 from services.ws_mdl.corpora.corpus import Languages
 from services.ws_mdl.diffusion import data
 from vla_common.volume import Volume
@@ -25,7 +25,7 @@ for load in (lambda: data.load("mnist"), lambda: load_opus_books(Languages("en",
 FETCH = """
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import CheckpointError
-from vla_modelkit.data_download import fetch_data
+from vla_modelkit.download import fetch_data
 try:
     fetch_data("me/data", "", Volume().datasets / "data")
 except CheckpointError as error:

@@ -167,16 +167,6 @@ def test_dropout_in_attention_keeps_the_mean():
     torch.testing.assert_close(many.mean(0), without, atol=0.12, rtol=0)
 
 
-def test_self_attention_is_one_head_of_the_block():
-    single, block, x = (
-        lab.SelfAttention(D_MODEL, D_MODEL),
-        lab.MultiHeadAttentionBlock(D_MODEL, 1, 0.0),
-        torch.randn(2, 5, D_MODEL),
-    )
-    block.load_state_dict({**single.state_dict(), "w_o.weight": torch.eye(D_MODEL)})
-    torch.testing.assert_close(single(x), block(x, x, x), **TOLERANCE)
-
-
 def test_weights_are_kept_only_when_requested():
     block, x = lab.MultiHeadAttentionBlock(D_MODEL, H, 0.1).train(), torch.randn(2, 5, D_MODEL)
     block(x, x, x)

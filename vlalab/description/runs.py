@@ -12,7 +12,7 @@ from vlalab.host import paths, shared_code
 from vlalab.host.console import LabError
 
 STORE: str = shared_code.load("vla_evaluation.runs:STORE")  # the file in every run's directory
-PREFIXES: dict[str, str] = shared_code.load("vla_evaluation.runs.models:PREFIXES")  # lab → prefix of its weights files
+PREFIXES: dict[str, str] = shared_code.load("vla_evaluation.runs:PREFIXES")  # lab → prefix of its weights files
 LATEST = "latest"
 FIRST = {
     "run": "./lab eval libero_goal --trials 2",

@@ -75,16 +75,13 @@ class ActionDecoder(Head):
 
 @dataclass(frozen=True)
 class Exported:
-    """A module to export: its file without suffix, example inputs in order, and the axes of variable size.
+    """A module to export."""
 
-    axes: input or output -> axis -> its name in the file.
-    """
-
-    file: str
+    file: str  # without suffix
     module: nn.Module
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor]  # examples, in order
     output: str
-    axes: Mapping[str, Mapping[int, str]]
+    axes: Mapping[str, Mapping[int, str]]  # of variable size: input or output -> axis -> its name in the file
 
 
 def modules(model: Gr00t, views: int, text: int, dtype: torch.dtype, robot: int = 0) -> tuple[Exported, ...]:

@@ -73,16 +73,9 @@ class Gr00t(nn.Module):
         return self.backbone["eagle_model"](images, ids, image_positions)
 
     def forward(
-        self,
-        images: Tensor,
-        ids: Tensor,
-        lengths: Tensor | None,
-        image_positions: Tensor,
-        state: Tensor,
-        noise: Tensor,
-        robot: int,
-        moments: list[FlowInputs],
-    ) -> Tensor:
+        self, images: Tensor, ids: Tensor, lengths: Tensor | None, image_positions: Tensor, state: Tensor,
+        noise: Tensor, robot: int, moments: list[FlowInputs],
+    ) -> Tensor:  # fmt: skip
         """Return normalised actions float32 [B, H, A].
 
         lengths: int [B], how much of each row of `ids` is prompt; what follows is padding, which causal attention

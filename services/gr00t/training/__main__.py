@@ -5,6 +5,7 @@ Ctrl-C saves and stops; the same command resumes, and its result has the same bi
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -41,8 +42,8 @@ from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.weights import Safetensors
 
 MIN_LORA_SCALE = 0.25  # of alpha / rank
+HINT = "Ctrl-C saves; the same command resumes"
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
-INTERRUPT_HINT = "Ctrl-C saves; the same command resumes"
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,16 @@ class FinetuneJob:
 
     def provenance(self, world: int) -> dict[str, Any]:
         """Return settings, data and base of the result, for its record."""
-        base = identity(self.base.directory, self.base.record)
-        digests = {"data_set": digest_of_data(self.dataset), "base": f"{base.repo} {base.sha256[:16]}"}
+        base, dataset = identity(self.base.directory, self.base.record), self.dataset
+        statistics = {key: {name: list(map(float, values.reshape(-1))) for name, values in entry.items()}
+                      for key, entry in dataset.statistics().items()}  # fmt: skip
+        data = {
+            "info": dataset.info,
+            "statistics": statistics,
+            "episodes": [[episode.index, episode.length, *episode.tasks] for episode in dataset.episodes],
+            "modality": dataset.modality,
+        }
+        digests = {"data_set": digest_of(data), "base": f"{base.repo} {base.sha256[:16]}"}
         left_out = {"left_out": len(self.bad.bad), "marks": self.bad.digest} if self.bad.bad else {}
         return {
             **self.settings.identity(world, **digests, robot=self.robot.embodiment.name, **left_out),
@@ -81,7 +90,8 @@ class FinetuneJob:
 
 def prepare(settings: Finetune, volume: Volume) -> FinetuneJob:
     """Return the job. Raises ValueError for errors of data set and base, before a weight is read."""
-    base = find(settings.base or _usual_base(volume), volume)
+    available = (name for name in BASES if (volume.path("checkpoints") / name / "config.json").is_file())
+    base = find(settings.base or next(available, ""), volume)
     config = load_config(base.directory)
     dataset = LeRobotDataset(find_dataset(settings.dataset, volume))
     bad = marks.leave_out(dataset)
@@ -101,37 +111,35 @@ def prepare(settings: Finetune, volume: Volume) -> FinetuneJob:
     return job
 
 
-def _usual_base(volume: Volume) -> str:
-    available = (name for name in BASES if (volume.path("checkpoints") / name / "config.json").is_file())
-    return next(available, "")
-
-
-def digest_of_data(dataset: LeRobotDataset) -> str:
-    """Return a digest of the data set's metadata: sizes, statistics, tasks, episodes."""
-    statistics = {key: {name: list(map(float, values.reshape(-1))) for name, values in entry.items()}
-                  for key, entry in dataset.statistics().items()}  # fmt: skip
-    episodes = [[episode.index, episode.length, *episode.tasks] for episode in dataset.episodes]
-    return digest_of(
-        {"info": dataset.info, "statistics": statistics, "episodes": episodes, "modality": dataset.modality}
-    )
-
-
 def train(settings: Finetune, volume: Volume, machine: TrainingMachine, stop: object) -> Trainer:
     """Train to the last step, or save and stop when `stop.requested` becomes true; return the trainer."""
-    job = _with_alpha(prepare(settings, volume))
-    _require_memory(job, machine)
+    job = prepare(settings, volume)
+    if settings.lora_rank and settings.lora_alpha is None:  # that of the interrupted run, else the rank
+        newest = states_of(job.directory).load_latest()
+        started = newest[1]["identity"] if newest else {}
+        alpha = started["lora_alpha"] if started.get("lora_rank") == settings.lora_rank else settings.lora_rank
+        settings = replace(settings, lora_alpha=float(alpha))
+        job = replace(job, settings=settings)
+    needed = memory.TrainingMemory(job.config, len(job.robot.embodiment.cameras), machine.dtype is not None)
+    if machine.is_main:
+        print(f"memory: about {needed.estimate(settings)}", flush=True)
+    if (free := free_bytes(machine.device)) is not None:
+        needed.require(settings, free, str(machine.device))
     trainer = new_trainer(job, machine)
     path = trainer.resume()
     if settings.resume and path is None:
         raise ValueError(
             f"{display_path(job.directory)} has no training state to resume; remove --resume to start a new training"
         )
-    _require_disk(job, trainer)
+    state = 12 * sum(parameter.numel() for parameter in trainer.trained.values())
+    result_size = sum(path.stat().st_size for path in job.base.directory.glob("*.safetensors"))
+    missing = settings.keep + 1 - len(trainer.states.all())
+    require_space(job.directory, max(1, missing) * state + result_size)
     curves = make_directory_without_links(volume.path("logs") / "tensorboard" / "finetune" / settings.output_name)
-    cache_note = _cache_videos(job, trainer)
+    videos = _cache_videos(job, trainer)
     if machine.is_main:
         _print_setup(job, trainer, path, curves)
-        print(cache_note, flush=True)
+        print(videos, flush=True)
     with Curves(curves if machine.is_main else None, trainer.step) as board:
         _run_steps(job, trainer, board, stop)
     if machine.is_main:
@@ -166,7 +174,7 @@ def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) 
     workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
     indices = BatchIndices(trainer.step, settings.max_steps, settings.batch_size, machine.rank, machine.world)
     started, first = time.monotonic(), trainer.step
-    with Progress(settings.max_steps, trainer.step, INTERRUPT_HINT, enabled=machine.is_main) as progress:
+    with Progress(settings.max_steps, trainer.step, HINT, enabled=machine.is_main) as progress:
         for batch in loader(job.samples, indices, workers):
             loss, norm = trainer.learn(batch)
             figures = ()
@@ -174,31 +182,21 @@ def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) 
                 (value,) = (total / machine.world for total in machine.all_reduce(loss.item()))
                 rate = (trainer.step - first) * settings.batch_size * machine.world / (time.monotonic() - started)
                 figures = f"loss {value:.4f}", f"{rate:.1f} samples/s"
-                _check_loss(value, trainer)
+                if math.isnan(value):
+                    raise ValueError(f"the loss is NaN at step {trainer.step}; try a lower --learning-rate")
                 points = {"loss": value, "gradient_norm": float(norm), "samples_per_s": rate}
-                board.scalars(
-                    "train", {**points, "learning_rate": learning_rate(settings, trainer.step - 1)}, trainer.step
-                )
+                points["learning_rate"] = learning_rate(settings, trainer.step - 1)
+                board.scalars("train", points, trainer.step)
             progress.advance(*figures)
-            if (
-                figures
-                and machine.is_main
-                and not progress.live
-                and trainer.step % max(1, settings.max_steps // 20) == 0
-            ):
+            is_due = trainer.step % max(1, settings.max_steps // 20) == 0
+            if figures and is_due and machine.is_main and not progress.live:
                 print(f"step {trainer.step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
             stop_requested = bool(sum(machine.all_reduce(int(stop.requested))))
-            if machine.is_main and (
-                stop_requested or trainer.step % settings.save_steps == 0 or trainer.step == settings.max_steps
-            ):
+            is_last = stop_requested or trainer.step == settings.max_steps
+            if machine.is_main and (is_last or trainer.step % settings.save_steps == 0):
                 trainer.save()
             if stop_requested:
                 return
-
-
-def _check_loss(loss: float, trainer: Trainer) -> None:
-    if loss != loss:
-        raise ValueError(f"the loss is NaN at step {trainer.step}; try a lower --learning-rate")
 
 
 def _finish(job: FinetuneJob, trainer: Trainer) -> None:
@@ -211,23 +209,13 @@ def _finish(job: FinetuneJob, trainer: Trainer) -> None:
     provenance |= {"settings_digest": digest_of(provenance)}
     if job.base.record.get("finetuned"):
         provenance |= {"before": job.base.record["finetuned"]}
-    if read_record(job.target).get("finetuned") == provenance and not changed_files(
-        job.target, read_record(job.target)
-    ):
+    record = read_record(job.target)
+    if record.get("finetuned") == provenance and not changed_files(job.target, record):
         print(f"all {trainer.step} steps are done: {display_path(job.target)}; give another --name to train again")
         return
     target = result.write(job.target, job.base, job.robot, network.merged(trainer.model), provenance)
     print(f"trained {trainer.step} steps; checkpoint: {display_path(target)}")
     print(f"serve it: ./lab up gr00t --checkpoint {name}", flush=True)
-
-
-def _require_memory(job: FinetuneJob, machine: TrainingMachine) -> None:
-    needed = memory.TrainingMemory(job.config, len(job.robot.embodiment.cameras), machine.dtype is not None)
-    if machine.is_main:
-        print(f"memory: about {needed.estimate(job.settings)}", flush=True)
-    free = free_bytes(machine.device)
-    if free is not None:
-        needed.require(job.settings, free, str(machine.device))
 
 
 def _cache_videos(job: FinetuneJob, trainer: Trainer) -> str:
@@ -241,14 +229,6 @@ def _cache_videos(job: FinetuneJob, trainer: Trainer) -> str:
     cached, total = frames.keep(int(limit)), frames.bytes
     rest = "" if cached == total else "; the rest is decoded again for every sample (--frames-gb)"
     return f"videos: {cached / 1e9:.2f} of {total / 1e9:.2f} GB are cached in memory after decoding{rest}"
-
-
-def _require_disk(job: FinetuneJob, trainer: Trainer) -> None:
-    """Raise VolumeError if the disk has no space for the states and the result."""
-    state = 12 * sum(parameter.numel() for parameter in trainer.trained.values())
-    result_size = sum(path.stat().st_size for path in job.base.directory.glob("*.safetensors"))
-    missing = job.settings.keep + 1 - len(trainer.states.all())
-    require_space(job.directory, max(1, missing) * state + result_size)
 
 
 def _print_setup(job: FinetuneJob, trainer: Trainer, path: Path | None, curves: Path) -> None:

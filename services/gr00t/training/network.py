@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -38,11 +37,8 @@ def is_trained(name: str, settings: Finetune) -> bool:
 
 def is_adapted(name: str, settings: Finetune) -> bool:
     """Return whether a tensor gets a low-rank adapter: queries, keys and values of the head's attention."""
-    return bool(settings.lora_rank) and name.startswith(HEAD) and name.split(".")[-2:-1][0] in ADAPTED and _weight(name)
-
-
-def _weight(name: str) -> bool:
-    return name.endswith(".weight")
+    *_, layer, kind = name.split(".")
+    return bool(settings.lora_rank) and name.startswith(HEAD) and layer in ADAPTED and kind == "weight"
 
 
 class SingleRobot:
@@ -90,10 +86,12 @@ def counts(tensors: Mapping[str, tuple[int, ...]], settings: Finetune) -> tuple[
     """Count trained and frozen numbers. tensors: name -> shape."""
     trained = frozen = 0
     for name, shape in tensors.items():
-        size = math.prod(shape)
-        trained += size * is_trained(name, settings)
-        frozen += size * (not is_trained(name, settings))
-        trained += settings.lora_rank * sum(shape) * is_adapted(name, settings)
+        if is_trained(name, settings):
+            trained += math.prod(shape)
+        else:
+            frozen += math.prod(shape)
+        if is_adapted(name, settings):
+            trained += settings.lora_rank * sum(shape)
     return trained, frozen
 
 
@@ -104,21 +102,16 @@ def load(
     model = load_model(single_robot(config), SingleRobot(source, robot), device, dtype, "sdpa")
     if settings.lora_rank:
         torch.manual_seed(settings.seed)
-        _adapt(model, settings)
+        for name in [name for name, _ in model.named_parameters() if is_adapted(name, settings)]:
+            parent, _, leaf = name.removesuffix(".weight").rpartition(".")
+            owner = model.get_submodule(parent)
+            base = getattr(owner, leaf)
+            setattr(owner, leaf, LowRank(base, settings.lora_rank, settings.lora_scale, settings.lora_dropout))
     for name, parameter in model.named_parameters():
         if is_trained(name, settings):
             parameter.data = parameter.data.float()
             parameter.requires_grad_(True)
     return model
-
-
-def _adapt(model: Gr00t, settings: Finetune) -> None:
-    adapter = partial(LowRank, rank=settings.lora_rank, scale=settings.lora_scale, dropout=settings.lora_dropout)
-    names = [name for name, _ in model.named_parameters() if is_adapted(name, settings)]
-    for name in names:
-        parent, _, leaf = name.removesuffix(".weight").rpartition(".")
-        owner = model.get_submodule(parent)
-        setattr(owner, leaf, adapter(getattr(owner, leaf)))
 
 
 def set_training(model: Gr00t, settings: Finetune) -> None:
@@ -135,8 +128,8 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def merged(model: Gr00t) -> dict[str, Tensor]:
     """Return name -> float32 tensor, as in the checkpoint, of all that differs from the base; rows: [1, …]."""
-    tensors = {name: parameter.detach() for name, parameter in trained_parameters(model).items() if ".down" not in name}
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(".up")}
+    trained = trained_parameters(model).items()
+    tensors = {name: parameter.detach() for name, parameter in trained if not name.endswith((".down", ".up"))}
     for name, module in model.named_modules():
         if isinstance(module, LowRank):
             tensors[f"{name}.weight"] = module.merged().detach()
@@ -154,14 +147,7 @@ class FlowLoss(nn.Module):
         self.model, self.image_positions, self.width = model, image_positions, width
 
     def forward(
-        self,
-        images: Tensor,
-        ids: Tensor,
-        lengths: Tensor,
-        state: Tensor,
-        actions: Tensor,
-        noise: Tensor,
-        times: Tensor,
+        self, images: Tensor, ids: Tensor, lengths: Tensor, state: Tensor, actions: Tensor, noise: Tensor, times: Tensor
     ) -> Tensor:
         """Return a scalar. times: float [B] in [0, 1], 1 means no noise; see `samples.Batch`."""
         head = self.model.action_head

@@ -64,14 +64,8 @@ class Finetune(FinetuneOptions):
     def identity(self, world: int, **more: str) -> dict[str, Any]:
         """Return the settings that a resumed run must not change. more: digests of the data set and of the base."""
         names = (
-            "max_steps",
-            "learning_rate",
-            "tune_diffusion_model",
-            "lora_rank",
-            "lora_alpha",
-            "lora_dropout",
-            "seed",
-        )
+            "max_steps", "learning_rate", "tune_diffusion_model", "lora_rank", "lora_alpha", "lora_dropout", "seed",
+        )  # fmt: skip
         values = {name: getattr(self, name) for name in names}
         if self.lora_alpha is None:
             # without LoRA upstream's 16, as in runs from when it was the default
@@ -80,5 +74,5 @@ class Finetune(FinetuneOptions):
 
 
 def digest_of(value: Mapping[str, Any]) -> str:
-    """Return a short digest of plain values."""
+    """Return a short digest of JSON types."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -44,19 +44,17 @@ class Trainer:
         self.model, self.step = loss.model, 0
         self.trained = network.trained_parameters(self.model)
         self.loss = nn.parallel.DistributedDataParallel(loss) if machine.world > 1 else loss
-        fused = machine.device.type in ("cpu", "cuda")
-        self.optimizer = torch.optim.AdamW(self._groups(), lr=0.0, betas=BETAS, fused=fused)
-        self.states = states_of(directory)
-
-    def _groups(self) -> list[dict[str, Any]]:
-        """Return the parameter groups; biases and norms have no weight decay, as in upstream's Trainer."""
+        # biases and norms have no weight decay, as in upstream's Trainer
         norms = {name for name, module in self.model.named_modules() if isinstance(module, nn.LayerNorm)}
         plain = [name for name in self.trained if "bias" in name or name.rpartition(".")[0] in norms]
         decayed = [parameter for name, parameter in self.trained.items() if name not in plain]
-        return [
+        groups = [
             {"params": decayed, "weight_decay": DECAY},
             {"params": [self.trained[name] for name in plain], "weight_decay": 0.0},
         ]
+        fused = machine.device.type in ("cpu", "cuda")
+        self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, fused=fused)
+        self.states = states_of(directory)
 
     def learn(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take a training step; return loss and gradient norm, scalars on the device."""
@@ -74,9 +72,8 @@ class Trainer:
         self.step += 1
         return loss.detach(), norm
 
-    def save(self) -> Path:
-        """Write the state atomically and return its file; delete all but the newest `keep`."""
-        path = self.states.path(self.step)
+    def save(self) -> None:
+        """Write the state atomically; delete all but the newest `keep`."""
         state = {
             "trained": {name: parameter.detach() for name, parameter in self.trained.items()},
             "optimizer": self.optimizer.state_dict(),
@@ -84,8 +81,7 @@ class Trainer:
             "identity": self.identity,
             "threads": self.machine.threads,
         }
-        self.states.save(path, state, self.settings.keep)
-        return path
+        self.states.save(self.states.path(self.step), state, self.settings.keep)
 
     def resume(self) -> Path | None:
         """Load the newest valid state; return its file, or None for a new run.

@@ -19,7 +19,7 @@ from vla_datasets import libero, metadata
 from vla_datasets.conversion import WRITERS
 from vla_datasets.errors import DatasetError
 from vla_datasets.hdf5 import DemoWriter
-from vla_datasets.writing import PIECES, EpisodeSlot, Writer, draft
+from vla_datasets.writing import PIECES, EpisodeSlot, Writer
 from vla_evaluation.recording import Demonstration, draw
 from vla_evaluation.recording.sources import Episodes
 from vla_evaluation.terminal import say
@@ -34,7 +34,9 @@ EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each epis
 
 def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, EpisodeSlot]:
     """Return the slot of each episode by its index: rows do not depend on the order of writing."""
-    slots, row, texts = {}, 0, {}
+    slots: dict[int, EpisodeSlot] = {}
+    texts: dict[str, int] = {}
+    row = 0
     for episode in episodes:
         task = texts.setdefault(episode.instruction, len(texts))
         name = suites.load_suite(episode.suite).tasks[episode.task].name
@@ -59,7 +61,16 @@ def convert(
     source = describe(recorded, episodes, cameras, size, layout)
     writer = make_writer(directory, layout, cameras, size, source, episodes)
     plan = source | {"format": layout}
-    require_same_plan(directory, plan)
+    path = writer.draft / PIECES / PLAN
+    if path.exists():
+        before = metadata.read_json(path)
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in plan.items()}
+        different = [name for name in plain if before.get(name, "lerobot" if name == "format" else None) != plain[name]]
+        if different:
+            raise DatasetError(
+                f"unfinished set {directory.name} was started with different {', '.join(different)}; repeat that "
+                f"command, choose another --name, or remove {display_path(writer.draft)}"
+            )
     done = writer.written()
     left = [episode for episode in episodes if episode.index not in done]
     steps = sum(demo.steps for demo in left)
@@ -72,7 +83,7 @@ def convert(
         say(
             "its episodes start where evaluations start: use it to inspect and for offline evaluation, not for training"
         )
-    metadata.write_json(writer.draft / PIECES / PLAN, plan)
+    metadata.write_json(path, plan)
     write_episode = partial(put, writer, episode_slots(episodes))
     start = reported = time.monotonic()
     rendered = 0
@@ -132,21 +143,6 @@ def describe(
     }
 
 
-def require_same_plan(directory: Path, source: Mapping[str, Any]) -> None:
-    """Raise DatasetError if an unfinished set of this name has another source or format."""
-    path = draft(directory) / PIECES / PLAN
-    if not path.exists():
-        return
-    before = metadata.read_json(path)
-    now = {name: list(value) if isinstance(value, tuple) else value for name, value in source.items()}
-    odd = [name for name in source if before.get(name, "lerobot" if name == "format" else None) != now[name]]
-    if odd:
-        raise DatasetError(
-            f"unfinished set {directory.name} was started with different {', '.join(odd)}; repeat that command, "
-            f"choose another --name, or remove {display_path(draft(directory))}"
-        )
-
-
 def put(
     writer: Writer | DemoWriter, slots: Mapping[int, EpisodeSlot], demo: Demonstration, images: Mapping[str, np.ndarray]
 ) -> None:
@@ -162,12 +158,15 @@ def put(
 def demo_arrays(demo: Demonstration) -> dict[str, np.ndarray]:
     """Return an episode in the layout of LIBERO's files; its joints are those at the time of the images."""
     position, rotation, fingers = np.split(demo.states.astype(np.float64), (3, 6), axis=1)
+    angle = np.linalg.norm(rotation, axis=1, keepdims=True)
+    axis = np.divide(rotation, angle, out=np.zeros_like(rotation), where=angle > 0)
+    quat_xyzw = np.concatenate([axis * np.sin(angle / 2), np.cos(angle / 2)], axis=1)
     last = np.zeros(demo.steps, np.uint8)
     last[-1] = 1
     return {
         "actions": demo.actions.astype(np.float64),
         "states": demo.sim_states,
-        "robot_states": np.concatenate([fingers, position, _quat_xyzw(rotation)], axis=1),
+        "robot_states": np.concatenate([fingers, position, quat_xyzw], axis=1),
         "rewards": last * np.uint8(demo.success),
         "dones": last,
         "obs/ee_pos": position,
@@ -176,10 +175,3 @@ def demo_arrays(demo: Demonstration) -> dict[str, np.ndarray]:
         "obs/gripper_states": fingers,
         "obs/joint_states": demo.views[:, :7],  # the Panda comes first in LIBERO's scenes
     }
-
-
-def _quat_xyzw(rotation: np.ndarray) -> np.ndarray:
-    """Return unit quaternions [T, 4] of rotation vectors [T, 3]."""
-    angle = np.linalg.norm(rotation, axis=1, keepdims=True)
-    axis = np.divide(rotation, angle, out=np.zeros_like(rotation), where=angle > 0)
-    return np.concatenate([axis * np.sin(angle / 2), np.cos(angle / 2)], axis=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vla_contract import Part, PolicyInfo
@@ -49,63 +49,46 @@ def spec(info: PolicyInfo, unnorm_key: str | None) -> Spec:
     X-Embodiment's convention.
     """
     key = unnorm_key or (info.unnorm_keys[0] if len(info.unnorm_keys) == 1 else None)
-    if info.action != (*OSC_POSE, GRIPPER_OPENS) or key is None or key.startswith("libero"):
-        return Spec(tuple(_named(info.action)), "; ".join(f"{part.name}: {part.convention}" for part in info.action))
-    note = f"In the units of data set {key!r}: m and rad per step (Open X-Embodiment), gripper 1 = open."
-    return Spec(tuple(_named((*METRES, GRIPPER_OPENS))), note)
-
-
-def numbers(action: Sequence[float], spec: Spec) -> list[Number]:
-    """Return the numbers of one action with their names, units and meaning."""
-    values = [float(value) for value in action]
-    # Numbers without a range are drawn relative to the largest of them.
-    free = [abs(v) for v, (_, part) in zip(values, spec.numbers, strict=True) if None in (part.low, part.high)]
-    return [_number(name, v, part, max(1.0, *free, 0.0)) for v, (name, part) in zip(values, spec.numbers, strict=True)]
-
-
-def unit_of(part: Part) -> str:
-    """Return a part's unit for display."""
-    if part.convention in GRIPPERS:
-        return f"{GRIPPERS[part.convention][1]:+g} = open"
-    factor, base = scale(part)
-    if factor == 1.0:
-        return base
-    return f"× {factor * 100:g} cm" if base == "m" else f"× {factor:g} {base}"
-
-
-def _named(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
+    parts, note = info.action, "; ".join(f"{part.name}: {part.convention}" for part in info.action)
+    if parts == (*OSC_POSE, GRIPPER_OPENS) and key is not None and not key.startswith("libero"):
+        parts = (*METRES, GRIPPER_OPENS)
+        note = f"In the units of data set {key!r}: m and rad per step (Open X-Embodiment), gripper 1 = open."
+    numbers = []
     for part in parts:
         names = SHORT.get(part.name, ())
         if len(names) != part.size:
             names = [part.name] if part.size == 1 else [f"{part.name} {number}" for number in range(1, part.size + 1)]
-        yield from ((name, part) for name in names)
+        numbers += [(name, part) for name in names]
+    return Spec(tuple(numbers), note)
+
+
+def numbers(action: Sequence[float], spec: Spec) -> list[Number]:
+    """Return the numbers of one action with their names, units and meaning."""
+    rows = [(name, float(value), part) for value, (name, part) in zip(action, spec.numbers, strict=True)]
+    # Numbers without a range are drawn relative to the largest of them.
+    largest = max([1.0, *(abs(value) for _, value, part in rows if None in (part.low, part.high))])
+    return [_number(name, value, part, largest) for name, value, part in rows]
 
 
 def _number(name: str, value: float, part: Part, largest: float) -> Number:
-    if part.convention in GRIPPERS:
-        return _gripper(name, value, part)
-    means = _meaning(value, part)
-    if part.low is None or part.high is None:
-        return Number(name, value, unit_of(part), means, value / largest)
-    return _within(name, value, part, means, (2 * value - part.low - part.high) / (part.high - part.low))
-
-
-def _gripper(name: str, value: float, part: Part) -> Number:
-    closed, opened = GRIPPERS[part.convention]
-    openness = (value - closed) / (opened - closed) * 2 - 1
-    return _within(name, value, part, "open" if openness >= 0 else "close", openness)
-
-
-def _within(name: str, value: float, part: Part, means: str, share: float) -> Number:
-    limit = f"{part.low:g} to {part.high:g}" if abs(share) > 1 + ROUNDING else ""
-    return Number(name, value, unit_of(part), means, min(max(share, -1.0), 1.0), limit)
-
-
-def _meaning(value: float, part: Part) -> str:
     factor, base = scale(part)
+    unit, means = base, ""
     if base == "m":
-        return f"{value * factor * 1e3:+.1f} mm"
-    return f"{math.degrees(value * factor):+.1f}°" if base == "rad" else ""
+        means = f"{value * factor * 1e3:+.1f} mm"
+    elif base == "rad":
+        means = f"{math.degrees(value * factor):+.1f}°"
+    if factor != 1.0:
+        unit = f"× {factor * 100:g} cm" if base == "m" else f"× {factor:g} {base}"
+    if part.convention in GRIPPERS:
+        closed, opened = GRIPPERS[part.convention]
+        share = (value - closed) / (opened - closed) * 2 - 1
+        unit, means = f"{opened:+g} = open", "open" if share >= 0 else "close"
+    elif part.low is None or part.high is None:
+        return Number(name, value, unit, means, value / largest)
+    else:
+        share = (2 * value - part.low - part.high) / (part.high - part.low)
+    limit = f"{part.low:g} to {part.high:g}" if abs(share) > 1 + ROUNDING else ""
+    return Number(name, value, unit, means, min(max(share, -1.0), 1.0), limit)
 
 
 def scale(part: Part) -> tuple[float, str]:

@@ -38,39 +38,32 @@ class Motion:
 
 def motion(answer: ActionChunk, spec: Spec) -> Motion:
     """Return the motion of a chunk. Absolute positions are relative to the first; deltas are summed."""
-    position, turning = (_columns(spec, word, 3) for word in ("position", "rotation"))
-    fingers = next((n for n, (_, part) in enumerate(spec.numbers) if part.convention in GRIPPERS), None)
-    actions = np.asarray(answer.actions, np.float64)
-    path, length = (None, "mm") if position is None else _path(actions, *position)
-    turns = turning is not None and "delta" in turning[1].name and scale(turning[1])[1] == "rad"
-    turn = np.degrees(_path(actions, *turning)[0]) if turns else None
-    opened = None if fingers is None else [_opens(action, spec.numbers[fingers][1]) for action in actions[:, fingers]]
+    parts, actions = [part for _, part in spec.numbers], np.asarray(answer.actions, np.float64)
+
+    def along(word: str) -> tuple[np.ndarray, Part] | None:
+        """Return the path, and the part, of the first part of three numbers whose name contains the word."""
+        start = next((n for n, part in enumerate(parts) if word in part.name and part.size == 3), None)
+        if start is None:
+            return None
+        factor, base = scale(parts[start])
+        steps = actions[:, start : start + 3] * factor * (1e3 if base == "m" else 1.0)
+        if "delta" in parts[start].name:
+            return np.concatenate((np.zeros((1, 3)), np.cumsum(steps, axis=0))), parts[start]
+        return np.concatenate((steps[:1], steps)) - steps[0], parts[start]
+
+    path = turn = opened = None
+    length = "mm"
+    if position := along("position"):
+        path, base = position[0], scale(position[1])[1]
+        length = "mm" if base == "m" else base
+    if (rotation := along("rotation")) and "delta" in rotation[1].name and scale(rotation[1])[1] == "rad":
+        turn = np.degrees(rotation[0])
+    for column, part in enumerate(parts):
+        if part.convention in GRIPPERS:
+            closed, open_at = GRIPPERS[part.convention]
+            opened = [bool(abs(value - open_at) <= abs(value - closed)) for value in actions[:, column]]
+            break
     return Motion(path, turn, opened, length)
-
-
-def _columns(spec: Spec, word: str, size: int) -> tuple[slice, Part] | None:
-    """Return slice and part of the first part of that size whose name contains the word."""
-    parts = [part for _, part in spec.numbers]
-    start = next((n for n, part in enumerate(parts) if word in part.name and part.size == size), None)
-    return None if start is None else (slice(start, start + size), parts[start])
-
-
-def _path(actions: np.ndarray, columns: slice, part: Part) -> tuple[np.ndarray, str]:
-    factor, base = scale(part)
-    steps = actions[:, columns] * factor * (1e3 if base == "m" else 1.0)
-    if "delta" in part.name:
-        steps = np.concatenate((np.zeros((1, 3)), np.cumsum(steps, axis=0)))
-    else:
-        steps = np.concatenate((steps[:1], steps)) - steps[0]
-    return steps, "mm" if base == "m" else base
-
-
-def _opens(value: float, part: Part) -> bool:
-    closed, opened = GRIPPERS[part.convention]
-    return abs(value - opened) <= abs(value - closed)
-
-
-# --- sentence and panels -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -93,28 +86,25 @@ def draw(motion: Motion) -> MotionDrawing | None:
 
 def describe(motion: Motion) -> str:
     """Return a sentence that sums up a motion."""
+
+    def along(values: np.ndarray, unit: str) -> str:
+        ends = zip(AXES, values, strict=True)
+        return ", ".join(f"{axis} {round(value, 1) + 0:+.1f}{unit}" for axis, value in ends)  # + 0: no -0.0
+
     phrases = []
     if motion.path is not None:
-        phrases.append(f"moves {_along(motion.path[-1], f' {motion.length}')}")
+        phrases.append(f"moves {along(motion.path[-1], f' {motion.length}')}")
     if motion.turn is not None:
-        phrases.append(f"turns about {_along(motion.turn[-1], '°')}")
-    if motion.opened is not None:
-        phrases.append(f"gripper {_fingers(motion.opened)}")
+        phrases.append(f"turns about {along(motion.turn[-1], '°')}")
+    if opened := motion.opened:
+        changes = ["open" if opened[0] else "closed"]
+        for step in range(1, len(opened)):
+            if opened[step] != opened[step - 1]:
+                changes.append(f"{'opens' if opened[step] else 'closes'} at action {step + 1}")
+        phrases.append(f"gripper {', '.join(changes)}")
     count = len(motion.path if motion.path is not None else motion.turn) - 1
-    return f"In {count} action{'s' * (count > 1)}: {'; '.join(phrases)}."
-
-
-def _along(values: np.ndarray, unit: str) -> str:
-    ends = zip(AXES, values, strict=True)
-    return ", ".join(f"{axis} {round(value, 1) + 0:+.1f}{unit}" for axis, value in ends)  # + 0: no -0.0
-
-
-def _fingers(opened: Sequence[bool]) -> str:
-    phrases = ["open" if opened[0] else "closed"]
-    for step in range(1, len(opened)):
-        if opened[step] != opened[step - 1]:
-            phrases.append(f"{'opens' if opened[step] else 'closes'} at action {step + 1}")
-    return ", ".join(phrases)
+    text = "; ".join(phrases)
+    return f"In 1 action: {text}." if count == 1 else f"In {count} actions: {text}."
 
 
 def _plan(motion: Motion, across: int, up: int, name: str) -> tuple[str, str]:
@@ -131,26 +121,28 @@ def _plan(motion: Motion, across: int, up: int, name: str) -> tuple[str, str]:
     start = f'<rect x="{SIDE / 2 - 4}" y="{SIDE / 2 - 4}" width="8" height="8" fill="{COLOURS[0]}"/>'
     path = f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>'
     names = _svg_text(SIDE / 2, 12, f"+{AXES[up]}") + _svg_text(12, SIDE / 2, f"+{AXES[across]}")
-    return _cross() + path + start + dots + names, f"{name}; scale: {reach:.3g} {motion.length} to the edge"
+    svg = _axes(_HORIZONTAL + _VERTICAL) + path + start + dots + names
+    return svg, f"{name}; scale: {reach:.3g} {motion.length} to the edge"
 
 
 def _curves(turn: np.ndarray) -> tuple[str, str]:
     """Return the angles over the actions, one line per axis."""
     reach = np.abs(turn).max() or 1.0
     across = np.linspace(ROOM, SIDE - ROOM, len(turn))
-    lines = ""
+    svg = _axes(_HORIZONTAL)
     for axis, colour, values in zip(AXES, COLOURS, turn.T, strict=True):
         heights = SIDE / 2 - values * (SIDE / 2 - ROOM) / reach
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, heights, strict=True))
-        lines += f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        lines += _svg_text(SIDE - ROOM + 10, heights[-1], axis)
-    return _cross(False) + lines, f"rotation per action; scale: {math.ceil(reach)}° to the edge"
+        svg += f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        svg += _svg_text(SIDE - ROOM + 10, heights[-1], axis)
+    return svg, f"rotation per action; scale: {math.ceil(reach)}° to the edge"
 
 
-def _cross(vertical: bool = True) -> str:
-    middle, end = SIDE / 2, SIDE - ROOM
-    lines = f'<line x1="{ROOM}" y1="{middle}" x2="{end}" y2="{middle}"/>'
-    lines += f'<line x1="{middle}" y1="{ROOM}" x2="{middle}" y2="{end}"/>' if vertical else ""
+_HORIZONTAL = f'<line x1="{ROOM}" y1="{SIDE / 2}" x2="{SIDE - ROOM}" y2="{SIDE / 2}"/>'
+_VERTICAL = f'<line x1="{SIDE / 2}" y1="{ROOM}" x2="{SIDE / 2}" y2="{SIDE - ROOM}"/>'
+
+
+def _axes(lines: str) -> str:
     return f'<g stroke="currentColor" stroke-opacity="0.35">{lines}</g>'
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -26,12 +25,12 @@ from vla_common.options import device_option, option
 # What a resumed run may change: where and how long it trains, not what it learns.
 FREE = ("epochs", "device", "precision", "name", "preload", "keep", "save_every", "measure_every")
 
-# --- settings of several labs -------------------------------------------------------------------------------
-
 
 @dataclass
 class PracticeSettings(RunSettings):
-    """Settings of every practice lab; a subclass states its own LAB, fields and other defaults."""
+    """Settings of every practice lab; a subclass states its own LAB, SOURCE, fields and other defaults."""
+
+    SOURCE = ""  # the field after which a run is named by default
 
     epochs: int = option(20, "passes over the training set", "[1, inf)")
     batch_size: int = option(64, "examples", "[1, inf)")
@@ -56,9 +55,10 @@ class PracticeSettings(RunSettings):
             self.name = self.default_name()
         self.check()
 
-    @abstractmethod
     def default_name(self) -> str:
-        """Return the run's default name."""
+        """Return the run's default name: that of its data, a text's or series' file without suffix."""
+        path = Path(getattr(self, self.SOURCE))
+        return path.name if self.SOURCE == "data" else path.stem
 
     @property
     def FIXED(self) -> tuple[str, ...]:
@@ -95,24 +95,20 @@ class StackSettings(PracticeSettings):
 class TextSettings(PracticeSettings):
     """Settings of a lab that learns from text in one language."""
 
+    SOURCE = "corpus"
+
     corpus: str = corpus_option(
         "one of lab 1's, python (its reference manual, no download), or a .txt, .tsv or .jsonl file", PYTHON
     )
     pair: str | None = pair_option("languages of a corpus, as in en-it; the first one is used")
     held_fraction: float = option(0.1, "of the corpus, held out for measuring", "(0, 1)")
 
-    def default_name(self) -> str:
-        return Path(self.corpus).stem
-
-
-# --- one class per lab --------------------------------------------------------------------------------------
-
 
 @dataclass
 class Vit(StackSettings):
     """A Vision Transformer."""
 
-    LAB = "vit"
+    LAB, SOURCE = "vit", "data"
 
     data: str = data_option(
         "digits", "digits, sprites, mnist, a directory as for diffusion, or a robot data set, to classify its tasks"
@@ -128,9 +124,6 @@ class Vit(StackSettings):
     N: int = 4
     epochs: int = 60
     batch_size: int = 32
-
-    def default_name(self) -> str:
-        return Path(self.data).name
 
 
 @dataclass
@@ -200,7 +193,7 @@ class Skipgram(TextSettings):
 class Forecast(StackSettings):
     """A forecaster of a series."""
 
-    LAB = "forecast"
+    LAB, SOURCE = "forecast", "series"
 
     series: str = option(
         "bikes", "bikes (a year of hours, downloaded), made (generated), or a file of one number per line"
@@ -225,9 +218,6 @@ class Forecast(StackSettings):
             raise ValueError(f"lookback {self.lookback} is not a multiple of patch {self.patch}; choose another")
         if not self.patch <= self.direct <= self.lookback:
             raise ValueError(f"direct is {self.direct}; expected from patch {self.patch} to lookback {self.lookback}")
-
-    def default_name(self) -> str:
-        return Path(self.series).stem
 
 
 @dataclass
@@ -270,7 +260,7 @@ class Lstm(PracticeSettings):
 class Vae(PracticeSettings):
     """A variational autoencoder."""
 
-    LAB = "vae"
+    LAB, SOURCE = "vae", "data"
 
     data: str = data_option("digits", "digits, sprites, mnist, or a directory; see the diffusion lab")
     width: int = option(32, "channels of the first convolution", "[1, inf)")
@@ -287,6 +277,3 @@ class Vae(PracticeSettings):
     clip: float = option(100.0, "large, because the loss is in nats per image")
     measure_every: int = 5
     save_every: int = 20
-
-    def default_name(self) -> str:
-        return Path(self.data).name

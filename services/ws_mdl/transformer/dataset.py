@@ -98,18 +98,14 @@ def padding_mask(ids: Tensor, pad: int) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """A batch of sentence pairs, each side padded to its longest sentence.
-
-    `real` are the indices of the real tokens in the flattened label, where the loss is computed. They are known before
-    the batch goes to a GPU, so nothing has to synchronize with it.
-    """
+    """A batch of sentence pairs, each side padded to its longest sentence."""
 
     encoder_input: Tensor  # int64 (batch, src seq): [SOS] source [EOS] [PAD] …
     decoder_input: Tensor  # int64 (batch, tgt seq): [SOS] target [PAD] …
     label: Tensor  # int64 (batch, tgt seq): target [EOS] [PAD] …
     encoder_mask: Tensor  # bool (batch, 1, 1, src seq)
     decoder_mask: Tensor  # bool (1, tgt seq, tgt seq)
-    real: Tensor  # int64 (real label tokens)
+    real: Tensor  # int64, indices of the real tokens in the flattened label; computed before the batch goes to a GPU
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device; from pinned memory the copy does not block."""
@@ -130,14 +126,8 @@ def make_batch(examples: Sequence[Example], src: Special, tgt: Special, width: i
     encoder_input = pad_rows([[src.sos, *e.src, src.eos] for e in examples], src.pad, width)
     decoder_input = pad_rows([[tgt.sos, *e.tgt] for e in examples], tgt.pad, width)
     label = pad_rows([[*e.tgt, tgt.eos] for e in examples], tgt.pad, width)
-    return Batch(
-        encoder_input,
-        decoder_input,
-        label,
-        padding_mask(encoder_input, src.pad),
-        causal_mask(decoder_input.shape[1]),
-        (label != tgt.pad).flatten().nonzero().squeeze(1),
-    )
+    masks = padding_mask(encoder_input, src.pad), causal_mask(decoder_input.shape[1])
+    return Batch(encoder_input, decoder_input, label, *masks, (label != tgt.pad).flatten().nonzero().squeeze(1))
 
 
 class TranslationDataset(PairDataset):
@@ -210,25 +200,19 @@ class BucketSampler(Sampler[list[int]]):
             generator.shuffle(order)
             mean = sum(max(pair) for pair in self.lengths) / len(self.lengths)
             pool = max(1, round(self.POOL * self.batch_tokens / mean))
-        batches = []
+        batches: list[list[int]] = []
         for start in range(0, len(order), pool):
-            by_length = sorted(order[start : start + pool], key=lambda index: self.lengths[index][::-1])
-            batches += self._cut(by_length)
+            batch, longest = [], 0
+            for index in sorted(order[start : start + pool], key=lambda index: self.lengths[index][::-1]):
+                longest = max(longest, *self.lengths[index])
+                if batch and longest * (len(batch) + 1) > self.batch_tokens:
+                    batches.append(batch)
+                    batch, longest = [], max(self.lengths[index])
+                batch.append(index)
+            batches.append(batch)
         if self.shuffle:
             generator.shuffle(batches)
         return batches
-
-    def _cut(self, order: list[int]) -> Iterator[list[int]]:
-        """Split the order into batches of at most batch_tokens; a longer sentence forms its own batch."""
-        batch, longest = [], 0
-        for index in order:
-            longest = max(longest, *self.lengths[index])
-            if batch and longest * (len(batch) + 1) > self.batch_tokens:
-                yield batch
-                batch, longest = [], max(self.lengths[index])
-            batch.append(index)
-        if batch:
-            yield batch
 
 
 class CountSampler(BucketSampler):

@@ -13,7 +13,7 @@ import numpy as np
 
 from vla_datasets.dataset import Dataset
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.videos import Clip, OpenVideos, frame_count
+from vla_datasets.videos import OpenVideos, frame_count
 
 OPEN_VIDEOS = 256  # per process
 FRAMES_PER_READ = 32  # frames that are decoded into one array
@@ -61,10 +61,12 @@ class Frames:
 
     def require(self) -> None:
         """Raise ValueError for a video that is missing or has fewer frames than its episode has steps."""
-        for episode in self.dataset.episodes:
-            for key in self.keys if episode.length else ():
-                if self._is_video(key):
-                    _require(self.dataset.clip(episode.index, key), episode.length)
+        videos = [key for key in self.keys if self._is_video(key)]
+        for episode in (episode for episode in self.dataset.episodes if episode.length):
+            for clip in (self.dataset.clip(episode.index, key) for key in videos):
+                # v3.0 sets are checked when opened
+                if clip.length is None and (count := frame_count(clip.path)) < episode.length:
+                    raise ValueError(f"{clip.path} has {count} frames; its episode has {episode.length} steps")
 
     def _is_video(self, key: str) -> bool:
         return isinstance(self.dataset, LeRobotDataset) and self.dataset.features[key]["dtype"] == "video"
@@ -76,14 +78,11 @@ class Frames:
             return self._read(episode, key, [step])[0]
         if state == EMPTY:
             self._states[number] = DECODING  # if two processes decode it, both write the same
-            self._fill(episode, key, buffer)
+            for start in range(0, len(buffer), FRAMES_PER_READ):
+                steps = range(start, min(start + FRAMES_PER_READ, len(buffer)))
+                buffer[steps.start : steps.stop] = self._read(episode, key, steps)
             self._states[number] = READY
         return buffer[step]
-
-    def _fill(self, episode: int, key: str, buffer: np.ndarray) -> None:
-        for start in range(0, len(buffer), FRAMES_PER_READ):
-            steps = range(start, min(start + FRAMES_PER_READ, len(buffer)))
-            buffer[steps.start : steps.stop] = self._read(episode, key, steps)
 
     def _read(self, episode: int, key: str, steps: Sequence[int]) -> np.ndarray:
         if self._is_video(key):
@@ -91,8 +90,3 @@ class Frames:
         else:
             frames = self.dataset.frames(episode, key, steps)
         return frames.transpose(0, 3, 1, 2)
-
-
-def _require(clip: Clip, length: int) -> None:
-    if clip.length is None and (count := frame_count(clip.path)) < length:  # v3.0 sets are checked when opened
-        raise ValueError(f"{clip.path} has {count} frames; its episode has {length} steps")

@@ -5,9 +5,6 @@ Joint names, axes, ranges and damping, drawer masses and the regions are LIBERO'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from services.libero.assets.kit.mesh import box, lathe, tube
 from services.libero.assets.kit.mjcf import Asset, RigidBody, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, metal, plaster, wood
@@ -41,28 +38,28 @@ def cabinet(name: str, frame: Colour, front: Colour, handle: Colour, grain: floa
         ("bottom", 0.0448, 0.0411, 0.0168, 0.04701),
     )
     for level, panel_z, grip_z, floor_z, region_z in levels:
-        base.children.append(_drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip))
+        joint = dict(
+            name=f"{level}_level", type="slide", axis=(0, 1, 0), limited="true", range=(-0.16, 0.01), damping=50
+        )
+        drawer = RigidBody(f"cabinet_{level}", joint=joint, inertial=HEAVY)
+        for half, pos, skin in (
+            ((0.1093, 0.0055, 0.0341), (0.0033, -0.0725, panel_z), face),
+            ((0.1068, 0.0035, 0.0321), (0.0033, 0.0908, panel_z + 0.0005), inside),
+            ((0.0024, 0.0782, 0.0314), (-0.1019, 0.0111, panel_z + 0.0005), inside),
+            ((0.0024, 0.0782, 0.0314), (0.1089, 0.0111, panel_z + 0.0005), inside),
+            ((0.1070, 0.0782, 0.0040), (0.0035, 0.0111, floor_z), inside),
+        ):
+            drawer.block(half, skin, pos)
+        bar = [(-0.0473 + 0.0089 * k, -0.1016, grip_z) for k in (0, 5, 10)]
+        drawer.box((0.0445, 0.0077, 0.0082), (-0.0028, -0.1016, grip_z)).show(tube(bar, 0.0082, grip, 10))
+        for x in (0.0292, -0.0356):
+            post = [(x, -0.100, grip_z), (x, -0.086, grip_z), (x, -0.074, grip_z)]
+            drawer.box((0.0051, 0.0106, 0.0055), (x, -0.0835, grip_z)).show(tube(post, 0.0052, grip, 8))
+        base.children.append(
+            drawer.site(f"{level}_region", (0.02993, 0.07561, 0.10224), (0.00328, 0.01128, region_z), HALF_TURN_Y)
+        )
     root = RigidBody("object", children=[base])
     return Asset(f"articulated_objects/{name}", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.2)
-
-
-def _drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip) -> RigidBody:
-    joint = dict(name=f"{level}_level", type="slide", axis=(0, 1, 0), limited="true", range=(-0.16, 0.01), damping=50)
-    drawer = RigidBody(f"cabinet_{level}", joint=joint, inertial=HEAVY)
-    for half, pos, skin in (
-        ((0.1093, 0.0055, 0.0341), (0.0033, -0.0725, panel_z), face),
-        ((0.1068, 0.0035, 0.0321), (0.0033, 0.0908, panel_z + 0.0005), inside),
-        ((0.0024, 0.0782, 0.0314), (-0.1019, 0.0111, panel_z + 0.0005), inside),
-        ((0.0024, 0.0782, 0.0314), (0.1089, 0.0111, panel_z + 0.0005), inside),
-        ((0.1070, 0.0782, 0.0040), (0.0035, 0.0111, floor_z), inside),
-    ):
-        drawer.block(half, skin, pos)
-    bar = [(-0.0473 + 0.0089 * k, -0.1016, grip_z) for k in (0, 5, 10)]
-    drawer.box((0.0445, 0.0077, 0.0082), (-0.0028, -0.1016, grip_z)).show(tube(bar, 0.0082, grip, 10))
-    for x in (0.0292, -0.0356):
-        post = [(x, -0.100, grip_z), (x, -0.086, grip_z), (x, -0.074, grip_z)]
-        drawer.box((0.0051, 0.0106, 0.0055), (x, -0.0835, grip_z)).show(tube(post, 0.0052, grip, 8))
-    return drawer.site(f"{level}_region", (0.02993, 0.07561, 0.10224), (0.00328, 0.01128, region_z), HALF_TURN_Y)
 
 
 def flat_stove() -> Asset:
@@ -133,11 +130,6 @@ def microwave() -> Asset:
     )
     root.site("top_side", (0.12, 0.0835, 0.005), (0, 0.01, 0.20), rgba=(1, 0, 0, 0))
     root.site("heating_region", (0.12, 0.0835, 0.08), (0, 0.01, 0.096), rgba=(1, 0, 0, 0))
-    root.children.append(_microwave_door(soft, black, steel))
-    return Asset("articulated_objects/microwave", root, atlas.image, bottom=-0.06, top=0.06, radius=0.015, specular=0.5)
-
-
-def _microwave_door(soft: dict, black, steel) -> RigidBody:
     joint = dict(name="microjoint", type="hinge", axis=(0, 0, 1), limited="true", range=(-2.094, 0), damping=0.5)
     door = RigidBody("microdoorroot", mass=0.26, pos=(-0.1725, -0.088, 0.096), joint=joint)
     door.box((0.1295, 0.0120, 0.0925), (0.1295, -0.013, 0), **soft)
@@ -159,42 +151,31 @@ def _microwave_door(soft: dict, black, steel) -> RigidBody:
     door.show(tube(bar, 0.010, steel, 10))
     for z in (0.065, -0.065):
         door.capsule(0.010, 0.015, (0.2375, -0.0375, z), rot("x", 90), **soft)
-    return door
+    root.children.append(door)
+    return Asset("articulated_objects/microwave", root, atlas.image, bottom=-0.06, top=0.06, radius=0.015, specular=0.5)
 
 
-@dataclass(frozen=True)
-class Furniture:
-    """A rigid piece of blocks.
+def furniture(name, mass, surfaces: dict, blocks: tuple, sites: tuple, specular=0.2) -> Asset:
+    """Return a rigid piece of furniture.
 
     surfaces  what its faces show: a colour, or [kind of surface, its name, colour, further numbers of its painter]
     blocks    half sizes and surface of blocks at several positions (m), perhaps turned ([axis, degrees]), or with
               another surface on some faces
-    sites     as `Body.site` takes them
+    sites     as `RigidBody.site` takes them
     """
-
-    name: str
-    mass: float
-    surfaces: dict[str, tuple[Any, ...]]
-    blocks: tuple[dict[str, Any], ...]
-    sites: tuple[dict[str, Any], ...]
-    specular: float = 0.2
-
-
-def furniture(spec: Furniture) -> Asset:
-    """Return a rigid piece of furniture."""
-    atlas, root = Atlas(256), RigidBody("object", mass=spec.mass)
+    atlas, root = Atlas(256), RigidBody("object", mass=mass)
     skins = {}
-    for name, surface in spec.surfaces.items():
+    for key, surface in surfaces.items():
         is_colour = not isinstance(surface[0], str)
-        skins[name] = atlas.flat(surface) if is_colour else atlas.add(PAINTERS[surface[0]](*surface[1:]))
-    for block in spec.blocks:
+        skins[key] = atlas.flat(surface) if is_colour else atlas.add(PAINTERS[surface[0]](*surface[1:]))
+    for block in blocks:
         turn = rot(*block["turn"]) if "turn" in block else None
-        faces = {face: skins[name] for face, name in block.get("faces", {}).items()}
+        faces = {face: skins[key] for face, key in block.get("faces", {}).items()}
         for pos in block["at"]:
             root.block(block["half"], skins[block["skin"]], pos, turn, faces)
-    for site in spec.sites:
+    for site in sites:
         root.site(**site)
-    return Asset(f"turbosquid_objects/{spec.name}/{spec.name}", root, atlas.image, specular=spec.specular)
+    return Asset(f"turbosquid_objects/{name}/{name}", root, atlas.image, specular=specular)
 
 
 def assets() -> list[Asset]:
@@ -204,5 +185,5 @@ def assets() -> list[Asset]:
         cabinet("white_cabinet", (226, 224, 218), (240, 238, 232), (150, 152, 156), 0.03),
         flat_stove(),
         microwave(),
-        *map(furniture, of_kind("furniture", Furniture)),
+        *of_kind("furniture", furniture),
     ]

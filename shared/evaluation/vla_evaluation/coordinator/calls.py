@@ -11,9 +11,11 @@ such numbers; unknown fields are rejected too.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -31,6 +33,8 @@ MAX_TIME_MS = 1e12
 COUNTS_CACHE_S = 1.0  # every machine asks for the counts, which the store sums over all rows
 KINDS = {"episode": "episodes/{}.npz", "film": "videos/{}.mp4", "still": "videos/{}.jpg"}  # of files
 NO_COUNTS: tuple[float, list] = (-math.inf, [])
+CHANGE_COUNTS = ("lease", "release", "fail", "finish", "take_back")
+MAX_BATCH = 256  # calls in one transaction
 
 PRINTABLE = r"^[^\p{C}]*$"
 MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=PRINTABLE)]
@@ -111,10 +115,6 @@ def explain(error: ValidationError) -> str:
     return f"{name or 'the body'}{value}: {first['msg']}"
 
 
-class NotSent(ValueError):
-    """The file of this call was not sent before it."""
-
-
 @dataclass
 class Host:
     """A machine that has joined."""
@@ -156,7 +156,7 @@ class ActiveRun:
     def publish(self, lease: Lease, kind: str) -> None:
         draft = self.draft(lease, kind)
         if not draft.exists():
-            raise NotSent(f"the {kind} of task {lease.task} episode {lease.episode} was not sent before this call")
+            raise ValueError(f"the {kind} of task {lease.task} episode {lease.episode} was not sent before this call")
         files.publish(draft, self.final(lease, kind))
 
     def add_worker(self, name: str) -> None:
@@ -174,18 +174,13 @@ CALLS: dict[str, tuple[type[Call], Callable[[RunStore, ActiveRun, Any], Any]]] =
 def call(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add a function to CALLS, with a schema made of its annotations."""
     hints = get_type_hints(function, include_extras=True)
-    parameters = list(inspect.signature(function).parameters.values())[2:]  # without store and run
-    fields: Any = {
-        parameter.name: (
-            hints[parameter.name],
-            ... if parameter.default is inspect.Parameter.empty else parameter.default,
-        )
-        for parameter in parameters
+    fields: dict[str, Any] = {
+        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in list(inspect.signature(function).parameters.items())[2:]  # without store and run
     }
-    names = [parameter.name for parameter in parameters]
 
     def carry_out(store: RunStore, run: ActiveRun, arguments: Call) -> Any:
-        return function(store, run, **{name: getattr(arguments, name) for name in names})
+        return function(store, run, **{name: getattr(arguments, name) for name in fields})
 
     CALLS[function.__name__] = create_model(function.__name__, __base__=Call, **fields), carry_out
     return function
@@ -327,3 +322,61 @@ def faults(store: RunStore, run: ActiveRun) -> list[dict[str, Any]]:
 def workers(store: RunStore, run: ActiveRun, prefix: Prefix) -> dict[str, str]:
     """Return the status of the workers whose names begin with `prefix`."""
     return store.workers(prefix)
+
+
+# --- their execution ------------------------------------------------------------------------------------------
+
+
+class BatchedStore:
+    """Carries out calls in the order of their arrival. All pending calls are one transaction, with one write to disk,
+    in a thread that is separate from those that write files.
+    """
+
+    def __init__(self, path: Path, run: ActiveRun):
+        self.store, self.run = RunStore(path, check=False), run
+        self.thread = ThreadPoolExecutor(1, "coordinator's store")
+        self.pending: list[tuple[str, Call, asyncio.Future[Any]]] = []
+        self.work: asyncio.Task[None] | None = None
+
+    async def call(self, name: str, arguments: Call) -> Any:
+        """Return the value of a call of CALLS. Raises ValueError for invalid arguments, StoreError by the store."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.pending.append((name, arguments, answer))
+        if self.work is None or self.work.done():
+            self.work = asyncio.create_task(self._work())
+        return await answer
+
+    async def close(self) -> None:
+        """Carry out the pending calls and close the store."""
+        if self.work is not None:
+            await self.work
+        self.thread.shutdown()
+        self.store.close()
+
+    async def _work(self) -> None:
+        while self.pending:
+            calls, self.pending = self.pending[:MAX_BATCH], self.pending[MAX_BATCH:]
+            done = await asyncio.get_running_loop().run_in_executor(self.thread, self._carry_out, calls)
+            for (_, _, answer), (value, error) in zip(calls, done, strict=True):
+                if answer.cancelled():
+                    continue
+                if error is None:
+                    answer.set_result(value)
+                else:
+                    answer.set_exception(error)
+
+    def _carry_out(self, calls: list[tuple[str, Call, Any]]) -> list[tuple[Any, Exception | None]]:
+        """Return value and error of each; if the transaction does not reach the disk, all have its error."""
+        done: list[tuple[Any, Exception | None]] = []
+        try:
+            with self.store.transaction():
+                for name, arguments, _ in calls:
+                    try:
+                        done.append((CALLS[name][1](self.store, self.run, arguments), None))
+                        if name in CHANGE_COUNTS:
+                            self.run.cached_counts = NO_COUNTS
+                    except Exception as error:  # of this call only: the store undoes each write alone
+                        done.append((None, error))
+        except Exception as error:
+            done = [(None, error) for _ in calls]
+        return done

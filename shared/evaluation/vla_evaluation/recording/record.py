@@ -74,8 +74,8 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
             f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} "
             f"to do, policy {single_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
         )
-        expected_s = evaluate.announce(run, plan, left, workers)
-        code = evaluate.try_to_work(run, plan, info, workers, expected_s, worker.MODULE) if left else 0
+        evaluate.announce(run, plan, left, workers)
+        code = evaluate.try_to_work(run, plan, info, workers, worker.MODULE) if left else 0
         return report_result(run.store, run.directory, config, targets, code)
 
 

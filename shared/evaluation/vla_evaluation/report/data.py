@@ -31,18 +31,24 @@ STAGES = (  # parts of an episode's time that do not overlap: key in the store, 
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """One task. `steps` is the mean length of its successful episodes, None without any; `kind` is empty and `level` 0
-    in suites without them.
-    """
+    """One task. `kind` is empty and `level` 0 in suites without them."""
 
     index: int
     instruction: str
     kind: str
     level: int
     planned: int
-    rate: Rate
-    steps: float | None
     episodes: list[Finished]
+
+    @property
+    def rate(self) -> Rate:
+        return Rate(sum(e.success for e in self.episodes), len(self.episodes))
+
+    @property
+    def steps(self) -> float | None:
+        """The mean length of its successful episodes, None without any."""
+        lengths = [e.steps for e in self.episodes if e.success]
+        return sum(lengths) / len(lengths) if lengths else None
 
     @property
     def classes(self) -> dict[str, str | int]:
@@ -62,29 +68,53 @@ class PublishedFigure:
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole run."""
+    """A whole run: its identity and description as the store has them, its tasks, and what happened on the way."""
 
     run_id: str
-    suite: str
     identity: dict[str, Any]
-    planned: int
-    rate: Rate
+    description: dict[str, Any]
     tasks: list[TaskSummary]
     timings_ms: Mapping[str, float]  # summed over all finished episodes
-    steps: int
-    requests: int
     faults: list[FailedAttempt]
     hosts: list[hosts.Share]  # each machine's share
     policies: list[dict[str, Any]]  # counts for each of the policy's addresses
     invocations: list[dict[str, Any]]
-    published: list[PublishedFigure]
-    notice: str  # about the assets, empty if there is none
-    advice: str  # next step about the assets, empty if there is none
-    comparability_problem: str  # why it is not comparable with published figures; empty if it is
+
+    @property
+    def suite(self) -> str:
+        return self.identity["suite"]
+
+    @property
+    def notice(self) -> str:
+        """About the assets, empty if there is none."""
+        return self.description["assets"].get("notice", "")
+
+    @property
+    def advice(self) -> str:
+        """The next step about the assets, empty if there is none."""
+        return self.description["assets"]["advice"]
+
+    @cached_property
+    def comparability_problem(self) -> str:
+        """Why it is not comparable with published figures; empty if it is."""
+        return comparability_problem(self.identity, self.description, self.complete, self.invocations)
 
     @property
     def comparable(self) -> bool:
         return not self.comparability_problem
+
+    @property
+    def published(self) -> list[PublishedFigure]:
+        """The figures to compare with; none unless the run is comparable."""
+        return published(self.description["profile"]) if self.comparable else []
+
+    @property
+    def planned(self) -> int:
+        return sum(task.planned for task in self.tasks)
+
+    @cached_property
+    def rate(self) -> Rate:
+        return pooled_rate(self.tasks)
 
     @property
     def done(self) -> int:
@@ -94,9 +124,17 @@ class Summary:
     def complete(self) -> bool:
         return self.done == self.planned
 
-    @property
+    @cached_property
     def episodes(self) -> list[Finished]:
         return [episode for task in self.tasks for episode in task.episodes]
+
+    @property
+    def steps(self) -> int:
+        return sum(e.steps for e in self.episodes)
+
+    @property
+    def requests(self) -> int:
+        return sum(e.result.get("requests", 0) for e in self.episodes)
 
     @property
     def policy_errors(self) -> list[tuple[int, Finished]]:
@@ -149,31 +187,25 @@ class Summary:
         accounted = sum(ms for _, _, ms in parts)
         total = max(self.timings_ms.get("total", 0.0), accounted, 1e-9)
         parts.append(("other", "recording and bookkeeping", total - accounted))
-        return [(name, text, ms / max(self.steps, 1), ms / total) for name, text, ms in parts if ms > 0]
+        steps = max(self.steps, 1)
+        return [(name, text, ms / steps, ms / total) for name, text, ms in parts if ms > 0]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one JSON-able row per finished episode."""
-        names = hosts.hostnames(self.invocations)
+        names, renderer = hosts.hostnames(self.invocations), self.identity.get("renderer")
         return [
             {
-                "suite": self.suite,
-                "task": task.index,
-                "instruction": task.instruction,
-                **task.classes,
-                "episode": e.episode,
-                "attempt": e.attempt,
-                "worker": e.worker,
-                "host": hosts.host_of(e.worker, names),
-                "renderer": self.identity.get("renderer"),
-                **e.result,
+                "suite": self.suite, "task": task.index, "instruction": task.instruction, **task.classes,
+                "episode": e.episode, "attempt": e.attempt, "worker": e.worker,
+                "host": hosts.host_of(e.worker, names), "renderer": renderer, **e.result,
             }
             for task in self.tasks
             for e in task.episodes
-        ]
+        ]  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of summary.json; rates run from 0 to 1."""
-        classes = {"kinds": self.kinds, "levels": self.levels}
+        classes = {name: rates for name, rates in (("kinds", self.kinds), ("levels", self.levels)) if rates}
         return {
             "run_id": self.run_id,
             "suite": self.suite,
@@ -188,20 +220,11 @@ class Summary:
             "comparable_with_published": self.comparable,
             "why_not_comparable": self.comparability_problem,
             "published": [vars(row) for row in self.published],
-            **{
-                name: {label: rate_json(rate) for label, rate in rates.items()}
-                for name, rates in classes.items()
-                if rates
-            },
+            **{name: {label: rate_json(rate) for label, rate in rates.items()} for name, rates in classes.items()},
             "tasks": [
                 {
-                    "task": task.index,
-                    "instruction": task.instruction,
-                    **task.classes,
-                    "planned": task.planned,
-                    **rate_json(task.rate),
-                    "policy_errors": sum("policy_error" in e.result for e in task.episodes),
-                    "mean_steps_of_successes": task.steps,
+                    "task": task.index, "instruction": task.instruction, **task.classes, "planned": task.planned,
+                    **rate_json(task.rate), "policy_errors": sum("policy_error" in e.result for e in task.episodes),
                 }
                 for task in self.tasks
             ],
@@ -215,7 +238,7 @@ class Summary:
             "policies": self.policies,
             "faults": [vars(fault) for fault in self.faults],
             "provenance": {**self.identity, "sessions": self.invocations},
-        }
+        }  # fmt: skip
 
 
 def pooled_rate(tasks: Iterable[TaskSummary]) -> Rate:
@@ -234,49 +257,22 @@ def rate_json(rate: Rate) -> dict[str, Any]:
 
 def load(directory: Path, store: RunStore) -> Summary:
     """Return the summary of the run in `directory`, complete or not."""
-    identity, description = store.meta("identity"), store.described()
-    finished, plan, invocations = store.finished(), store.plan(), store.invocations()
-    planned = Counter(task for task, _ in plan)
+    description, invocations = store.described(), store.invocations()
+    by_task: dict[int, list[Finished]] = {}
     timings: Counter[str] = Counter()
-    tasks = []
-    for index in sorted(planned):
-        episodes = [e for e in finished if e.task == index]
-        lengths = [e.steps for e in episodes if e.success]
-        task = description["tasks"][index]
-        tasks.append(
-            TaskSummary(
-                index=index,
-                instruction=task["instruction"],
-                kind=task.get("kind", ""),
-                level=task.get("level", 0),
-                planned=planned[index],
-                rate=Rate(len(lengths), len(episodes)),
-                steps=sum(lengths) / len(lengths) if lengths else None,
-                episodes=episodes,
-            )
-        )
-    for episode in finished:
+    for episode in store.finished():
+        by_task.setdefault(episode.task, []).append(episode)
         timings.update(episode.result.get("timings_ms", {}))
-    reason = comparability_problem(identity, description, len(finished) == len(plan), invocations)
+    tasks = []
+    for index, planned in sorted(Counter(task for task, _ in store.plan()).items()):
+        task = description["tasks"][index]
+        kind, level = task.get("kind", ""), task.get("level", 0)
+        tasks.append(TaskSummary(index, task["instruction"], kind, level, planned, by_task.get(index, [])))
+    shares = hosts.shares(store.by_worker(), hosts.hostnames(invocations))
     return Summary(
-        run_id=directory.name,
-        suite=identity["suite"],
-        identity=identity,
-        planned=len(plan),
-        rate=pooled_rate(tasks),
-        tasks=tasks,
-        timings_ms=timings,
-        steps=sum(e.steps for e in finished),
-        requests=sum(e.result.get("requests", 0) for e in finished),
-        faults=store.faults(),
-        hosts=hosts.shares(store.by_worker(), hosts.hostnames(invocations)),
-        policies=store.by_policy(),
-        invocations=invocations,
-        notice=description["assets"].get("notice", ""),
-        advice=description["assets"]["advice"],
-        published=[] if reason else published(description["profile"]),
-        comparability_problem=reason,
-    )
+        directory.name, store.meta("identity"), description, tasks, timings, store.faults(), shares, store.by_policy(),
+        invocations,
+    )  # fmt: skip
 
 
 def published(profile: Mapping[str, Any]) -> list[PublishedFigure]:
@@ -309,11 +305,8 @@ def differing_settings(
     pinned = profile["simulator"].items()
     packages = [f"{name} {versions.get(name)}, not {pin}" for name, pin in pinned if versions.get(name) != pin]
     packages += identity.get("off_lock", [])
-    other_details = "; ".join(
-        f"{name} {details[name]}, not {expected}"
-        for name, expected in profile.get("details", {}).items()
-        if details.get(name, expected) != expected
-    )
+    expected = profile.get("details", {}).items()
+    other = [f"{name} {details[name]}, not {value}" for name, value in expected if details.get(name, value) != value]
     changed = {
         "not all tasks": identity["tasks"] != list(range(len(description["tasks"]))),
         f"not the first {trials} init states": parse_ranges(identity["episodes"]) != list(range(trials)),
@@ -325,13 +318,11 @@ def differing_settings(
         "privileged state was sent": policy["needs_privileged"],
         f"a checkpoint for {', '.join(suites)}": suites and identity["suite"] not in suites,
         f"un-normalised as {key}": key is not None and key not in profile["unnorm_keys"],
-        f"a policy with {other_details}": other_details,
+        f"a policy with {'; '.join(other)}": other,
         f"another torch (variant {details.get('variant')})": details.get("variant"),
         f"other packages ({'; '.join(packages)})": packages,
         "packages of no lock": identity["lock"] is None,
-        "configuration changed between invocations": any(
-            invocation["notes"].get("drift") for invocation in invocations
-        ),
+        "configuration changed between invocations": any(row["notes"].get("drift") for row in invocations),
         "not complete": not complete,
     }
     return [reason for reason, holds in changed.items() if holds]

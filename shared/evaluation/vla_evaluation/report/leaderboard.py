@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from vla_contract.protocol.errors import did_you_mean
@@ -54,6 +54,23 @@ class LeaderboardEntry:
         """The identity without its episodes: runs that share it are pooled."""
         return {name: value for name, value in self.identity.items() if name != "episodes"}
 
+    @property
+    def shared_settings(self) -> dict[str, Any]:
+        """The settings that comparable runs share, without the step limit, which depends on the suite."""
+        identity, tasks = self.identity, self.identity["tasks"]
+        all_tasks = tasks == list(range(len(self.description["tasks"])))
+        return {
+            "benchmark": identity.get("benchmark", NOT_RECORDED),
+            "versions": identity["versions"],
+            "profile": identity["profile"],
+            "protocol": identity.get("protocol", NOT_RECORDED),
+            "control_hz": identity.get("control_hz", NOT_RECORDED),
+            "assets": {name: identity["assets"].get(name) for name in ("kind", "digest")},
+            "seed": identity["seed"],
+            "chunks": Chunking.of(identity).description,
+            "tasks": "all" if all_tasks else f"{show_ranges(tasks)} of {self.suite}",
+        }
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -69,17 +86,14 @@ class Cell:
     kinds: Mapping[str, Cell] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outcomes: Outcomes, runs: tuple[str, ...]) -> Cell:
-        rate = Rate(sum(success for success, _ in outcomes.values()), len(outcomes))
-        return cls(rate, sum(by_policy for _, by_policy in outcomes.values()), runs)
+    def of(cls, outcomes: Iterable[tuple[bool, bool]], runs: tuple[str, ...], **more: Any) -> Cell:
+        successes, by_policy = zip(*outcomes, strict=True)
+        return cls(Rate(sum(successes), len(successes)), sum(by_policy), runs, **more)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types; rates run from 0 to 1."""
         return {
-            "successes": self.rate.successes,
-            "done": self.rate.trials,
-            "rate": self.rate.value,
-            "interval": list(self.rate.interval),
+            **self.rate.to_json(),
             "policy_errors": self.policy_errors,
             "runs": list(self.runs),
             "repeated": self.repeated,
@@ -140,8 +154,7 @@ class Table:
     @property
     def words(self) -> dict[str, str]:
         """The settings by name as text; no two tables have the same."""
-        settings, assets = self.settings, self.settings["assets"]
-        protocol = settings["protocol"]
+        settings, assets, protocol = self.settings, self.settings["assets"], self.settings["protocol"]
         return {
             "profile": str(settings["profile"]),
             "assets": f"{assets['kind']} {str(assets['digest'])[:DIGEST_CHARS]}",
@@ -152,7 +165,7 @@ class Table:
             "benchmark": str(settings["benchmark"]),
             "steps/s": str(settings["control_hz"]),
             "wait and images": config_hash(protocol)[:DIGEST_CHARS] if isinstance(protocol, Mapping) else protocol,
-            "versions": format_versions(settings["versions"]),
+            "versions": ", ".join(f"{name} {version}" for name, version in sorted(settings["versions"].items())),
         }
 
     @property
@@ -162,43 +175,30 @@ class Table:
 
     def rows(self, number: int) -> list[dict[str, Any]]:
         """Return a row of `COLUMNS` per figure, those of a suite's kinds below it."""
-        shared = {
-            name: self.settings[name] for name in ("benchmark", "profile", "max_steps", "chunks", "seed", "tasks")
-        }
+        names = ("benchmark", "profile", "max_steps", "chunks", "seed", "tasks")
+        shared = {"table": number, **{name: self.settings[name] for name in names}, "versions": self.words["versions"]}
         shared |= {"assets": self.settings["assets"]["kind"], "assets_digest": self.settings["assets"]["digest"]}
-        shared |= {"table": number, "versions": format_versions(self.settings["versions"])}
         return [
             {
-                **shared,
-                **line.columns,
-                "policy_differs_in": line.differs,
-                "suite": suite,
-                "kind": kind,
-                "episodes": cell.rate.trials,
-                "successes": cell.rate.successes,
-                "rate": round(cell.rate.value, 6),
-                "low": round(cell.rate.interval[0], 6),
-                "high": round(cell.rate.interval[1], 6),
-                "policy_errors": cell.policy_errors,
-                "runs": " ".join(cell.runs),
+                **shared, **line.columns, "policy_differs_in": line.differs, "suite": suite, "kind": kind,
+                "episodes": cell.rate.trials, "successes": cell.rate.successes, "rate": round(cell.rate.value, 6),
+                "low": round(cell.rate.interval[0], 6), "high": round(cell.rate.interval[1], 6),
+                "policy_errors": cell.policy_errors, "runs": " ".join(cell.runs),
             }
             for line in self.lines
             for suite, suite_cell in line.cells.items()
             for kind, cell in (("", suite_cell), *suite_cell.kinds.items())
-        ]
+        ]  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
         lines = [
             {
-                **line.columns,
-                "label": line.label,
-                "differs": line.differs,
-                "mean": self.mean(line),
+                **line.columns, "label": line.label, "differs": line.differs, "mean": self.mean(line),
                 "cells": {suite: cell.to_json() for suite, cell in line.cells.items()},
             }
             for line in self.lines
-        ]
+        ]  # fmt: skip
         return {"facts": dict(self.settings), "words": self.words, "suites": list(self.suites), "lines": lines}
 
 
@@ -223,30 +223,21 @@ class Board:
         }
 
 
-def format_versions(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-
-
 # --- from runs to a board -----------------------------------------------------------------------------------
 
 
 def read(name: str, store: RunStore) -> LeaderboardEntry:
     """Return a run's entry. StoreError if it cannot be read."""
-    identity, description, outcomes, planned = (
-        store.meta("identity"),
-        store.described(),
-        store.outcomes(),
-        len(store.plan()),
-    )
-    reason = ""
+    outcomes, planned, reason = store.outcomes(), len(store.plan()), ""
     if len(outcomes) < planned:
         reason = f"not complete: {len(outcomes)} of {planned} episodes are done"
     elif not planned:
         reason = "it has no episodes"
     elif any(invocation["notes"].get("drift") for invocation in store.invocations()):
         reason = "its configuration changed between invocations (--allow-drift)"
-    entry = LeaderboardEntry(name, float(store.meta("created", 0.0)), identity, description, outcomes, reason)
-    shared_settings(entry)  # here, so damage is reported with this run's name
+    created = float(store.meta("created", 0.0))
+    entry = LeaderboardEntry(name, created, store.meta("identity"), store.described(), outcomes, reason)
+    _ = entry.shared_settings  # here, so damage is reported with this run's name
     return entry
 
 
@@ -263,45 +254,24 @@ def board(entries: Iterable[LeaderboardEntry], unread: Mapping[str, str], suites
             raise ValueError(f"no run of suite {suite!r} found{did_you_mean(suite, sorted(available))}")
     entries = [entry for entry in entries if not suites or entry.suite in suites]
     left_out = [*unread.items(), *((entry.name, entry.exclusion_reason) for entry in entries if entry.exclusion_reason)]
+    entries = [entry for entry in entries if not entry.exclusion_reason]
+    limits: dict[tuple[str, str], set[int]] = defaultdict(set)  # a profile's table may have changed between two runs
+    for entry in entries:
+        if entry.has_profile_limit:
+            limits[entry.suite, config_hash(entry.shared_settings)].add(entry.identity["max_steps"])
+    groups: dict[str, tuple[dict[str, Any], list[LeaderboardEntry]]] = {}
+    for entry in entries:
+        settings = entry.shared_settings
+        is_profiles = entry.has_profile_limit and len(limits[entry.suite, config_hash(settings)]) == 1
+        settings["max_steps"] = PROFILE_LIMIT if is_profiles else entry.identity["max_steps"]
+        groups.setdefault(config_hash(settings), (settings, []))[1].append(entry)
     tables = []
-    for settings, members in group_by_settings([entry for entry in entries if not entry.exclusion_reason]):
+    for settings, members in groups.values():
         table, excluded = make_table(settings, members)
         tables.append(table)
         left_out += excluded
     tables.sort(key=lambda table: (-sum(len(line.cells) for line in table.lines), table.title))
     return Board(tuple(tables), tuple(left_out))
-
-
-def shared_settings(entry: LeaderboardEntry) -> dict[str, Any]:
-    """Return the settings that comparable runs share, without the step limit, which depends on the suite."""
-    identity = entry.identity
-    all_tasks = identity["tasks"] == list(range(len(entry.description["tasks"])))
-    return {
-        "benchmark": identity.get("benchmark", NOT_RECORDED),
-        "versions": identity["versions"],
-        "profile": identity["profile"],
-        "protocol": identity.get("protocol", NOT_RECORDED),
-        "control_hz": identity.get("control_hz", NOT_RECORDED),
-        "assets": {name: identity["assets"].get(name) for name in ("kind", "digest")},
-        "seed": identity["seed"],
-        "chunks": Chunking.of(identity).description,
-        "tasks": "all" if all_tasks else f"{show_ranges(identity['tasks'])} of {entry.suite}",
-    }
-
-
-def group_by_settings(entries: Sequence[LeaderboardEntry]) -> list[tuple[dict[str, Any], list[LeaderboardEntry]]]:
-    """Return groups of comparable runs, with the settings that they share."""
-    limits: dict[tuple[str, str], set[int]] = defaultdict(set)  # a profile's table may have changed between two runs
-    for entry in entries:
-        if entry.has_profile_limit:
-            limits[entry.suite, config_hash(shared_settings(entry))].add(entry.identity["max_steps"])
-    groups: dict[str, tuple[dict[str, Any], list[LeaderboardEntry]]] = {}
-    for entry in entries:
-        settings = shared_settings(entry)
-        is_profiles = entry.has_profile_limit and len(limits[entry.suite, config_hash(settings)]) == 1
-        settings["max_steps"] = PROFILE_LIMIT if is_profiles else entry.identity["max_steps"]
-        groups.setdefault(config_hash(settings), (settings, []))[1].append(entry)
-    return list(groups.values())
 
 
 def make_table(settings: dict[str, Any], entries: Sequence[LeaderboardEntry]) -> tuple[Table, LeftOut]:
@@ -311,31 +281,23 @@ def make_table(settings: dict[str, Any], entries: Sequence[LeaderboardEntry]) ->
         by_policy[json.dumps(entry.identity["policy"], sort_keys=True)].append(entry)
     policies = [json.loads(text) for text in by_policy]
     lines, left_out = [], []
-    for policy, differs, policy_entries in zip(
-        policies, describe_differences(policies), by_policy.values(), strict=True
-    ):
+    for policy, policy_entries in zip(policies, by_policy.values(), strict=True):
         cells = {}
         for suite in sorted({entry.suite for entry in policy_entries}):
             cells[suite], excluded = pool_runs([entry for entry in policy_entries if entry.suite == suite])
             left_out += excluded
-        lines.append(LeaderboardRow(policy, differs, cells))
+        lines.append(LeaderboardRow(policy, describe_differences(policy, policies), cells))
     suites = tuple(sorted({suite for line in lines for suite in line.cells}))
     lines.sort(key=lambda line: (-len(line.cells), -line.mean, line.label))
     return Table(settings, suites, tuple(lines)), left_out
 
 
-def describe_differences(policies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return for each policy its differences from others of its name and checkpoint; empty if there are none."""
-    flat = [flatten(policy) for policy in policies]
-    keys = [json.dumps([policy["name"], policy.get("checkpoint")], sort_keys=True) for policy in policies]
-    texts = []
-    for flat_policy, key in zip(flat, keys, strict=True):
-        peers = [other for other, other_key in zip(flat, keys, strict=True) if other_key == key]
-        names = sorted(
-            {name for other in peers for name in {*flat_policy, *other} if flat_policy.get(name) != other.get(name)}
-        )
-        texts.append(", ".join(f"{name} {in_words(flat_policy.get(name))}" for name in names))
-    return texts
+def describe_differences(policy: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> str:
+    """Return a policy's differences from others of its name and checkpoint; empty if there are none."""
+    key, flat = (policy["name"], policy.get("checkpoint")), flatten(policy)
+    peers = [flatten(other) for other in policies if (other["name"], other.get("checkpoint")) == key]
+    names = sorted({name for peer in peers for name in {*flat, *peer} if flat.get(name) != peer.get(name)})
+    return ", ".join(f"{name} {in_words(flat.get(name))}" for name in names)
 
 
 def pool_runs(entries: Sequence[LeaderboardEntry]) -> tuple[Cell, LeftOut]:
@@ -356,17 +318,14 @@ def pool_runs(entries: Sequence[LeaderboardEntry]) -> tuple[Cell, LeftOut]:
         more = "has more episodes" if len(starts) > len(entry.outcomes) else "is later"
         reason = f"{latest.name} counts for this policy and suite, since it {more}; they differ in {', '.join(names)}"
         left_out.append((entry.name, reason))
-    names, kinds = (
-        tuple(entry.name for entry in selected),
-        [task.get("kind", "") for task in latest.description["tasks"]],
-    )
-    by_kind = {
-        kind: Cell.of({at: outcome for at, outcome in starts.items() if kinds[at[0]] == kind}, names)
-        for kind in dict.fromkeys(kinds[task] for task, _ in sorted(starts))
-        if kind
-    }
+    names, tasks = tuple(entry.name for entry in selected), latest.description["tasks"]
+    by_kind: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    for (task, _), outcome in sorted(starts.items()):
+        if kind := tasks[task].get("kind"):
+            by_kind[kind].append(outcome)
     repeated = sum(len(entry.outcomes) for entry in selected) - len(starts)
-    return replace(Cell.of(starts, names), repeated=repeated, kinds=by_kind), left_out
+    kinds = {kind: Cell.of(outcomes, names) for kind, outcomes in by_kind.items()}
+    return Cell.of(starts.values(), names, repeated=repeated, kinds=kinds), left_out
 
 
 def merged(entries: Sequence[LeaderboardEntry]) -> Outcomes:

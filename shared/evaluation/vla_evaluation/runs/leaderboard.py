@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,22 +12,17 @@ from vla_common.counts import plural
 from vla_common.volume import display_path
 from vla_evaluation.report import leaderboard, page
 from vla_evaluation.report.leaderboard import COLUMNS, Board, Cell, Table
-from vla_evaluation.report.stats import Rate
 from vla_evaluation.runs.directories import find_runs
 from vla_evaluation.runs.listing import GAP, Column, print_table
 from vla_evaluation.store.files import write_text
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import read_run
-from vla_evaluation.terminal import plain, say, single_line
+from vla_evaluation.terminal import say, single_line
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 LONG = (
-    Column("policy"),
-    Column("suite"),
-    Column("success", right=True),
-    Column("95 %", right=True),
+    Column("policy"), Column("suite"), Column("success", right=True), Column("95 %", right=True),
     Column("episodes", 1, right=True),
-)  # for a terminal that is too narrow for a column per suite
+)  # fmt: skip
 
 
 def read_board(root: Path, suites: Sequence[str]) -> Board:
@@ -51,9 +44,8 @@ def show(root: Path, suites: Sequence[str], files: Mapping[str, Path], console: 
         return 2 if files else 0
     board = read_board(root, suites)
     print_board(board, console)
-    writers = {"csv": as_csv, "html": page.render_board}
     for suffix, path in files.items():
-        write_text(path, writers[suffix](board))
+        write_text(path, page.format_csv(COLUMNS, board.rows()) if suffix == "csv" else page.render_board(board))
         say(f"{suffix.upper()}: {display_path(path)}", console.file)
     return 0
 
@@ -96,7 +88,11 @@ def print_suites(table: Table, console: Console) -> None:
     means = ["" if (mean := table.mean(line)) is None else f"{100 * mean:.1f} %" for line in table.lines]
     names = [*table.suites, *(["mean"] if any(means) else [])]
     rows = [
-        {"policy": line.label, "mean": mean, **{suite: _figure(cell.rate) for suite, cell in line.cells.items()}}
+        {"policy": line.label, "mean": mean}
+        | {
+            suite: f"{cell.rate.percent} ({cell.rate.percent_interval}) of {cell.rate.trials}"
+            for suite, cell in line.cells.items()
+        }
         for line, mean in zip(table.lines, means, strict=True)
     ]
     widths = (max(len(name), *(len(single_line(row.get(name, ""))) for row in rows)) for name in ("policy", *names))
@@ -114,24 +110,5 @@ def print_suites(table: Table, console: Console) -> None:
         say(f"policy errors among the failures: {errors}", console.file)
 
 
-def _figure(rate: Rate) -> str:
-    return f"{rate.percent} ({rate.percent_interval}) of {rate.trials}"
-
-
 def _figures(cell: Cell) -> dict[str, str]:
     return {"success": cell.rate.percent, "95 %": cell.rate.percent_interval, "episodes": str(cell.rate.trials)}
-
-
-def as_csv(board: Board) -> str:
-    """Return the figures as CSV; a text that a spreadsheet would run as a formula is quoted."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([_csv_value(row[column]) for column in COLUMNS] for row in board.rows())
-    return out.getvalue()
-
-
-def _csv_value(value: object) -> object:
-    if isinstance(value, str):
-        return plain(f"'{value}" if value.startswith(FORMULA) else value)
-    return value

@@ -51,15 +51,22 @@ class VideoMaker:
 
     def render_video(self, env, lease: Lease, states: np.ndarray, frames: dict[int, np.ndarray]) -> None:
         """Render the episode whose scene `env` holds. The episode counts whatever happens here."""
+
+        def check_between(images: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+            for image in images:
+                self.check_stop()
+                self.heartbeat.enter(Phase.VIDEO, self.job.lease_s)
+                yield image
+
         self.heartbeat.enter(Phase.VIDEO, self.job.scene_timeout_s)  # the first image may be the scene's first
         names = {"video": f"videos/{lease.stem}.mp4", "still": f"videos/{lease.stem}.jpg"}
         start = time.perf_counter()
-        images = self._check_stop_between(
-            video.render_frames(env, self.benchmark.video_camera, states, frames, self.stride)
-        )
+        images = video.render_frames(env, self.benchmark.video_camera, states, frames, self.stride)
         rate = Fraction(self.job.spec.control_hz).limit_denominator(1000) / self.stride
         try:
-            count = video.write(self.directory / names["video"], self.directory / names["still"], images, rate)
+            count = video.write(
+                self.directory / names["video"], self.directory / names["still"], check_between(images), rate
+            )
         except Stop:
             return
         except ValueError as error:  # a scene that cannot be restored
@@ -68,12 +75,6 @@ class VideoMaker:
         self.heartbeat.enter(Phase.SAVING, SAVE_S)
         took_ms = round((time.perf_counter() - start) * 1e3, 1)
         self.store.add_to_result(lease, {**names, "video_frames": count, "video_ms": took_ms})
-
-    def _check_stop_between(self, frames: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        for frame in frames:
-            self.check_stop()
-            self.heartbeat.enter(Phase.VIDEO, self.job.lease_s)
-            yield frame
 
     def render_missing(self, env, tasks: dict[int, Task], invocation: int) -> None:
         """Render the missing videos of earlier invocations. One that fails is tried once per invocation."""
@@ -86,17 +87,14 @@ class VideoMaker:
             self.heartbeat.enter(Phase.SCENE, self.job.scene_timeout_s)
             env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
             env.reset(lease.episode, self.benchmark.init_states(task)[lease.episode])
+            recording = self.directory / "episodes" / f"{lease.stem}.npz"
             try:
-                states = self._recorded_states(lease, env.fixture_poses())
+                with np.load(recording) as recorded:
+                    for name, pose in env.fixture_poses().items():
+                        if not np.array_equal(recorded[f"fixture_{name}"], pose):
+                            raise ValueError(f"{name} is at another position than in the recording")
+                    states = recorded["states"]
             except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
                 logging.warning("no video of task %d episode %d: %s", lease.task, lease.episode, error)
                 continue
             self.render_video(env, lease, states, {})
-
-    def _recorded_states(self, lease: Lease, fixtures: dict[str, np.ndarray]) -> np.ndarray:
-        """Return an episode's states; ValueError if its fixtures were at other poses than now."""
-        with np.load(self.directory / "episodes" / f"{lease.stem}.npz") as recording:
-            for name, pose in fixtures.items():
-                if not np.array_equal(recording[f"fixture_{name}"], pose):
-                    raise ValueError(f"{name} is at another position than in the recording")
-            return recording["states"]

