@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Literal
 from vla_common.options import option
 from vla_modelkit.training.options import FinetuneOptions
 
+WARMUP = 0.05  # of the steps
 BASES = ("GR00T-N1.5-3B", "gr00t-tiny")  # default: the first of these on the volume
 
 
@@ -60,6 +62,14 @@ class Finetune(FinetuneOptions):
     def lora_scale(self) -> float:
         """Factor of the adapters' output."""
         return 1.0 if self.lora_alpha is None else self.lora_alpha / self.lora_rank
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0: linear warm-up from 0, then cosine decay."""
+        warmup = math.ceil(WARMUP * self.max_steps)
+        if step < warmup:
+            return self.learning_rate * step / warmup
+        share = (step - warmup) / max(1, self.max_steps - warmup)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
 
     def identity(self, world: int, **more: str) -> dict[str, Any]:
         """Return the settings that a resumed run must not change. more: digests of the data set and of the base."""

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 import tyro
-from torch.utils.data import DataLoader
 
 from services.openvla.checkpoint.config import ModelConfig, load_config
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
@@ -23,7 +22,7 @@ from services.openvla.training.samples import Samples, collate
 from services.openvla.training.settings import OpenVLAFinetune
 from vla_common import entrypoint
 from vla_common.counts import plural
-from vla_common.volume import Volume, display_path, make_directory_without_links, require_space
+from vla_common.volume import Volume, display_path, make_directory_without_links
 from vla_datasets import marks
 from vla_datasets.loader import find as find_dataset
 from vla_datasets.loader import open_dataset
@@ -32,7 +31,7 @@ from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.stopping import StopSignal
-from vla_modelkit.training.trainer import INTERRUPTED, BatchIndices, Trainer
+from vla_modelkit.training.trainer import INTERRUPTED, Trainer
 
 BASES = ("openvla-7b", "openvla-tiny")  # default: the first of these on the volume
 
@@ -69,9 +68,7 @@ def train(settings: OpenVLAFinetune, volume: Volume, machine: TrainingMachine, s
     trainer = Trainer(settings, machine, model, trained, optimizer, settings.rate, directory, provenance)
     state = trainer.resume()
     numbers = sum(parameter.numel() for parameter in trained.values())
-    weights = sum(path.stat().st_size for path in base.glob("*.safetensors"))
-    missing_states = max(1, settings.keep + 1 - len(trainer.states.all()))
-    require_space(directory, missing_states * 12 * numbers + weights)
+    trainer.require_disk(base)
 
     curves = make_directory_without_links(volume.path("logs") / "tensorboard" / "finetune" / settings.output_name)
     steps = f"{plural(len(samples.trajectories), 'episode')}, {plural(len(samples), 'sample')}"
@@ -81,17 +78,9 @@ def train(settings: OpenVLAFinetune, volume: Volume, machine: TrainingMachine, s
     trainer.print(f"states in {display_path(directory)}, curves in {display_path(curves)}")
     if state:
         trainer.print(f"resuming from {state.name}: {trainer.step} of {settings.max_steps} steps are done")
-    per_step = settings.batch_size * settings.accumulate
-    if (settings.max_steps - trainer.step) * per_step * machine.world > len(samples):
-        free = (free_bytes(torch.device("cpu")) or 0) / 2 if settings.frames_gb < 0 else settings.frames_gb * 1e9
-        samples.frames.keep(int(free / machine.world))
-    workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
-    indices = BatchIndices(trainer.step, settings.max_steps, per_step, machine.rank, machine.world)
-    batches = DataLoader(
-        samples, batch_sampler=indices, collate_fn=collate, num_workers=workers, pin_memory=workers > 0
-    )
+    trainer.print(trainer.cache_videos(samples.frames, len(samples)))
     with Curves(curves if machine.is_main else None, trainer.step) as board:
-        trainer.run(batches, board, stop, settings.accumulate)
+        trainer.run(trainer.batches(samples, collate), board, stop)
     if trainer.step < settings.max_steps:
         return False
     if machine.is_main:

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
-from vla_common.volume import display_path
+from vla_common.volume import display_path, require_space
+from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.options import FinetuneOptions
@@ -62,14 +64,47 @@ class Trainer:
     ):
         self.settings, self.machine, self.trained, self.optimizer = settings, machine, trained, optimizer
         self.rate, self.directory, self.identity, self.clip = rate, directory, identity, clip
+        self.network = loss
         self.loss = nn.parallel.DistributedDataParallel(loss) if machine.world > 1 else loss
         self.states, self.step = states_of(directory), 0
 
-    def learn(self, batch: Iterable[Tensor], parts: int = 1) -> tuple[Tensor, Tensor]:
-        """Take a step; return loss and gradient norm, scalars on the device.
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of a step in all processes; a model may add up the gradients of several passes."""
+        return self.settings.batch_size * getattr(self.settings, "accumulate", 1) * self.machine.world
 
-        batch: tensors [N, …]; its gradient is accumulated over `parts` equal parts.
+    def require_disk(self, base: Path) -> None:
+        """Raise VolumeError if the disk has no space for the states and a result of the base's size."""
+        state = 12 * sum(parameter.numel() for parameter in self.trained.values())
+        missing = max(1, self.settings.keep + 1 - len(self.states.all()))
+        require_space(self.directory, missing * state + sum(path.stat().st_size for path in base.glob("*.safetensors")))
+
+    def cache_videos(self, frames: Any, samples: int) -> str:
+        """Reserve memory for decoded videos (vla_datasets.frames) if frames are read more than once; return a message.
+
+        samples: in the data set.
         """
+        if (self.settings.max_steps - self.step) * self.samples_per_step <= samples:
+            return "videos: each frame is read once at most, so none is cached"
+        free = free_bytes(torch.device("cpu")) or 0
+        limit = free / 2 if self.settings.frames_gb < 0 else self.settings.frames_gb * 1e9
+        cached, total = frames.keep(int(limit / self.machine.world)), frames.bytes
+        rest = "" if cached == total else "; the rest is decoded again for every sample (--frames-gb)"
+        return f"videos: {cached / 1e9:.2f} of {total / 1e9:.2f} GB are cached in memory after decoding{rest}"
+
+    def batches(self, samples: Dataset, collate: Callable[[list], Sequence[Tensor]]) -> DataLoader:
+        """Return this process's batches of the remaining steps."""
+        settings, machine = self.settings, self.machine
+        workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
+        size = self.samples_per_step // machine.world
+        indices = BatchIndices(self.step, settings.max_steps, size, machine.rank, machine.world)
+        return DataLoader(
+            samples, batch_sampler=indices, collate_fn=collate, num_workers=workers, pin_memory=workers > 0
+        )
+
+    def learn(self, batch: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """Take a step; return loss and gradient norm, scalars on the device. batch: tensors [N, …]."""
+        parts = getattr(self.settings, "accumulate", 1)
         torch.manual_seed(random.Random(f"{self.settings.seed} {self.step} {self.machine.rank}").getrandbits(32))
         tensors = [tensor.to(self.machine.device, non_blocking=True) for tensor in batch]
         total = torch.zeros((), device=self.machine.device)
@@ -130,7 +165,7 @@ class Trainer:
         self.step = state["step"]
         return path
 
-    def run(self, batches: Iterable[Sequence[Tensor]], board: Curves, stop: StopSignal, parts: int = 1) -> None:
+    def run(self, batches: Iterable[Sequence[Tensor]], board: Curves, stop: StopSignal) -> None:
         """Take all remaining steps, or save and stop when `stop.requested` becomes true.
 
         Raises ValueError if the loss is NaN.
@@ -139,12 +174,11 @@ class Trainer:
         started, first = time.monotonic(), self.step
         with Progress(settings.max_steps, self.step, INTERRUPT_HINT, enabled=machine.is_main) as progress:
             for batch in batches:
-                loss, norm = self.learn(batch, parts)
+                loss, norm = self.learn(batch)
                 figures: tuple[str, ...] = ()
                 if self.step == first + 1 or self.step % settings.log_every == 0:
                     value = machine.all_reduce(loss.item())[0] / machine.world
-                    samples = (self.step - first) * len(batch[0]) * machine.world
-                    speed = samples / (time.monotonic() - started)
+                    speed = (self.step - first) * self.samples_per_step / (time.monotonic() - started)
                     if value != value:
                         raise ValueError(f"the loss is NaN at step {self.step}; try a lower --learning-rate")
                     figures = f"loss {value:.4f}", f"{speed:.1f} samples/s"
