@@ -110,14 +110,13 @@ def test_without_the_diffusion_model_it_keeps_its_bits(volume, base):
 def test_merged_adapters_do_what_adapters_did(volume, base):
     trainer = train(volume, "lora", lora_rank=4, lora_dropout=0.0, learning_rate=0.01)
     job = program.prepare(trainer.settings, volume)
-    batch = collate([job.samples[place] for place in range(4)]).to(CPU.device)
+    batch = collate([job.samples[place] for place in range(4)])
     trainer.network.model.eval()
     with torch.no_grad():
         adapted = trainer.loss(*batch)
         fresh = program.new_trainer(job, CPU)
-        before = network.FlowLoss(fresh.network.model.eval(), trainer.network.image_positions, trainer.network.width)(
-            *batch
-        )
+        positions, width = trainer.network.image_positions, trainer.network.width
+        before = network.FlowLoss(fresh.network.model.eval(), positions, width)(*batch)
         whole = network.load(
             job.config, program.Safetensors(job.base.directory), ROBOT, Finetune("toy"), CPU.device, torch.float32
         )
