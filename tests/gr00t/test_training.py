@@ -188,7 +188,7 @@ def test_episodes_marked_as_bad_are_left_out_and_the_result_reports_it(volume):
 def test_the_loss_falls(volume):
     trainer = train(volume, "longer", max_steps=16, learning_rate=0.01, base="plain", batch_size=4)
     job = program.prepare(trainer.settings, volume)
-    batch = collate([job.samples[place] for place in range(8)]).to(CPU.device)
+    batch = collate([job.samples[place] for place in range(8)])
     with torch.no_grad():
         before, after = (one.loss(*batch) for one in (program.new_trainer(job, CPU), trainer))
     assert after < 0.8 * before
