@@ -169,11 +169,12 @@ def test_the_result_is_served_and_names_its_base(volume, whole):
     assert adapter["r"] == 4
 
 
-def test_the_loss_falls(volume, capsys):
-    train(volume, "longer", max_steps=30, batch_size=4, augment=False)
+@pytest.mark.parametrize("head", HEADS)
+def test_the_loss_falls(volume, capsys, head):
+    train(volume, f"longer-{head}", head=head, max_steps=30, batch_size=4, augment=False)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     losses = [float(line.split("loss ")[1].split(",")[0]) for line in lines]
-    assert losses[-1] < 0.7 * losses[0]
+    assert losses[-1] < 0.95 * losses[0]
 
 
 @pytest.mark.parametrize("head", HEADS)
