@@ -73,7 +73,7 @@ def train(settings: OpenVLAFinetune, volume: Volume, machine: TrainingMachine, s
     curves = make_directory_without_links(volume.path("logs") / "tensorboard" / "finetune" / settings.output_name)
     steps = f"{plural(len(samples.trajectories), 'episode')}, {plural(len(samples), 'sample')}"
     trainer.print(f"data set {dataset.name}: {steps}{f' ({left_out.left_out})' if left_out.left_out else ''}")
-    trainer.print(f"statistics {samples.key}; first prompt: {samples.trajectories[0].instruction!r}")
+    trainer.print(f"statistics {samples.key}; first instruction: {samples.trajectories[0].instruction!r}")
     trainer.print(f"{base.name} on {machine}; {numbers / 1e6:.1f} million numbers are trained")
     trainer.print(f"states in {display_path(directory)}, curves in {display_path(curves)}")
     if state:

@@ -92,7 +92,8 @@ def computes_bf16(device: torch.device) -> bool:
     """Return whether matrix products are faster in bfloat16 than in float32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch 2.2 has neither
+    return device.type == "cpu" and any(getattr(torch.cpu, name, bool)() for name in names)
 
 
 def choose_machine(device: str = "auto", precision: str = "auto") -> TrainingMachine:
