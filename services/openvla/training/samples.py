@@ -19,8 +19,8 @@ from torch.utils import data
 
 from services.openvla.checkpoint.config import ModelConfig
 from services.openvla.checkpoint.oft import CHUNK, STATE_SIZE
-from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.checkpoint.published import SUITES
+from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.decoding.actions import codec_of
 from services.openvla.decoding.engine import MAX_PROMPT
