@@ -56,12 +56,10 @@ class FinetuneJob:
 
     @property
     def directory(self) -> Path:
-        """The directory of the training states."""
         return self.volume.path("runs") / "finetune" / self.settings.output_name
 
     @property
     def target(self) -> Path:
-        """The directory of the result."""
         return self.volume.path("checkpoints") / self.settings.output_name
 
     def provenance(self, world: int) -> dict[str, Any]:
