@@ -55,9 +55,8 @@ def train(settings: OpenVLAFinetune, volume: Volume, machine: TrainingMachine, s
     check_memory(config, settings, machine)
     checkpoint = identity(base)
     digest = hashlib.sha256(json.dumps([samples.statistics, left_out.bad]).encode()).hexdigest()[:16]
-    provenance = settings.identity(
-        machine.world, data_set=digest, base=f"{checkpoint.repo} {checkpoint.revision}", base_sha256=checkpoint.sha256
-    )
+    named = {"base": f"{checkpoint.repo} {checkpoint.revision}", "base_sha256": checkpoint.sha256 or ""}
+    provenance = settings.identity(machine.world, data_set=digest, **named)
 
     model = network.load_trainable(
         config, CheckpointWeights(base), settings, machine.device, machine.dtype or torch.float32

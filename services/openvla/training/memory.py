@@ -40,4 +40,4 @@ def needed_bytes(config: ModelConfig, settings: OpenVLAFinetune, bf16: bool) -> 
     numbers += (patches + TEXT + answer) * config.llama.num_hidden_layers * config.llama.hidden_size
     sample = numbers * PER_TOKEN * (1 if bf16 else 2)
     weights = 2 * frozen + TRAINED_BF16 * trained + ROOM if bf16 else 4 * frozen + TRAINED * trained
-    return weights + settings.batch_size * sample
+    return float(weights + settings.batch_size * sample)

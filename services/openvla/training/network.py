@@ -21,7 +21,7 @@ from services.openvla.checkpoint.oft import CHUNK, STATE_SIZE
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.model.action_head import BLOCKS
 from services.openvla.model.oft import PLACEHOLDERS
-from services.openvla.model.vision import PREFIXES, kept_tower, patch_features, project, published_name
+from services.openvla.model.vision import PREFIXES, kept_tower, project, published_name
 from services.openvla.training.settings import OpenVLAFinetune
 from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.weights import WeightSource
@@ -62,10 +62,11 @@ class ActionHead(nn.Module):
 class TrainableOpenVLA(nn.Module):
     """The network without what its loss does not need: each tower's last block, norm and pooling."""
 
+    lora: LoraConfig
+
     def __init__(self, config: ModelConfig, head: str):
         super().__init__()
         llama, self.has_l1_head = config.llama, head == "l1"
-        self.lora: LoraConfig | None = None
         with init_empty_weights(include_buffers=False):
             self.vision_backbone = nn.ModuleDict(
                 {prefix.split(".")[1]: kept_tower(tower) for prefix, tower in zip(PREFIXES, config.towers, strict=True)}
@@ -120,7 +121,7 @@ class TrainableOpenVLA(nn.Module):
         scaled = images.flatten(0, 1).permute(0, 3, 1, 2).to(torch.float32) / 255
         dtype = self.projector["fc3"].weight.dtype
         features = [
-            patch_features(tower, ((scaled - mean) / std).to(dtype))
+            tower.get_intermediate_layers(((scaled - mean) / std).to(dtype), n=[len(tower.blocks) - 1])[0]
             for tower, (mean, std) in zip(self.vision_backbone.values(), self.pixels, strict=True)
         ]
         seen = project(torch.cat(features, dim=2), tuple(self.projector.values()))
@@ -189,4 +190,5 @@ def load_trainable(
         parameter.requires_grad_("lora_" in name or name.startswith(("action_head.", "proprio_projector.")))
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    return model.train()
+    model.train()
+    return model

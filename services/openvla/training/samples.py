@@ -150,7 +150,7 @@ class Samples(data.Dataset):
         return np.stack(images), [*prompt, *answer, END], len(prompt), state, actions
 
 
-def collate(rows: Sequence[tuple]) -> tuple[Tensor, ...]:
+def collate(rows: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
     """Return samples as tensors: images, ids (padded on the right), lengths of the prompts, states, actions."""
     images, sequences, lengths, states, actions = zip(*rows, strict=True)
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(one) for one in sequences], batch_first=True)

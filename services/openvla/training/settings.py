@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vla_common.options import option
-from vla_modelkit.training.options import FinetuneOptions
+from vla_modelkit.training.options import TrainerOptions
 
 IMAGES = {"tokens": 1, "l1": 2}  # per observation, where --images is not given
 
 
 @dataclass(frozen=True)
-class OpenVLAFinetune(FinetuneOptions):
+class OpenVLAFinetune(TrainerOptions):
     """Fine-tune OpenVLA with LoRA; Ctrl-C saves, and the same command resumes."""
 
     base: str = option("", "the checkpoint to start from", default_help="openvla-7b, else openvla-tiny")
@@ -27,8 +27,7 @@ class OpenVLAFinetune(FinetuneOptions):
         "[0, 2]",
         default_help="2 with --head l1",
     )
-    batch_size: int = option(8, "samples per pass and GPU")
-    accumulate: int = option(1, "passes per step, whose gradients are added", "[1, inf)")
+    batch_size: int = option(8)
     learning_rate: float = option(5e-4, "constant", "(0, 1)")
     decay_after: int = option(100_000, "a tenth of the learning rate after so many steps", "[1, inf)")
     lora_rank: int = option(32, "of the adapters of all linear layers", "[1, inf)")
@@ -36,7 +35,6 @@ class OpenVLAFinetune(FinetuneOptions):
     augment: bool = option(
         True, "crop and recolour images at random", negated="train on images as they are; serving still crops them"
     )
-    frames_gb: float = option(-1.0, "memory for decoded videos; 0: none, -1: half of the free memory", "[-1, inf)")
     precision: Literal["auto", "fp32", "bf16"] = option(
         "auto", "bf16: frozen weights and products in bfloat16, adapters in float32", group="internal"
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from vla_datasets.dataset import Dataset
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.videos import OpenVideos, frame_count
+from vla_datasets.videos import Clip, OpenVideos, frame_count
 
 OPEN_VIDEOS = 256  # per process
 FRAMES_PER_READ = 32  # frames that are decoded into one array
@@ -60,15 +60,16 @@ class Frames:
 
     def require(self) -> None:
         """Raise ValueError for a video that is missing or has fewer frames than its episode has steps."""
-        videos = [key for key in self.keys if self._is_video(key)]
         for episode in (episode for episode in self.dataset.episodes if episode.length):
-            for clip in (self.dataset.clip(episode.index, key) for key in videos):
+            for clip in (self._clip(episode.index, key) for key in self.keys):
                 # v3.0 sets are checked when opened
-                if clip.length is None and (count := frame_count(clip.path)) < episode.length:
+                if clip and clip.length is None and (count := frame_count(clip.path)) < episode.length:
                     raise ValueError(f"{clip.path} has {count} frames; its episode has {episode.length} steps")
 
-    def _is_video(self, key: str) -> bool:
-        return isinstance(self.dataset, LeRobotDataset) and self.dataset.features[key]["dtype"] == "video"
+    def _clip(self, episode: int, key: str) -> Clip | None:
+        """Return the video of a feature; None if its images are stored one by one."""
+        is_video = self.dataset.features[key]["dtype"] == "video"
+        return self.dataset.clip(episode, key) if is_video and isinstance(self.dataset, LeRobotDataset) else None
 
     def _frame(self, episode: int, key: str, step: int) -> np.ndarray:
         number, buffer = self._buffers.get((episode, key), (0, None))
@@ -84,8 +85,6 @@ class Frames:
         return buffer[step]
 
     def _read(self, episode: int, key: str, steps: Sequence[int]) -> np.ndarray:
-        if self._is_video(key):
-            frames = self.videos.frames(self.dataset.clip(episode, key), steps)
-        else:
-            frames = self.dataset.frames(episode, key, steps)
+        clip = self._clip(episode, key)
+        frames = self.videos.frames(clip, steps) if clip else self.dataset.frames(episode, key, steps)
         return frames.transpose(0, 3, 1, 2)

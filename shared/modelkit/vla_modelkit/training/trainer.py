@@ -25,7 +25,7 @@ from vla_common.volume import display_path, require_space
 from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine
-from vla_modelkit.training.options import FinetuneOptions
+from vla_modelkit.training.options import TrainerOptions
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import WeightFiles
@@ -52,7 +52,7 @@ class Trainer:
 
     def __init__(
         self,
-        settings: FinetuneOptions,
+        settings: TrainerOptions,
         machine: TrainingMachine,
         loss: nn.Module,
         trained: Mapping[str, nn.Parameter],
@@ -70,8 +70,8 @@ class Trainer:
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of a step in all processes; a model may add up the gradients of several passes."""
-        return self.settings.batch_size * getattr(self.settings, "accumulate", 1) * self.machine.world
+        """Samples of a step in all processes."""
+        return self.settings.batch_size * self.settings.accumulate * self.machine.world
 
     def require_disk(self, base: Path) -> None:
         """Raise VolumeError if the disk has no space for the states and a result of the base's size."""
@@ -92,7 +92,7 @@ class Trainer:
         rest = "" if cached == total else "; the rest is decoded again for every sample (--frames-gb)"
         return f"videos: {cached / 1e9:.2f} of {total / 1e9:.2f} GB are cached in memory after decoding{rest}"
 
-    def batches(self, samples: Dataset, collate: Callable[[list], Sequence[Tensor]]) -> DataLoader:
+    def batches(self, samples: Dataset, collate: Callable[[list[Any]], Sequence[Tensor]]) -> DataLoader:
         """Return this process's batches of the remaining steps."""
         settings, machine = self.settings, self.machine
         workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
@@ -104,7 +104,7 @@ class Trainer:
 
     def learn(self, batch: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
         """Take a step; return loss and gradient norm, scalars on the device. batch: tensors [N, …]."""
-        parts = getattr(self.settings, "accumulate", 1)
+        parts = self.settings.accumulate
         torch.manual_seed(random.Random(f"{self.settings.seed} {self.step} {self.machine.rank}").getrandbits(32))
         tensors = [tensor.to(self.machine.device, non_blocking=True) for tensor in batch]
         total = torch.zeros((), device=self.machine.device)
