@@ -31,7 +31,7 @@ def check_inference() -> str:
     import numpy as np
 
     from services.lerobot import tiny
-    from services.lerobot.loading import load_policy
+    from services.lerobot.policy import load_policy
     from services.lerobot.settings import ModelSettings
     from vla_contract import Observation
 
