@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -15,10 +14,10 @@ from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.directory import find
 from services.gr00t.training import __main__ as program
 from services.gr00t.training import network
-from services.gr00t.training.samples import BatchIndices, collate
+from services.gr00t.training.samples import collate
 from services.gr00t.training.settings import Finetune
 from services.gr00t.training.trainer import learning_rate
-from tests import forked, several
+from tests import several
 from tests.gr00t import robots
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.running import running
@@ -133,9 +132,7 @@ def test_merged_adapters_do_what_adapters_did(volume, base):
     ("flags", "alpha", "scale"),
     [
         ({"lora_rank": 128}, 128, 1.0),
-        ({"lora_rank": 4}, 4, 1.0),
         ({"lora_rank": 128, "lora_alpha": 16.0}, 16, 0.125),
-        ({"lora_rank": 8, "lora_alpha": 2.0}, 2, 0.25),
         ({"lora_rank": 4, "lora_alpha": 8.0}, 8, 2.0),
     ],
 )
@@ -234,11 +231,6 @@ def test_a_run_is_not_mixed_with_another(volume, whole):
         train(volume, "fresh", resume=True)
 
 
-def test_only_the_newest_states_stay(volume):
-    train(volume, "kept", save_steps=1, keep=2, batch_size=1)
-    assert sorted(path.name for path in (volume.runs / "finetune/kept").iterdir()) == ["step_03.pt", "step_04.pt"]
-
-
 def test_two_processes_learn_as_one_with_twice_the_batch(volume, tmp_path):
     flags = ("--base", "plain", "--max-steps", "2", "--precision", "fp32", "--device", "cpu", "--log-every", "1")
     variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
@@ -251,46 +243,6 @@ def test_two_processes_learn_as_one_with_twice_the_batch(volume, tmp_path):
         if not name.endswith("to_k.bias"):  # softmax does not see it: its gradient is rounding, which Adam scales up
             torch.testing.assert_close(state["trained"][name], value, atol=2e-5, rtol=1e-4, msg=name)
     assert "2 processes" in printed
-
-
-def test_batch_indices_of_several_processes_match_one_process():
-    alone = list(BatchIndices(3, 5, 4))
-    apart = [list(BatchIndices(3, 5, 2, rank, 2)) for rank in range(2)]
-    assert alone == [first + second for first, second in zip(*apart, strict=True)]
-
-
-FULL = """
-import os, sys
-from services.gr00t.training import __main__ as program
-
-class Filler:
-    @property
-    def requested(self):
-        room = os.statvfs(os.environ["VLALAB_VOLUME"])
-        with open(os.environ["VLALAB_VOLUME"] + "/filler", "ab") as file:
-            file.write(bytes(max(0, room.f_bavail * room.f_frsize - 200_000)))
-        return False
-
-program.entrypoint.run(lambda: program.train(program.Finetune(sys.argv[1], base=sys.argv[2], max_steps=2, batch_size=1),
-                                          program.Volume(), program.choose_machine("cpu"), Filler()))
-"""
-SMALL = """
-mount -t tmpfs -o size=60m none "$VLALAB_VOLUME" && "$@"
-code=$?; find "$VLALAB_VOLUME" -name "*.pt*"; exit $code
-"""
-
-
-def test_a_disk_that_fills_up_ends_training_with_a_sentence(volume, tmp_path):
-    apart = ["unshare", "--user", "--map-root-user", "--mount"]
-    if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
-        pytest.skip("a small disk of its own needs user namespaces, which are not allowed here")
-    variables = {**os.environ, "PYTHONPATH": ":".join((str(ROOT), *SHARED)), "VLALAB_VOLUME": str(tmp_path)}
-    words = [str(volume.root / "datasets/toy"), str(volume.checkpoints / "gr00t-tiny")]
-    run = [*apart, "sh", "-c", SMALL, "sh", *forked.python("-c", FULL, *words)]
-    done = subprocess.run(run, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr and "no space left" in done.stderr.splitlines()[-1]
-    assert ".pt" not in done.stdout.splitlines()[-1]
 
 
 # --- the result ---------------------------------------------------------------------------------------------

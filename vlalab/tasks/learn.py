@@ -121,7 +121,7 @@ def translate(sentence: str = positional(help="the text to translate"), **option
     ./lab translate "The door is open."
     ./lab translate "The door is open." --epoch 0,10,19     compare epochs
     """
-    runs.require_epochs("transformer", options["name"], options["epoch"])
+    runs.require("transformer")
     finish(programs.run(course.service(), course.module("transformer", "translate"), ["--", sentence], options))
 
 
@@ -137,7 +137,7 @@ def sample(lab: str = DIFFUSION, **options: object) -> None:
 
     ./lab sample diffusion --sampler ddim --steps 20 --context hero
     """
-    runs.require_epochs(lab, options["name"], options["epoch"])
+    runs.require(lab)
     finish(programs.run(course.service(), course.module(lab, "sample"), [], options))
 
 
@@ -150,7 +150,7 @@ def score(lab: str = DIFFUSION, **options: object) -> None:
 
     ./lab score diffusion --count 200
     """
-    runs.require_epochs(lab, options["name"], None)
+    runs.require(lab)
     finish(programs.run(course.service(), course.module(lab, "score"), [], options))
 
 

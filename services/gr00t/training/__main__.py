@@ -61,12 +61,10 @@ class FinetuneJob:
 
     @property
     def directory(self) -> Path:
-        """The directory of the training states."""
         return self.volume.path("runs") / "finetune" / self.settings.output_name
 
     @property
     def target(self) -> Path:
-        """The directory of the result."""
         return self.volume.path("checkpoints") / self.settings.output_name
 
     def provenance(self, world: int) -> dict[str, Any]:
@@ -145,17 +143,6 @@ def train(settings: Finetune, volume: Volume, machine: TrainingMachine, stop: ob
     if machine.is_main:
         _finish(job, trainer)
     return trainer
-
-
-def _with_alpha(job: FinetuneJob) -> FinetuneJob:
-    """Return the job with its adapters' alpha: the setting, else the interrupted run's, else the rank."""
-    settings = job.settings
-    if not settings.lora_rank or settings.lora_alpha is not None:
-        return job
-    newest = states_of(job.directory).load_latest()
-    started = newest[1]["identity"] if newest else {}
-    alpha = started["lora_alpha"] if started.get("lora_rank") == settings.lora_rank else settings.lora_rank
-    return replace(job, settings=replace(settings, lora_alpha=float(alpha)))
 
 
 def new_trainer(job: FinetuneJob, machine: TrainingMachine) -> Trainer:

@@ -30,7 +30,6 @@ class Frames:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all decoded images."""
         return sum(episode.length for episode in self.dataset.episodes) * len(self.keys) * int(np.prod(self.shape))
 
     def keep(self, limit: int) -> int:

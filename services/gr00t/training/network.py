@@ -48,12 +48,10 @@ class SingleRobot:
         self.source, self.robot = source, robot
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return name -> shape."""
         shapes = self.source.shapes().items()
         return {name: (1, *shape[1:]) if name.startswith(ROWS) else tuple(shape) for name, shape in shapes}
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor."""
         tensor = self.source.read(name)
         return tensor[self.robot : self.robot + 1].clone() if name.startswith(ROWS) else tensor
 

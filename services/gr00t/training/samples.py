@@ -148,7 +148,6 @@ class Samples(Dataset):
 
 @lru_cache(maxsize=2)
 def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return an epoch's order of the samples."""
     return np.random.default_rng([seed, 2**32 + epoch]).permutation(count)
 
 
@@ -186,5 +185,4 @@ class BatchIndices:
 
 
 def loader(samples: Samples, indices: BatchIndices, workers: int) -> DataLoader:
-    """Return the batches of a run."""
     return DataLoader(samples, batch_sampler=indices, collate_fn=collate, num_workers=workers, pin_memory=workers > 0)

@@ -53,7 +53,6 @@ class Finetune(FinetuneOptions):
 
     @property
     def output_name(self) -> str:
-        """The result's name."""
         return self.name or f"gr00t-{Path(self.dataset).name}"
 
     @property

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO
 
-from services.ui.ask import actions, images, inputs, motion
+from services.ui.ask import actions, images, inputs
 from services.ui.ask.inputs import Requirements
 from services.ui.ask.link import PolicyLink, Trouble, explain
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyError, PolicyInfo
@@ -73,9 +73,9 @@ class Answer:
         return actions.numbers(self.chunk.actions[0], self.spec)
 
     @property
-    def motion(self) -> motion.MotionDrawing | None:
+    def motion(self) -> actions.MotionDrawing | None:
         """The motion of the chunk as a drawing."""
-        return motion.draw(motion.motion(self.chunk, self.spec))
+        return actions.draw(actions.motion(self.chunk, self.spec))
 
     @property
     def stages(self) -> dict[str, float]:

@@ -67,10 +67,10 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         return tables.csv_response("runs.csv", RUN_COLUMNS, rows)
 
     def leaderboard(request: Request) -> Response:
-        return site.render(request, "runs/leaderboard.html.j2", board=stores.board().to_json())
+        return site.render(request, "runs/leaderboard.html.j2", board=stores.board())
 
     def leaderboard_csv(request: Request) -> Response:
-        board = stores.board().to_json()
+        board = stores.board()
         return tables.csv_response("leaderboard.csv", board["columns"], board["rows"])
 
     def run_page(request: Request) -> Response:
@@ -188,5 +188,5 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         Route("/api/runs/{name}", json_of(lambda request: stores.details(request.path_params["name"]))),
         Route("/api/runs/{name}/events", events),
         Route("/api/compare", json_of(lambda request: stores.compare(*sides(request)))),
-        Route("/api/leaderboard", json_of(lambda request: stores.board().to_json())),
+        Route("/api/leaderboard", json_of(lambda request: stores.board())),
     ]

@@ -19,7 +19,7 @@ from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.report import leaderboard
 from vla_evaluation.report.compare import Unpaired, compare
 from vla_evaluation.report.data import STAGES
-from vla_evaluation.report.leaderboard import Board, LeaderboardEntry
+from vla_evaluation.report.leaderboard import LeaderboardEntry
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.runs.directories import STORE
 from vla_evaluation.store.records import Finished, StoreError, as_damage
@@ -96,7 +96,7 @@ class Stores:
             ],
         }  # fmt: skip
 
-    def board(self) -> Board:
+    def board(self) -> dict[str, Any]:
         """Return the leaderboard of all runs; damaged ones are left out with the reason."""
         entries = {name: self._cached(name, leaderboard.read) for name in files.runs(self.root)}
         unreadable = {name: f"cannot be read: {entry}" for name, entry in entries.items() if isinstance(entry, str)}

@@ -31,7 +31,11 @@ def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation
 
     Raises InvalidObservation if the body is invalid, or if the policy needs what such clients cannot send.
     """
-    require_servable(info)
+    if info.needs_privileged or info.stateful:
+        needs = "needs privileged simulator state, which /act cannot carry"
+        if not info.needs_privileged:
+            needs = "keeps state per session, and /act names no session"
+        raise InvalidObservation(f"policy {info.name!r} {needs}; use POST /v1/act")
     payload = _object(loads(body))
     if "encoded" not in payload:
         return _observation(payload, info, session), encode_action
@@ -63,18 +67,6 @@ def loads(text: bytes | str) -> Any:
         raise
     except (ValueError, RecursionError) as error:
         raise InvalidObservation(f"the body is not valid JSON: {error}") from error
-
-
-def require_servable(info: PolicyInfo) -> None:
-    """Raise InvalidObservation if the policy needs more than an image and a text."""
-    if info.needs_privileged:
-        raise InvalidObservation(
-            f"policy {info.name!r} needs privileged simulator state, which /act cannot carry; use POST /v1/act"
-        )
-    if info.stateful:
-        raise InvalidObservation(
-            f"policy {info.name!r} keeps state per session, and /act names no session; use POST /v1/act"
-        )
 
 
 def _observation(payload: dict[str, Any], info: PolicyInfo, session: str) -> Observation:

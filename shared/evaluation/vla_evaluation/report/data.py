@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from vla_evaluation import hosts
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import parse_ranges
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.store.records import FailedAttempt, Finished
+from vla_evaluation.store.records import Finished
 from vla_evaluation.store.runstore import RunStore
 
 STAGES = (  # parts of an episode's time that do not overlap: key in the store, name, explanation
@@ -66,120 +65,55 @@ class PublishedFigure:
     source: str
 
 
-@dataclass(frozen=True)
 class Summary:
-    """A whole run: its identity and description as the store has them, its tasks, and what happened on the way."""
+    """A whole run, complete or not.
 
-    run_id: str
-    identity: dict[str, Any]
-    description: dict[str, Any]
-    tasks: list[TaskSummary]
-    timings_ms: Mapping[str, float]  # summed over all finished episodes
-    faults: list[FailedAttempt]
-    hosts: list[hosts.Share]  # each machine's share
-    policies: list[dict[str, Any]]  # counts for each of the policy's addresses
-    invocations: list[dict[str, Any]]
+    identity, description, invocations, faults, policies   as the store has them
+    hosts              each machine's share
+    tasks, episodes    the planned tasks; the finished episodes of all of them
+    timings_ms         summed over all finished episodes
+    policy_errors      (task, episode) where the policy's own answer ended it; they count as failures
+    kinds, levels      rates by kind of task and by difficulty, the easiest first; empty in suites without them
+    delays             cost of inference in real time over all episodes; None if the simulation waited
+    seconds            time in which an evaluator was running
+    notice, advice     about the assets, and the next step; empty if there is none
+    comparability_problem   why it is not comparable with published figures; empty if it is
+    published          the figures to compare with; none unless the run is comparable
+    """
 
-    @property
-    def suite(self) -> str:
-        return self.identity["suite"]
-
-    @property
-    def notice(self) -> str:
-        """About the assets, empty if there is none."""
-        return self.description["assets"].get("notice", "")
-
-    @property
-    def advice(self) -> str:
-        """The next step about the assets, empty if there is none."""
-        return self.description["assets"]["advice"]
-
-    @cached_property
-    def comparability_problem(self) -> str:
-        """Why it is not comparable with published figures; empty if it is."""
-        return comparability_problem(self.identity, self.description, self.complete, self.invocations)
-
-    @property
-    def comparable(self) -> bool:
-        return not self.comparability_problem
-
-    @property
-    def published(self) -> list[PublishedFigure]:
-        """The figures to compare with; none unless the run is comparable."""
-        return published(self.description["profile"]) if self.comparable else []
-
-    @property
-    def planned(self) -> int:
-        return sum(task.planned for task in self.tasks)
-
-    @cached_property
-    def rate(self) -> Rate:
-        return pooled_rate(self.tasks)
-
-    @property
-    def done(self) -> int:
-        return self.rate.trials
-
-    @property
-    def complete(self) -> bool:
-        return self.done == self.planned
-
-    @cached_property
-    def episodes(self) -> list[Finished]:
-        return [episode for task in self.tasks for episode in task.episodes]
-
-    @property
-    def steps(self) -> int:
-        return sum(e.steps for e in self.episodes)
-
-    @property
-    def requests(self) -> int:
-        return sum(e.result.get("requests", 0) for e in self.episodes)
-
-    @property
-    def policy_errors(self) -> list[tuple[int, Finished]]:
-        """(task, episode) where the policy's own answer ended it (--policy-errors fail); they count as failures."""
-        return [(episode.task, episode) for episode in self.episodes if "policy_error" in episode.result]
-
-    @property
-    def kinds(self) -> dict[str, Rate]:
-        """The rate over the tasks of each kind, in the suite's order; empty in suites without kinds."""
+    def __init__(self, directory: Path, store: RunStore):
+        identity, description = store.meta("identity"), store.described()
+        self.run_id, self.suite, self.identity = directory.name, identity["suite"], identity
+        self.invocations, self.faults, self.policies = store.invocations(), store.faults(), store.by_policy()
+        self.hosts = hosts.shares(store.by_worker(), hosts.hostnames(self.invocations))
+        by_task: dict[int, list[Finished]] = {}
+        for episode in store.finished():
+            by_task.setdefault(episode.task, []).append(episode)
+        self.tasks = []
+        for index, count in sorted(Counter(task for task, _ in store.plan()).items()):
+            task = description["tasks"][index]
+            kind, level = task.get("kind", ""), task.get("level", 0)
+            self.tasks.append(TaskSummary(index, task["instruction"], kind, level, count, by_task.get(index, [])))
+        self.episodes = [episode for task in self.tasks for episode in task.episodes]
+        self.rate, self.planned = pooled_rate(self.tasks), sum(task.planned for task in self.tasks)
+        self.done, self.complete = self.rate.trials, self.rate.trials == self.planned
+        self.steps = sum(e.steps for e in self.episodes)
+        self.requests = sum(e.result.get("requests", 0) for e in self.episodes)
+        self.timings_ms: Counter[str] = Counter()
+        for episode in self.episodes:
+            self.timings_ms.update(episode.result.get("timings_ms", {}))
+        self.policy_errors = [(e.task, e) for e in self.episodes if "policy_error" in e.result]
         kinds = dict.fromkeys(task.kind for task in self.tasks if task.kind)
-        return {kind: pooled_rate(task for task in self.tasks if task.kind == kind) for kind in kinds}
-
-    @property
-    def levels(self) -> dict[str, Rate]:
-        """The rate over the tasks of each difficulty, the easiest first; empty in suites without levels."""
         levels = sorted({task.level for task in self.tasks if task.level})
-        return {str(level): pooled_rate(task for task in self.tasks if task.level == level) for level in levels}
-
-    @property
-    def chunks(self) -> str:
-        """The chunk settings as text."""
-        return Chunking.of(self.identity).description
-
-    @cached_property
-    def delays(self) -> dict[str, float] | None:
-        """The cost of inference in real time, over all episodes: steps held, actions overtaken, latency in ms. None
-        if the simulation waited, or no episode is done.
-        """
-        results = [e.result for e in self.episodes if "realtime" in e.result]
-        delays = [result["realtime"] for result in results]
-        if not delays:
-            return None
-        requests = sum(result["requests"] for result in results)
-        latency = sum(result["realtime"]["latency_ms_mean"] * result["requests"] for result in results)
-        return {
-            "held_steps": sum(delay["held_steps"] for delay in delays),
-            "overtaken_actions": sum(delay["overtaken_actions"] for delay in delays),
-            "latency_ms_mean": round(latency / max(requests, 1), 3),
-            "latency_ms_max": max(delay["latency_ms_max"] for delay in delays),
-        }
-
-    @property
-    def seconds(self) -> float:
-        """Time in which an evaluator was running, in s."""
-        return sum(max(0.0, (invocation["ended"] or 0.0) - invocation["started"]) for invocation in self.invocations)
+        self.kinds = {kind: pooled_rate(task for task in self.tasks if task.kind == kind) for kind in kinds}
+        self.levels = {str(level): pooled_rate(task for task in self.tasks if task.level == level) for level in levels}
+        self.chunks = Chunking.of(identity).description
+        self.delays = combine_delays([e.result for e in self.episodes if "realtime" in e.result])
+        self.seconds = sum(max(0.0, (row["ended"] or 0.0) - row["started"]) for row in self.invocations)
+        self.notice, self.advice = description["assets"].get("notice", ""), description["assets"]["advice"]
+        reason = comparability_problem(identity, description, self.complete, self.invocations)
+        self.comparability_problem, self.comparable = reason, not reason
+        self.published = [] if reason else published(description["profile"])
 
     def stages(self) -> list[tuple[str, str, float, float]]:
         """Return (name, explanation, ms per policy step, share of the whole) of every stage that took time."""
@@ -255,24 +189,18 @@ def rate_json(rate: Rate) -> dict[str, Any]:
     }
 
 
-def load(directory: Path, store: RunStore) -> Summary:
-    """Return the summary of the run in `directory`, complete or not."""
-    description, invocations = store.described(), store.invocations()
-    by_task: dict[int, list[Finished]] = {}
-    timings: Counter[str] = Counter()
-    for episode in store.finished():
-        by_task.setdefault(episode.task, []).append(episode)
-        timings.update(episode.result.get("timings_ms", {}))
-    tasks = []
-    for index, planned in sorted(Counter(task for task, _ in store.plan()).items()):
-        task = description["tasks"][index]
-        kind, level = task.get("kind", ""), task.get("level", 0)
-        tasks.append(TaskSummary(index, task["instruction"], kind, level, planned, by_task.get(index, [])))
-    shares = hosts.shares(store.by_worker(), hosts.hostnames(invocations))
-    return Summary(
-        directory.name, store.meta("identity"), description, tasks, timings, store.faults(), shares, store.by_policy(),
-        invocations,
-    )  # fmt: skip
+def combine_delays(results: list[dict[str, Any]]) -> dict[str, float] | None:
+    """Return the steps held, actions overtaken and latency in ms of episodes in real time; None if there are none."""
+    if not results:
+        return None
+    delays, requests = [result["realtime"] for result in results], sum(result["requests"] for result in results)
+    latency = sum(result["realtime"]["latency_ms_mean"] * result["requests"] for result in results)
+    return {
+        "held_steps": sum(delay["held_steps"] for delay in delays),
+        "overtaken_actions": sum(delay["overtaken_actions"] for delay in delays),
+        "latency_ms_mean": round(latency / max(requests, 1), 3),
+        "latency_ms_max": max(delay["latency_ms_max"] for delay in delays),
+    }
 
 
 def published(profile: Mapping[str, Any]) -> list[PublishedFigure]:

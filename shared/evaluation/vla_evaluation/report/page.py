@@ -17,7 +17,7 @@ from vla_common.durations import format_duration
 from vla_contract.protocol.parts import Part
 from vla_evaluation.config import flatten
 from vla_evaluation.report.data import Summary
-from vla_evaluation.report.leaderboard import Board
+from vla_evaluation.report.leaderboard import kinds, title
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Finished
 from vla_evaluation.terminal import plain
@@ -134,6 +134,7 @@ def render(directory: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) ->
     )  # fmt: skip
 
 
-def render_board(board: Board) -> str:
+def render_board(board: Mapping[str, Any]) -> str:
     """Return the leaderboard's page as HTML."""
-    return templates(DIRECTORY).get_template("leaderboard.html.j2").render(board=board, bar=interval_bar)
+    template = templates(DIRECTORY).get_template("leaderboard.html.j2")
+    return template.render(board=board, bar=interval_bar, rate=Rate, title=title, kinds=kinds)
