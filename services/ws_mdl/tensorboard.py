@@ -14,7 +14,7 @@ from vla_common.serving import Serving
 from vla_common.volume import Volume, make_directory
 from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer, token_for
-from vla_contract.server.hosts import host_check
+from vla_contract.server.hosts import HostCheck
 from vla_contract.server.public import page_path
 
 log = logging.getLogger("services.ws_mdl")
@@ -59,7 +59,7 @@ def run(server: ServiceSettings, logs: Path, check: TokenCheck) -> int:
 
 def protect(app: Wsgi, check: TokenCheck) -> Wsgi:
     """Add password protection, which TensorBoard lacks. OPEN paths need no password."""
-    hosts = host_check(check.required)
+    hosts = None if check.required else HostCheck()
 
     def guarded(environ: dict, start_response: Callable) -> Iterable[bytes]:
         def answer(status: str, body: bytes, media_type: str = "text/plain; charset=utf-8") -> list[bytes]:

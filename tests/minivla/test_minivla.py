@@ -14,7 +14,6 @@ from services.minivla.data import DatasetStats, Scaling, as_input, augmented, lo
 from services.minivla.model import MiniVLA
 from services.minivla.policy import IMAGE_SIZE, MiniVLAPolicy, load_policy, newest
 from services.ws_mdl import epochs
-from services.ws_mdl.frames import small
 from tests import data_sets
 from tests.running import running
 from vla_common.volume import Volume
@@ -381,18 +380,6 @@ def test_it_says_whose_demonstrations_it_learned_from_and_which_seeds(tmp_path):
     assert data.describe_source(source, [2]) == said.format("7 to 7") and data.describe_source({}, [0]) == ""
 
 
-def test_a_pace_that_was_guessed_in_a_busy_moment_is_put_right_while_it_trains(dots, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "epochs_that_fit", lambda *_: 1)
-    monkeypatch.setattr(train.TimeBudget, "epochs", lambda self, run: 3)
-    asked, volume = {"episodes": 2, "draws": 1, "minutes": 9}, Volume(tmp_path)
-    assert train.train_model(config(dots, **asked), volume)
-    assert weights(volume)["epoch"] == weights(volume)["config"]["epochs"] == 3
-    monkeypatch.setattr(
-        train.TimeBudget, "epochs", lambda self, run: pytest.fail("a run that goes on keeps its number")
-    )
-    assert train.train_model(config(dots, **asked), volume)
-
-
 def test_epochs_are_reckoned_by_the_pace_so_far_and_stay_after_a_quarter_of_the_minutes(dots, monkeypatch):
     settings = config(dots, episodes=2, minutes=1)
     run = train.get_training(settings, TrainingMachine(torch.device("cpu")), load(settings))
@@ -527,8 +514,3 @@ def test_weights_of_another_lab_are_refused(tmp_path):
     files.save(files.path(0), {"model_state_dict": {}, "epoch": 1, "global_step": 1})
     with pytest.raises(ValueError, match="unet.* ./lab train minivla"):
         load_policy(files.path(0), files, "cpu", 5, 4, 0)
-
-
-def test_images_of_any_size_become_the_networks():
-    assert small(np.full((2, 128, 128, 3), 7, np.uint8), 32).eq(7).all()
-    assert small(np.zeros((1, 32, 32, 3), np.uint8), 32).shape == (1, 3, 32, 32)

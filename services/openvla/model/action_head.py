@@ -21,8 +21,6 @@ BLOCKS = 2
 
 @dataclass(frozen=True)
 class Norm:
-    """Layer normalisation over the last dimension."""
-
     weight: Tensor
     bias: Tensor
 
@@ -31,8 +29,7 @@ class Norm:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights."""
-        return int(2 * self.weight.numel() * self.weight.element_size())
+        return self.weight.nbytes + self.bias.nbytes
 
 
 @dataclass(frozen=True)
@@ -54,15 +51,8 @@ class ActionHead:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights."""
-        layers = [
-            self.norm_in,
-            self.first,
-            *(part for block in self.blocks for part in block),
-            self.norm_out,
-            self.last,
-        ]
-        return sum(layer.nbytes for layer in layers)
+        blocks = [part for block in self.blocks for part in block]
+        return sum(part.nbytes for part in (self.norm_in, self.first, *blocks, self.norm_out, self.last))
 
 
 def oft_shapes(oft: Oft, hidden: int) -> dict[str, tuple[int, ...]]:

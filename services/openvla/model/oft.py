@@ -76,7 +76,6 @@ class OpenVLAOFT:
         return self.base.llama.parallel(x, answers, visible)
 
     def memory(self) -> dict[str, int]:
-        """Return bytes of weights per part."""
         further = [part for part in (self.head, *(self.proprio or ())) if part is not None]
         return {**self.base.memory(), "action head and state": sum(part.nbytes for part in further)}
 
