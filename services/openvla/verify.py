@@ -20,7 +20,7 @@ from services.openvla.options import MODES, VerifySettings
 from services.openvla.service.settings import INT8, PREFIX, checkpoint_directory
 from vla_common import entrypoint
 from vla_common.unreadable import explain
-from vla_modelkit.settings import from_environment
+from vla_modelkit.service import from_environment
 from vla_modelkit.threads import set_wait_policy
 
 

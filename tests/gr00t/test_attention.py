@@ -6,7 +6,7 @@ import pytest
 
 from services.gr00t.model import attention
 from services.gr00t.model.attention import KINDS, AttentionKernel, choose
-from vla_modelkit.flash import flash_obstacle
+from vla_modelkit.builds import flash_obstacle
 
 
 @pytest.mark.parametrize("wanted", ["auto", "sdpa"])

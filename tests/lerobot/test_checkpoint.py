@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from services.lerobot import checkpoint
 from services.lerobot.checkpoint import load
-from services.lerobot.loading import load_policy
+from services.lerobot.policy import load_policy
 from services.lerobot.reference import random_observation
 from services.lerobot.settings import ModelSettings
 from vla_modelkit.checkpoint import CheckpointError

@@ -78,7 +78,7 @@ def test_a_checkpoint_copied_by_hand_is_completed(remote, run, tmp_path):
 def test_a_hub_that_cannot_be_reached_is_one_sentence(run, tmp_path):
     done = run("--repo", REPO)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"{REPO} cannot be downloaded, the hub cannot be reached" in done.stderr
+    assert REPO in done.stderr and "was not downloaded, the hub cannot be reached" in done.stderr
     assert not checkpoint(tmp_path).exists()
 
 

@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 
 from services.libero.benchmark import BENCHMARK
-from services.libero.profiles import PROFILES
 from tests.libero.harness import LightEvaluation, PolicyService
-from tests.libero.invented import IDENTITY, make_run
+from tests.libero.invented import make_run
 from tests.libero.scripted_policy import numbered
 from tests.libero.test_rollout import ACTION, PROFILE, Answer, DiaryEnv, play, spec
 from vla_contract import ActionChunk, PolicyInfo
-from vla_evaluation import evaluate, report
+from vla_evaluation import report
 from vla_evaluation.actions import PolicyFault
 from vla_evaluation.chunks import Chunking
-from vla_evaluation.config import EvalConfig, config_hash, differences, parse_args
+from vla_evaluation.config import EvalConfig, parse_args
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.rollout import run_episode
-from vla_evaluation.runs import directories
 from vla_evaluation.spec import LATER, RunSpec
 
 HOLD = 0.0
@@ -265,19 +263,6 @@ def test_every_chunk_setting_has_its_own_description():
     )
 
 
-@pytest.mark.parametrize("changes", [{"execute": 4}, {"execute": 1, "ensemble": "mean"}, {"realtime": 20.0}])
-def test_a_run_is_not_resumed_with_other_settings(tmp_path, changes):
-    def open_run(identity):
-        return directories.open_run(tmp_path, identity, [(0, 0)], run_id="run", resume=None, label="x")
-
-    with open_run(IDENTITY):
-        pass
-    assert config_hash(IDENTITY) != config_hash(IDENTITY | changes)
-    (*_, line) = differences(IDENTITY, IDENTITY | changes)
-    with pytest.raises(directories.RunUnusable, match=re.escape(line)), open_run(IDENTITY | changes):
-        pass
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [({"execute": 1, "ensemble": "mean"}, "an ensemble of chunks executed"), ({"realtime": 20.0}, "in real time")],
@@ -302,23 +287,16 @@ def test_chunk_settings_are_in_the_report_without_published_figures(tmp_path, ch
 
 def test_a_run_in_real_time_measures_the_policy_and_is_not_resumed_without(tmp_path):
     """The latency is the machine's own; only what follows from its definition is asserted."""
-    flags = ("--tasks", "1", "--trials", "1", "--max-steps", "8", "--video", "none")
+    flags = ("--tasks", "1", "--trials", "2", "--max-steps", "8", "--video", "none")
     with PolicyService(tmp_path / "policy.txt", "--chunk", "4", "--delay-ms", "120") as policy:
         with LightEvaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url, "--realtime", "20") as run:
             said = run.end()
-            ((text,),) = run.peek("SELECT result FROM episodes")
+            told = [json.loads(text)["realtime"] for (text,) in run.peek("SELECT result FROM episodes")]
         with LightEvaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url) as again:
             assert "realtime: 20.0 → not recorded" in again.end(2)
-    told = json.loads(text)["realtime"]
-    assert "1 worker" in said and "chunks: queried when a chunk is used up, real time at 20 steps/s" in said
-    assert told["latency_ms_mean"] >= 120 and told["held_steps"] >= 2 and told["overtaken_actions"] >= 2
+    assert "1 worker," in said and "chunks: queried when a chunk is used up, real time at 20 steps/s" in said
+    assert len(told) == 2, "one worker by default, although there are two episodes"
+    assert all(one["latency_ms_mean"] >= 120 and one["held_steps"] >= 2 <= one["overtaken_actions"] for one in told)
     written = json.loads((tmp_path / "runs" / "run" / "summary.json").read_text())
-    assert written["realtime"]["held_steps"] == told["held_steps"] and written["provenance"]["realtime"] == 20.0
-
-
-def test_realtime_uses_one_worker_by_default(monkeypatch):
-    assert evaluate.workers_for(EvalConfig(suite="libero_goal", realtime=20.0), 500, 0.1) == 1
-    assert evaluate.workers_for(EvalConfig(suite="libero_goal", realtime=20.0, workers=3), 500, 0.1) == 3
-    monkeypatch.setattr(evaluate.provenance, "cores", lambda: 4)
-    assert evaluate.workers_for(EvalConfig(suite="libero_goal"), 500, 0.1) == 4
-    assert PROFILES["openvla"].execute is None
+    assert written["realtime"]["held_steps"] == sum(one["held_steps"] for one in told)
+    assert written["provenance"]["realtime"] == 20.0

@@ -250,7 +250,7 @@ def test_calls_in_one_transaction_fail_alone(run, remote, monkeypatch):
     def broken(*_):
         raise TypeError("a fault of the program")
 
-    monkeypatch.setitem(calls.CALLS, "faults", (calls.Call, broken))
+    monkeypatch.setattr(calls.Calls, "faults", broken)
     sent = [("say", {"worker": "w", "status": f"{number}"}) for number in range(20)]
     sent[5:5] = [("faults", {}), ("finish", {"lease": asdict(lease), "result": RESULT})]
     sent.append(("add_to_result", {"lease": asdict(lease), "more": {}, "files": 5}))
@@ -316,7 +316,7 @@ def test_a_damaged_file_and_another_invocation(run, remote):
     remote.joined = replace(remote.joined, invocation=99)
     with pytest.raises(StoreError, match="join it again"):
         remote.open()
-    run[0].end("the run was stopped")
+    run[0].end_reason = "the run was stopped"
     with pytest.raises(StoreError, match="the run was stopped"):
         remote.open()
 
@@ -333,14 +333,14 @@ def test_another_sites_page_reads_and_changes_nothing(run, route, headers):
 
 def test_batch_is_one_transaction_with_separate_rollbacks(run):
     _, store = run
-    with store.batch():
+    with store.transaction():
         first = store.lease("a", 1, 0.0, 30.0)
-        with pytest.raises(RuntimeError), store._writing():
+        with pytest.raises(RuntimeError), store.transaction():
             store.db.execute("DELETE FROM episodes")
             raise RuntimeError
         assert store.finish(first, RESULT, 1.0)
     assert store.counts()[0]["done"] == 1 and store.counts()[0]["planned"] == 3
-    with pytest.raises(RuntimeError), store.batch():
+    with pytest.raises(RuntimeError), store.transaction():
         store.lease("b", 1, 0.0, 30.0)
         raise RuntimeError
     assert store.counts()[0]["leased"] == 0

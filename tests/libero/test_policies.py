@@ -54,6 +54,12 @@ def address(process: subprocess.Popen, log: Path) -> str:
     raise AssertionError(f"the policy service did not start:\n{log.read_text()}")
 
 
+def ends(*arguments: str) -> subprocess.CompletedProcess:
+    """Run `python -m services.libero.policies …`, which fails."""
+    command = [sys.executable, "-m", "services.libero.policies", *arguments]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory) -> Iterator[PolicyClient]:
     with served(tmp_path_factory.mktemp("oracle") / "log.txt", "oracle") as client:
@@ -208,25 +214,13 @@ def test_replay_refuses_what_it_has_no_recording_for(run_directory, observation,
 def test_replay_needs_a_run_with_recordings(tmp_path):
     with pytest.raises(ValueError, match="has no recordings.*VLALAB_REPLAY_RUN"):
         ReplayPolicy(tmp_path)
-    ended = subprocess.run(
-        [sys.executable, "-m", "services.libero.policies", "replay", "--run", ""],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = ends("replay", "--run", "")
     assert ended.returncode == 1 and "VLALAB_REPLAY_RUN" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_a_taken_port_is_reported_in_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ended = subprocess.run(
-            [sys.executable, "-m", "services.libero.policies", "random", "--port", str(taken.getsockname()[1])],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ended = ends("random", "--port", str(taken.getsockname()[1]))
     assert ended.returncode == 1 and "choose another port" in ended.stderr and "Traceback" not in ended.stderr
 
 

@@ -1,14 +1,11 @@
 """A picture put together from layers is the one that MuJoCo draws at once, on scenes made to make that hard."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.usefixtures("libero_runtime")
 
 SIZE = 64
-README = Path(__file__).parents[2] / "services/libero/simulator/rendering/README.md"
 
 SCENE = """
 <mujoco>
@@ -58,7 +55,7 @@ SCENES = {
 
 @pytest.fixture(scope="module")
 def context():
-    from services.libero.simulator.rendering.context import GlContext
+    from services.libero.simulator.rendering.renderer import GlContext
 
     made = GlContext()
     made.make_current()
@@ -220,7 +217,7 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(stage_of, monkey
 
 
 def test_what_moves_soon_after_it_rested_has_to_rest_longer():
-    from services.libero.simulator.rendering.rest_detector import MIN_STILL_FRAMES, RestDetector
+    from services.libero.simulator.rendering.compositor import MIN_STILL_FRAMES, RestDetector
 
     resting = RestDetector(np.array([True, True, False]))
     poses = np.zeros((3, 12), np.float32)
@@ -300,23 +297,3 @@ def test_a_driver_that_draws_layers_wrongly_is_found_out(libero_runtime, context
     assert np.array_equal(image, renderer._stage.render(model.camera("still").id))
     assert np.array_equal(image, renderer.render(model.camera("still").id, qpos))
     renderer.free()
-
-
-def test_the_worked_example_is_true(libero_env, libero_assets):
-    """README.md has its figures, its pixel too where its driver draws, and its rule gives every sample."""
-    from services.libero.assets import kit
-    from services.libero.simulator.rendering import example
-
-    if kit.damage(libero_assets):
-        pytest.skip("the example is told of the project's kit")
-    example.pose(libero_env)
-    frame, text = example.draw(libero_env), README.read_text()
-    assert np.array_equal(frame.layered_image, frame.full_image)
-    assert np.array_equal(frame.layered_image, libero_env.render(example.CAMERA)[::-1])
-    assert np.array_equal(frame.result.color, frame.full.color)
-    assert np.array_equal(frame.result.depth, frame.full.depth)
-    assert np.array_equal(frame.result.color, example.by_depth(frame))
-    assert f"{frame.result.depth.size:,}" in text
-    assert example.table(frame) in text
-    assert libero_env._gl.renderer not in text or example.pixel(frame) in text
-    assert example.side_by_side(frame).shape == (256, 4 * 256, 3)

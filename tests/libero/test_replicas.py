@@ -9,7 +9,6 @@ import pytest
 from tests.libero.harness import LightEvaluation, PolicyService, results
 from vla_contract import PolicyClient
 from vla_evaluation.config import EvalConfig
-from vla_evaluation.coordinator.join import JoinConfig, local_policy_urls
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.replicas import AnotherPolicy, Replicas
 
@@ -130,14 +129,3 @@ def test_invalid_addresses():
         EvalConfig("libero_goal", policy_url="http://a:1,http://a:1/")
     with pytest.raises(ValueError, match="an empty address"):
         EvalConfig("libero_goal", policy_url="http://a:1,")
-
-    class Two:
-        policies = (A, B)
-
-    assert local_policy_urls(JoinConfig("http://x:1"), Two) == (A, B)
-    assert local_policy_urls(JoinConfig("http://x:1", policy_url="http://c:1,http://d:1/"), Two) == (
-        "http://c:1",
-        "http://d:1",
-    )
-    with pytest.raises(ValueError, match="lists 1 of the run.s 2 addresses; expected one for each"):
-        local_policy_urls(JoinConfig("http://x:1", policy_url="http://c:1"), Two)

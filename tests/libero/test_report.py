@@ -11,13 +11,12 @@ from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.invented import ASSETS, IDENTITY, make_run, markup
-from vla_common.durations import format_duration
 from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import OSC_POSE
 from vla_evaluation import evaluate, report
 from vla_evaluation.config import EvalConfig
 from vla_evaluation.plan import make_plan
-from vla_evaluation.progress import LiveProgress, Pace, PlainProgress
+from vla_evaluation.progress import Pace, Progress
 from vla_evaluation.report import compare, data, page
 from vla_evaluation.runs import __main__ as runs
 from vla_evaluation.runs.directories import Run
@@ -38,7 +37,7 @@ def test_summary_json_has_the_results(tmp_path):
 
 def test_the_time_adds_up(tmp_path):
     _, store = make_run(tmp_path, trials=1)
-    stages = data.load(tmp_path / "run", store).stages()
+    stages = data.Summary(tmp_path / "run", store).stages()
     assert sum(share for *_, share in stages) == pytest.approx(1.0)
     assert dict((words, ms) for words, _, ms, _ in stages)["other"] == pytest.approx(2.0)
 
@@ -56,7 +55,7 @@ def test_page_is_self_contained(tmp_path):
 def test_beyond_the_budget_videos_are_linked_failures_last(tmp_path):
     directory, store = make_run(tmp_path, trials=2, outcome=lambda task, episode: episode == 0, files=20)
     sizes = [path.stat().st_size for path in directory.glob("videos/*")]
-    html = page.render(directory, data.load(directory, store), embed_bytes=sum(sizes) * 2 // 3)
+    html = page.render(directory, data.Summary(directory, store), embed_bytes=sum(sizes) * 2 // 3)
     failures, successes = html.split("<h2>Successes")
     assert failures.count("data:video/mp4") == 10, "failures are embedded first"
     assert 'src="videos/' in successes and "links into the run" in html
@@ -114,6 +113,8 @@ def test_full_run_on_official_assets_has_the_published_figure(tmp_path):
 def test_every_departure_from_the_protocol_keeps_published_figures_away(tmp_path, changes, reason):
     directory, store = make_run(tmp_path, trials=1, **changes)
     report.build(directory, store)
+    if reason == "assets: kit":
+        assert "assets: kit — not comparable with published numbers" in markup(directory)
     summary = json.loads((directory / "summary.json").read_text())
     assert not summary["comparable_with_published"] and summary["published"] == []
     assert reason in summary["why_not_comparable"]
@@ -165,12 +166,6 @@ def test_kit_run_starts_with_the_official_files_notice(tmp_path, capsys):
 def test_permitted_settings_keep_the_published_figure(tmp_path, changes):
     directory, store = make_run(tmp_path, **changes)
     assert report.build(directory, store).comparable
-
-
-def test_kit_report_has_a_banner(tmp_path):
-    directory, store = make_run(tmp_path, trials=1, assets={"kind": "kit", "digest": "k"})
-    report.build(directory, store)
-    assert "assets: kit — not comparable with published numbers" in (directory / "report.html").read_text()
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -243,13 +238,8 @@ def test_incomparable_runs_need_force(tmp_path, capsys, a, b, reason):
     assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "b", "--force"]) == 0
     said = capsys.readouterr().out
     assert f"not comparable: {'they differ in ' if 'and' in reason else ''}{reason}" in said and "McNemar" in said
-
-
-def test_a_run_is_not_compared_with_itself(tmp_path, capsys):
-    make_run(tmp_path, "a", trials=1)[1].close()
     assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "a"]) == 2
     assert "same run" in capsys.readouterr().err
-    assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "a", "--force"]) == 0
 
 
 @pytest.mark.parametrize("name", ["upright", "seed_each", "extra_resets"])
@@ -356,13 +346,6 @@ def test_pace_excludes_the_start_and_counts_running_episodes():
     assert first.line == "1/10 episodes, success 0.0 %, 10 steps/s, about 1 min 20 s left"
 
 
-def test_estimate_uses_an_earlier_run_until_the_first_episode_is_done():
-    pace = Pace(counts(0), now=0.0, expected_s=100.0)
-    assert pace.totals(counts(0), now=4.0).left_s == 96.0
-    assert pace.totals(counts(0), now=300.0).left_s == 90.0, "18 of 20 episodes have not begun"
-    assert pace.totals(counts(2), now=301.0).left_s == pytest.approx(4.0)  # 4 episodes in 1 s, 16 to go
-
-
 def test_final_video_rendering_is_displayed():
     pace = Pace(counts(0), now=0.0)
     workers = {"a": "task 3 episode 1", "b": "rendering videos"}
@@ -383,14 +366,9 @@ def test_long_run_prints_its_duration_once():
     assert quick.announcement(quick.totals(counts(4), now=9.0)) is None
 
 
-@pytest.mark.parametrize(("s", "text"), [(None, "?"), (4.4, "4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")])
-def test_durations(s, text):
-    assert format_duration(s) == text
-
-
 def test_plain_lines_for_logs():
     out = io.StringIO()
-    with PlainProgress({0: "a", 3: "b"}, counts(0), out) as progress:
+    with Progress({0: "a", 3: "b"}, counts(0), Console(file=out)) as progress:
         progress.update(counts(0), {})
         progress.update(counts(2), {})  # too soon after the last line
         progress.update(counts(10), {})
@@ -401,7 +379,7 @@ def test_plain_lines_for_logs():
 
 def test_live_table():
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=30)
-    with LiveProgress({0: "open the drawer", 3: "push the plate"}, counts(0), console) as progress:
+    with Progress({0: "open the drawer", 3: "push the plate"}, counts(0), console) as progress:
         progress.update(counts(4), {"worker-0": "task 0 episode 3", "worker-1": "waiting for the policy (refused)"})
         progress.print_line("worker-1 was killed by SIGKILL; starting another")
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
@@ -411,23 +389,23 @@ def test_live_table():
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 110])
-def test_narrow_tables_shorten_text_then_the_bar_never_numbers(width):
+def test_narrow_tables_shorten_text_and_never_numbers(width):
     console = Console(file=io.StringIO(), width=width, height=30)
     names = {0: "open the middle drawer of the cabinet", 33: "put the yellow and white mug in the microwave"}
     full = {"planned": 50, "done": 50, "successes": 50, "leased": 0, "pending": 0, "broken": 0} | steps(9000)
     rows = {0: full, 33: full | {"done": 9, "successes": 3}}
-    progress = LiveProgress(names, rows, console)
-    console.print(progress.table(rows, {"w": "x" * 200}, progress.pace.totals(rows, progress.pace.start + 1)))
-    first, second, waiting, *totals = console.file.getvalue().splitlines()
-    assert re.search(r" 50/50  100 %$", first) and re.search(r"  9/50   33 %$", second)
-    assert max(map(len, (first, second, waiting, *totals))) <= width
-    bars, texts = len(re.findall("[━╍─]", first)), len(re.findall("[a-z…]", first))
-    assert texts >= (10 if width >= 40 else 4) and bars == {30: 0, 40: 7, 60: 24, 80: 24, 110: 24}[width]
-    assert ", ".join(line.strip() for line in totals) == "59/100 episodes, success 89.8 %"
+    progress = Progress(names, rows, console)
+    console.print(progress.table(rows, {"w": "x" * 200}, progress.pace.totals(rows, 1e9)))
+    lines = console.file.getvalue().splitlines()
+    assert re.search(r" 50/50  100 %$", lines[0]) and re.search(r"  9/50   33 %$", lines[1])
+    assert max(map(len, lines)) <= width
+    bar, text = len(re.findall("[━╍─]", lines[0])), len(re.findall("[a-z…]", lines[0]))
+    assert text >= 8 and bar == (24 if width >= 60 else 0)
+    assert "59/100 episodes, success 89.8 %" in re.sub(r"\s+", " ", " ".join(lines))
 
 
 def test_a_long_suite_fits_on_the_screen():
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=24)
     many = {task: counts(3)[0] | {"leased": int(task == 77)} for task in range(90)}
-    progress = LiveProgress({task: str(task) for task in many}, many, console)
+    progress = Progress({task: str(task) for task in many}, many, console)
     assert 77 in progress.visible(many) and len(progress.visible(many)) <= 16

@@ -19,7 +19,7 @@ from services.openvla.service.settings import PREFIX, ModelSettings, checkpoint_
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import INDEX, CheckpointError, changed_files, file_hash, identity, write_record
 from vla_modelkit.memory import require_memory, used_bytes
-from vla_modelkit.settings import from_environment
+from vla_modelkit.service import from_environment
 from vla_modelkit.weights import Safetensors
 
 CPU = torch.device("cpu")

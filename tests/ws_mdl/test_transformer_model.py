@@ -167,25 +167,6 @@ def test_dropout_in_attention_keeps_the_mean():
     torch.testing.assert_close(many.mean(0), without, atol=0.12, rtol=0)
 
 
-def test_self_attention_is_one_head_of_the_block():
-    single, block, x = (
-        lab.SelfAttention(D_MODEL, D_MODEL),
-        lab.MultiHeadAttentionBlock(D_MODEL, 1, 0.0),
-        torch.randn(2, 5, D_MODEL),
-    )
-    block.load_state_dict({**single.state_dict(), "w_o.weight": torch.eye(D_MODEL)})
-    torch.testing.assert_close(single(x), block(x, x, x), **TOLERANCE)
-
-
-def test_weights_are_kept_only_when_requested():
-    block, x = lab.MultiHeadAttentionBlock(D_MODEL, H, 0.1).train(), torch.randn(2, 5, D_MODEL)
-    block(x, x, x)
-    assert block.attention_scores is None
-    block.need_weights = True
-    block(x, x, x)
-    assert block.attention_scores.shape == (2, H, 5, 5)
-
-
 def test_heads_that_do_not_divide_d_model_are_named():
     for build in (lambda: lab.MultiHeadAttentionBlock(32, 5, 0.1), lambda: lab.build_transformer(9, 9, 9, 9, 32, 1, 5)):
         with pytest.raises(ValueError, match="d_model 32 .* h = 5"):

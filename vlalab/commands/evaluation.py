@@ -13,11 +13,12 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from vlalab.commands import preflight
+from vlalab.commands.ray_placement import RayPlacement
 from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
 from vlalab.host import paths, shared_code
@@ -32,10 +33,6 @@ BRIDGE = "bridge"  # the service for policy servers of other projects
 WEBSOCKETS = ("ws://", "wss://")  # protocols of openpi and vla-eval
 OPENVLA = ("act://", "acts://")  # /act of OpenVLA and OpenVLA-OFT
 SERVER = service_settings.variable(BRIDGE, "SERVER")
-OUT_OF_REACH = (
-    "a container cannot reach {url}: inside it, that is the container itself. Use --runtime local, or serve the policy "
-    "on an address of this machine's network (with VLALAB_TOKEN) and give that address"
-)
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 
 
@@ -55,12 +52,10 @@ class EvaluationRequest:
     program: tuple[str, ...] = ()  # the job's first arguments, if not for evaluating
     module: str = ""
     checkpoint: str | None = None  # for a policy that is started
-    policy_variables: Mapping[str, str] = field(
-        default_factory=dict
-    )  # its variables; if any, it is started whatever else is up
-    run_alongside: Callable[[], AbstractContextManager] = nullcontext  # entered while the evaluator runs
+    # Variables of the policy. If there are any, it is started whatever else is running.
+    policy_variables: Mapping[str, str] = field(default_factory=dict)
     replicas: int = 0  # number of policies to start in any case; 0: start one if none is up
-    start_policies: Callable[[str, str | None], AbstractContextManager[str]] | None = None  # starts them on a cluster
+    placement: RayPlacement | None = None  # of its workers and replicas on a cluster
     repeats: bool = False  # the same command line continues the run
 
     def __post_init__(self) -> None:
@@ -151,30 +146,24 @@ def check_policy(label: str, text: str) -> str:
     except ValueError:  # the port is not a number, or beyond 65535
         is_url = False
     if not is_url:
-        raise LabError(
-            f"{label} {text} is not a valid URL; expected for example http://host:8000, or ws://host:8000 or "
-            "act://host:8000 for servers of other projects"
-        )
+        expected = "http://host:8000, or ws://host:8000 or act://host:8000 for servers of other projects"
+        raise LabError(f"{label} {text} is not a valid URL; expected for example {expected}")
     return text
 
 
-def check_policies(label: str, text: str) -> None:
-    """Raise LabError if --policy lists something other than URLs, or one URL twice."""
-    urls = text.split(",")
+def check_policies(text: str, replicas: int | None) -> None:
+    """Raise LabError if --policy lists something other than URLs, or one URL twice, or --replicas has no service."""
+    urls = [url.rstrip("/") for url in text.split(",")]
     for url in urls if len(urls) > 1 else ():
         if "://" not in url:
-            raise LabError(f"{label} {text} has several values; expected URLs, for example http://a:8000,http://b:8000")
-        if [url.rstrip("/") for url in urls].count(url.rstrip("/")) > 1:
-            raise LabError(f"{label} has {url} twice; expected one URL per replica")
-
-
-def check_replicas(replicas: int | None, policy: str) -> None:
-    """Raise LabError if --replicas is given and --policy is not a service."""
-    if replicas and "://" in policy:
-        raise LabError(
-            f"--replicas starts new policies, but --policy {policy} is a running one; remove one of the two flags"
-        )
-    if replicas and policy == "auto":
+            raise LabError(
+                f"--policy {text} has several values; expected URLs, for example http://a:8000,http://b:8000"
+            )
+        if urls.count(url) > 1:
+            raise LabError(f"--policy has {url} twice; expected one URL per replica")
+    if replicas and "://" in text:
+        raise LabError(f"--replicas starts new policies, but --policy {text} is a running one; remove one of the two")
+    if replicas and text == "auto":
         raise LabError(f"--replicas {replicas} requires --policy {' or '.join(policies())}")
 
 
@@ -200,19 +189,15 @@ def choose_policy(text: str, running: Sequence[Instance], policies: Sequence[str
         return PolicyChoice(text.rstrip("/"), None, f"policy at {text.replace(',', ' and ')}")
     if text != "auto" and text not in policies:
         raise LabError(unknown("policy", text, ["auto", *policies]) + ", or a URL")
-    matching = [instance for instance in running if text in ("auto", instance.service)]
-    if matching:
-        alternatives = (
-            f" ({', '.join(o.name for o in matching[1:])} also up; select with --policy)" if matching[1:] else ""
-        )
-        reason = f"policy {matching[0].service}, running at {matching[0].url}{alternatives}"
-        return PolicyChoice(matching[0].url, None, reason, matching[0])
+    if matching := [instance for instance in running if text in ("auto", instance.service)]:
+        first, *others = matching
+        more = f" ({', '.join(other.name for other in others)} also up; select with --policy)" if others else ""
+        return PolicyChoice(first.url, None, f"policy {first.service}, running at {first.url}{more}", first)
     if text == fallback == "auto":
         raise LabError("no policy service is running, and this benchmark has no default; name one with --policy")
     if text == "auto":
-        return PolicyChoice(
-            None, fallback, f"policy {fallback}, since no policy service is running (select with --policy)"
-        )
+        reason = f"policy {fallback}, since no policy service is running (select with --policy)"
+        return PolicyChoice(None, fallback, reason)
     return PolicyChoice(None, text, f"policy {text}")
 
 
@@ -227,45 +212,41 @@ def name_of_policy(request: EvaluationRequest) -> str:
 def _healthy(request: EvaluationRequest) -> list[Instance]:
     """Return the healthy policies that support the suite; the benchmark's own is last, since `up ui` starts it."""
     services = compose.read()
-    running = [instance for instance in interface.instances() if instance.role == "policy" and not instance.attached]
-    fitting = [
+    running = [
         instance
-        for instance in running
+        for instance in interface.instances()
+        if instance.role == "policy" and not instance.attached
         if f"{request.job}_{instance.service}" not in services and instance.is_healthy()
     ]
-    return sorted(fitting, key=lambda instance: instance.service == request.fallback)
+    return sorted(running, key=lambda instance: instance.service == request.fallback)
 
 
 def _choice(
     request: EvaluationRequest, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]
 ) -> PolicyChoice:
     """Select a policy that programs of this runtime can reach; report running ones that they cannot reach."""
+    in_container = runtime is containers
+    reachable = [i for i in healthy if i.runtime == containers.NAME] if in_container else healthy
+    instances = {url: next((i for i in reachable if _is_at(i, url)), None) for url in request.urls}
+    for url in request.addresses:
+        if in_container and _is_local(url) and not instances.get(url):
+            raise LabError(
+                f"a container cannot reach {url}: inside it, that is the container itself. Use --runtime local, or "
+                "serve the policy on an address of this machine's network (with VLALAB_TOKEN) and give that address"
+            )
     if server := request.policy_variables.get(SERVER):
-        if runtime is containers and _is_local(server):
-            raise LabError(OUT_OF_REACH.format(url=server))
         return PolicyChoice(None, request.policy, f"policy at {server}, through a bridge")
-    if runtime is not containers:
-        return choose_policy(request.policy, healthy, policies, request.fallback)
-    reachable = [instance for instance in healthy if instance.runtime == containers.NAME]
-    if any(map(_is_local, request.urls)):
-        instances = {
-            url: next((instance for instance in reachable if _is_at(instance, url)), None) for url in request.urls
-        }
-        for url, instance in instances.items():
-            if instance is None and _is_local(url):
-                raise LabError(OUT_OF_REACH.format(url=url))
-        inside = [containers.address(instance) if instance else url for url, instance in instances.items()]
-        only = next(iter(instances.values())) if len(instances) == 1 else None
-        if only:
+    if in_container and any(instances.values()):
+        if len(instances) == 1:
+            (only,) = instances.values()
             return PolicyChoice(only.url, None, f"policy {only.service}, running at {only.url}", only)
+        inside = [containers.address(instance) if instance else url for url, instance in instances.items()]
         return PolicyChoice(",".join(inside), None, f"policy at {' and '.join(request.urls)}")
     choice = choose_policy(request.policy, reachable, policies, request.fallback)
     for instance in healthy:
         if instance not in reachable and request.policy in ("auto", instance.service):
-            log_info(
-                f"{instance.name} at {instance.url} is a local process, which containers cannot reach; to use it add "
-                "--runtime local"
-            )
+            process = f"{instance.name} at {instance.url} is a local process, which containers cannot reach"
+            log_info(f"{process}; to use it add --runtime local")
     return choice
 
 
@@ -298,8 +279,10 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
     healthy = [] if request.policy_variables or request.replicas else _healthy(request)
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
-    if request.module:
-        _reject_simulated(choice)
+    name = choice.instance.service if choice.instance else choice.service
+    if request.module and name and manifests.services()[name].simulated:
+        usable = ", ".join(policy for policy in policies() if not manifests.services()[policy].simulated)
+        raise LabError(f"policy '{name}' needs the simulator's state, which data sets lack; use {usable}, or a URL")
     log_info(f"{line}; {choice.reason}")
 
     def address(instance: Instance) -> str:
@@ -307,13 +290,11 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
         inside = runtime is containers and request.listens
         return containers.address_for_all(instance) if inside else runtime.address(instance)
 
-    plays = [*services[request.job].command, *request.program, str(request.suite)]
-    command = [*(["python", "-m", request.module] if request.module else plays), "--policy-url"]
-    flags = request.flags
+    evaluator = [*services[request.job].command, *request.program, str(request.suite)]
+    command = [*(["python", "-m", request.module] if request.module else evaluator), "--policy-url"]
+    flags = list(request.flags)
     if runtime is containers and request.listens:  # in a container, listen on all interfaces
-        anywhere = f"0.0.0.0:{request.listens.rpartition(':')[2]}"
-        pairs = zip(("", *flags), flags, strict=False)
-        flags = tuple(anywhere if before == "--listen" else word for before, word in pairs)
+        flags[flags.index("--listen") + 1] = f"0.0.0.0:{request.listens.rpartition(':')[2]}"
     if request.dry_run:
         for settings in _settings_of_all(choice.service, request) if choice.service else ():
             print(runtime.start_command(str(choice.service), settings, attached=True))
@@ -321,25 +302,28 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
         arguments = [*command, url, *flags]
         return runtime.run(request.job, arguments, request.variables(), listens=request.listens, dry_run=True)
     _report_silent(request)
-    if choice.service and not request.start_policies:
+    if choice.service and not (request.placement and request.replicas):
         preflight.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
     with _ready_policy(choice, runtime, request, address) as (url, outcome, private):
         code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables()}
-        with Watch(private) as watch, request.run_alongside():
+        alongside = request.placement.run_alongside() if request.placement else nullcontext()
+        with interrupted_when_ended(private) as ended, alongside:
             code = runtime.run(request.job, [*command, url, *flags], variables, listens=request.listens)
-        code = 1 if watch.is_gone else code
+        code = 1 if ended.is_set() else code
         outcome.append(code)
-        is_complete_command = request.program or request.module or request.repeats
-        resume_command = typed if is_complete_command else resume_line(typed)
-        if watch.is_gone:
+        cause = describe_signal(code)
+        if ended.is_set():
             names = " and ".join(policy.name for policy in private)
             log_info(f"the policy {names} exited and is not restarted; this run was stopped. To resume:")
-            log_info(f"  {resume_command}")
-        elif cause := describe_signal(code):
+        elif cause:
             log_info(f"the evaluator was killed by {cause}; finished episodes are saved. To resume:")
-            log_info(f"  {resume_command}")
+        if ended.is_set() or cause:
+            is_complete = request.program or request.module or request.repeats
+            log_info(f"  {typed if is_complete else resume_line(typed)}")
+    if request.placement and request.placement.stop_reason:  # progress lines may have overwritten it
+        raise LabError(f"the cluster stopped this evaluation: {request.placement.stop_reason}")
     return code
 
 
@@ -356,17 +340,6 @@ def _runtime(
     names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
     is_local = any(map(_is_local, request.addresses))
     return interface.choose(request.runtime, names, up[0].runtime if up else "local" if is_local else None)
-
-
-def _reject_simulated(choice: PolicyChoice) -> None:
-    """Raise LabError for a policy that cannot be queried with recorded data."""
-    name = choice.instance.service if choice.instance else choice.service
-    services = manifests.services()
-    if name and services[name].simulated:
-        alternatives = ", ".join(policy for policy in policies() if not services[policy].simulated)
-        raise LabError(
-            f"policy '{name}' needs the simulator's state, which data sets do not have; use {alternatives}, or a URL"
-        )
 
 
 def _report_silent(request: EvaluationRequest) -> None:
@@ -420,8 +393,8 @@ def _ready_policy(
     if choice.service is None:
         yield address(choice.instance) if choice.instance else choice.url or "", outcome, []
         return
-    if request.start_policies:
-        with request.start_policies(choice.service, request.suite) as urls:
+    if request.placement and request.replicas:
+        with request.placement.policies(choice.service, request.suite) as urls:
             yield urls, outcome, []
         return
     started: list[Instance] = []
@@ -440,36 +413,33 @@ def _ready_policy(
             runtime.close(instance, keep_log=outcome not in ([0], [INTERRUPTED]))
 
 
-class Watch:
-    """Context manager that watches private policies while their evaluation runs.
+@contextmanager
+def interrupted_when_ended(policies: Sequence[Instance]) -> Iterator[threading.Event]:
+    """Interrupt the block, as Ctrl-C does, when all these private policies have exited; yield whether they have.
 
-    The evaluator would wait ten minutes for a policy that exited. So when all have exited, interrupt the evaluation as
-    Ctrl-C does, which saves finished episodes, and set `is_gone`.
+    The evaluator would wait ten minutes for them. The interrupt saves finished episodes, and is not passed on.
     """
+    over, ended = threading.Event(), threading.Event()
 
-    def __init__(self, policies: Sequence[Instance]) -> None:
-        self.policies, self.is_gone = policies, False
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Watch:
-        if self.policies:
-            self._thread.start()
-        return self
-
-    def __exit__(self, kind: type | None, *_: object) -> bool:
-        """Suppress the KeyboardInterrupt that this object caused."""
-        self._over.set()
-        if self.policies:
-            self._thread.join()
-        return self.is_gone and kind is KeyboardInterrupt
-
-    def _look(self) -> None:
-        while not self._over.wait(WATCH_S[self.policies[0].runtime]):
-            if all(policy.has_ended() for policy in self.policies):
-                self.is_gone = True
+    def watch() -> None:
+        while not over.wait(WATCH_S[policies[0].runtime]):
+            if all(policy.has_ended() for policy in policies):
+                ended.set()
                 os.kill(os.getpid(), signal.SIGINT)
                 return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    if policies:
+        thread.start()
+    try:
+        yield ended
+    except KeyboardInterrupt:
+        if not ended.is_set():
+            raise
+    finally:
+        over.set()
+        if policies:
+            thread.join()
 
 
 def describe_signal(code: int) -> str:

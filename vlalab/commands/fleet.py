@@ -44,11 +44,10 @@ def run(verb: str, selected: list[RemoteMachine], parallel: int, timeout_s: floa
     }  # fmt: skip
     command = [str(venvs.ensure(ADMIN.name).python), "-I", str(ADMIN / "fleet.py")]
     rows: dict[str, Row] = {}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "preexec_fn": die_with_parent()}
     with (
         status(f"fleet {verb}: {len(selected)} machines") as line,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent()
-        ) as process,
+        subprocess.Popen(command, **pipes) as process,
     ):
         assert process.stdin and process.stdout
         json.dump(request, process.stdin)
@@ -87,9 +86,8 @@ def judge(verb: str, answer: dict[str, Any]) -> Row:
     if answer["code"] != 0 and not (verb == "doctor" and out.startswith("{")):
         last = (answer["err"].strip() or out.strip() or f"ended with code {answer['code']}").splitlines()[-1]
         if re.search(r"\bcd\b.*|\./lab: ?(not found|no such file)", last, re.IGNORECASE):
-            return row(
-                "fail", "the lab is not installed there", f"./lab host setup --hosts {answer['name']} --from ADDRESS"
-            )
+            fix = f"./lab host setup --hosts {answer['name']} --from ADDRESS"
+            return row("fail", "the lab is not installed there", fix)
         return row("fail", last.removeprefix("lab: "))
     if verb == "pull":
         before, after = out.split()[-2:]
@@ -105,10 +103,8 @@ def judge(verb: str, answer: dict[str, Any]) -> Row:
         first = bad[0] if bad else {"why": f"{len(report['checks'])} checks", "fix": ""}
         return row(verdict, first["why"] + more, first["fix"] or "", report)
     up = [service for service in report["services"] if service["state"] != "down"]
-    summary = (
-        ", ".join(f"{service['name']} {service['health'] or service['state']}" for service in up)
-        or "no services are running"
-    )
+    states = [f"{service['name']} {service['health'] or service['state']}" for service in up]
+    summary = ", ".join(states) or "no services are running"
     if all(service["health"] == "healthy" for service in up):
         return row("pass", summary, report=report)
     return row("warn", summary, f"./lab fleet restart --hosts {answer['name']}", report)

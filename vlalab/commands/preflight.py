@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vlalab.description import checkpoints, compose, manifests, runs, service_settings
-from vlalab.host import paths
 from vlalab.host.console import LabError
 
 
@@ -15,9 +14,11 @@ def require_startable(names: Sequence[str], overrides: Mapping[str, service_sett
     compose.page_url("")
     for name in names:
         settings = {**compose.environment_variables(), **service_settings.stored(name), **overrides.get(name, {})}
-        if missing := [
-            text for text in (_checkpoint(name, settings), _run(name, settings), _variable(name, settings)) if text
-        ]:
+        missing = [text for text in (_checkpoint(name, settings), _run(name, settings)) if text]
+        for variable, example in manifests.services()[name].needs.items():
+            if not settings.get(variable):
+                missing.append(f"an address: set {variable}, for example {variable}={example} ./lab up {name}")
+        if missing:
             raise LabError(f"{name} cannot start: missing " + "; and ".join(missing))
 
 
@@ -27,10 +28,9 @@ def _checkpoint(service: str, settings: Mapping[str, str | None]) -> str:
         return ""
     variable = service_settings.variable(service, "CHECKPOINT")
     available = service_settings.checkpoints_on_volume()
-    name = settings.get(variable)
-    if name and (name in available or Path(name).expanduser().is_dir()):
-        return ""
-    if name:
+    if name := settings.get(variable):
+        if name in available or Path(name).expanduser().is_dir():
+            return ""
         return f"checkpoint '{name}', set in {variable}; on the volume: {', '.join(available) or 'none'}"
     if len(checkpoints.available(service)) == 1:
         return ""  # used by default
@@ -43,12 +43,8 @@ def _checkpoint(service: str, settings: Mapping[str, str | None]) -> str:
 def _run(service: str, settings: Mapping[str, str | None]) -> str:
     """Return a message if a service replays a run and has none, else ""."""
     variable = manifests.services()[service].recording
-    if not variable:
-        return ""
     name = settings.get(variable) or ""
-    if (paths.volume() / "runs" / name).is_dir() and name:
-        return ""
-    if name.startswith("/"):  # a path of this machine, or of a container
+    if not variable or name.startswith("/"):  # a path of this machine, or of a container
         return ""
     if not name:
         return f"a run: set {variable} to latest or a name from ./lab runs"
@@ -56,12 +52,4 @@ def _run(service: str, settings: Mapping[str, str | None]) -> str:
         runs.run(variable, name)
     except LabError as error:
         return f"its run: {error}"
-    return ""
-
-
-def _variable(service: str, settings: Mapping[str, str | None]) -> str:
-    """Return a message if a required variable is not set, else ""."""
-    for name, example in manifests.services()[service].needs.items():
-        if not settings.get(name):
-            return f"an address: set {name}, for example {name}={example} ./lab up {service}"
     return ""

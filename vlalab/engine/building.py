@@ -19,6 +19,7 @@ from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, shared_code, state
 from vlalab.host.console import LabError, log_info, status, unknown
+from vlalab.host.memory import format_size
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
 PROGRESS = ("line", "plain", "tty")
@@ -43,10 +44,6 @@ class BuildOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        if self.flash_attn not in (None, *FLASH_ATTN):
-            raise LabError(unknown("--flash-attn", str(self.flash_attn), FLASH_ATTN))
-        if self.progress not in PROGRESS:
-            raise LabError(unknown("--progress", self.progress, PROGRESS))
         for text in self.arguments:
             if not re.match(r"\w+=", text):
                 raise LabError(f"invalid build argument --arg {text}; expected NAME=VALUE")
@@ -57,10 +54,8 @@ class BuildOptions:
 
 def arguments(names: Sequence[str], options: BuildOptions) -> list[str]:
     """Return docker's arguments that build the images of these environments together."""
-    settings = {"*.context": str(paths.ROOT), f"*.labels.{images.OWNER_LABEL}": state.owner()}
-    overrides = [f"{key}={value}" for key, value in settings.items()] + [
-        f"*.secrets={secret}" for secret in _secrets(options)
-    ]
+    overrides = [f"*.context={paths.ROOT}", f"*.labels.{images.OWNER_LABEL}={state.owner()}"]
+    overrides += [f"*.secrets={secret}" for secret in _secrets(options)]
     for name in names:
         accepted = images.arguments(name)
         overrides.append(f"{name}.tags={images.reference(name)}")
@@ -120,12 +115,11 @@ def _secrets(options: BuildOptions) -> list[str]:
     """Return the build secrets, which build steps can read but no layer or history stores."""
     bundle = ca_bundle(options.ca_bundle)
     secrets = [f"id=ca,src={bundle}"] if bundle else []
+    source, url, secret = INDEX_VARIABLE, os.environ.get(INDEX_VARIABLE, ""), f"id=index,env={INDEX_VARIABLE}"
     if options.index:
         path = _existing(options.index, "--index", Path.is_file, "a file with the mirror's URL")
         source, url, secret = str(path), path.read_text().strip(), f"id=index,src={path}"
-    elif url := os.environ.get(INDEX_VARIABLE, ""):
-        source, secret = f"variable {INDEX_VARIABLE}", f"id=index,env={INDEX_VARIABLE}"
-    else:
+    elif not url:
         return secrets
     if not re.fullmatch(r"https?://\S+", url):  # it may hold a password, so the message does not repeat it
         raise LabError(f"{source} has no URL of a package index mirror; expected one line that begins with https://")
@@ -191,7 +185,12 @@ def build(names: Sequence[str], options: BuildOptions, variant: str | None = Non
         log_info(title)
         code = docker.stream(args)
     if code != 0:
-        raise LabError(_failure(selected, lines))
+        text, last = "\n".join(lines), "\n  ".join(lines[-40:])
+        culprit = re.search(r"(?m)^ERROR: target (\S+):", text)
+        name = culprit[1] if culprit else " or ".join(selected)
+        output = f":\n  {last}" if last else " (see its output above)"
+        parts = [f"image '{name}' could not be built{output}", docker.advice(text)]
+        raise LabError("\n".join(part for part in [*parts, "for the full output: --progress plain"] if part))
     built = images.existing(selected)
     if missing := [images.reference(name) for name in selected if name not in built]:
         raise LabError(
@@ -199,7 +198,7 @@ def build(names: Sequence[str], options: BuildOptions, variant: str | None = Non
         )
     print(f"{'image':<24}{'size':>10}  lock")
     for image in (built[name] for name in selected):
-        print(f"{image.reference:<24}{images.format_size(image.size):>10}  {'current' if image.fits() else 'another'}")
+        print(f"{image.reference:<24}{format_size(image.size):>10}  {'current' if image.fits() else 'another'}")
     print(f"built in {time.monotonic() - started:.0f} s")
     return [built[name] for name in selected]
 
@@ -216,17 +215,3 @@ def _check_flags(selected: list[str], options: BuildOptions) -> None:
     for argument in (text.split("=")[0] for text in options.arguments):
         if argument not in accepted:
             raise LabError(unknown("build argument", argument, accepted))
-
-
-def _failure(names: Sequence[str], lines: list[str]) -> str:
-    """Return the message for a failed build: the image, the last lines of output, and advice."""
-    text = "\n".join(lines)
-    culprit = re.search(r"(?m)^ERROR: target (\S+):", text)
-    which = culprit[1] if culprit else names[0] if len(names) == 1 else None
-    subject = f"image '{which}'" if which else f"one of the images {', '.join(names)}"
-    last = "\n  ".join(lines[-40:])
-    parts = [
-        f"{subject} could not be built" + (f":\n  {last}" if last else " (see its output above)"),
-        docker.advice(text),
-    ]
-    return "\n".join(part for part in [*parts, "for the full output: --progress plain"] if part)

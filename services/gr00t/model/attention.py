@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vla_modelkit.flash import flash_obstacle
+from vla_modelkit.builds import flash_obstacle
 
 KINDS = ("auto", "sdpa", "flash")
 

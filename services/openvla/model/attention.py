@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_modelkit.flash import flash_obstacle
+from vla_modelkit.builds import flash_obstacle
 
 CHOICES = ("auto", "sdpa", "flash")
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]  # its __name__ is in `/v1/info`

@@ -40,13 +40,19 @@ def build_tower(tower: Tower) -> nn.Module:
         raise CheckpointError(f"timm {timm.__version__} cannot build {tower.timm_id!r}: {error}") from error
 
 
-def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """Return timm's model with its weights, without what the second-to-last layer's features do not need."""
+def kept_tower(tower: Tower) -> nn.Module:
+    """Return timm's model without weights, and without what the second-to-last layer's features do not need."""
     model = build_tower(tower)
     model.blocks = model.blocks[:-1]
     model.norm = nn.Identity()
     if getattr(model, "attn_pool", None) is not None:
         model.attn_pool = None
+    return model
+
+
+def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Return timm's model with its weights, see `kept_tower`."""
+    model = kept_tower(tower)
     state = {
         name: source.read(prefix + published_name(name)).to(device=device, dtype=dtype) for name in model.state_dict()
     }

@@ -119,7 +119,11 @@ def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iter
 
 def of_images(images: np.ndarray) -> dict[str, np.ndarray]:
     """Return mean, std, min and max per colour, [3, 1, 1] in 0…1, and the count of images, of uint8 [T, H, W, 3]."""
-    stats = of_levels(*levels_of(images))
+    return without_quantiles(of_levels(*levels_of(images)))
+
+
+def without_quantiles(stats: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return statistics as versions before v3.0 have them."""
     return {name: values for name, values in stats.items() if name not in QUANTILES}
 
 

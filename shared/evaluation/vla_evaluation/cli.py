@@ -4,6 +4,8 @@ Two subcommands: `record SUITE …` records demonstrations, `join URL` works on 
 serves.
 """
 
+import tyro
+
 from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.config import parse_args
 from vla_evaluation.coordinator import join
@@ -16,5 +18,5 @@ def main(benchmark: Benchmark, arguments: list[str]) -> int:
     if arguments[:1] == ["record"]:
         return record.main(benchmark, arguments[1:])
     if arguments[:1] == ["join"]:
-        return join.main(benchmark, arguments[1:])
+        return guarded(lambda: join.join(benchmark, tyro.cli(join.JoinConfig, args=arguments[1:], prog="join")))
     return guarded(lambda: evaluate(benchmark, parse_args(arguments, benchmark.suites)))

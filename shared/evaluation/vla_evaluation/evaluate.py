@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.markup import escape
 
@@ -28,10 +28,9 @@ from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import EvalConfig, RunConfig, differences, token_of
-from vla_evaluation.estimate import find_earlier
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
-from vla_evaluation.progress import make_progress
+from vla_evaluation.progress import Progress
 from vla_evaluation.report.data import Summary
 from vla_evaluation.runs.directories import Run, RunUnusable, explain_os_error, open_run
 from vla_evaluation.store.reading import NEXT_SESSION
@@ -43,6 +42,7 @@ from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, Wo
 if TYPE_CHECKING:
     from vla_evaluation.coordinator.app import Coordinator  # a web server, which few runs need
 
+Config = TypeVar("Config", bound=RunConfig)
 POLL_S = 0.5  # often enough for a display, rare enough to leave the cores to the workers
 EPISODE_BYTES = 500_000  # states and actions, with some video
 
@@ -95,6 +95,21 @@ def wait_for_policy(config: RunConfig, url: str) -> PolicyInfo:
             status.stop()
 
 
+def prepare(
+    benchmark: Benchmark, config: Config, make_plan: Callable[[Benchmark, Config, str | None], Plan]
+) -> tuple[Plan, PolicyInfo, Assets]:
+    """Return plan, policy and assets of a run, which fit each other. ValueError, with what to do, if they do not."""
+    provenance.check_simulator(benchmark, say)
+    plan = make_plan(benchmark, config, None)
+    info = reach_policy(config)
+    if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
+        plan = make_plan(benchmark, config, profile)
+    check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
+    assets = benchmark.assets(config.assets, Volume().root)
+    require_assets(benchmark, plan.tasks, assets)
+    return plan, info, assets
+
+
 # --- workers --------------------------------------------------------------------------------------------------
 
 
@@ -104,12 +119,6 @@ def choose_workers(requested: int | None, episodes: int, worker_gb: float) -> in
         return min(requested, max(1, episodes))
     fitting = int(provenance.free_memory_gb() // worker_gb)
     return max(1, min(provenance.cores(), fitting, episodes))
-
-
-def workers_for(config: RunConfig, episodes: int, worker_gb: float) -> int:
-    """Return a run's number of workers; in real time one, since concurrent requests would add to the latency."""
-    requested = 1 if config.workers is None and config.chunking.realtime else config.workers
-    return choose_workers(requested, episodes, worker_gb)
 
 
 def memory_notice(requested: int | None, episodes: int, workers: int, worker_gb: float) -> str:
@@ -127,30 +136,19 @@ def memory_notice(requested: int | None, episodes: int, workers: int, worker_gb:
     return ""
 
 
-def announce(run: Run, plan: Plan, left: int, workers: int) -> float | None:
-    """Print memory limits, allowed drift, and the expected duration if it is long.
-
-    Return the expected duration in s, from the pace of an earlier run; None without such a run.
-    """
+def announce(run: Run, plan: Plan, left: int, workers: int) -> None:
+    """Print memory limits and allowed drift."""
     if line := memory_notice(plan.config.workers, left, workers, plan.benchmark.worker_gb):
         say(line)
     for line in run.drift:
         say(f"drift allowed: {line}")
-    earlier = find_earlier(run.directory.parent, run.store.meta("identity")) if left and workers else None
-    if earlier is None:
-        return None
-    if line := earlier.announcement(left, workers):
-        say(line)
-    return earlier.seconds(left, workers)
 
 
-def try_to_work(
-    run: Run, plan: Plan, info: PolicyInfo, workers: int, expected_s: float | None, worker: str = provenance.WORKER
-) -> int:
+def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: str = provenance.WORKER) -> int:
     """Run the remaining episodes; print an error that ends them; return the exit code."""
     code = 0
     try:
-        work(run, plan, workers, expected_s, worker)
+        work(run, plan, workers, worker)
     except Interrupted:
         code = 130
     except (RunFailed, StoreError, OSError) as error:
@@ -163,14 +161,10 @@ def try_to_work(
     return code
 
 
-def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: str) -> None:
-    config = plan.config
-    notes = {
-        "workers": workers,
-        "commit": provenance.git_commit(),
-        "machine": provenance.machine(),
-        "drift": run.drift,
-    }
+def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
+    config, cores = plan.config, provenance.cores()
+    commit, machine = provenance.git_commit(), provenance.machine()
+    notes = {"workers": workers, "commit": commit, "machine": machine, "drift": run.drift}
     clock = InvocationClock.start()
     invocation = run.store.begin_invocation(clock.now(), notes)
     growth = Growth(plan.benchmark.worker_gb) if config.workers is None and not config.chunking.realtime else None
@@ -186,13 +180,12 @@ def work(run: Run, plan: Plan, workers: int, expected_s: float | None, worker: s
         plan.benchmark.worker_variables,
         worker,
         growth,
-        1 if growth or not workers else provenance.cores() // workers,
+        render_threads=1 if growth or not workers else cores // workers,
     )
     outcome = "failed"
     try:
         with joinable(run, plan, clock, invocation) as coordinator:
-            names = {task.index: task.instruction for task in plan.tasks}
-            supervise(supervisor, names, coordinator, expected_s=expected_s)
+            supervise(supervisor, {task.index: task.instruction for task in plan.tasks}, coordinator)
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
@@ -207,7 +200,6 @@ def supervise(
     names: Mapping[int, str],
     coordinator: Coordinator | None = None,
     poll_s: float = POLL_S,
-    expected_s: float | None = None,
 ) -> None:
     """Supervise the workers until no work is left on any machine, and display the progress.
 
@@ -215,7 +207,7 @@ def supervise(
     """
     store = supervisor.store
     try:
-        with make_progress(names, supervisor.counts, expected_s) as progress:
+        with Progress(names, supervisor.counts) as progress:
             supervisor.start()
             while not supervisor.finished() or (coordinator and coordinator.active_hosts()):
                 for message in supervisor.step():
@@ -257,7 +249,9 @@ def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> I
         try:
             yield coordinator
         finally:
-            coordinator.end("the run was stopped or is complete; if episodes are left, join again after it is resumed")
+            coordinator.end_reason = (
+                "the run was stopped or is complete; if episodes are left, join again after it is resumed"
+            )
 
 
 # --- the evaluation -------------------------------------------------------------------------------------------
@@ -269,14 +263,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         from vla_evaluation.coordinator.app import read_address
 
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
-    provenance.check_simulator(benchmark, say)
-    plan = make_plan(benchmark, config)
-    info = reach_policy(config)
-    if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
-        plan = make_plan(benchmark, config, profile)
-    check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
-    assets = benchmark.assets(config.assets, Volume().root)
-    require_assets(benchmark, plan.tasks, assets)
+    plan, info, assets = prepare(benchmark, config, make_plan)
     spec = specify(plan, info)
     identity = identify(plan, spec, assets)
     with open_run(
@@ -293,28 +280,25 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         left = unfinished(run.store.counts())
         videos = len(run.store.missing_videos(NEXT_SESSION, partial(video.should_render, config.video)))
         require_space(run.directory, left * EPISODE_BYTES)
-        workers = workers_for(config, left + videos, benchmark.worker_gb)
+        # in real time one worker, since concurrent requests would add to the latency
+        requested = 1 if config.workers is None and config.realtime else config.workers
+        workers = choose_workers(requested, left + videos, benchmark.worker_gb)
         workers = max(workers, min(videos, 1))  # machines that join render no videos of earlier invocations
-        expected_s = print_header(run, plan, info, assets, left, workers)
+        print_header(run, plan, info, assets, left, workers)
         if videos:
             say(f"{plural(videos, 'video')} of earlier invocations to render")
-        code = try_to_work(run, plan, info, workers, expected_s) if left or videos else 0
-        return conclude(run, code, benchmark.suites)
-
-
-def conclude(run: Run, code: int, suites: Sequence[str]) -> int:
-    """Write the report and print the result; return the exit code."""
-    try:
-        summary = report.build(run.directory, run.store)
-    except (StoreError, OSError) as error:
-        command = resume_command(run, suites)
-        say(f"error: no report: {error_message(error, run.directory)}; resume with\n  {command}")
-        return code or 1
-    print_result(run, summary)
-    if code and summary.done < summary.planned:
-        say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, all of them stored; resume with")
-        say(f"  {resume_command(run, suites)}")
-    return code
+        code = try_to_work(run, plan, info, workers) if left or videos else 0
+        try:
+            summary = report.build(run.directory, run.store)
+        except (StoreError, OSError) as error:
+            command = resume_command(run, benchmark.suites)
+            say(f"error: no report: {error_message(error, run.directory)}; resume with\n  {command}")
+            return code or 1
+        print_result(run, summary)
+        if code and summary.done < summary.planned:
+            say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, all of them stored; resume with")
+            say(f"  {resume_command(run, benchmark.suites)}")
+        return code
 
 
 def resume_command(run: Run, suites: Sequence[str]) -> str:
@@ -339,8 +323,8 @@ def resume_command(run: Run, suites: Sequence[str]) -> str:
     return shlex.join([*tokens, "--resume", run.id])
 
 
-def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> float | None:
-    """Print the run's settings; return the expected duration, as `announce`."""
+def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> None:
+    """Print the run's settings."""
     count = len(plan.config.policies)
     addresses = f" at {count} addresses" if count > 1 else ""
     say(f"run {run.id} in {display_path(run.directory)}{' (resumed)' if run.resumed else ''}")
@@ -353,7 +337,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
         say(assets.advice)
     if plan.config.chunking != Chunking():
         say(f"chunks: {Chunking.of(run.store.meta('identity')).description}")
-    return announce(run, plan, left, workers)
+    announce(run, plan, left, workers)
 
 
 def print_result(run: Run, summary: Summary) -> None:

@@ -93,14 +93,9 @@ def render(dataset: Dataset, faults: list | None = None) -> str:
 
 def _choose_episodes(dataset: Dataset) -> list[Episode]:
     """Return the episodes to display: the first of every task, then others, in the set's order."""
-    seen: set[str] = set()
-    firsts = [
-        episode
-        for episode in dataset.episodes
-        if episode.tasks and episode.tasks[0] not in seen and not seen.add(episode.tasks[0])
-    ]
-    rest = [episode for episode in dataset.episodes if episode not in firsts]
-    return sorted((firsts + rest)[:MAX_EPISODES], key=lambda episode: episode.index)
+    firsts = {episode.tasks[0]: episode for episode in reversed(dataset.episodes) if episode.tasks}.values()
+    chosen = sorted(dataset.episodes, key=lambda episode: episode not in firsts)[:MAX_EPISODES]
+    return sorted(chosen, key=lambda episode: episode.index)
 
 
 def _read_video(dataset: Dataset, episode: Episode, key: str, room: int) -> bytes:

@@ -28,7 +28,6 @@ from vla_contract.server.middleware import RequestGuard, read_body
 from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation import hosts
 from vla_evaluation.coordinator import VERSION, calls
-from vla_evaluation.coordinator.batched_store import BatchedStore
 from vla_evaluation.routed import JSON, bad_request, json_response
 from vla_evaluation.runs.directories import explain_os_error
 from vla_evaluation.store.records import StoreError, total
@@ -49,13 +48,13 @@ MACHINE_GAUGES = {
 
 
 class Coordinator:
-    """A run that other machines may join. `active_hosts` and `end` are for the evaluator's own thread."""
+    """A run that other machines may join. `active_hosts` and `end_reason` are for the evaluator's own thread."""
 
-    store: BatchedStore
+    store: calls.BatchedStore
 
     def __init__(self, run: calls.ActiveRun, description: Mapping[str, Any]):
         self.run, self.description = run, description
-        self.end_reason = ""  # why every call is rejected
+        self.end_reason = ""  # once set, all further calls are rejected with it
         self.url = ""
         self.metrics = Metrics()
         registry = self.metrics.registry
@@ -76,23 +75,21 @@ class Coordinator:
         hostnames = {host.name: host.hostname for host in list(self.run.hosts.values())}
         return hosts.shares(store.by_worker(self.run.invocation), hostnames) if hostnames else []
 
-    def end(self, reason: str) -> None:
-        """Reject all further calls with this reason."""
-        self.end_reason = reason
-
     # --- routes -------------------------------------------------------------------------------------------
 
     async def describe(self, request: Request) -> Response:
         return json_response({**self.description, "version": VERSION, "invocation": self.run.invocation})
 
     async def call(self, request: Request) -> Response:
-        """Carry out a call of `calls.CALLS`."""
+        """Carry out a call of `calls.Calls`."""
         name = request.path_params["name"]
-        if name not in calls.CALLS:
-            raise Problem("not-found", f"call {name[:40]!r} does not exist; expected one of {', '.join(calls.CALLS)}")
+        if name not in calls.ARGUMENTS:
+            raise Problem(
+                "not-found", f"call {name[:40]!r} does not exist; expected one of {', '.join(calls.ARGUMENTS)}"
+            )
         body = await read_body(request, (JSON,), CALL_BYTES)
         try:
-            arguments = calls.CALLS[name][0].model_validate_json(body)
+            arguments = calls.ARGUMENTS[name].model_validate_json(body)
         except ValidationError as error:
             raise Problem("bad-request", calls.explain(error)) from error
         self._require_current(arguments.invocation, arguments.key)
@@ -156,7 +153,7 @@ def create_app(coordinator: Coordinator, check: TokenCheck) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette):
-        coordinator.store = BatchedStore(coordinator.run.directory / STORE, coordinator.run)
+        coordinator.store = calls.BatchedStore(coordinator.run.directory / STORE, coordinator.run)
         yield
         await coordinator.store.close()
 

@@ -28,7 +28,7 @@ from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark, require_assets
 from vla_evaluation.config import differences, read_addresses, require_directory_name
 from vla_evaluation.coordinator import VERSION
-from vla_evaluation.evaluate import choose_workers, guarded, memory_notice, supervise
+from vla_evaluation.evaluate import choose_workers, memory_notice, supervise
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import machine_identity
 from vla_evaluation.runs.directories import DIRECTORIES
@@ -103,19 +103,6 @@ def fetch_description(config: JoinConfig) -> dict[str, Any]:
     return run
 
 
-def local_policy_urls(config: JoinConfig, job: Job) -> tuple[str, ...]:
-    """Return the addresses of the run's policies from this machine. ValueError for fewer or more."""
-    if config.policy_url is None:
-        return job.policies
-    urls = read_addresses("--policy", config.policy_url)
-    if len(urls) != len(job.policies):
-        raise ValueError(
-            f"--policy {config.policy_url} lists {len(urls)} of the run's {len(job.policies)} addresses; expected one "
-            f"for each of {', '.join(job.policies)}, in that order"
-        )
-    return urls
-
-
 def require_policy(config: JoinConfig, job: Job) -> None:
     """Raise ValueError unless the run's policy answers at one of its addresses at least, and nowhere another policy."""
     missing: list[str] = []
@@ -157,7 +144,13 @@ def join(benchmark: Benchmark, config: JoinConfig) -> int:
             + "\nUse the same commit, environment and assets on both, and join again."
         )
     require_assets(benchmark, [benchmark.tasks(job.spec.suite)[index] for index in identity["tasks"]], assets)
-    job = replace(job, assets=str(assets.path), policies_at=local_policy_urls(config, job))
+    urls = job.policies if config.policy_url is None else read_addresses("--policy", config.policy_url)
+    if len(urls) != len(job.policies):
+        raise ValueError(
+            f"--policy {config.policy_url} lists {len(urls)} of the run's {len(job.policies)} addresses; expected one "
+            f"for each of {', '.join(job.policies)}, in that order"
+        )
+    job = replace(job, assets=str(assets.path), policies_at=urls)
     require_policy(config, job)
     name = config.name or re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-") or "host"
     joined = Joined(
@@ -194,7 +187,6 @@ def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, dir
         partial(video.should_render, job.video),
         config.secret,
         benchmark.worker_variables,
-        provenance.WORKER,
     )
     instructions = {task.index: task.instruction for task in benchmark.tasks(job.spec.suite)}
     try:
@@ -207,7 +199,3 @@ def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, dir
             store.leave()
     say(f"run {directory.name} has no work left; its report is on the evaluator's machine")
     return 0
-
-
-def main(benchmark: Benchmark, arguments: list[str]) -> int:
-    return guarded(lambda: join(benchmark, tyro.cli(JoinConfig, args=arguments, prog="join")))

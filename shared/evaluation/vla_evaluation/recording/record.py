@@ -6,15 +6,14 @@ The plan grows: each task gets as many attempts as successes are missing. Exit c
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from vla_common.counts import plural
 from vla_common.volume import Volume, display_path, require_space
-from vla_evaluation import evaluate, provenance
-from vla_evaluation.agreement import check_policy, choose_profile
-from vla_evaluation.benchmark import Assets, Benchmark, require_assets
+from vla_evaluation import evaluate
+from vla_evaluation.benchmark import Assets, Benchmark
 from vla_evaluation.config import RecordConfig, parse_record_args
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
@@ -45,14 +44,7 @@ def share(episodes: int, tasks: Sequence[int]) -> dict[int, int]:
 
 def record(benchmark: Benchmark, config: RecordConfig) -> int:
     """Record until there are as many demonstrations as requested; return the exit code."""
-    provenance.check_simulator(benchmark, say)
-    plan = make_plan(benchmark, config)
-    info = evaluate.reach_policy(config)
-    if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
-        plan = make_plan(benchmark, config, profile)
-    check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
-    assets = benchmark.assets(config.assets, Volume().root)
-    require_assets(benchmark, plan.tasks, assets)
+    plan, info, assets = evaluate.prepare(benchmark, config, make_plan)
     spec = specify(plan, info)
     # With noise, only the first action of a chunk belongs to the current state.
     spec = replace(spec, seed=config.seed or 0, execute=1 if config.noise else spec.execute)
@@ -62,9 +54,7 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
     with open_run(root, identity, [], run_id=name, resume=None, label=name, allow_drift=config.allow_drift) as run:
         targets = share(config.episodes, [task.index for task in plan.tasks])
         run.store.plan_successes(targets, config.attempts)
-        run.store.set_meta("about", {**describe(plan, assets), "recording": describe_recording(benchmark)})
-        job_fields = {"wanted": {str(task): count for task, count in targets.items()}}
-        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **job_fields).to_json())
+        describe_recording(run.store, plan, spec, assets, targets)
         left = sum(row["pending"] + row["leased"] + row["broken"] for row in run.store.counts().values())
         require_space(run.directory, left * DEMONSTRATION_BYTES)
         workers = evaluate.choose_workers(config.workers, left, benchmark.worker_gb)
@@ -74,8 +64,8 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
             f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} "
             f"to do, policy {single_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
         )
-        expected_s = evaluate.announce(run, plan, left, workers)
-        code = evaluate.try_to_work(run, plan, info, workers, expected_s, worker.MODULE) if left else 0
+        evaluate.announce(run, plan, left, workers)
+        code = evaluate.try_to_work(run, plan, info, workers, worker.MODULE) if left else 0
         return report_result(run.store, run.directory, config, targets, code)
 
 
@@ -89,9 +79,13 @@ def identify_recording(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
     }
 
 
-def describe_recording(benchmark: Benchmark) -> dict:
-    """Return the data besides the identity that readers of the files need."""
-    return {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
+def describe_recording(store: RunStore, plan: Plan, spec: RunSpec, assets: Assets, targets: Mapping[int, int]) -> None:
+    """Store the workers' job, and the data besides the identity that readers of the files need."""
+    benchmark = plan.benchmark
+    more = {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
+    store.set_meta("about", {**describe(plan, assets), "recording": more})
+    wanted = {str(task): count for task, count in targets.items()}
+    store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, wanted=wanted).to_json())
 
 
 def require_recording_directory(directory: Path) -> None:

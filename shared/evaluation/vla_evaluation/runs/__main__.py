@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_common import entrypoint
+from vla_common.anchored import require_no_links
 from vla_common.counts import plural
 from vla_common.volume import Volume, display_path
 from vla_evaluation import report
 from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.runs import STORE, deletion, leaderboard, listing, reproduction
-from vla_evaluation.runs.directories import RunUnusable, find_run, find_runs
-from vla_evaluation.runs.models import find_models
+from vla_evaluation.runs import STORE, leaderboard, listing, reproduction
+from vla_evaluation.runs.directories import RunUnusable, by_beginning, find_run, find_runs, lock
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore, read_run
 from vla_evaluation.terminal import say, single_line
@@ -32,16 +34,6 @@ def list_runs(root: Path, console: Console) -> None:
         print_directories(listing.RUNS, directories, listing.run_row, console)
     else:
         say(f"no runs in {root}", console.file)
-
-
-def list_recordings_and_models(volume: Volume, console: Console) -> None:
-    """Print tables of the volume's recorded demonstrations and trained models, if there are any."""
-    if directories := find_runs(volume.path("demonstrations")):
-        say(file=console.file)
-        print_directories(listing.RECORDINGS, directories, listing.recording_row, console)
-    if models := find_models(volume):
-        say(file=console.file)
-        listing.print_table(listing.MODELS, [listing.model_row(model) for model in models], console)
 
 
 def print_directories(
@@ -63,6 +55,39 @@ def print_directories(
         console.print(Text(single_line(problem), style="red"), soft_wrap=True)
 
 
+def show_or_delete(root: Path, volume: Volume, names: Sequence[str], delete: bool) -> None:
+    """Print size and path of runs, recordings and trained models, or delete them without a question.
+
+    `names` are names, beginnings of names, or "latest". RunUnusable for one that matches nothing, and for a run or a
+    recording that a process works on; nothing is deleted unless all are found.
+    """
+    demonstrations = volume.path("demonstrations")
+    stored: dict[str, tuple[str, list[Path]]] = {}
+    for model in listing.find_models(volume):
+        stored[model.directory.name] = f"trained {model.lab}", [model.directory, model.curves]
+    stored |= {path.name: ("recording", [demonstrations / path.name]) for path in find_runs(demonstrations)}
+    stored |= {path.name: ("run", [root / path.name]) for path in find_runs(root)}
+    items = {}
+    for name in names:
+        try:
+            match = find_run(root, name).name if name == "latest" else by_beginning(name, list(stored))
+        except ValueError as error:
+            raise RunUnusable(f"{name!r} {error}") from error
+        items[match] = stored[match]
+    for name, (kind, directories) in items.items():
+        size = listing.show_size(sum(map(listing.size_of, directories)))
+        if not delete:
+            say(f"{kind} {single_line(name)}: {size} in {directories[0]}")
+            continue
+        for directory in filter(Path.is_dir, directories):
+            require_no_links(directory)
+            with lock(directory) if kind in ("run", "recording") else nullcontext():
+                # no list shows a name that begins with a dot
+                deleted = directory.rename(directory.with_name(f".{directory.name}.deleted"))
+            shutil.rmtree(deleted)
+        say(f"deleted {kind} {single_line(name)}: {size} freed")
+
+
 def show_suites(root: Path, names: Sequence[str], console: Console) -> None:
     """Print a table of suites: each run's suite and rate with its interval, and the mean of the suites' rates."""
     directories = [root / name for name in names if (root / name / STORE).is_file()]
@@ -77,14 +102,6 @@ def show_suites(root: Path, names: Sequence[str], console: Console) -> None:
     listing.print_table(listing.SUITES, rows, console)
     if unfinished:
         say(f"not complete: {', '.join(unfinished)}", console.file)
-
-
-def rebuild(root: Path, name: str, console: Console) -> None:
-    """Write a run's report again from its store."""
-    directory = find_run(root, name)
-    with read_run(directory) as store:
-        summary = report.build(directory, store)
-    say(f"success rate {summary.rate}\nreport: {display_path(directory / 'report.html')}", console.file)
 
 
 def print_comparison(
@@ -124,14 +141,6 @@ def print_comparison(
     )
 
 
-def compare_runs(root: Path, first: str, second: str, force: bool, console: Console) -> None:
-    directories = find_run(root, first), find_run(root, second)
-    with RunStore(directories[0] / STORE, readonly=True) as a, RunStore(directories[1] / STORE, readonly=True) as b:
-        print_comparison(
-            (directories[0].name, directories[1].name), a.described()["tasks"], compare(a, b, force), console
-        )
-
-
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="runs", description="Runs on the shared volume.")
     parser.add_argument("--run-dir", type=Path, help="directory of all runs; default: runs on the shared volume")
@@ -164,21 +173,31 @@ def main(arguments: list[str]) -> int:
     try:
         if options.command == "list":
             list_runs(root, console)
-            list_recordings_and_models(volume, console)
+            if directories := find_runs(volume.path("demonstrations")):
+                say(file=console.file)
+                print_directories(listing.RECORDINGS, directories, listing.recording_row, console)
+            if models := listing.find_models(volume):
+                say(file=console.file)
+                listing.print_table(listing.MODELS, [model.row for model in models], console)
         elif options.command in ("size", "remove"):
-            act = deletion.delete if options.command == "remove" else deletion.show
-            act(deletion.find_items(root, volume, options.names))
+            show_or_delete(root, volume, options.names, options.command == "remove")
         elif options.command == "table":
             show_suites(root, options.names, console)
         elif options.command == "report":
-            rebuild(root, options.run, console)
+            directory = find_run(root, options.run)
+            with read_run(directory) as store:
+                summary = report.build(directory, store)
+            say(f"success rate {summary.rate}\nreport: {display_path(directory / 'report.html')}", console.file)
         elif options.command == "leaderboard":
             files = {suffix: Path(*parts) for suffix in ("csv", "html") if (parts := getattr(options, suffix))}
             return leaderboard.show(root, options.suites, files, console)
         elif options.command == "verdict":
             reproduction.judge(find_run(root, options.run), options.model, console)
         else:
-            compare_runs(root, options.a, options.b, options.force, console)
+            first, second = find_run(root, options.a), find_run(root, options.b)
+            with RunStore(first / STORE, readonly=True) as a, RunStore(second / STORE, readonly=True) as b:
+                tasks, result = a.described()["tasks"], compare(a, b, options.force)
+            print_comparison((first.name, second.name), tasks, result, console)
     except (RunUnusable, StoreError, ValueError) as error:
         say(f"error: {error}", sys.stderr)
         return 2

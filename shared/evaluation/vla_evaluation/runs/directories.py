@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from vla_common.anchored import require_no_links
 from vla_contract.protocol.errors import did_you_mean
@@ -25,13 +25,8 @@ from vla_evaluation.store.runstore import RunStore, read_run
 
 DIRECTORIES = ("episodes", "videos", "logs", "work")
 PLANNED = ("suite", "tasks", "episodes")  # the store's rows were made from these: they allow no drift
-PARTIAL_FILES = (  # left by a killed process; nothing reads these names
-    "videos/.*.partial",
-    "episodes/.*.npz.*",
-    ".run.sqlite.*",  # a store that was never named, and its journal
-    "work/.*.partial",
-    "work/*/.*.partial",
-)
+# Left by a killed process; nothing reads these names. .run.sqlite.* is a store that was never named, and its journal.
+PARTIAL_FILES = ("videos/.*.partial", "episodes/.*.npz.*", ".run.sqlite.*", "work/.*.partial", "work/*/.*.partial")
 
 
 class RunUnusable(Exception):
@@ -119,8 +114,15 @@ def open_run(
     elif run_id:
         directory = root / run_id
         directory.mkdir(exist_ok=True)
-    else:
-        directory = _make_new_directory(root, label)
+    else:  # LABEL-NUMBER, with the next free number
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
+        pattern = re.compile(rf"{re.escape(stem)}-(\d+)")
+        taken = (int(match[1]) for path in root.iterdir() if (match := pattern.fullmatch(path.name)))
+        for number in itertools.count(max(taken, default=0) + 1):
+            directory = root / f"{stem}-{number}"
+            with suppress(FileExistsError):
+                directory.mkdir()
+                break
     require_no_links(directory)
     with lock(directory):
         for path in [path for pattern in PARTIAL_FILES for path in directory.glob(pattern)]:
@@ -128,8 +130,18 @@ def open_run(
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        exists = (directory / STORE).exists()
-        run = _resume(directory, identity, allow_drift) if exists else _create(directory, identity, plan)
+        if (directory / STORE).exists():
+            run = _resume(directory, identity, allow_drift)
+        else:
+            meta = {"run_id": directory.name, "identity": identity, "created": time.time()}
+            facts = {"suite": identity["suite"], "config_hash": config_hash(identity), "plan": plan, "meta": meta}
+            try:
+                for name in DIRECTORIES:
+                    (directory / name).mkdir(exist_ok=True)
+                run = Run(directory, RunStore.create(directory / STORE, **facts), resumed=False, drift=[])
+                (directory / "config.json").write_text(json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
+            except OSError as error:
+                raise RunUnusable(explain_os_error(error, directory)) from error
         with run.store:
             yield run
 
@@ -144,32 +156,6 @@ def explain_os_error(error: OSError, path: Path) -> str:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return f"{at} is not writable ({error.strerror}); make it writable or choose another volume (VLALAB_VOLUME)"
     return f"{at}: {error.strerror or error}; repair it or choose another volume (VLALAB_VOLUME)"
-
-
-def _make_new_directory(root: Path, label: str) -> Path:
-    """Create a directory named LABEL-NUMBER, with the next free number."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
-    pattern = re.compile(rf"{re.escape(stem)}-(\d+)")
-    taken = (int(match[1]) for path in root.iterdir() if (match := pattern.fullmatch(path.name)))
-    for number in itertools.count(max(taken, default=0) + 1):
-        with suppress(FileExistsError):
-            (root / f"{stem}-{number}").mkdir()
-            break
-    return root / f"{stem}-{number}"
-
-
-def _create(directory: Path, identity: dict[str, Any], plan: list[tuple[int, int]]) -> Run:
-    try:
-        for name in DIRECTORIES:
-            (directory / name).mkdir(parents=True, exist_ok=True)
-        meta = {"run_id": directory.name, "identity": identity, "created": time.time()}
-        store = RunStore.create(
-            directory / STORE, suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
-        )
-        (directory / "config.json").write_text(json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise RunUnusable(explain_os_error(error, directory)) from error
-    return Run(directory, store, resumed=False, drift=[])
 
 
 def _resume(directory: Path, identity: dict[str, Any], allow_drift: bool) -> Run:
@@ -217,8 +203,16 @@ def lock(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            owner = ""
+            for _ in range(20):  # it is written a moment after the lock is taken
+                if owner:
+                    break
+                time.sleep(0.05)
+                file.seek(0)
+                owner = file.read().strip()
             raise RunUnusable(
-                f"{_lock_owner(file)} is already running {directory.name!r}; wait, stop it, or choose another name"
+                f"{owner or 'another process'} is already running {directory.name!r}; wait, stop it, or choose another "
+                "name"
             ) from None
         except OSError as error:
             # On a file system without locks, leases still make every episode count once.
@@ -228,13 +222,3 @@ def lock(directory: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} (started {time.strftime('%Y-%m-%d %H:%M:%S')})")
         file.flush()
         yield
-
-
-def _lock_owner(file: TextIO) -> str:
-    """Return the owner of a run's lock as text, which is written a moment after the lock is taken."""
-    for _ in range(20):
-        time.sleep(0.05)
-        file.seek(0)
-        if text := file.read().strip():
-            return text
-    return "another process"

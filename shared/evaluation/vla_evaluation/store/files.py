@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
-
-NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def sync(path: Path) -> None:
@@ -21,20 +18,6 @@ def sync(path: Path) -> None:
 def publish(draft: Path, final: Path) -> None:
     """Rename a written and synced draft, durably: without the directory a power cut undoes the rename."""
     os.replace(draft, final)
-    sync(final.parent)
-
-
-def name_once(draft: Path, final: Path) -> None:
-    """Rename a draft, durably. Raises FileExistsError if the name is taken, also by a concurrent caller."""
-    sync(draft)
-    try:
-        os.link(draft, final)
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        if final.exists():  # a file system without links; the run's lock prevents a race
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from error
-        os.rename(draft, final)
     sync(final.parent)
 
 

@@ -47,17 +47,6 @@ class StoreReader:
         self.path = Path(path)
         if not self.path.is_file():
             raise StoreError(f"run store {path} not found; list the runs with ./lab runs")
-        self._connect(readonly, check)
-        version = self.scalar("PRAGMA user_version")
-        if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"run store {path} has schema version {version}, this program writes {SCHEMA_VERSION}; "
-                "read it with the version that wrote it, or start a new run"
-            )
-        self.config_hash = self.meta("config_hash")
-        self.suite = self.meta("suite")
-
-    def _connect(self, readonly: bool, check: bool) -> None:
         mode = "mode=ro" if readonly else "mode=rw"
         if readonly and not os.access(self.path.parent, os.W_OK):
             mode += "&immutable=1"  # no process writes, and SQLite cannot create its shared-memory file
@@ -75,6 +64,14 @@ class StoreReader:
             problem = self.db.execute("PRAGMA quick_check(1)").fetchone()[0] if check else "ok"
             if problem != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {problem}")
+        version = self.scalar("PRAGMA user_version")
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"run store {path} has schema version {version}, this program writes {SCHEMA_VERSION}; "
+                "read it with the version that wrote it, or start a new run"
+            )
+        self.config_hash = self.meta("config_hash")
+        self.suite = self.meta("suite")
 
     def close(self) -> None:
         self.db.close()
@@ -82,7 +79,7 @@ class StoreReader:
     def __enter__(self: Self) -> Self:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
@@ -91,27 +88,23 @@ class StoreReader:
         try:
             yield
         except (sqlite3.Error, json.JSONDecodeError) as error:
-            raise self._explain(error) from error
+            if isinstance(error, json.JSONDecodeError) or "malformed JSON" in str(error):
+                invalid = "result IS NOT NULL AND NOT json_valid(result)"
+                with suppress(sqlite3.Error):
+                    row = self.db.execute(f"SELECT task, episode FROM episodes WHERE {invalid}").fetchone()
+                    if row is not None:
+                        repair = f"UPDATE episodes SET status = 'error', result = NULL WHERE {invalid}"
+                        raise StoreError(
+                            f"run store {self.path}: the result of task {row[0]} episode {row[1]} is not valid JSON; "
+                            f'discard it with: sqlite3 {self.path} "{repair}"; then --resume runs the episode again'
+                        ) from error
+            raise explain(error, self.path) from error
 
-    def _explain(self, error: sqlite3.Error | json.JSONDecodeError) -> StoreError:
-        """As `explain`; for a result that is not valid JSON with the command that discards it."""
-        if isinstance(error, json.JSONDecodeError) or "malformed JSON" in str(error):
-            invalid = "result IS NOT NULL AND NOT json_valid(result)"
-            with suppress(sqlite3.Error):
-                row = self.db.execute(f"SELECT task, episode FROM episodes WHERE {invalid}").fetchone()
-                if row is not None:
-                    repair = f"UPDATE episodes SET status = 'error', result = NULL WHERE {invalid}"
-                    return StoreError(
-                        f"run store {self.path}: the result of task {row[0]} episode {row[1]} is not valid JSON; "
-                        f'discard it with: sqlite3 {self.path} "{repair}"; then --resume runs the episode again'
-                    )
-        return explain(error, self.path)
-
-    def rows(self, sql: str, values: Any = ()) -> list[sqlite3.Row]:
+    def rows(self, sql: str, values: Any = ()) -> list[Any]:
         with self._errors():
             return self.db.execute(sql, values).fetchall()
 
-    def scalar(self, sql: str, *values) -> Any:
+    def scalar(self, sql: str, *values: Any) -> Any:
         """Return the first value of a query's result, None for an empty one."""
         named = values and isinstance(values[0], dict)
         with self._errors():
@@ -120,14 +113,14 @@ class StoreReader:
 
     # --- the run ------------------------------------------------------------------------------------------
 
-    def meta(self, key: str, default=None):
+    def meta(self, key: str, default: Any = None) -> Any:
         """Return the stored value of `key`, as JSON types."""
         value = self.scalar("SELECT value FROM meta WHERE key = ?", key)
         with self._errors():
             return default if value is None else from_json(value)
 
     def described(self) -> dict[str, Any]:
-        """Return the run's description of its tasks, profile and assets, so that no reader needs the benchmark."""
+        """Return the run's description of its tasks, profile and assets, which spares a reader the benchmark."""
         if (description := self.meta("about")) is None:
             raise StoreError(
                 f"run store {self.path} is of an older version without task names; its report.html is unchanged. "
@@ -195,7 +188,7 @@ class StoreReader:
     def done_by_invocation(self) -> dict[int, int]:
         """Return the number of episodes that each invocation finished."""
         sql = "SELECT session, COUNT(*) FROM episodes WHERE status = 'done' GROUP BY session"
-        return dict(tuple(row) for row in self.rows(sql))
+        return dict(self.rows(sql))
 
     def by_worker(self, invocation: int | None = None) -> list[dict[str, Any]]:
         """Return per worker, in one invocation or in each: episodes finished, their steps and ms, faults."""
@@ -266,4 +259,4 @@ class StoreReader:
     def workers(self, prefix: str = "") -> dict[str, str]:
         """Return each worker's status, of those whose names begin with `prefix`."""
         rows = self.rows(f"SELECT worker, status FROM workers WHERE {HAS_PREFIX} ORDER BY worker", {"prefix": prefix})
-        return dict(tuple(row) for row in rows)
+        return dict(rows)

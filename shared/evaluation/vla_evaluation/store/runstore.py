@@ -12,6 +12,8 @@ one row pending or leased per episode.
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,14 +58,21 @@ class RunStore(StoreReader):
             connection = sqlite3.connect(draft, isolation_level=None)
             try:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
-                rows = {**meta, "suite": suite, "config_hash": config_hash}
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, to_json(v)) for k, v in rows.items()])
+                facts = {**meta, "suite": suite, "config_hash": config_hash}
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, to_json(v)) for k, v in facts.items()])
                 pending = [(config_hash, suite, task, episode) for task, episode in plan]
                 connection.executemany(f"{INSERT} VALUES (?, ?, ?, ?, 1, 'pending')", pending)
                 connection.execute("COMMIT")
             finally:
                 connection.close()
-            files.name_once(draft, path)
+            files.sync(draft)
+            try:
+                os.link(draft, path)
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK) or path.exists():
+                    raise
+                os.rename(draft, path)  # a file system without links; the run's lock prevents a race
+            files.sync(path.parent)
         except sqlite3.Error as error:
             raise explain(error, path) from error
         except FileExistsError as error:
@@ -73,14 +82,11 @@ class RunStore(StoreReader):
         return cls(path)
 
     @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Group writes into one transaction, which reaches the disk once; each write can still be undone alone."""
-        with self._writing():
-            yield
+    def transaction(self) -> Iterator[None]:
+        """Run one write transaction, or within another one a savepoint; it is rolled back if anything fails inside.
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Run one write transaction, or a savepoint in a batch; it is rolled back if anything fails inside."""
+        A transaction around several writes reaches the disk once, and each of them can still be undone alone.
+        """
         nested = self.db.in_transaction
         begin, commit = ("SAVEPOINT write", "RELEASE write") if nested else ("BEGIN IMMEDIATE", "COMMIT")
         with self._errors():
@@ -95,8 +101,8 @@ class RunStore(StoreReader):
                         self.db.execute(commit)
                 raise
 
-    def set_meta(self, key: str, value) -> None:
-        with self._writing():
+    def set_meta(self, key: str, value: object) -> None:
+        with self.transaction():
             self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, to_json(value)))
 
     # --- invocations: one per start of the evaluator ------------------------------------------------------
@@ -106,7 +112,7 @@ class RunStore(StoreReader):
 
         An interrupted invocation is recorded as ended at its last result. Call this only with the run's lock held.
         """
-        with self._writing():
+        with self.transaction():
             self.db.execute(
                 """UPDATE sessions SET ended = (SELECT MAX(ended_at) FROM episodes WHERE session = sessions.id)
                    WHERE ended IS NULL"""
@@ -125,12 +131,12 @@ class RunStore(StoreReader):
 
     def note(self, invocation: int, more: Mapping[str, object]) -> None:
         """Add to the notes of an invocation."""
-        with self._writing():
+        with self.transaction():
             sql = "UPDATE sessions SET notes = json_patch(notes, ?) WHERE id = ?"
             self.db.execute(sql, (to_json(more), invocation))
 
     def end_invocation(self, invocation: int, now: float, outcome: str) -> None:
-        with self._writing():
+        with self.transaction():
             self.db.execute("UPDATE sessions SET ended = ?, outcome = ? WHERE id = ?", (now, outcome, invocation))
 
     # --- a plan that grows until enough episodes succeeded (recordings) -------------------------------------
@@ -141,7 +147,7 @@ class RunStore(StoreReader):
         A task gets at most `attempts` episodes per target success. Planned episodes that are neither done nor still
         needed are removed.
         """
-        with self._writing():
+        with self.transaction():
             for task, count in targets.items():
                 needed = self._plan(task, count, attempts)
                 self.db.execute(
@@ -178,19 +184,28 @@ class RunStore(StoreReader):
         the same lease. `policies`: the policy's addresses to choose one from.
         """
         repeated, token = token is not None, token or secrets.token_hex(8)
-        with self._writing():
+        with self.transaction():
             if repeated and (lease := self.by_token(token)):
                 return lease
-            task = self._next_task(prefer_task)
-            if task is None:
+            next_of_task = "SELECT * FROM episodes WHERE status = 'pending' AND task = ? ORDER BY episode LIMIT 1"
+            row = self.db.execute(next_of_task, (prefer_task,)).fetchone()
+            if row is None:
+                least_busy = self.scalar(
+                    """SELECT p.task FROM (SELECT DISTINCT task FROM episodes WHERE status = 'pending') p
+                       LEFT JOIN (SELECT task, COUNT(*) AS busy FROM episodes WHERE status = 'leased' GROUP BY task) l
+                       ON l.task = p.task ORDER BY COALESCE(l.busy, 0), p.task LIMIT 1"""
+                )
+                row = self.db.execute(next_of_task, (least_busy,)).fetchone()
+            if row is None:
                 return None
-            row = self.db.execute(
-                "SELECT * FROM episodes WHERE status = 'pending' AND task = ? ORDER BY episode LIMIT 1", (task,)
-            ).fetchone()
-            lease = Lease(
-                row["config_hash"], row["suite"], row["task"], row["episode"], row["attempt"], token, now + lease_s,
-                self._select_policy(policies, dict(row)),
-            )  # fmt: skip
+            episode, policy = dict(row), "".join(policies[:1])
+            if len(policies) > 1:
+                count = f"SELECT {POLICY}, COUNT(*) FROM episodes WHERE"
+                leased = dict(self.rows(f"{count} status = 'leased' GROUP BY 1"))
+                faults = dict(self.rows(f"{count} {EPISODE_KEY} AND {FAULT_OF_INVOCATION} GROUP BY 1", episode))
+                policy = min(policies, key=lambda url: (faults.get(url, 0), leased.get(url, 0)))
+            key = {name: episode[name] for name in ("config_hash", "suite", "task", "episode", "attempt")}
+            lease = Lease(**key, token=token, expires_at=now + lease_s, policy=policy)
             self.db.execute(
                 f"""UPDATE episodes SET status = 'leased', session = :session, worker = :worker, token = :token,
                     leased_at = :now, expires_at = :expires_at, steps = 0,
@@ -200,32 +215,9 @@ class RunStore(StoreReader):
             )
         return lease
 
-    def _select_policy(self, policies: Sequence[str], episode: dict[str, Any]) -> str:
-        """Return the address with the fewest leased episodes, of those with the fewest faults of this episode."""
-        if len(policies) < 2:
-            return "".join(policies)
-
-        def count(condition: str) -> dict[str, int]:
-            rows = self.rows(f"SELECT {POLICY}, COUNT(*) FROM episodes WHERE {condition} GROUP BY 1", episode)
-            return dict(tuple(row) for row in rows)
-
-        leased, failed = count("status = 'leased'"), count(f"{EPISODE_KEY} AND {FAULT_OF_INVOCATION}")
-        return min(policies, key=lambda url: (failed.get(url, 0), leased.get(url, 0)))
-
-    def _next_task(self, prefer_task: int | None) -> int | None:
-        query = "SELECT task FROM episodes WHERE status = 'pending' AND task = ? LIMIT 1"
-        task = None if prefer_task is None else self.scalar(query, prefer_task)
-        if task is not None:
-            return task
-        return self.scalar(
-            """SELECT p.task FROM (SELECT DISTINCT task FROM episodes WHERE status = 'pending') p
-               LEFT JOIN (SELECT task, COUNT(*) AS busy FROM episodes WHERE status = 'leased' GROUP BY task) l
-               ON l.task = p.task ORDER BY COALESCE(l.busy, 0), p.task LIMIT 1"""
-        )
-
     def heartbeat(self, lease: Lease, now: float, lease_s: float, steps: int = 0) -> bool:
         """Renew a lease; False if it was taken over or ended meanwhile."""
-        with self._writing():
+        with self.transaction():
             return self._update(lease, "expires_at = :expires, steps = :steps", expires=now + lease_s, steps=steps)
 
     def finish(
@@ -244,14 +236,12 @@ class RunStore(StoreReader):
         in `plan_successes`; another episode replaces one that failed.
         """
         values = {
-            "success": int(result["success"]),
-            "steps": int(result["steps"]),
-            "error": result.get("policy_error"),
-            "ended_at": now,
-        }
-        assignments, new = ", ".join(f"{name} = :{name}" for name in values), to_json(result)
-        with self._writing():
-            leased = self._update(lease, f"status = 'done', {assignments}, result = {WITH_POLICY}", new=new, **values)
+            "success": int(result["success"]), "steps": int(result["steps"]), "error": result.get("policy_error"),
+            "ended_at": now, "new": to_json(result),
+        }  # fmt: skip
+        assignments = "success = :success, steps = :steps, error = :error, ended_at = :ended_at"
+        with self.transaction():
+            leased = self._update(lease, f"status = 'done', {assignments}, result = {WITH_POLICY}", **values)
             if leased and publish is not None:
                 publish()
             if leased and target is not None:
@@ -266,7 +256,7 @@ class RunStore(StoreReader):
 
     def release(self, lease: Lease) -> bool:
         """Return a lease unused: the same attempt becomes pending again (a clean stop is no fault)."""
-        with self._writing():
+        with self.transaction():
             unused = "status = 'pending', worker = NULL, token = NULL, expires_at = NULL, result = NULL"
             return self._update(lease, unused)
 
@@ -277,13 +267,13 @@ class RunStore(StoreReader):
         """
         values = {"error": error, "now": now, "new": to_json({"by_policy": by_policy})}
         assignments = f"status = 'error', error = :error, result = {WITH_POLICY}, ended_at = :now"
-        with self._writing():
+        with self.transaction():
             leased = self._update(lease, assignments, **values)
             if leased:
                 self._retry(lease.__dict__, retries)
         return leased
 
-    def _update(self, lease: Lease, assignments: str, **values) -> bool:
+    def _update(self, lease: Lease, assignments: str, **values: object) -> bool:
         cursor = self.db.execute(
             f"""UPDATE episodes SET {assignments}
                 WHERE {ATTEMPT} AND token = :token AND status = 'leased'""",
@@ -293,14 +283,14 @@ class RunStore(StoreReader):
 
     def take_back(self, worker: str, now: float, retries: int, reason: str) -> list[FailedAttempt]:
         """Take back a dead worker's lease at once, instead of at its end."""
-        with self._writing():
+        with self.transaction():
             return self._give_up("status = 'leased' AND worker = :worker", {"worker": worker}, now, reason, retries)
 
     def expire(self, now: float, retries: int) -> list[FailedAttempt]:
         """Take back every lease that was not renewed in time; return the lost attempts."""
         if not self.scalar("SELECT 1 FROM episodes WHERE status = 'leased' AND expires_at < ? LIMIT 1", now):
             return []
-        with self._writing():
+        with self.transaction():
             overdue = "status = 'leased' AND expires_at < :now"
             return self._give_up(overdue, {}, now, "the worker's heartbeat stopped", retries)
 
@@ -308,11 +298,9 @@ class RunStore(StoreReader):
         self, condition: str, values: dict[str, Any], now: float, reason: str, retries: int | None = None
     ) -> list[FailedAttempt]:
         rows = self.db.execute(f"SELECT * FROM episodes WHERE {condition}", {**values, "now": now}).fetchall()
+        lost = f"UPDATE episodes SET status = 'lost', error = :reason, ended_at = :now WHERE {ATTEMPT}"
         for row in rows:
-            self.db.execute(
-                f"UPDATE episodes SET status = 'lost', error = :reason, ended_at = :now WHERE {ATTEMPT}",
-                {**dict(row), "reason": reason, "now": now},
-            )
+            self.db.execute(lost, {**dict(row), "reason": reason, "now": now})
             if retries is not None:
                 self._retry(dict(row), retries)
         return [
@@ -329,7 +317,7 @@ class RunStore(StoreReader):
 
     def claim_video(self, lease: Lease, invocation: int) -> bool:
         """Claim the rendering of a finished episode's video in this invocation; False if it is already claimed."""
-        with self._writing():
+        with self.transaction():
             cursor = self.db.execute(
                 f"""UPDATE episodes SET result = json_set(result, '$.video_session', :session)
                     WHERE {ATTEMPT} AND status = 'done' AND {VIDEO_SESSION} < :session""",
@@ -341,12 +329,12 @@ class RunStore(StoreReader):
 
     def set_status(self, worker: str, invocation: int, status: str, now: float) -> None:
         """Record a worker's status, for the progress display."""
-        with self._writing():
+        with self.transaction():
             self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, invocation, status, now))
 
     def add_to_result(self, lease: Lease, more: dict[str, Any]) -> None:
         """Add to the result values that follow later, such as the video's."""
-        with self._writing():
+        with self.transaction():
             self.db.execute(
                 f"""UPDATE episodes SET result = json_patch(result, :more)
                     WHERE {ATTEMPT} AND token = :token AND status = 'done'""",

@@ -52,20 +52,10 @@ class Replicas:
         before_probe: Callable[[], None] = lambda: None,
     ):
         self.expected, self.token, self.before_probe = expected, token, before_probe
-        self.all = {
-            url: Replica(url, PolicyClient(address, token, timeout_s=timeout_s, deadline_s=deadline_s))
-            for url, address in zip(urls, at, strict=True)
-        }
-        self.current = next(iter(self.all.values()))
-
-    @property
-    def client(self) -> PolicyClient:
-        """The client of the current episode's replica."""
-        return self.current.client
-
-    @property
-    def is_single(self) -> bool:
-        return len(self.all) == 1
+        clients = [PolicyClient(address, token, timeout_s=timeout_s, deadline_s=deadline_s) for address in at]
+        self.all = {url: Replica(url, client) for url, client in zip(urls, clients, strict=True)}
+        self.current = next(iter(self.all.values()))  # of the current episode
+        self.is_single = len(self.all) == 1
 
     def available(self) -> list[str]:
         """Return the replicas to choose from; those that did not answer are probed once their pause is over."""
@@ -89,8 +79,8 @@ class Replicas:
     def wait(self, timeout_s: float, on_wait: Callable[[float, str], None]) -> None:
         """Wait until one answers. Raises PolicyUnavailable after that time, AnotherPolicy for another policy."""
         if self.is_single:
-            self.client.wait_ready(timeout_s, on_wait)
-            self._require_same(self.current, self.client)
+            self.current.client.wait_ready(timeout_s, on_wait)
+            self._require_same(self.current, self.current.client)
             return
         start = time.monotonic()
         while not self.available():
@@ -107,9 +97,8 @@ class Replicas:
     def _probe(self, replica: Replica) -> bool:
         self.before_probe()
         try:
-            with PolicyClient(
-                replica.client.base_url, self.token, PROBE_TIMEOUT_S, PROBE_TIMEOUT_S, retries=0
-            ) as client:
+            address = replica.client.base_url
+            with PolicyClient(address, self.token, PROBE_TIMEOUT_S, PROBE_TIMEOUT_S, retries=0) as client:
                 self._require_same(replica, client)
         except ContractError as error:
             replica.pause_s, replica.error = min(2 * replica.pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S, single_line(error)
