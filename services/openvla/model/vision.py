@@ -57,11 +57,16 @@ def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dty
         name: source.read(prefix + published_name(name)).to(device=device, dtype=dtype) for name in model.state_dict()
     }
     model.load_state_dict(state, assign=True)
-    for parent in list(model.requires_grad_(False).modules()):
-        for child_name, child in parent.named_children():
-            if isinstance(child, nn.Linear) and isinstance(layer := plain(child.weight, child.bias), Packed):
-                setattr(parent, child_name, PackedModule(layer))
+    pack_linears(model.requires_grad_(False))
     return model
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Pack the model's linear layers where that is faster, in place."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Linear) and isinstance(layer := plain(child.weight, child.bias), Packed):
+                setattr(parent, name, PackedModule(layer))
 
 
 class PackedModule(nn.Module):
@@ -73,7 +78,7 @@ class PackedModule(nn.Module):
         return self.layer(x)
 
 
-def tower_bytes(model: nn.Module) -> int:
+def module_bytes(model: nn.Module) -> int:
     packed = sum(module.layer.nbytes for module in model.modules() if isinstance(module, PackedModule))
     return packed + sum(value.nbytes for value in model.state_dict().values())
 
