@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from vlalab.commands import preflight
+from vlalab.commands import lifecycle
 from vlalab.commands.ray_placement import RayPlacement
 from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
@@ -295,7 +295,7 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
         arguments = [*command, url, *flags]
         return runtime.run(request.job, arguments, request.variables(), listens=request.listens, dry_run=True)
     if choice.service and not (request.placement and request.replicas):
-        preflight.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
+        lifecycle.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
     code, private = 1, list[Instance]()  # policies that end with this evaluation
