@@ -20,8 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from bench.common import figure, flags, interleaved, missed
 from services.lerobot import tiny
-from services.lerobot.loading import load_policy
-from services.lerobot.policy import LeRobotPolicy
+from services.lerobot.policy import LeRobotPolicy, load_policy
 from services.lerobot.reference import CAMERAS, Reference, count_differences, random_observation
 from services.lerobot.settings import ModelSettings
 from services.lerobot.types import NOT_TINY, TINY

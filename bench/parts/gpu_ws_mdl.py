@@ -10,8 +10,7 @@ import torch
 from bench.parts.gpu_plan import Plan, synchronize
 from services.minivla import train
 from services.minivla.config import Config
-from services.minivla.data import DatasetStats, Scaling, TrainingSteps, encode
-from services.minivla.robots import LIBERO
+from services.minivla.data import LIBERO, DatasetStats, Scaling, TrainingSteps, encode
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_modelkit.training.machine import choose_machine
 

@@ -84,7 +84,6 @@ def check_file(directory: Path, name: str, file: Path | None) -> int:
 
 
 def print_text(text: Bilingual) -> None:
-    """Print a text in both languages."""
     print(f"  {text.en}\n  {text.ko}")
 
 

@@ -64,9 +64,7 @@ class Exercise:
 
     @property
     def lesson(self) -> str:
-        """The module name of the lesson."""
         return self.name.partition(".")[0]
 
     def mistake(self, name: str) -> Mistake:
-        """Return the mistake of that name."""
         return next(mistake for mistake in self.mistakes if mistake.name == name)

@@ -31,7 +31,7 @@ from services.bridge.wire import MAX_BYTES, ProtocolError, pack, short, unpack
 from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
 from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import TokenCheck
-from vla_contract.server.hosts import host_check
+from vla_contract.server.hosts import HostCheck
 from vla_evaluation.actions import Actions, PolicyFault
 
 log = logging.getLogger("vla_contract")
@@ -78,7 +78,7 @@ class BridgeServer:
             raise ValueError("; ".join(self.refusals.values()))
         self.client, self.info = client, info
         self._token, self._open = TokenCheck(token), 0
-        self._hosts = host_check(self._token.required)
+        self._hosts = None if token else HostCheck()
         self._actions = Actions(info.name, info.action, LIBERO.action)
         self._names = itertools.count()
 

@@ -7,7 +7,8 @@ Each pads to the longest row of its batch and no further. tests/hf/test_collate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,8 @@ def inputs(rows: Rows, pad_id: int, left: bool = False) -> dict[str, Tensor]:
     return {"input_ids": padded(ids, pad_id, left), "attention_mask": padded([[1] * len(row) for row in ids], 0, left)}
 
 
-class Classification(NamedTuple):
+@dataclass(frozen=True)
+class Classification:
     """Rows {input_ids, label} → input_ids, attention_mask [B, L], labels [B]."""
 
     pad_id: int
@@ -39,7 +41,8 @@ class Classification(NamedTuple):
         return {**inputs(rows, self.pad_id), "labels": torch.tensor([row["label"] for row in rows])}
 
 
-class Causal(NamedTuple):
+@dataclass(frozen=True)
+class Causal:
     """Rows {input_ids} or {input_ids, labels} → input_ids, attention_mask, labels [B, L].
 
     Labels equal the inputs: the model shifts them by one. The loss ignores padding, and what a row's own labels ignore,
@@ -53,7 +56,8 @@ class Causal(NamedTuple):
         return {**inputs(rows, self.pad_id), "labels": labels}
 
 
-class Masked(NamedTuple):
+@dataclass(frozen=True)
+class Masked:
     """Rows {input_ids} → input_ids with masked tokens, and labels [B, L] of these (BERT, section 3.1).
 
     15 % of the tokens are prediction targets: 80 % of them become [MASK], 10 % a random token, 10 % stay unchanged.
@@ -83,7 +87,8 @@ class Masked(NamedTuple):
         return {**batch, "input_ids": torch.where(selected, hidden, ids), "labels": ids.where(selected, IGNORED)}
 
 
-class PairCollator(NamedTuple):
+@dataclass(frozen=True)
+class PairCollator:
     """Rows {input_ids, labels} → input_ids, attention_mask [B, S], labels, decoder_input_ids [B, T].
 
     Teacher forcing: the decoder input is the start token followed by the labels, so no position sees its own target.

@@ -44,9 +44,7 @@ class Request(Options):
     def __post_init__(self) -> None:
         self.check_options()
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(
-                f"--name {self.name!r} is not a valid directory name; use letters, digits, '-', '_' and '.'"
-            )
+            raise ValueError(f"--name {self.name!r} is not a directory name; use letters, digits, '-', '_' and '.'")
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,6 @@ class Rows(NamedTuple):
     real: bool
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
 def model(kind: str, requested: str, volume: Volume, steps: int | None = None) -> LocalModel:
     """Return a model of a kind (bert, gpt, t5). requested: auto, made, NAME or NAME@REVISION on the hub.
 
@@ -109,9 +106,7 @@ def parse_repository(requested: str) -> Repository:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ValueError(
-            f"model {requested!r} is not a valid hub name; expected OWNER/NAME or OWNER/NAME@REVISION"
-        ) from error
+        raise ValueError(f"model {requested!r} is not a valid hub name; expected OWNER/NAME[@REVISION]") from error
     for repository in MODELS.values():
         if name == repository.name and not revision:
             return repository
@@ -135,12 +130,10 @@ def fetch(repository: Repository, volume: Volume) -> Path:
         except RepositoryNotFoundError as error:
             names = ", ".join(entry.name for entry in MODELS.values())
             raise ValueError(
-                f"model {name!r} not found on the hub, or HF_TOKEN has no access; the labs use {names}"
+                f"model {name!r} not found on the hub, or HF_TOKEN has no access; used here: {names}"
             ) from error
         except RevisionNotFoundError as error:
-            raise ValueError(
-                f"model {name!r} has no revision {revision!r}; remove @{revision} for the newest"
-            ) from error
+            raise ValueError(f"model {name!r} has no revision {revision!r}; remove @{revision}") from error
         except (OSError, httpx2.HTTPError) as error:
             reason = f"the hub does not answer ({first_line(error)})"
     try:
@@ -155,9 +148,6 @@ def fetch(repository: Repository, volume: Volume) -> Path:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
 
 
 def data(kind: str, requested: str, count: int, volume: Volume, test_count: int = 200) -> Rows:
@@ -189,9 +179,6 @@ def data(kind: str, requested: str, count: int, volume: Volume, test_count: int 
     return Rows(rows[:-test_count], rows[-test_count:], f"data: {origin}", real)
 
 
-# --- upload -----------------------------------------------------------------------------------------------------------
-
-
 def require_push(name: str | None) -> None:
     """Raise ValueError if the requested upload is not possible; called before training."""
     if name is None:
@@ -206,9 +193,7 @@ def require_push(name: str | None) -> None:
             "(https://huggingface.co/settings/tokens); nothing was trained or sent"
         )
     if constants.HF_HUB_OFFLINE:
-        raise ValueError(
-            f"--push {name} requires the hub, but HF_HUB_OFFLINE is set; unset it; nothing was trained or sent"
-        )
+        raise ValueError(f"--push {name} requires the hub, but HF_HUB_OFFLINE is set; unset it; nothing was sent")
 
 
 def push(name: str | None, parts: list[Any]) -> None:

@@ -26,7 +26,7 @@ def prepare(settings: ServiceSettings) -> tuple[Callable[[], Policy], dict[str, 
 
 def load(settings: ModelSettings) -> Policy:
     """Load the policy; torch is imported here, after /livez is up."""
-    from services.lerobot.loading import load_policy
+    from services.lerobot.policy import load_policy
 
     return load_policy(settings)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +12,16 @@ import numpy as np
 import torch
 from lerobot.policies.pretrained import PreTrainedPolicy
 
-from services.lerobot.checkpoint import LoadedPolicy
-from services.lerobot.robots import Robot, state_size
+from services.lerobot.checkpoint import LoadedPolicy, load
+from services.lerobot.robots import Robot, camera_of, robot_of, state_size
+from services.lerobot.settings import ModelSettings, checkpoint_directory
 from services.lerobot.types import STOCHASTIC
 from vla_common.versions import lock_hash, versions
 from vla_contract import ActionChunk, Checkpoint, Observation, Policy, PolicyInfo
 from vla_modelkit import noise
-from vla_modelkit.devices import device_name
+from vla_modelkit.canary import check_sees
+from vla_modelkit.checkpoint import identity
+from vla_modelkit.devices import choose_device, device_name
 
 # LIBERO's profiles by the size of all images that the policy was trained on; LeRobot's default is 360
 PROFILES = {((size, size),): f"lerobot-{size}" for size in (64, 128, 256)}
@@ -42,7 +46,9 @@ class LeRobotPolicy(Policy):
 
     def __post_init__(self) -> None:
         config = self.loaded.config
-        self.stateful = has_history(self.loaded.policy)
+        # an action depends on earlier observations; tdmpc starts from its previous plan
+        ensembling = getattr(config, "temporal_ensemble_coeff", None) is not None
+        self.stateful = config.n_obs_steps > 1 or ensembling or config.type == "tdmpc"
         self.horizon = 1 if self.stateful else int(getattr(config, "n_action_steps", 0) or 1)
         self._sessions = SessionStates(self.loaded.policy)
 
@@ -79,21 +85,22 @@ class LeRobotPolicy(Policy):
 
     def act(self, observations: list[Observation]) -> Sequence[ActionChunk | Exception]:
         """Return a chunk float32 [n_action_steps, A] for every observation; [1, A] of a stateful policy."""
-        if self.stateful or self.loaded.config.type in STOCHASTIC:
-            return [self._act_alone(observation) for observation in observations]
-        return self._chunks(observations)
+        if not self.stateful and self.loaded.config.type not in STOCHASTIC:
+            return self._chunks(observations)
+        chunks = []
+        for observation in observations:
+            torch.manual_seed(noise.seed_of(observation, self.seed))
+            if not self.stateful:
+                chunks += self._chunks([observation])
+                continue
+            with self._sessions.of(observation.session, observation.step == 0) as policy:
+                action = policy.select_action(self.loaded.preprocessor(self.batch([observation])))
+            chunks.append(ActionChunk(self.loaded.postprocessor(action).float().cpu().numpy()))
+        return chunks
 
     def reset(self, session: str) -> None:
         """Forget a session's state."""
         self._sessions.remove(session)
-
-    def _act_alone(self, observation: Observation) -> ActionChunk:
-        torch.manual_seed(noise.seed_of(observation, self.seed))
-        if not self.stateful:
-            return self._chunks([observation])[0]
-        with self._sessions.of(observation.session, observation.step == 0) as policy:
-            action = policy.select_action(self.loaded.preprocessor(self.batch([observation])))
-        return ActionChunk(self.loaded.postprocessor(action).float().cpu().numpy())
 
     @torch.inference_mode()
     def _chunks(self, observations: list[Observation]) -> list[ActionChunk]:
@@ -113,13 +120,6 @@ class LeRobotPolicy(Policy):
         return batch
 
 
-def has_history(policy: PreTrainedPolicy) -> bool:
-    """Return whether an action depends on earlier observations of the episode."""
-    config = policy.config
-    ensembling = getattr(config, "temporal_ensemble_coeff", None) is not None
-    return config.n_obs_steps > 1 or ensembling or config.type == "tdmpc"  # which starts from its previous plan
-
-
 class SessionStates:
     """What a policy changes in itself while it acts, stored per session.
 
@@ -133,33 +133,41 @@ class SessionStates:
         self._names = [name for name, value in vars(policy).items() if value is not before.get(name)]
         self._names += [name for name in ("_prev_mean", "temporal_ensembler") if name in vars(policy)]
         self._states: dict[str, dict[str, Any]] = {}
-        self._current = ""
 
-    def of(self, session: str, is_new: bool) -> _Exchange:
-        """Return a context in which the policy has the state of a session, a fresh one if `is_new`."""
-        return _Exchange(self, session, is_new)
+    @contextmanager
+    def of(self, session: str, is_new: bool) -> Iterator[PreTrainedPolicy]:
+        """Yield the policy with the state of a session, a fresh one if `is_new`; an error discards the change."""
+        policy = self._policy
+        if is_new or session not in self._states:
+            if hasattr(policy, "temporal_ensembler"):
+                policy.temporal_ensembler = copy.copy(policy.temporal_ensembler)
+            policy.reset()
+        else:
+            for name, value in self._states[session].items():
+                setattr(policy, name, value)
+        yield policy
+        self._states[session] = {name: getattr(policy, name) for name in self._names}
 
     def remove(self, session: str) -> None:
         """Forget a session."""
         self._states.pop(session, None)
 
 
-class _Exchange:
-    def __init__(self, states: SessionStates, session: str, is_new: bool) -> None:
-        self._states, self._session, self._is_new = states, session, is_new
+def load_policy(settings: ModelSettings) -> LeRobotPolicy:
+    """Load and check the policy. Raises CheckpointError."""
+    directory, device = checkpoint_directory(settings.checkpoint), choose_device(settings.device)
+    loaded = load(directory, str(device), settings.remote_code, settings.statistics)
+    robot = robot_of(loaded.config, settings.robot)
+    cameras = camera_of(loaded.config, robot, settings.camera_table())
+    policy = LeRobotPolicy(loaded, robot, cameras, identity(directory), settings.seed, settings.max_batch, device)
+    if cameras:
+        info = policy.info()
+        shapes = {camera: loaded.config.image_features[key].shape[1:] for key, camera in cameras.items()}
+        state = np.zeros(info.state_size, np.float32) if info.needs_state else None
 
-    def __enter__(self) -> PreTrainedPolicy:
-        states, policy = self._states, self._states._policy
-        if self._is_new or self._session not in states._states:
-            if hasattr(policy, "temporal_ensembler"):
-                policy.temporal_ensembler = copy.copy(policy.temporal_ensembler)
-            policy.reset()
-        else:
-            for name, value in states._states[self._session].items():
-                setattr(policy, name, value)
-        return policy
+        def example(level: int) -> Observation:  # of one grey level, 0 to 255
+            images = {name: np.full((*shape, 3), level, np.uint8) for name, shape in shapes.items()}
+            return Observation(images, state, "pick up the cup", "canary", 0)
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        states, policy = self._states, self._states._policy
-        if kind is None:
-            states._states[self._session] = {name: getattr(policy, name) for name in states._names}
+        check_sees(policy, example)
+    return policy

@@ -30,34 +30,14 @@ class Robot:
     cameras: Mapping[str, str]
 
 
-LIBERO = Robot(
-    "libero",
-    HAND_STATE,
-    (*OSC_POSE, GRIPPER_CLOSES),
-    MappingProxyType(
-        {
-            "image": "agentview",
-            "image2": "robot0_eye_in_hand",
-            "wrist_image": "robot0_eye_in_hand",
-            "agentview": "agentview",
-            "eye_in_hand": "robot0_eye_in_hand",
-            "camera1": "agentview",
-            "camera2": "robot0_eye_in_hand",
-        }
-    ),
-)
-PUSHT = Robot(
-    "pusht",
-    PUSHT_STATE,
-    PUSHT_ACTION,
-    MappingProxyType({"image": "top"}),
-)
-ALOHA = Robot(
-    "aloha",
-    ALOHA_JOINTS,
-    ALOHA_JOINTS,
-    MappingProxyType({"top": "top"}),
-)
+_FRONT, _WRIST = "agentview", "robot0_eye_in_hand"
+_LIBERO_CAMERAS = {
+    "image": _FRONT, "agentview": _FRONT, "camera1": _FRONT,
+    "image2": _WRIST, "wrist_image": _WRIST, "eye_in_hand": _WRIST, "camera2": _WRIST,
+}  # fmt: skip
+LIBERO = Robot("libero", HAND_STATE, (*OSC_POSE, GRIPPER_CLOSES), MappingProxyType(_LIBERO_CAMERAS))
+PUSHT = Robot("pusht", PUSHT_STATE, PUSHT_ACTION, MappingProxyType({"image": "top"}))
+ALOHA = Robot("aloha", ALOHA_JOINTS, ALOHA_JOINTS, MappingProxyType({"top": "top"}))
 ROBOTS = {robot.name: robot for robot in (LIBERO, PUSHT, ALOHA)}
 _BY_SIZES = {(8, 7): LIBERO, (0, 7): LIBERO, (2, 2): PUSHT, (14, 14): ALOHA}  # sizes of state and action
 

@@ -28,23 +28,17 @@ class ModelSettings(Options):
     """Which checkpoint, and how it runs. Every flag's default is the variable VLALAB_LEROBOT_<FLAG>."""
 
     checkpoint: str = option(
-        "",
-        "a directory under checkpoints/ on the volume, or a path",
-        default_help="what .env or the shell names",
-        kind="checkpoint",
-    )
+        "", "a directory under checkpoints/ on the volume, or a path",
+        default_help="what .env or the shell names", kind="checkpoint",
+    )  # fmt: skip
     cameras: str = option(
-        "",
-        "image key = camera of the benchmark, with commas: image=agentview,image2=robot0_eye_in_hand",
-        default_help="the table of known robots",
-        metavar="KEY=CAMERA",
-    )
+        "", "image key = camera of the benchmark, with commas: image=agentview,image2=robot0_eye_in_hand",
+        default_help="the table of known robots", metavar="KEY=CAMERA",
+    )  # fmt: skip
     statistics: str = option(
-        "",
-        "of a checkpoint with statistics of several data sets, the one to normalize by: so100.buffer",
-        default_help="the only one",
-        metavar="NAME",
-    )
+        "", "of a checkpoint with statistics of several data sets, the one to normalize by: so100.buffer",
+        default_help="the only one", metavar="NAME",
+    )  # fmt: skip
     robot: str = option("", "libero, pusht or aloha", default_help="by the sizes of state and action")
     device: str = option("auto", "auto, cpu, cuda or cuda:N", group="internal")
     remote_code: bool = option(False, "run code from a checkpoint's repository", group="internal")

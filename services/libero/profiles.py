@@ -31,16 +31,33 @@ def _percent(spatial: float, obj: float, goal: float, ten: float) -> Mapping[str
     return MappingProxyType(dict(zip(SUITES[:4], (spatial, obj, goal, ten), strict=True)))
 
 
-_OFT_PERCENT = _percent(97.6, 98.4, 97.9, 94.5)
-_PUBLISHED = (
-    PublishedResult(
-        "OpenVLA 7B, fine-tuned per suite", "arXiv:2406.09246", "3 seeds x 500", _percent(84.7, 88.4, 79.2, 53.7),
-        True, 150, Reproduction("openvla", "openvla", "--suite {suite}"),
-    ),
-    PublishedResult("OpenVLA-OFT", "arXiv:2502.19645", "500", _OFT_PERCENT),
-    PublishedResult("pi0.5", "openpi, examples/libero", "500", _percent(98.8, 98.2, 98.0, 92.4)),
-    PublishedResult("GR00T N1.5", "Isaac-GR00T, examples/Libero", "5 per task", _percent(92.0, 92.0, 86.0, 76.0)),
-)  # fmt: skip
+_PI05, _SMOLVLA = "dbf8a3f794a9c4297b44f40b752712f50073d945", "6721902bc4d61e50a3bfdb11dfb4cb626f05d102"  # commits
+RUN_OPENVLA = Reproduction("openvla", "openvla", "--suite {suite}")
+RUN_OFT = Reproduction("openvla-oft", "openvla", "--suite {suite} --oft", directory="openvla-7b-oft-finetuned-{dashed}")
+RUN_GROOT = Reproduction("gr00t", "gr00t", "--suite {suite}", settings={"PROMPT": "upstream", "DENOISING_STEPS": "8"})
+RUN_PI05 = Reproduction(
+    "pi05",
+    "lerobot",
+    f"--repo lerobot/pi05_libero_finetuned_v044 --revision {_PI05}",
+    "pi05_libero_finetuned_v044",
+    flags=("--execute", "10"),
+    differs="published: all episodes of a task start at init state 0",
+)
+RUN_SMOLVLA = Reproduction(
+    "smolvla",
+    "lerobot",
+    f"--repo HuggingFaceVLA/smolvla_libero --revision {_SMOLVLA}",
+    "smolvla_libero",
+    differs="the paper names neither its checkpoint nor its loop; this is LeRobot's for both",
+)
+
+OPENVLA_PERCENT, OFT_PERCENT = _percent(84.7, 88.4, 79.2, 53.7), _percent(97.6, 98.4, 97.9, 94.5)
+PI05_PERCENT, GROOT_PERCENT = _percent(98.8, 98.2, 98.0, 92.4), _percent(92.0, 92.0, 86.0, 76.0)
+OTHERS = (
+    PublishedResult("OpenVLA-OFT", "arXiv:2502.19645", "500", OFT_PERCENT),
+    PublishedResult("pi0.5", "openpi, examples/libero", "500", PI05_PERCENT),
+    PublishedResult("GR00T N1.5", "Isaac-GR00T, examples/Libero", "5 per task", GROOT_PERCENT),
+)
 
 _profile = partial(  # what the loops have in common: OpenVLA's step limits, openpi's and vla-eval's too
     Profile,
@@ -68,7 +85,18 @@ OPENVLA = _profile(
     crop_area=0.9,
     unnorm_keys=("{suite}", "{suite}_no_noops"),
     simulator=SIMULATOR,
-    published=_PUBLISHED,
+    published=(
+        PublishedResult(
+            "OpenVLA 7B, fine-tuned per suite",
+            "arXiv:2406.09246",
+            "3 seeds x 500",
+            OPENVLA_PERCENT,
+            True,
+            150,
+            RUN_OPENVLA,
+        ),
+        *OTHERS,
+    ),
 )
 
 # Images are only rotated by 180°: utils.py neither compresses nor resizes them. Only the first action of a chunk of 16
@@ -94,10 +122,10 @@ GROOT = _profile(
             "GR00T N1.5, fine-tuned per suite",
             "Isaac-GR00T, examples/Libero",
             "5 per task",
-            MappingProxyType({**_percent(92.0, 92.0, 86.0, 76.0), "libero_90": 89.3}),
+            MappingProxyType({**GROOT_PERCENT, "libero_90": 89.3}),
             True,
             5,
-            Reproduction("gr00t", "gr00t", "--suite {suite}", settings={"PROMPT": "upstream", "DENOISING_STEPS": "8"}),
+            RUN_GROOT,
         ),
     ),
 )
@@ -123,7 +151,7 @@ OPENPI = _profile(
             "pi0.5, fine-tuned on all four suites",
             "openpi, examples/libero",
             "500",
-            _percent(98.8, 98.2, 98.0, 92.4),
+            PI05_PERCENT,
             True,
             50,
             Reproduction("openpi"),
@@ -145,18 +173,7 @@ OPENVLA_OFT = replace(
     simulator=MappingProxyType({"robosuite": "1.4.0"}),
     published=(
         PublishedResult(
-            "OpenVLA-OFT, fine-tuned per suite",
-            "arXiv:2502.19645",
-            "3 seeds x 500",
-            _OFT_PERCENT,
-            True,
-            150,
-            Reproduction(
-                "openvla-oft",
-                "openvla",
-                "--suite {suite} --oft",
-                directory="openvla-7b-oft-finetuned-{dashed}",
-            ),
+            "OpenVLA-OFT, fine-tuned per suite", "arXiv:2502.19645", "3 seeds x 500", OFT_PERCENT, True, 150, RUN_OFT
         ),
     ),
 )
@@ -168,8 +185,6 @@ OPENVLA_OFT_SERVER = replace(
     source="openvla-oft@213c5ff8 vla-scripts/deploy.py",
     crop_area=None,
 )
-
-_PI05, _SMOLVLA = "dbf8a3f794a9c4297b44f40b752712f50073d945", "6721902bc4d61e50a3bfdb11dfb4cb626f05d102"  # commits
 
 # Images rotated by 180° (LiberoProcessorStep), and all actions of a chunk executed (n_action_steps). The environment
 # resets once when created, unseeded, and is seeded with 1000 + k before episode k.
@@ -197,37 +212,15 @@ LEROBOT = _profile(
             _percent(97.0, 99.0, 98.0, 96.0),
             False,
             10,
-            Reproduction(
-                "pi05",
-                "lerobot",
-                f"--repo lerobot/pi05_libero_finetuned_v044 --revision {_PI05}",
-                "pi05_libero_finetuned_v044",
-                flags=("--execute", "10"),
-                differs="published: all episodes of a task start at init state 0",
-            ),
+            RUN_PI05,
         ),
         PublishedResult(
-            "SmolVLA 0.45B",
-            "arXiv:2506.01844",
-            "10 per task",
-            _percent(90.0, 96.0, 92.0, 71.0),
-            False,
-            10,
-            Reproduction(
-                "smolvla",
-                "lerobot",
-                f"--repo HuggingFaceVLA/smolvla_libero --revision {_SMOLVLA}",
-                "smolvla_libero",
-                differs="the paper names neither its checkpoint nor its loop; this is LeRobot's for both",
-            ),
+            "SmolVLA 0.45B", "arXiv:2506.01844", "10 per task", _percent(90.0, 96.0, 92.0, 71.0), False, 10, RUN_SMOLVLA
         ),
     ),
 )
 # The sizes of its policies' and the lab's training data sets: --env.observation_height=256 --env.observation_width=256.
-LEROBOT_SIZES = {
-    f"lerobot-{size}": replace(LEROBOT, name=f"lerobot-{size}", camera_size=size, image_size=size)
-    for size in (64, 128, 256)
-}
+LEROBOT_SIZES = [replace(LEROBOT, name=f"lerobot-{size}", camera_size=size, image_size=size) for size in (64, 128, 256)]
 
 # Observations for a model server of vla-eval, which processes images and executes chunks itself.
 VLA_EVAL = _profile(
@@ -250,16 +243,5 @@ MINIVLA = _profile(
     image_size=128,
 )
 
-PROFILES: Mapping[str, Profile] = MappingProxyType(
-    {
-        "openvla": OPENVLA,
-        "openvla-oft": OPENVLA_OFT,
-        "openvla-oft-server": OPENVLA_OFT_SERVER,
-        "groot-n1.5": GROOT,
-        "openpi": OPENPI,
-        "lerobot": LEROBOT,
-        **LEROBOT_SIZES,
-        "vla-eval": VLA_EVAL,
-        "minivla": MINIVLA,
-    }
-)
+_EVERY = (OPENVLA, OPENVLA_OFT, OPENVLA_OFT_SERVER, GROOT, OPENPI, LEROBOT, *LEROBOT_SIZES, VLA_EVAL, MINIVLA)
+PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _EVERY})

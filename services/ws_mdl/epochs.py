@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ LONG = "Ctrl-C saves; the same command resumes"
 
 
 @dataclass
-class EpochRun:
+class EpochRun(ABC):
     """A run in progress: the network, its averaged weights, and everything the next batch depends on."""
 
     config: Any  # a lab's settings
@@ -45,18 +46,18 @@ class EpochRun:
 
     unit: ClassVar[str]  # what a batch consists of
 
+    @abstractmethod
     def step(self, index: Tensor) -> Tensor:
         """Train on the examples `index`; return the loss, still on the device."""
-        raise NotImplementedError
 
     def extra_state(self) -> State:
         """Return the lab's additional content of the weights file."""
         return {}
 
-    def on_epoch_end(self) -> None:
+    def on_epoch_end(self) -> None:  # noqa: B027 - most runs do nothing here
         """Called after each epoch, before its weights are saved."""
 
-    def after_save(self, directory: Path, curves: Curves) -> None:
+    def after_save(self, directory: Path, curves: Curves) -> None:  # noqa: B027
         """Called after each epoch, once its weights are saved: measure and show results."""
 
     def restore(self, state: State, path: Path) -> None:

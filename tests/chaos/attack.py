@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import msgpack
 import numpy as np
@@ -25,9 +26,7 @@ CLIENTS = 64
 ATTACK_PER_S = 40  # mutated bodies a second beside the valid clients: they share two cores with both
 SEGMENTS = 4  # calm and attacked by turns
 GROWTH, TAIL = 1.10, 3.0
-ENOUGH = (
-    1000  # round trips on either side, for a p99 that means something; a slow service has them in a longer run only
-)
+ENOUGH = 1000  # round trips on either side, for a p99 that means something; slow services have them in longer runs
 SLACK_MB = 2.0  # what a Python process gains and loses by itself
 SESSIONS_MB = 16.0  # the 4096 sessions that a stateful service keeps on purpose
 
@@ -88,13 +87,16 @@ def _bad_chunk(data: bytes) -> str | None:
 
 def describe(body: Body, number: int) -> str:
     """Return a request in words: enough to make it again."""
-    return f"request {number}, {body.method} {body.route[:60]} ({body.how}), {len(body.data)} bytes {body.data[:100]!r}"
+    request = f"request {number}, {body.method} {body.route[:60]} ({body.how}) {body.headers}"
+    return f"{request}, {len(body.data)} bytes {body.data[:100]!r}"
 
 
-async def flood(target: Target, mutator: Mutator, numbers: Iterator[int], until: float, ledger: Ledger) -> int:
-    """Send mutated requests over some connections at once; returns how many were judged."""
+async def flood(
+    target: Target, row: str, make: Callable[[int], Body], fault: Callable[[Body, Answer], str | None],
+    numbers: Iterator[int], until: float, ledger: Ledger,
+) -> int:  # fmt: skip
+    """Send made-up requests over some connections at once; returns how many were judged."""
     judged = 0
-    row = f"{target.name}: mutated requests: 4xx, or an answer where one is due"
 
     async def send_requests() -> None:
         nonlocal judged
@@ -102,9 +104,9 @@ async def flood(target: Target, mutator: Mutator, numbers: Iterator[int], until:
         for number in numbers:
             if time.monotonic() > until:
                 break
-            body = mutator.draw(number)
+            body = make(number)
             answer = await connection.ask(request_bytes(body, "127.0.0.1"), body.method == "HEAD")
-            problem = fault(body, answer, target.info)
+            problem = fault(body, answer)
             trace = last_traceback(target) if problem and answer.status >= 500 else ""
             ledger.count(row, problem is None, f"{describe(body, number)}: {problem} {trace}")
             judged += 1
@@ -112,6 +114,28 @@ async def flood(target: Target, mutator: Mutator, numbers: Iterator[int], until:
 
     await asyncio.gather(*(send_requests() for _ in range(AT_ONCE)))
     return judged
+
+
+def flood_and_measure(
+    target: Target, row: str, make: Callable[[int], Body], fault: Callable[[Body, Answer], str | None],
+    seconds: float, slack_mb: float, ledger: Ledger,
+) -> None:  # fmt: skip
+    """Flood a service for so long, its memory watched from the second third on."""
+    numbers, start = iter(range(1_000_000)), time.monotonic()
+    warm = asyncio.run(flood(target, row, make, fault, numbers, start + seconds / 3, ledger))
+    before = settled_mb(target)
+    judged = warm + asyncio.run(flood(target, row, make, fault, numbers, time.monotonic() + seconds * 2 / 3, ledger))
+    after = settled_mb(target)
+    story = f"{before:.0f} -> {after:.0f} MB in {judged} requests"
+    ledger.count(f"{target.name}: memory after at most 1.1 x before", after <= before * GROWTH + slack_mb, story)
+    ledger.figure(f"{target.name}: {judged} made-up requests, memory {before:.0f} -> {after:.0f} MB")
+
+
+def count_ready(target: Target, path: str, ledger: Ledger) -> None:
+    """Count whether a service answers at that path after an attack."""
+    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    status = asyncio.run(Connection(target.url).ask(request, timeout_s=20)).status
+    ledger.count(f"{target.name}: still ready", status == 200, last_traceback(target))
 
 
 # --- 64 valid clients beside it -----------------------------------------------------------------------------
@@ -204,28 +228,13 @@ def examples(name: str) -> Callable[[random.Random], dict]:
 
 
 def attack_policy(target: Target, seed: int, seconds: float, ledger: Ledger) -> None:
-    """Attack one policy service: a flood, memory from its second third on, then clients beside an attack."""
+    """Attack one policy service: a flood, then clients beside an attack."""
     info = asyncio.run(Connection(target.url).ask(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     target.info = json.loads(info.body)
     mutator = Mutator(target.name, target.info, seed, examples(target.name))
-    numbers, flood_s = iter(range(1_000_000)), 0.6 * seconds
-    warm = asyncio.run(flood(target, mutator, numbers, time.monotonic() + flood_s / 3, ledger))
-    before = settled_mb(target)
-    judged = asyncio.run(flood(target, mutator, numbers, time.monotonic() + flood_s * 2 / 3, ledger))
-    slack = SLACK_MB + (SESSIONS_MB if target.info["stateful"] else 0)
-    count_memory(target, before, warm + judged, slack, ledger)
+    row = f"{target.name}: mutated requests: 4xx, or an answer where one is due"
+    slack_mb = SLACK_MB + (SESSIONS_MB if target.info["stateful"] else 0)
+    judge = partial(fault, info=target.info)
+    flood_and_measure(target, row, mutator.draw, judge, 0.6 * seconds, slack_mb, ledger)
     beside(target, mutator, 0.4 * seconds, ledger)
-    ledger.count(f"{target.name}: still ready", asyncio.run(_ready(target)), last_traceback(target))
-
-
-def count_memory(target: Target, before: float, requests: int, slack_mb: float, ledger: Ledger) -> None:
-    """Count whether a service holds what it held before, and notes both."""
-    after = settled_mb(target)
-    story = f"{before:.0f} -> {after:.0f} MB in {requests} requests"
-    ledger.count(f"{target.name}: memory after at most 1.1 x before", after <= before * GROWTH + slack_mb, story)
-    ledger.figure(f"{target.name}: {requests} mutated requests, memory {before:.0f} -> {after:.0f} MB")
-
-
-async def _ready(target: Target) -> bool:
-    request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    return (await Connection(target.url).ask(request, timeout_s=20)).status == 200
+    count_ready(target, "/readyz", ledger)

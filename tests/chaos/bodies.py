@@ -204,14 +204,12 @@ def mutated_v1(tree: dict, draw: random.Random) -> Body:
     if kind < 0.04:
         return Body("/v1/act", draw.choice(MSGPACK_BYTES), MSGPACK, "made-up bytes")
     if kind < 0.08:
-        return Body(
-            "/v1/act", pack(tree), draw.choice((JSON, "", "text/plain", "a" * 300, "application/msgpackx")), "type"
-        )
+        other_type = draw.choice((JSON, "", "text/plain", "a" * 300, "application/msgpackx"))
+        return Body("/v1/act", pack(tree), other_type, "type")
     if kind < 0.12:  # a map's key twice: the header says one more pair than there are
         data = pack(tree)
-        return Body(
-            "/v1/act", bytes([data[0] + 1]) + data[1:] + pack("step") + pack(draw.choice(HOSTILE)), MSGPACK, "twice"
-        )
+        twice = bytes([data[0] + 1]) + data[1:] + pack("step") + pack(draw.choice(HOSTILE))
+        return Body("/v1/act", twice, MSGPACK, "twice")
     if kind < 0.35:
         change = draw.choice(BYTE_CHANGES)
         return Body("/v1/act", change(pack(tree), draw), MSGPACK, change.__name__)
@@ -237,10 +235,8 @@ def mutated_act(payload: dict, draw: random.Random) -> Body:
     if draw.random() < 0.15:
         text, mutation = json.dumps({"encoded": text}), mutation + " encoded"
     if draw.random() < 0.08:
-        text, mutation = (
-            text[:-1] + ', "instruction": ' + json.dumps(draw.choice(("", "\ud800", 1, "x"))) + "}",
-            "twice",
-        )
+        again = json.dumps(draw.choice(("", "\ud800", 1, "x")))
+        text, mutation = f'{text[:-1]}, "instruction": {again}}}', "twice"
     data = text.encode("utf-8", "surrogatepass")
     if kind <= 0.4:
         change = draw.choice(BYTE_CHANGES)

@@ -51,10 +51,6 @@ def _pause(pids: list[int], fault: Fault) -> None:
         send(pid, CONT)
 
 
-def _worker_pause(stage: Stage, fault: Fault) -> None:
-    _pause(_pick(stage.workers(), fault), fault)
-
-
 def _policy(number: signal.Signals) -> Callable[[Stage, Fault], None]:
     def strike(stage: Stage, fault: Fault) -> None:
         for pid in stage.policies():
@@ -65,16 +61,8 @@ def _policy(number: signal.Signals) -> Callable[[Stage, Fault], None]:
     return strike
 
 
-def _policy_pause(stage: Stage, fault: Fault) -> None:
-    _pause(stage.policies(), fault)
-
-
 def _evaluator(number: signal.Signals) -> Callable[[Stage, Fault], None]:
     return lambda stage, fault: [send(pid, number) for pid in stage.evaluators()] and None
-
-
-def _evaluator_pause(stage: Stage, fault: Fault) -> None:
-    _pause(stage.evaluators(), fault)
 
 
 def _caller(number: signal.Signals) -> Callable[[Stage, Fault], None]:
@@ -101,14 +89,9 @@ def _derived_damaged(stage: Stage, fault: Fault) -> None:
     """End the evaluator and cuts off or garbles everything that it can make again."""
     for pid in stage.evaluators():
         send(pid, KILL)
-    for path in [
-        *stage.directory.glob("*.html"),
-        *stage.directory.glob("summary.json"),
-        *stage.directory.glob("*.jsonl"),
-    ]:
-        damage(path, random.Random(fault.choice))
-    for path in stage.directory.glob("logs/*"):
-        damage(path, random.Random(fault.choice))
+    for pattern in ("*.html", "summary.json", "*.jsonl", "logs/*"):
+        for path in stage.directory.glob(pattern):
+            damage(path, random.Random(fault.choice))
 
 
 def damage(path: Path, draw: random.Random) -> None:
@@ -143,15 +126,15 @@ KINDS: dict[str, Callable[[Stage, Fault], None]] = {
     "a worker: SIGKILL": _worker(KILL),
     "a worker: SIGTERM": _worker(TERM),
     "a worker hangs: SIGSTOP": _worker(STOP),
-    "a worker pauses: SIGSTOP, SIGCONT": _worker_pause,
+    "a worker pauses: SIGSTOP, SIGCONT": lambda stage, fault: _pause(_pick(stage.workers(), fault), fault),
     "the policy: SIGKILL": _policy(KILL),
     "the policy: SIGTERM": _policy(TERM),
-    "the policy pauses: SIGSTOP, SIGCONT": _policy_pause,
+    "the policy pauses: SIGSTOP, SIGCONT": lambda stage, fault: _pause(stage.policies(), fault),
     "the evaluator: SIGKILL": _evaluator(KILL),
     "the evaluator: SIGTERM": _evaluator(TERM),
     "the evaluator: SIGINT": _evaluator(signal.SIGINT),
     "the evaluator: SIGHUP": _evaluator(signal.SIGHUP),
-    "the evaluator pauses: SIGSTOP, SIGCONT": _evaluator_pause,
+    "the evaluator pauses: SIGSTOP, SIGCONT": lambda stage, fault: _pause(stage.evaluators(), fault),
     "the clock: five jumps of 40 s": _clock((40.0,) * 5),
     "the clock: an hour back": _clock((-3600.0,)),
     "the clock: a day on and back": _clock((86400.0, -86400.0)),

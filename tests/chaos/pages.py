@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.chaos.attack import AT_ONCE, SLACK_MB, count_memory, describe
+from tests.chaos.attack import SLACK_MB, count_ready, flood_and_measure
 from tests.chaos.bodies import HOSTILE, JSON, JSON_TEXTS, Body, cut, flip
 from tests.chaos.ledger import Ledger
-from tests.chaos.targets import Target, last_traceback, settled_mb
-from tests.chaos.wire import Answer, Connection, request_bytes
+from tests.chaos.targets import Target
+from tests.chaos.wire import Answer
 
 SECRET = "canary-3f9c1e"  # in a file beside the volume that no page may show
 JUPYTER = ("/api", "/login", "/static/", "/favicon.ico", "/logout")
@@ -60,28 +58,13 @@ def stranger(draw: random.Random, secret: Path) -> Body:
              "/experiment/x/data/runs", "/index.js", "/",
              f"/data/plugin/text/text?run={quote(str(secret))}&tag=a", "//api/contents", "/api/contents/../kernels",
              "/livez/../data/runs")  # fmt: skip
-    invalid = draw.choice(
-        (
-            None,
-            None,
-            "token wrong",
-            "Bearer ",
-            "Bearer " + "x" * 3000,
-            "Basic Og==",
-            "Basic !!",
-            "Basic " + "QQ==" * 900,
-            "\xff\xfe",
-        )
-    )
+    invalid = draw.choice((None, None, "token wrong", "Bearer ", "Bearer " + "x" * 3000, "Basic Og==", "Basic !!",
+                           "Basic " + "QQ==" * 900, "\xff\xfe"))  # fmt: skip
     cookie = draw.choice((None, None, "_xsrf=1", "username-127-0-0-1=2|1:0|", "a" * 4000))
     headers = {name: value for name, value in (("Authorization", invalid), ("Cookie", cookie)) if value is not None}
     if draw.random() < 0.2:
-        headers |= {
-            "Upgrade": "websocket",
-            "Connection": "Upgrade",
-            "Sec-WebSocket-Key": "x",
-            "Sec-WebSocket-Version": "13",
-        }
+        headers |= {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Key": "x",
+                    "Sec-WebSocket-Version": "13"}  # fmt: skip
     text = draw.choice((b"", b"{}", *JSON_TEXTS, json.dumps({"type": "notebook", "path": str(secret)}).encode()))
     query = draw.choice(("", "", "?token=", "?token=wrong", "?_xsrf=1", "?next=//evil"))
     method = draw.choice(("GET", "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
@@ -105,45 +88,15 @@ def fault(target: Target, body: Body, answer: Answer) -> str | None:
     return None
 
 
-async def flood(
-    target: Target, make: Callable[[random.Random, Path], Body], seed: int, numbers: Iterator[int], until: float,
-    ledger: Ledger, secret: Path,
-) -> int:  # fmt: skip
-    """Sends made-up requests over some connections at once; returns how many were judged."""
-    judged = 0
-    row = f"{target.name}: strange requests: no 5xx, no file, nothing without the token"
-
-    async def send_requests() -> None:
-        nonlocal judged
-        connection = Connection(target.url)
-        for number in numbers:
-            if time.monotonic() > until:
-                break
-            body = make(random.Random(f"{seed}/{target.name}/{number}"), secret)
-            answer = await connection.ask(request_bytes(body, "127.0.0.1"), body.method == "HEAD", 30.0)
-            problem = fault(target, body, answer)
-            trace = last_traceback(target) if problem and answer.status >= 500 else ""
-            ledger.count(row, problem is None, f"{describe(body, number)} {body.headers}: {problem} {trace}")
-            judged += 1
-        await connection.close()
-
-    await asyncio.gather(*(send_requests() for _ in range(AT_ONCE)))
-    return judged
-
-
 def attack_page(target: Target, seed: int, seconds: float, ledger: Ledger) -> None:
-    """Attack one page; its memory is watched from the second third on."""
+    """Attack one page."""
     secret = target.log.with_name("secret.txt")  # beside the volume
     secret.write_text(SECRET)
-    make, numbers = stranger if target.guarded else question, iter(range(1_000_000))
-    warm = asyncio.run(flood(target, make, seed, numbers, time.monotonic() + seconds / 3, ledger, secret))
-    before = settled_mb(target)
-    judged = asyncio.run(flood(target, make, seed, numbers, time.monotonic() + seconds * 2 / 3, ledger, secret))
-    count_memory(target, before, warm + judged, SLACK_MB, ledger)
-    ledger.count(f"{target.name}: still ready", asyncio.run(_alive(target)), last_traceback(target))
+    draw_request = stranger if target.guarded else question
 
+    def make(number: int) -> Body:
+        return draw_request(random.Random(f"{seed}/{target.name}/{number}"), secret)
 
-async def _alive(target: Target) -> bool:
-    path = "/api" if PUBLIC.get(target.name) == JUPYTER else "/readyz"
-    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
-    return (await Connection(target.url).ask(request, timeout_s=20)).status == 200
+    row = f"{target.name}: strange requests: no 5xx, no file, nothing without the token"
+    flood_and_measure(target, row, make, partial(fault, target), seconds, SLACK_MB, ledger)
+    count_ready(target, "/api" if PUBLIC.get(target.name) == JUPYTER else "/readyz", ledger)

@@ -20,18 +20,8 @@ from tests.libero.harness import ENVIRONMENT, ROOT
 from vla_common.volume import DIRECTORIES
 
 LAYOUT = (*DIRECTORIES, "notebooks/deep", "tmp")
-NAMES = (
-    "oracle.json",
-    "oracle.log",
-    "oracle.settings.json",
-    "settings.json",
-    "ui.json",
-    "a.log",
-    "run.sqlite",
-    "run.lock",
-    "x",
-    "config.json",
-)
+NAMES = ("oracle.json", "oracle.log", "oracle.settings.json", "settings.json", "ui.json", "a.log", "run.sqlite",
+         "run.lock", "x", "config.json")  # fmt: skip
 OTHER_USER = 54321  # owner that a volume is prepared for
 COMMANDS = (("status",), ("down",), ("runs",), ("logs", "oracle"), ("status",))
 LINKS = "planted links and state files: nothing outside the volume is touched, nothing planted is run"
@@ -107,16 +97,14 @@ def lab(arguments: tuple[str, ...], launcher: Path, volume: Path, directory: Pat
     """Run `./lab` on that volume, with a state folder of this attack's own."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
     variables = {**inherited, "VLALAB_VOLUME": str(volume), "XDG_STATE_HOME": str(directory / "state")}
+    return run([str(launcher), *arguments], variables)
+
+
+def run(command: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [str(launcher), *arguments],
-        env=variables,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
+        command, env=variables, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
         check=False,
-    )
+    )  # fmt: skip
 
 
 def links(directory: Path, launcher: Path, draw: random.Random, ledger: Ledger) -> None:
@@ -129,17 +117,7 @@ def links(directory: Path, launcher: Path, draw: random.Random, ledger: Ledger) 
     outputs = [lab(arguments, launcher, volume, target)]
     if os.geteuid() == 0:
         command = [sys.executable, "-m", "vla_common.volume", str(OTHER_USER), str(OTHER_USER)]
-        outputs.append(
-            subprocess.run(
-                command,
-                env={**ENVIRONMENT, "VLALAB_VOLUME": str(volume)},
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                check=False,
-            )
-        )
+        outputs.append(run(command, {**ENVIRONMENT, "VLALAB_VOLUME": str(volume)}))
     output = "".join(done.stdout + done.stderr for done in outputs)
     untouched = canary.look() == canary.before
     story = f"{description}, ./lab {' '.join(arguments)}: {'' if untouched else canary.look()} {output[-600:]}"

@@ -18,9 +18,9 @@ import numpy as np
 
 from tests.chaos.faults import DISK, KINDS, LAB_KINDS, Fault
 from tests.chaos.ledger import Ledger
-from tests.chaos.processes import Hung, marked, wait_for
+from tests.chaos.processes import marked
 from tests.chaos.stage import PLANS, Plan, Stage
-from tests.libero.harness import results
+from tests.libero.harness import results, wait_for
 from vla_evaluation.store.runstore import RunStore
 
 RESUMES = 6
@@ -99,23 +99,18 @@ class Faults:
         with self.room(fault_round) as directory:
             if directory is None:
                 return
-            with Stage(
-                directory,
-                fault_round.plan,
-                fault_round.workers,
-                self.assets,
-                fault_round.video,
-                self.lab_of(fault_round),
-            ) as stage:
+            plan, lab = fault_round.plan, self.lab if fault_round.through_lab else None
+            with Stage(directory, plan, fault_round.workers, self.assets, fault_round.video, lab) as stage:
                 struck: list[Fault] = []
-                problem = self.problem(stage, fault_round, calm, struck)
+                try:
+                    disturb(stage, fault_round, struck)
+                    problem = after_all(stage, calm)
+                except AssertionError as error:
+                    problem = f"{error}; output: {stage.output()[-1500:]}"
                 passed, story = problem is None, f"{fault_round}: {problem}"
                 for fault in struck:
                     self.ledger.count(fault.kind, passed, story)
                 self.ledger.count(EPISODES, passed, story, len(fault_round.plan.units) if struck or not passed else 0)
-
-    def lab_of(self, fault_round: Round) -> Path | None:
-        return self.lab if fault_round.through_lab else None
 
     @contextmanager
     def room(self, fault_round: Round) -> Iterator[Path | None]:
@@ -132,14 +127,6 @@ class Faults:
             if small:
                 subprocess.run(["umount", "-l", str(directory)], check=False)
             shutil.rmtree(directory, ignore_errors=True)
-
-    def problem(self, stage: Stage, fault_round: Round, calm: Path, struck: list[Fault]) -> str | None:
-        """Return what did not hold, or None; adds the faults that were done to `struck`."""
-        try:
-            disturb(stage, fault_round, struck)
-            return after_all(stage, calm)
-        except Hung as error:
-            return f"{error}; output: {stage.output()[-1500:]}"
 
 
 def disturb(stage: Stage, fault_round: Round, struck: list[Fault]) -> None:
@@ -158,7 +145,7 @@ def disturb(stage: Stage, fault_round: Round, struck: list[Fault]) -> None:
         if stage.wait_end() == 0:
             return
         _resume(stage)
-    raise Hung(f"the evaluation was not complete after {RESUMES} resumes")
+    raise AssertionError(f"the evaluation was not complete after {RESUMES} resumes")
 
 
 def _resume(stage: Stage) -> None:
@@ -221,7 +208,7 @@ def _left_behind(stage: Stage) -> str | None:
     own_pids = {} if stage.lab else {pid: 1 for pid in stage.policies()}  # ours, ended with the stage
     try:
         wait_for(lambda: not marked(stage.mark).keys() - own_pids.keys(), "the processes' end", 30)
-    except Hung:
+    except AssertionError:
         left = [arguments for pid, arguments in marked(stage.mark).items() if pid not in own_pids]
         return f"processes left behind: {left}"
     partial = [str(path) for path in stage.directory.rglob("*") if ".partial" in path.name or ".npz." in path.name]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from services.hf import sources, tokens
+from services.hf import tokens
 from services.hf.made import models, texts
 
 COLUMNS = {"reviews": {"id", "document", "label"}, "news": {"title", "document"}, "pairs": {"translation"}}
@@ -71,9 +71,6 @@ def test_pre_training_taught_something(volume, directories, tokenizers):
     assert losses[1] < losses[0] - 1
 
 
-# --- tokenizers side by side ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", tokens.KINDS)
 def test_what_a_tokenizer_has_seen_comes_back(kind, tokenizers):
     for row in texts.rows("news", 20):
@@ -109,9 +106,3 @@ def test_the_table_has_a_row_for_each_sentence(volume):
 def test_three_kinds_cannot_be_one_name(volume):
     with pytest.raises(ValueError, match=r"'beomi/kcbert-base'; expected auto or made"):
         tokens.load("beomi/kcbert-base", volume)
-
-
-def test_every_repository_is_named_with_a_revision():
-    for one in (*sources.MODELS.values(), *sources.DATA.values()):
-        assert re.fullmatch(r"[\w-]+/[\w.-]+", one.name) and one.licence
-        assert re.fullmatch(r"[0-9a-f]{40}", one.revision) or one.revision == "refs/convert/parquet"

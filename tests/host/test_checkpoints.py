@@ -33,14 +33,6 @@ def test_only_checkpoint_is_the_default_and_reported(volume, capsys):
     assert "openvla serves checkpoint openvla-tiny" in " ".join(capsys.readouterr().err.split())
 
 
-def test_one_that_was_chosen_stays(volume, monkeypatch):
-    write(volume, "openvla-tiny")
-    chosen = {"openvla": {VARIABLE: "/srv/weights"}}
-    assert checkpoints.complete(["openvla"], ["openvla"], chosen) == chosen
-    monkeypatch.setenv(VARIABLE, "of-the-shell")
-    assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
-
-
 @pytest.mark.parametrize("names", [[], ["first", "second"]])
 def test_requested_model_without_a_checkpoint_is_rejected(names, volume):
     for name in names:
@@ -48,13 +40,6 @@ def test_requested_model_without_a_checkpoint_is_rejected(names, volume):
     assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
     with pytest.raises(LabError, match="openvla cannot start: missing a checkpoint"):
         preflight.require_startable(["openvla"], {})
-
-
-def test_the_only_one_is_not_lacking(volume):
-    with pytest.raises(LabError, match="missing a checkpoint"):
-        preflight.require_startable(["openvla"], {})
-    write(volume, "openvla-tiny")
-    assert preflight.require_startable(["openvla"], {}) is None
 
 
 @pytest.mark.parametrize(

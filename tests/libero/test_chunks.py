@@ -10,17 +10,16 @@ import pytest
 
 from services.libero.benchmark import BENCHMARK
 from tests.libero.harness import LightEvaluation, PolicyService
-from tests.libero.invented import IDENTITY, make_run
+from tests.libero.invented import make_run
 from tests.libero.scripted_policy import numbered
 from tests.libero.test_rollout import ACTION, PROFILE, Answer, DiaryEnv, play, spec
 from vla_contract import ActionChunk, PolicyInfo
 from vla_evaluation import report
 from vla_evaluation.actions import PolicyFault
 from vla_evaluation.chunks import Chunking
-from vla_evaluation.config import EvalConfig, config_hash, differences, parse_args
+from vla_evaluation.config import EvalConfig, parse_args
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.rollout import run_episode
-from vla_evaluation.runs import directories
 from vla_evaluation.spec import LATER, RunSpec
 
 HOLD = 0.0
@@ -262,19 +261,6 @@ def test_every_chunk_setting_has_its_own_description():
     assert Chunking(2, "exponential", 0.2, 20).description == (
         "queried every 2 steps, ensemble exponential (m = 0.2), real time at 20 steps/s"
     )
-
-
-@pytest.mark.parametrize("changes", [{"execute": 4}, {"execute": 1, "ensemble": "mean"}, {"realtime": 20.0}])
-def test_a_run_is_not_resumed_with_other_settings(tmp_path, changes):
-    def open_run(identity):
-        return directories.open_run(tmp_path, identity, [(0, 0)], run_id="run", resume=None, label="x")
-
-    with open_run(IDENTITY):
-        pass
-    assert config_hash(IDENTITY) != config_hash(IDENTITY | changes)
-    (*_, line) = differences(IDENTITY, IDENTITY | changes)
-    with pytest.raises(directories.RunUnusable, match=re.escape(line)), open_run(IDENTITY | changes):
-        pass
 
 
 @pytest.mark.parametrize(

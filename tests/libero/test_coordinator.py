@@ -250,7 +250,7 @@ def test_calls_in_one_transaction_fail_alone(run, remote, monkeypatch):
     def broken(*_):
         raise TypeError("a fault of the program")
 
-    monkeypatch.setitem(calls.CALLS, "faults", (calls.Call, broken))
+    monkeypatch.setattr(calls.Calls, "faults", broken)
     sent = [("say", {"worker": "w", "status": f"{number}"}) for number in range(20)]
     sent[5:5] = [("faults", {}), ("finish", {"lease": asdict(lease), "result": RESULT})]
     sent.append(("add_to_result", {"lease": asdict(lease), "more": {}, "files": 5}))

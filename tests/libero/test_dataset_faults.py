@@ -165,9 +165,6 @@ SPOILT = [
      f"feature {IMAGE}: names is None; expected height, width and channel"),
     ("video fps", _json(metadata.INFO, lambda i: i["features"][IMAGE]["info"].update({"video.fps": 30})),
      f"feature {IMAGE}: video.fps is 30; fps is 20"),
-    ("blank", _lines(metadata.EPISODES, lambda r: [r[0], "", *r[1:]]),
-     "meta/episodes.jsonl, row 2: blank line; GR00T's loader fails on it"),
-    *((f"mark in {name}", _mark(name), f"{name}: starts with a byte order mark") for name in TEXTS),
     ("no JSON", _lines(metadata.TASKS, lambda r: [r[0], "{"]), "meta/info.json: meta/tasks.jsonl, row 2: not JSON"),
     ("twice", _lines(metadata.EPISODES, lambda r: [*r, r[2]]), "episode 2 is listed 2 times"),
     ("gap", _lines(metadata.EPISODES, lambda r: [r[0], r[2]]), "must be numbered from 0; 1 is missing"),
@@ -256,9 +253,6 @@ NOTED = [
     ("dtype", _rows(lambda c: c.update(action=c["action"].astype(float))), "action is double; info.json says float32"),
     ("no videos", _json(metadata.INFO, lambda i: i.update(total_videos=3)), "total_videos is 3"),
     ("chunks", _json(metadata.INFO, lambda i: i.update(total_chunks=0)), "info.json: total_chunks is 0; "),
-    ("splits", _json(metadata.INFO, lambda i: i.update(splits={"train": "0:100"})),
-     "meta/info.json: splits: train is '0:100'; expected FIRST:END within 0:3"),
-    ("splits text", _json(metadata.INFO, lambda i: i.update(splits="all")), "info.json: splits is 'all'; expected"),
     ("not needed", _json(metadata.INFO, lambda i: i["features"].update(
         {"far": {**i["features"][IMAGE]}})), "note: meta/info.json: feature far has no videos"),
 ]  # fmt: skip
@@ -274,7 +268,7 @@ def test_what_only_few_readers_mind_is_a_note(copy, spoil, words):
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_byte_order_mark_is_read_over(copy, name):
     _mark(name)(copy)
-    assert [fault.message.partition(";")[0] for fault in faults(copy)] == ["starts with a byte order mark"]
+    assert faults(copy) == []
     dataset = LeRobotDataset(copy)
     assert dataset.tasks[0] == "open the drawer" and dataset.modality and dataset.stated_statistics()
 

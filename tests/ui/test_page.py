@@ -22,7 +22,7 @@ HTML = {"Accept": "text/html"}
 
 
 def test_the_page_passes_the_self_test_that_its_image_is_built_with():
-    command = [sys.executable, ROOT / "images/ui/selftest.py", "--part", "services"]
+    command = [sys.executable, ROOT / "images/common/selftest.py", "ui", "--part", "services"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -79,9 +79,6 @@ def test_the_loss_is_that_of_the_masked_words_and_of_the_next_text():
     torch.testing.assert_close(loss_of(ours, ids, segments, labels, torch.tensor([1, 0, 1])), by_hand)
 
 
-# --- data ---------------------------------------------------------------------------------------------------
-
-
 def test_b_follows_a_in_half_of_the_pairs_and_comes_from_elsewhere_in_the_others(pairs):
     generator = torch.Generator().manual_seed(0)
     name, number = pairs.tokenizer.id_to_token, {}

@@ -82,10 +82,15 @@ def test_a_download_that_is_typed_asks_again(silent, tmp_path):
 
 
 def test_an_answer_is_kept_an_hour_for_its_address(monkeypatch, tmp_path):
-    from huggingface_hub import constants
+    from huggingface_hub import constants, utils
 
     probes = []
-    monkeypatch.setattr(hub, "_probe", lambda endpoint: probes.append(endpoint) or "")
+
+    class Session:
+        def head(self, endpoint, timeout):
+            probes.append(endpoint)
+
+    monkeypatch.setattr(utils, "get_session", Session)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setattr(constants, "ENDPOINT", "http://one")

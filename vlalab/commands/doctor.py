@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vlalab.commands import course, lifecycle
 from vlalab.description import compose, gpus, manifests, variants
-from vlalab.doctor import fixes, output, runner, selftests
+from vlalab.doctor import output, runner
 from vlalab.doctor.check import FAIL, Context
 from vlalab.engine import images
 from vlalab.host.console import LabError, check_choices, log_info, status
@@ -25,9 +25,9 @@ def run(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool
     results = runner.run(runner.checks(), context)
     for name in context.environments:
         with status(f"self-test of {name}"):
-            results += selftests.run(name, context)
+            results += runner.run_selftest(name, context)
     results = output.judge(results)
-    if fix and (done := fixes.apply(results, yes)):
+    if fix and (done := runner.apply_fixes(results, yes)):
         context = Context(environments=context.environments, offline=offline)
         rerun = {result.check.id: result for result in runner.run(runner.checks_by_id(done), context)}
         results = output.judge([rerun.get(result.check.id, result) for result in results])
@@ -51,8 +51,6 @@ def _show(lines: Sequence[str]) -> None:
         text.stylize("bold", 0, len(line) if line and not line.startswith((" ", "What")) and line.isalpha() else 0)
         console.print(text)
 
-
-# --- before a task ------------------------------------------------------------------------------------------
 
 FlagValues = Mapping[str, object]  # parameter name → value
 # Task → the services that it uses; checks run for their environments only.

@@ -44,10 +44,11 @@ def run(verb: str, selected: list[RemoteMachine], parallel: int, timeout_s: floa
     }  # fmt: skip
     command = [str(venvs.ensure(ADMIN.name).python), "-I", str(ADMIN / "fleet.py")]
     rows: dict[str, Row] = {}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "preexec_fn": die_with_parent()}
     with (
         status(f"fleet {verb}: {len(selected)} machines") as line,
-        subprocess.Popen(command, **pipes) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent()
+        ) as process,
     ):
         assert process.stdin and process.stdout
         json.dump(request, process.stdin)

@@ -8,15 +8,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
-from vlalab.commands.start_plan import StartPlan, start_services
 from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
-from vlalab.host import paths
+from vlalab.environments.venvs import file_lock
+from vlalab.host import paths, state
 from vlalab.host.console import LabError, check_choices, log_info, status, unknown
 from vlalab.runtimes import containers, control, interface, local
 from vlalab.runtimes import logs as service_logs
-from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance
+from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance, Runtime, start_failure
 
 LOOK_S = 0.5  # between checks of a policy in the foreground
 Overrides = Mapping[str, service_settings.Settings]  # service → its settings from the flags of `up`
@@ -38,9 +39,6 @@ def check_names(names: Sequence[str], also: Sequence[str] = ()) -> None:
     if not names:
         raise LabError(f"a service is required. Known: {', '.join(services)}")
     check_choices("service", names, services)
-
-
-# --- up -----------------------------------------------------------------------------------------------------
 
 
 def up(
@@ -91,13 +89,82 @@ def up(
         log_info(f"{name} is a job: its environment is ready; run it with ./lab eval SUITE")
     other_settings = service_settings.of_all([name for name in running if name not in settings])
     current = {name: _current_settings(running[name], settings[name], restart) for name in order if name in running}
-    plan = StartPlan(
-        order, names, settings, {**other_settings, **_flat(settings)}, {**current, **(previous_settings or {})}
-    )
-    ready = start_services(plan, selected)
+    previous = {**current, **(previous_settings or {})}
+    variables = {name: {**other_settings, **_flat(settings), **previous.get(name, {})} for name in order}
+    ready: list[Instance] = []
+    for batch in batches(order):
+        ready += _start_batch(batch, selected, names, settings, variables)
     for page in (instance for instance in ready if instance.service == compose.PAGE):
         control.start(page)
     return ready
+
+
+def batches(order: Sequence[str]) -> list[list[str]]:
+    """Return the services in batches; each depends only on services of earlier batches."""
+    depth: dict[str, int] = {}
+    for name in order:
+        needed = [depth[other] for other in compose.read()[name].depends_on if other in depth]
+        depth[name] = max(needed, default=-1) + 1
+    return [[name for name in order if depth[name] == number] for number in sorted(set(depth.values()))]
+
+
+def _start_batch(
+    names: Sequence[str],
+    runtime: Runtime,
+    requested: Sequence[str],
+    settings: Mapping[str, Mapping[str, str]],
+    variables: Mapping[str, Mapping[str, str]],
+) -> list[Instance]:
+    """Start services in parallel, since each may read gigabytes of weights; return them when all are ready.
+
+    requested: services that the user named; others are dependencies. settings: of each service, to store. variables: to
+    start each with, besides its settings. Raise LabError for the first that did not get ready; it is stopped, and the
+    others keep running.
+    """
+    running: dict[str, Instance] = {}
+    pending: dict[str, Instance] = {}  # started by this call, and not ready yet
+    errors: list[LabError] = []
+
+    def stop(instance: Instance) -> None:
+        (runtime.instance(instance.name) or instance).stop()
+        service_settings.forget(instance.name)
+
+    with ExitStack() as locks:
+        for name in sorted(names):  # the same order in every process, against deadlocks
+            locks.enter_context(file_lock(state.directory() / f".{name}.lock", f"another command is starting '{name}'"))
+        try:
+            for name in names:
+                before = runtime.instance(name)
+                if before and name not in requested and before.is_healthy():
+                    running[name] = before
+                    continue
+                # Keeps a running one whose settings match.
+                started = runtime.start(name, {**variables[name], **settings[name], **control.variables(name)})
+                service_settings.save(name, settings[name])
+                is_same = before and before.started_at == started.started_at and started.is_healthy()
+                (running if is_same else pending)[name] = started
+            for name in names:
+                if name in running:
+                    log_info(f"{name} is running at {running[name].url}")
+                    continue
+                try:
+                    if runtime.instance(name) is None:  # exited in the meantime
+                        raise LabError(start_failure(name, "exited at once", pending[name]))
+                    with status(f"starting {name}") as line:
+                        running[name] = interface.wait_ready(runtime, name, READY_TIMEOUT_S, line.update)
+                    del pending[name]
+                except LabError as failure:
+                    errors.append(failure)
+                    stop(pending.pop(name))
+        except BaseException:
+            for instance in pending.values():
+                stop(instance)
+            raise
+    for error in errors[1:]:
+        log_info(error.text)
+    if errors:
+        raise errors[0]
+    return [running[name] for name in names]
 
 
 def _current_settings(instance: Instance, settings: Mapping[str, str], restart: bool) -> dict[str, str]:
@@ -174,9 +241,6 @@ def run_in_foreground(names: Sequence[str], runtime: str, overrides: Overrides, 
             local.close(policy, keep_log=not is_ready)
 
 
-# --- down, restart ------------------------------------------------------------------------------------------
-
-
 def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
     """Stop services, by default all that `up` started; return their names."""
     instances = _running_instances(names)
@@ -232,9 +296,6 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     for name, variables in other.items():
         _report_other(name, variables)
     return [instance for instance in started if instance.service in other]
-
-
-# --- logs, shell --------------------------------------------------------------------------------------------
 
 
 def logs(name: str, lines: int, follow: bool) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from vlalab.description import compose, environment_file
-from vlalab.description.interpolation import read_dotenv
+from vlalab.description.environment_file import read_dotenv
 from vlalab.engine import building, docker
 from vlalab.environments import venvs
 from vlalab.host import paths, secrets

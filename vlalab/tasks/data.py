@@ -69,7 +69,7 @@ def record(
     """
     policy = policy or manifests.benchmarks()[manifests.job_of(suite)].fallback
     run_options, flags = programs.split_options(options)
-    finish(evaluation.run(evaluation.EvaluationRequest(suite, policy, flags, program=("record",), **run_options)))
+    finish(evaluation.run(evaluation.EvaluationRequest(suite, policy, flags=flags, program=("record",), **run_options)))
 
 
 @task("build a data set", "./lab dataset {source} --show", "runtime dry-run", flags_for("dataset"))

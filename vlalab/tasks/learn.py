@@ -105,6 +105,7 @@ def finetune(model: str = positional(kind="model", keywords=("trainer",)), gpus:
     ./lab finetune gr00t --dataset cups --max-steps 20000
     ./lab finetune gr00t --dataset cups --lora-rank 16 --batch-size 4     fits a 24 GB GPU
     ./lab finetune lerobot --dataset cups-v3.0 --type act
+    ./lab finetune openvla --dataset cups --head l1     OpenVLA-OFT
     """
     if not options["dataset"]:
         raise LabError("finetune requires --dataset: a name in datasets/ on the volume, or a path")
@@ -121,7 +122,7 @@ def translate(sentence: str = positional(help="the text to translate"), **option
     ./lab translate "The door is open."
     ./lab translate "The door is open." --epoch 0,10,19     compare epochs
     """
-    runs.require_epochs("transformer", options["name"], options["epoch"])
+    runs.require("transformer")
     finish(programs.run(course.service(), course.module("transformer", "translate"), ["--", sentence], options))
 
 
@@ -137,7 +138,7 @@ def sample(lab: str = DIFFUSION, **options: object) -> None:
 
     ./lab sample diffusion --sampler ddim --steps 20 --context hero
     """
-    runs.require_epochs(lab, options["name"], options["epoch"])
+    runs.require(lab)
     finish(programs.run(course.service(), course.module(lab, "sample"), [], options))
 
 
@@ -150,7 +151,7 @@ def score(lab: str = DIFFUSION, **options: object) -> None:
 
     ./lab score diffusion --count 200
     """
-    runs.require_epochs(lab, options["name"], None)
+    runs.require(lab)
     finish(programs.run(course.service(), course.module(lab, "score"), [], options))
 
 

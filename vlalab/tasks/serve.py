@@ -146,7 +146,7 @@ def export(
     checkpoint: str | None = positional(None, "its name; default: the only one on the volume, else that in .env"),
     **options: object,
 ) -> None:
-    """Export a checkpoint to ONNX, compare each module with PyTorch, and build TensorRT engines if it is installed.
+    """Export a checkpoint to ONNX, compare each module with PyTorch, and write the commands for TensorRT.
 
     ./lab export gr00t
     ./lab export gr00t gr00t-tiny --dtype fp16

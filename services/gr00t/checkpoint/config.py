@@ -41,7 +41,6 @@ class Blocks:
 
     @property
     def width(self) -> int:
-        """Numbers per token."""
         return self.heads * self.head_dim
 
 

@@ -67,7 +67,6 @@ class TinySpec:
         }  # fmt: skip
 
     def config(self) -> dict[str, Any]:
-        """Return config.json."""
         blocks = {
             "dropout": self.dropout, "final_dropout": True, "num_attention_heads": 4, "positional_embeddings": None,
         }  # fmt: skip
@@ -96,7 +95,6 @@ class TinySpec:
         }  # fmt: skip
 
     def model(self) -> ModelConfig:
-        """Return the network, without a directory."""
         return parse(self.config(), self.eagle())
 
 
@@ -221,7 +219,8 @@ LEXICON = tuple(dict.fromkeys(_TEXT.split()))
 
 def write_tokenizer(directory: Path) -> None:
     """Write a tokenizer of Qwen2's kind: bytes, a few words, and Eagle's marks under their real ids."""
-    pairs = {}  # that build every known word, with and without a space before it, from the left
+    # that build every known word, with and without a space before it, from the left
+    pairs: dict[tuple[str, str], None] = {}
     for word in (*LEXICON, *(SPACE + word for word in LEXICON)):
         pairs |= {(word[:end], word[end]): None for end in range(1, len(word))}
     pieces = list(dict.fromkeys([*bytes_to_unicode().values(), *(left + right for left, right in pairs)]))

@@ -30,7 +30,6 @@ def published(name: str) -> tuple[str, str, str]:
 
 
 def main() -> int:
-    """Download, check or describe a data set; return the exit code."""
     settings = tyro.cli(DataOptions, prog="data gr00t")
     if bool(settings.dataset) == bool(settings.download):
         raise ValueError("give either --dataset NAME or --download NAME")

@@ -72,7 +72,6 @@ def cut(
 
 
 def show(rows: Sequence[Measured]) -> None:
-    """Print a line for each module."""
     table = Table(
         "module", "torch, ms", "onnxruntime, ms", "largest difference", "cosine", title="one observation, CPU"
     )

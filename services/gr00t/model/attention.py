@@ -23,7 +23,6 @@ class AttentionKernel:
 
     @property
     def implementation(self) -> str:
-        """Its name in transformers."""
         return "flash_attention_2" if self.kind == "flash" else self.kind
 
     @property

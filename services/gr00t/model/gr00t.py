@@ -60,8 +60,6 @@ class Eagle(nn.Module):
 
 
 class Gr00t(nn.Module):
-    """GR00T N1.5."""
-
     def __init__(self, config: ModelConfig, attention: str = "sdpa"):
         super().__init__()
         self.config = config
@@ -69,7 +67,6 @@ class Gr00t(nn.Module):
         self.action_head = ActionHead(config.head)
 
     def features(self, images: Tensor, ids: Tensor, image_positions: Tensor) -> Tensor:
-        """Return the backbone's features [B, T, C]; see `Eagle.forward`."""
         return self.backbone["eagle_model"](images, ids, image_positions)
 
     def forward(

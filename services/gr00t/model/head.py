@@ -161,8 +161,6 @@ class TimeEncoder(nn.Module):
 
 
 class Dit(nn.Module):
-    """The diffusion transformer."""
-
     def __init__(self, blocks: Blocks, context: int, out: int):
         super().__init__()
         self.timestep_encoder = TimeEncoder(blocks.width)
@@ -195,8 +193,6 @@ class FlowInputs:
 
 
 class ActionHead(nn.Module):
-    """See the module's docstring."""
-
     def __init__(self, config: HeadConfig):
         super().__init__()
         self.config = config

@@ -38,7 +38,6 @@ class Channel:
 
     @property
     def width(self) -> int:
-        """Numbers in the network."""
         size = rotations.size(self.rotation[1]) if self.rotation else self.size
         return 2 * size if self.normalization == "sin_cos" else size
 

@@ -48,7 +48,6 @@ class Prompts:
         return self._ids(instruction)
 
     def text(self, instruction: str) -> str:
-        """Return the prompt as text."""
         quoted = str(np.array([instruction])) if self._style == "upstream" else instruction
         return self._before + quoted + _AFTER
 

@@ -111,13 +111,9 @@ def _values(payload: Any) -> Mapping[str, Any]:
 def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, bool]:
     """Return the value of one time step [1, …] with `ndim` dimensions, and whether it was a batch of one."""
     value = values[key]
-    if isinstance(value, list):  # a client without json_numpy sends lists of numbers
-        try:
-            value = _pixels(value, key) if key.startswith("video.") else np.asarray(value, np.float64)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidObservation(f"invalid list in {key}: {error}") from error
     if not isinstance(value, np.ndarray):
-        raise InvalidObservation(f"{key} is a {type(value).__name__}; expected an array of {ndim} dimensions")
+        kind = type(value).__name__
+        raise InvalidObservation(f"{key} is a {kind}; expected an array of {ndim} dimensions in json_numpy's form")
     batched = value.ndim == ndim + 1
     if batched and len(value) != 1:
         raise InvalidObservation(
@@ -127,11 +123,3 @@ def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, 
     if value.ndim != ndim or len(value) != 1:
         raise InvalidObservation(f"{key} has shape {list(np.shape(values[key]))}; expected one time step: [1, …]")
     return value, batched
-
-
-def _pixels(value: list, key: str) -> np.ndarray:
-    """Return integers in [0, 255] as uint8; others raise, since pixels of 0.0 to 1.0 would become a black image."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() > 255)):
-        raise InvalidObservation(f"{key} is a list of {array.dtype}; expected integers in [0, 255]")
-    return array.astype(np.uint8)

@@ -41,12 +41,10 @@ class Layout:
 
     @property
     def action_parts(self) -> tuple[Part, ...]:
-        """Meaning of an action's numbers."""
         return self.embodiment.action_parts or self._parts(self.action)
 
     @property
     def state_parts(self) -> tuple[Part, ...]:
-        """Meaning of the state's numbers."""
         return self.embodiment.state_parts or self._parts(self.state)
 
     def _parts(self, channels: Sequence[Channel]) -> tuple[Part, ...]:
@@ -56,12 +54,10 @@ class Layout:
 
     @property
     def state_size(self) -> int:
-        """Length of the contract's state vector."""
         return sum(part.size for part in self.state)
 
     @property
     def action_size(self) -> int:
-        """Length of an action vector."""
         return sum(part.size for part in self.action)
 
     def named_state(self, observation: Observation) -> dict[str, np.ndarray]:

@@ -47,7 +47,6 @@ def load_policy(settings: Settings, checkpoint: CheckpointDirectory, layout: Lay
 
 
 def load_own_policy(settings: Settings, checkpoint: CheckpointDirectory, layout: Layout) -> Gr00tPolicy:
-    """Load and warm up the policy."""
     directory, embodiment = checkpoint.directory, layout.embodiment
     config, views = load_config(directory), len(embodiment.cameras)
     require_room(layout, config)

@@ -27,7 +27,6 @@ class Gr00tPolicy(Policy):
         self._info, self._config = info, engine.model.config
 
     def info(self) -> PolicyInfo:
-        """Return the policy's inputs, outputs and versions."""
         return self._info
 
     def example(self, level: int = 0) -> Observation:

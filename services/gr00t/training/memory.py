@@ -71,7 +71,6 @@ class TrainingMemory:
         self.tensors = shapes(single_robot(config))
 
     def estimate(self, settings: Finetune) -> Estimate:
-        """Return the estimate for these settings."""
         trained, frozen = counts(self.tensors, settings)
         if not self.bf16:
             return Estimate(weight_bytes(trained, 0, frozen), settings.batch_size * 2 * self.sample)

@@ -30,20 +30,21 @@ from lerobot.configs.train import TRAIN_CONFIG_NAME, TrainPipelineConfig
 from lerobot.scripts.lerobot_train import train as lerobot_train
 from lerobot.utils.constants import ACTION, CHECKPOINTS_DIR, LAST_CHECKPOINT_LINK, OBS_STATE, PRETRAINED_MODEL_DIR
 from lerobot.utils.logging_utils import MetricsTracker
+from safetensors.torch import load_file, save_file
 
 from services.lerobot.adapters import merge
 from services.lerobot.checkpoint import NEEDED, build_policy, check_files
 from services.lerobot.repositories import JSON_FILES, SUBDIRECTORY, local_names
 from services.lerobot.settings import PREFIX
-from services.lerobot.training import gripper
 from services.lerobot.training.settings import NEW_TYPES, LeRobotFinetune, pairs
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, make_directory_without_links, replace_directory
 from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.parts import GRIPPER_OPENS
 from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import find as find_dataset
-from vla_modelkit.checkpoint import CheckpointError, file_hash, find_directory, read_json, write_record
+from vla_modelkit.checkpoint import file_hash, find_directory, read_json, write_record
 from vla_modelkit.devices import choose_device
 from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
@@ -55,6 +56,7 @@ INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
 INTERRUPT_HINT = "Ctrl-C saves; the same command resumes"
 BYTES_TRAINED, BYTES_FROZEN = 16, 4  # per parameter in float32: weight, gradient, two moments of Adam; weight
 IMAGE_KEY = "observation.images."
+LOCATIONS = ("mean", "min", "max", "q")  # beginnings of the statistics' names that are values of an action
 METRICS = {"loss": "loss", "grad_norm": "gradient_norm", "lr": "learning_rate", "samples_per_s": "samples_per_s"}
 
 
@@ -151,7 +153,11 @@ def configuration(run: TrainingRun, base: Path | None) -> TrainPipelineConfig:
             # LeRobot finds the state to resume through the command line
             sys.argv = ["lerobot-train", f"--config_path={stored}", "--resume=true"]
             return TrainPipelineConfig.from_pretrained(stored, cli_args=[*arguments, "--resume=true"])
-        policy = {"device": run.device.type, "push_to_hub": "false", **_offline(run), **pairs("--set", settings.set)}
+        policy = {"device": run.device.type, "push_to_hub": "false"}
+        fields = PreTrainedConfig.get_choice_class(run.type).__dataclass_fields__
+        if not run.base and "pretrained_backbone_weights" in fields:
+            policy["pretrained_backbone_weights"] = "null"  # else LeRobot downloads them
+        policy |= pairs("--set", settings.set)
         renamed = {IMAGE_KEY + old: IMAGE_KEY + new for old, new in pairs("--rename", settings.rename).items()}
         arguments += [
             f"--dataset.repo_id={run.dataset.name}",
@@ -177,12 +183,6 @@ def configuration(run: TrainingRun, base: Path | None) -> TrainPipelineConfig:
         raise ValueError(f"LeRobot rejects a setting: {' '.join(str(error).split())}") from error
 
 
-def _offline(run: TrainingRun) -> dict[str, str]:
-    """Return the settings of a new policy that keep LeRobot from downloading weights while it builds the policy."""
-    fields = PreTrainedConfig.get_choice_class(run.type).__dataclass_fields__
-    return {} if run.base or "pretrained_backbone_weights" not in fields else {"pretrained_backbone_weights": "null"}
-
-
 class StepReporter(logging.Filter):
     """Reads the metrics that LeRobot logs after each step: draws the progress, adds points to curves, checks memory,
     and stops the run. Drops LeRobot's own messages.
@@ -196,24 +196,36 @@ class StepReporter(logging.Filter):
         self.stop_after: int | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.msg, MetricsTracker):
-            self._report(record.msg)
-        elif found := re.match(r"num_total_params=(\d+)", str(record.msg)):
-            self._check_memory(int(found[1]))
-        elif found := re.match(r"num_learnable_params=(\d+)", str(record.msg)):
-            self.trained = int(found[1])
+        if match := re.match(r"num_learnable_params=(\d+)", str(record.msg)):
+            self.trained = int(match[1])
+        elif match := re.match(r"num_total_params=(\d+)", str(record.msg)):
+            total = int(match[1])
+            needed = BYTES_TRAINED * self.trained + BYTES_FROZEN * (total - self.trained)
+            print(
+                f"{self.trained / 1e6:.1f} of {total / 1e6:.1f} million parameters are trained; memory: "
+                f"{needed / 1e9:.1f} GB without activations",
+                flush=True,
+            )
+            free = free_bytes(self.run.device)
+            # the weights have been loaded by now
+            if free is not None and needed - BYTES_FROZEN * total > free and not self.run.settings.force:
+                raise MemoryError(
+                    f"training needs {needed / 1e9:.1f} GB, and {self.run.device} has {free / 1e9:.1f} GB free: reduce "
+                    "it with --lora-rank 16, or use --force"
+                )
+        elif isinstance(record.msg, MetricsTracker):
+            self.report(record.msg)
         return record.levelno >= logging.WARNING
 
-    def _report(self, metrics: MetricsTracker) -> None:
-        settings, step = self.run.settings, metrics.steps
-        values = metrics.to_dict()
+    def report(self, metrics: MetricsTracker) -> None:
+        """Report one step. StopTraining once the state of an interrupted run is saved."""
+        settings, step, values = self.run.settings, metrics.steps, metrics.to_dict()
         if values["loss"] != values["loss"]:
             raise ValueError(f"the loss is NaN at step {step}; lower the learning rate: --set optimizer_lr=1e-5")
         figures = f"loss {values['loss']:.4f}", f"{values['samples_per_s']:.1f} samples/s"
         self.progress.advance(*figures)
         if step == 1 or step % settings.log_every == 0:
-            points = {name: float(values[key]) for key, name in METRICS.items()}
-            self.board.scalars("train", points, step)
+            self.board.scalars("train", {name: float(values[key]) for key, name in METRICS.items()}, step)
         if not self.progress.live and step % max(1, settings.max_steps // 20) == 0:
             print(f"step {step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
         if self.stop_after is not None and step > self.stop_after:
@@ -223,21 +235,6 @@ class StepReporter(logging.Filter):
             self.config.save_freq, self.stop_after = 1, step + 1
         for state in self.run.states[: -settings.keep]:
             shutil.rmtree(state)
-
-    def _check_memory(self, total: int) -> None:
-        needed = BYTES_TRAINED * self.trained + BYTES_FROZEN * (total - self.trained)
-        print(
-            f"{self.trained / 1e6:.1f} of {total / 1e6:.1f} million parameters are trained; memory: "
-            f"{needed / 1e9:.1f} GB without activations",
-            flush=True,
-        )
-        free = free_bytes(self.run.device)
-        # the weights have been loaded by now
-        if free is not None and needed - BYTES_FROZEN * total > free and not self.run.settings.force:
-            raise MemoryError(
-                f"training needs {needed / 1e9:.1f} GB, and {self.run.device} has {free / 1e9:.1f} GB free: reduce it "
-                "with --lora-rank 16, or use --force"
-            )
 
 
 def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
@@ -249,11 +246,14 @@ def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:
     states = run.states
     if settings.resume and not states:
         raise ValueError(f"{display_path(run.directory)} has no training state to resume; remove --resume")
-    if states and (changed := _changed(identity_file, run.identity)):
-        raise ValueError(
-            f"{display_path(run.directory)} was started with other settings ({', '.join(changed)}); give another "
-            "--name, or remove the directory to start again"
-        )
+    if states and identity_file.is_file():
+        before = read_json(identity_file)
+        changed = [name for name, value in run.identity.items() if before.get(name) != value]
+        if changed:
+            raise ValueError(
+                f"{display_path(run.directory)} was started with other settings ({', '.join(changed)}); give another "
+                "--name, or remove the directory to start again"
+            )
     done = int(states[-1].name) if states else 0
     if not states:
         shutil.rmtree(run.directory, ignore_errors=True)  # a run without a state; LeRobot requires a new directory
@@ -306,14 +306,6 @@ def check_statistics(run: TrainingRun, policy: PreTrainedConfig) -> None:
             run.dataset.require_current_statistics([key], names)
 
 
-def _changed(identity_file: Path, identity: dict[str, Any]) -> list[str]:
-    try:
-        before = read_json(identity_file)
-    except CheckpointError:
-        return []
-    return [name for name, value in identity.items() if before.get(name) != value]
-
-
 def write_checkpoint(run: TrainingRun) -> Path:
     """Copy the last state's model to checkpoints/, adapters merged into their base, and return its directory."""
     source = run.states[-1] / PRETRAINED_MODEL_DIR
@@ -325,8 +317,9 @@ def write_checkpoint(run: TrainingRun) -> Path:
         if run.base and run.settings.lora_rank:
             with local_names(run.base, run.dropped) as base:
                 merge(build_policy(base, run.base, "cpu"), source).save_pretrained(draft)
-        if gripper.opens(run.dataset):
-            gripper.invert(draft)
+        action: list[dict[str, Any]] = (run.dataset.source or {}).get("action") or [{}]
+        if action[-1].get("convention") == GRIPPER_OPENS.convention:
+            invert_gripper(draft)
         if run.base and (repositories := run.base / SUBDIRECTORY).is_dir():
             shutil.copytree(repositories, draft / SUBDIRECTORY)
             for path in (draft / name for name in JSON_FILES):
@@ -337,6 +330,23 @@ def write_checkpoint(run: TrainingRun) -> Path:
         write_record(draft, f"finetuned-{run.name}", str(run.settings.max_steps), hashes, finetuned=run.identity)
 
     return replace_directory(run.volume.path("checkpoints") / run.name, fill)
+
+
+def invert_gripper(directory: Path) -> None:
+    """Change a checkpoint's gripper from 0 closed, 1 open to -1 open, 1 closed, in the statistics of its processors.
+
+    With those of 1 - 2a in place of an action a, the weights stay as they are: un-normalizing gives the new command,
+    and normalizing takes it back. The standard deviation becomes negative.
+    """
+    for path in directory.glob("policy_*processor*.safetensors"):
+        tensors = load_file(path)
+        for name, values in tensors.items():
+            feature, _, statistic = name.rpartition(".")
+            if feature == ACTION and statistic == "std":
+                values[-1] *= -2
+            elif feature == ACTION and statistic.startswith(LOCATIONS):
+                values[-1] = 1 - 2 * values[-1]
+        save_file(tensors, path)
 
 
 def main() -> int:

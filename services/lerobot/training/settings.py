@@ -16,27 +16,21 @@ class LeRobotFinetune(FinetuneOptions):
 
     dataset: str = option(help="its name under datasets/ on the volume, or a path; of format v3.0")
     type: str = option(
-        "",
-        f"a new policy of this type: {', '.join(NEW_TYPES)}",
-        default_help="the type of --base, else act",
+        "", f"a new policy of this type: {', '.join(NEW_TYPES)}", default_help="the type of --base, else act",
         metavar="TYPE",
-    )
+    )  # fmt: skip
     base: str = option("", "the LeRobot checkpoint to start from", default_help="none")
     name: str = option("", default_help="type and data set")
     max_steps: int = option(20000)
     batch_size: int = option(8)
     set: str = option(
-        "",
-        "fields of the policy's config.json, with commas: chunk_size=16,n_action_steps=8",
-        default_help="the type's",
-        metavar="NAME=VALUE,…",
-    )
+        "", "fields of the policy's config.json, with commas: chunk_size=16,n_action_steps=8",
+        default_help="the type's", metavar="NAME=VALUE,…",
+    )  # fmt: skip
     rename: str = option(
-        "",
-        "image keys of the data set = those of --base, with commas: image=camera1,wrist_image=camera2",
-        default_help="equal names",
-        metavar="KEY=KEY,…",
-    )
+        "", "image keys of the data set = those of --base, with commas: image=camera1,wrist_image=camera2",
+        default_help="equal names", metavar="KEY=KEY,…",
+    )  # fmt: skip
     lora_rank: int = option(0, "above 0: train low-rank adapters of --base, merged at the end")
     seed: int = option(42, "of the weights, the order of the data and noise")
 

@@ -19,7 +19,7 @@ from vla_datasets import libero, metadata
 from vla_datasets.conversion import WRITERS
 from vla_datasets.errors import DatasetError
 from vla_datasets.hdf5 import DemoWriter
-from vla_datasets.writing import PIECES, EpisodeSlot, Writer
+from vla_datasets.writing import PIECES, EpisodeSlot, Writer, episode_slots
 from vla_evaluation.recording import Demonstration, draw
 from vla_evaluation.recording.sources import Episodes
 from vla_evaluation.terminal import say
@@ -29,20 +29,10 @@ PLAN = "plan.json"  # the source of an unfinished set
 PIXEL_BYTES = {"lerobot": 0.16, "lerobot-v3.0": 0.32, "hdf5": 3.0}
 SPARE = 2**27  # bytes to leave free on the disk
 REPORT_INTERVAL_S = 20.0  # between two lines of progress
-EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each episode, in meta/source.json
 
 
-def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, EpisodeSlot]:
-    """Return the slot of each episode by its index: rows do not depend on the order of writing."""
-    slots: dict[int, EpisodeSlot] = {}
-    texts: dict[str, int] = {}
-    row = 0
-    for episode in episodes:
-        task = texts.setdefault(episode.instruction, len(texts))
-        name = suites.load_suite(episode.suite).tasks[episode.task].name
-        slots[episode.index] = EpisodeSlot(episode.index, row, task, episode.instruction, f"{name}_demo.hdf5")
-        row += episode.steps
-    return slots
+def _file_of(episode: Demonstration) -> str:
+    return f"{suites.load_suite(episode.suite).tasks[episode.task].name}_demo.hdf5"
 
 
 def convert(
@@ -84,7 +74,7 @@ def convert(
             "its episodes start where evaluations start: use it to inspect and for offline evaluation, not for training"
         )
     metadata.write_json(path, plan)
-    write_episode = partial(put, writer, episode_slots(episodes))
+    write_episode = partial(put, writer, episode_slots(episodes, _file_of))
     start = reported = time.monotonic()
     rendered = 0
     for count, (demo, _) in enumerate(draw(left, cameras, size, workers, write_episode), len(done) + 1):
@@ -127,20 +117,14 @@ def _problem(task: suites.Task) -> dict[str, Any]:
 def describe(
     recorded: Episodes, episodes: Sequence[Demonstration], cameras: tuple[str, ...], size: int, layout: str
 ) -> dict[str, Any]:
-    """Return the provenance stored with the set: enough to identify a model's training data."""
-    action = recorded.facts["action"]
-    if layout != "hdf5":
-        action = [GRIPPER_OPENS if part == GRIPPER_CLOSES else part for part in action]
-    name = libero.hdf5_key if layout == "hdf5" else libero.video_key
-    return {
-        **recorded.facts,
-        "action": [asdict(part) for part in action],
-        "state": [asdict(part) for part in recorded.facts["state"]],
-        "cameras": {name(camera): camera for camera in cameras},
-        "size": size,
-        "turned_180": layout != "hdf5",
-        "episodes": [{name: getattr(episode, name) for name in EPISODE_FIELDS} for episode in episodes],
-    }
+    """Return the provenance stored with the set; in LeRobot's layouts 1 opens the gripper."""
+    is_hdf5 = layout == "hdf5"
+    key = libero.hdf5_key if is_hdf5 else libero.video_key
+    source = recorded.provenance(episodes, {key(camera): camera for camera in cameras}, size, not is_hdf5)
+    if not is_hdf5:
+        action = [GRIPPER_OPENS if part == GRIPPER_CLOSES else part for part in recorded.facts["action"]]
+        source["action"] = [asdict(part) for part in action]
+    return source
 
 
 def put(

@@ -203,13 +203,9 @@ def heights(bottom: float, top: float) -> list[float]:
 
 def spans(u: np.ndarray) -> list[tuple[float, float]]:
     """Return the intervals (from, to) covered by points on a line, split at gaps of more than 1 cm."""
-    merged: list[list[float]] = []
-    for value in sorted(u.tolist()):
-        if merged and value - merged[-1][1] <= 0.010:
-            merged[-1][1] = value
-        else:
-            merged.append([value, value])
-    return [(start, end) for start, end in merged]
+    u = np.sort(u)
+    parts = np.split(u, np.flatnonzero(np.diff(u) > 0.010) + 1)
+    return [(float(part[0]), float(part[-1])) for part in parts if len(part)]
 
 
 def wedge_and_lean(u: np.ndarray, strip: np.ndarray) -> tuple[float, float]:
@@ -232,8 +228,5 @@ def taper(u: np.ndarray, z: np.ndarray) -> float:
 
 def _ends(u: np.ndarray, part: np.ndarray) -> dict[float, tuple[float, float]]:
     """Return the lowest and the highest `u` [n] of the points in each part; `part` [n] numbers the parts."""
-    ends: dict[float, tuple[float, float]] = {}
-    for value, key in zip(u.tolist(), part.tolist(), strict=True):
-        low, high = ends.get(key, (value, value))
-        ends[key] = (min(low, value), max(high, value))
-    return ends
+    groups = {key: u[part == key] for key in np.unique(part).tolist()}
+    return {key: (float(group.min()), float(group.max())) for key, group in groups.items()}

@@ -66,8 +66,23 @@ def configure(asset_dir, work_dir, render: str = "auto") -> SimulatorConfig:
     if choice.note:
         log.warning(choice.note)
     gl.bind(choice)
-    _write_libero_config(assets, work / "libero")
-    robosuite = _robosuite_directory()
+    root, directory = package_root(), work / "libero"
+    paths = {
+        "benchmark_root": root,
+        "bddl_files": root / "bddl_files",
+        "init_states": root / "init_files",
+        "datasets": directory / "datasets",
+        "assets": assets,
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    partial = directory / f".config.yaml.{os.getpid()}.partial"
+    partial.write_text(yaml.safe_dump({key: str(path) for key, path in paths.items()}))
+    partial.replace(directory / "config.yaml")  # atomic: concurrent workers share the directory
+    os.environ["LIBERO_CONFIG_PATH"] = str(directory)
+    spec = importlib.util.find_spec("robosuite")
+    if spec is None or spec.origin is None:
+        raise ImportError("robosuite is not installed; install images/libero/requirements.lock")
+    robosuite = Path(spec.origin).parent
     os.environ.setdefault("LP_NUM_THREADS", "0")
     os.environ.setdefault("MPLCONFIGDIR", str(work / "matplotlib"))  # else in the user's home, or a warning
     if not os.access(robosuite / "utils", os.W_OK):  # otherwise numba caches next to the source
@@ -84,22 +99,6 @@ def active() -> SimulatorConfig:
     return _active
 
 
-def _write_libero_config(assets: Path, directory: Path) -> None:
-    root = package_root()
-    paths = {
-        "benchmark_root": root,
-        "bddl_files": root / "bddl_files",
-        "init_states": root / "init_files",
-        "datasets": directory / "datasets",
-        "assets": assets,
-    }
-    directory.mkdir(parents=True, exist_ok=True)
-    partial = directory / f".config.yaml.{os.getpid()}.partial"
-    partial.write_text(yaml.safe_dump({key: str(path) for key, path in paths.items()}))
-    partial.replace(directory / "config.yaml")  # atomic: concurrent workers share the directory
-    os.environ["LIBERO_CONFIG_PATH"] = str(directory)
-
-
 def _numba_cache(directory: Path) -> Path:
     """Return `directory`, filled from the image's cache if new: saves 8 s on the same type of processor."""
     compiled = os.environ.get("VLALAB_NUMBA_SEED")
@@ -111,13 +110,6 @@ def _numba_cache(directory: Path) -> Path:
         except OSError:  # another worker was first
             shutil.rmtree(fresh)
     return directory
-
-
-def _robosuite_directory() -> Path:
-    spec = importlib.util.find_spec("robosuite")
-    if spec is None or spec.origin is None:
-        raise ImportError("robosuite is not installed; install images/libero/requirements.lock")
-    return Path(spec.origin).parent
 
 
 def _import_simulator(assets: Path, robosuite_directory: Path) -> None:

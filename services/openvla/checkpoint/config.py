@@ -63,7 +63,6 @@ class LlamaConfig:
 
     @property
     def head_dim(self) -> int:
-        """Features per attention head."""
         return self.hidden_size // self.num_attention_heads
 
 

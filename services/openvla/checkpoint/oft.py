@@ -69,7 +69,7 @@ def find_oft(directory: Path, statistics: Mapping[str, Any]) -> Oft | None:
     is_oft = code.is_file() and _CODE_MARK in code.read_text(encoding="utf-8", errors="replace")
     for entry in statistics.values():
         proprio = entry.get("proprio") if isinstance(entry, dict) else None
-        columns = proprio.values() if isinstance(proprio, dict) else ()
+        columns: Iterable[Any] = proprio.values() if isinstance(proprio, dict) else ()
         # OpenVLA's own training writes zeros there (prismatic/vla/datasets/rlds/utils/data_utils.py)
         is_oft = is_oft or any(isinstance(column, list) and any(column) for column in columns)
     return Oft(False, False) if is_oft else None

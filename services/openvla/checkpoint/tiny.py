@@ -60,7 +60,6 @@ class TinySpec:
     oft: Oft | None = None
 
     def text_config(self) -> dict[str, Any]:
-        """Return config.json's `text_config`."""
         return {
             "model_type": "llama", "vocab_size": 32064, "pad_token_id": 32000, "torch_dtype": "bfloat16",
             "hidden_size": self.hidden_size, "intermediate_size": self.intermediate_size,
@@ -68,7 +67,6 @@ class TinySpec:
         }  # fmt: skip
 
     def model_config(self) -> ModelConfig:
-        """Return the model, without a directory."""
         text = self.text_config()
         llama = LlamaConfig(**{name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text})
         towers = tuple(
@@ -142,13 +140,14 @@ def write(
         if names:
             stored = {f"module.{name.removeprefix(f'{part}.')}": state.pop(name) for name in names}
             torch.save(stored, directory / f"{part}--150000_checkpoint.pt")
-    names, weight_map = sorted(state), {}
+    names = sorted(state)
+    weight_map: dict[str, str] = {}
     for index in range(spec.shards):
         file = f"model-{index + 1:05d}-of-{spec.shards:05d}.safetensors"
-        part = names[len(names) * index // spec.shards : len(names) * (index + 1) // spec.shards]
-        save_file({name: state[name] for name in part}, str(directory / file), metadata={"format": "pt"})
+        shard = names[len(names) * index // spec.shards : len(names) * (index + 1) // spec.shards]
+        save_file({name: state[name] for name in shard}, str(directory / file), metadata={"format": "pt"})
         (directory / file).chmod(0o644)  # safetensors creates files that only their owner can read
-        weight_map |= dict.fromkeys(part, file)
+        weight_map |= dict.fromkeys(shard, file)
     size = sum(value.numel() * value.element_size() for value in state.values())
     _write_json(directory / INDEX, {"metadata": {"total_size": size}, "weight_map": weight_map})
     return directory
@@ -250,7 +249,7 @@ def tokenizer_json() -> dict:
     """Return the tokenizer in the form that Hugging Face's tokenizers reads."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     added = {0: "<unk>", 1: "<s>", 2: "</s>", VOCABULARY: "<PAD>"}
-    merges = {}  # pairs that build every known word from the left
+    merges: dict[tuple[str, str], None] = {}  # pairs that build every known word from the left
     for word in LEXICON:
         merges |= {(SPACE + word[: end - 1], word[end - 1]): None for end in range(1, len(word) + 1)}
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]

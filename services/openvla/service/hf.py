@@ -26,10 +26,10 @@ from vla_modelkit.devices import NAMES
 from vla_modelkit.memory import require_memory
 
 log = logging.getLogger("services.openvla")
-CLASSES = (
-    *("configuration_prismatic.OpenVLAConfig", "modeling_prismatic.OpenVLAForActionPrediction"),
-    *("processing_prismatic.PrismaticImageProcessor", "processing_prismatic.PrismaticProcessor"),
-)
+CLASSES = [
+    "configuration_prismatic.OpenVLAConfig", "modeling_prismatic.OpenVLAForActionPrediction",
+    "processing_prismatic.PrismaticImageProcessor", "processing_prismatic.PrismaticProcessor",
+]  # fmt: skip
 
 
 class HfPolicy(Policy):
@@ -52,10 +52,9 @@ class HfPolicy(Policy):
         ids = torch.tensor([complete(inputs["input_ids"][0].tolist())], device=self._model.device)
         pixels = inputs["pixel_values"].to(self._model.device, self._model.dtype)
         prepared = time.perf_counter()
-        key = observation.unnorm_key or self._info.unnorm_keys[0]
-        action = self._model.predict_action(
-            input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=pixels, unnorm_key=key, do_sample=False
-        )
+        key, mask = observation.unnorm_key or self._info.unnorm_keys[0], torch.ones_like(ids)
+        inputs = {"input_ids": ids, "attention_mask": mask, "pixel_values": pixels, "unnorm_key": key}
+        action = self._model.predict_action(**inputs, do_sample=False)
         timings = {"prepare": (prepared - start) * 1e3, "model": (time.perf_counter() - prepared) * 1e3}
         return ActionChunk(np.asarray(action, np.float32)[None], timings)
 

@@ -82,6 +82,7 @@ def load_own_policy(settings: ModelSettings, directory: Path) -> OpenVLAPolicy |
     precision = settings.quant if settings.quant != "none" else details["dtype"]
     info = policy_info(config, directory, keys, engine.device, precision, engine.max_batch, details, images)
     start = time.perf_counter()
+    policy: OpenVLAPolicy | OftPolicy
     if isinstance(engine, ParallelEngine):
         policy = OftPolicy(engine, tokenizer, info)
         engine.warm_up()

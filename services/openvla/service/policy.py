@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from functools import lru_cache
 
 import numpy as np
@@ -44,7 +45,6 @@ class EnginePolicy(Policy):
         self._counts = {"tokens_outside_the_action_range": 0, "scores_not_finite": 0}
 
     def info(self) -> PolicyInfo:
-        """Return the policy's inputs, outputs and versions."""
         return self._info
 
     def counters(self) -> dict[str, int]:
@@ -54,7 +54,8 @@ class EnginePolicy(Policy):
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Return a chunk, or an error, for each observation."""
         start = time.perf_counter()
-        prompts, results = [], []
+        prompts: list[list[int]] = []
+        results: list[ActionChunk | Exception | None] = []
         for observation in observations:
             ids = self._prompt_ids(observation.instruction)
             if len(ids) <= MAX_PROMPT:
@@ -74,11 +75,11 @@ class EnginePolicy(Policy):
                 results[place] = answer
         return results
 
+    @abstractmethod
     def _act(
         self, observations: list[Observation], prompts: list[list[int]], start: float
     ) -> list[ActionChunk | NonFiniteLogits]:
         """Return the answer to each observation and its prompt. start: of the call, for the timings."""
-        raise NotImplementedError
 
     def _key(self, observation: Observation) -> str:
         return observation.unnorm_key or self._info.unnorm_keys[0]
@@ -104,12 +105,10 @@ class OpenVLAPolicy(EnginePolicy):
         self._drafter = Drafter(self._codec) if drafts else None
 
     def reset(self, session: str) -> None:
-        """Forget a session's last action."""
         if self._drafter is not None:
             self._drafter.forget(session)
 
     def settle(self) -> None:
-        """Compute the next drafts, while the simulators execute the actions."""
         if self._drafter is not None:
             self._drafter.settle()
 
@@ -150,7 +149,7 @@ class OftPolicy(EnginePolicy):
         middle = time.perf_counter()
         answers = self._engine.generate(pixels, prompts, states)
         timings = {"prepare": (middle - start) * 1e3, "model": (time.perf_counter() - middle) * 1e3}
-        chunks = []
+        chunks: list[ActionChunk | NonFiniteLogits] = []
         for observation, values in zip(observations, answers, strict=True):
             is_tokens = values.dtype == np.int64
             if (values == NO_TOKEN).any() if is_tokens else not np.isfinite(values).all():

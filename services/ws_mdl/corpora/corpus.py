@@ -56,9 +56,6 @@ def load_reverse(languages: Languages, volume: Volume) -> Corpus:
     return Corpus("reverse", languages, clean(pairs), "generated with seed 0", "free")
 
 
-# --- the hub ------------------------------------------------------------------------------------------------
-
-
 def load_opus_books(languages: Languages, volume: Volume) -> Corpus:
     """Load books in English and Italian. Raises ValueError if the hub is not reachable."""
     rows = _rows(OPUS_BOOKS, OPUS_BOOKS_REVISION, "en-it", "train", volume)

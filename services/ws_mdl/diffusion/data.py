@@ -39,13 +39,9 @@ class LabelledImages:
 
     def __post_init__(self):
         if self.x.ndim != 4 or self.x.shape[2] != self.x.shape[3] or self.x.shape[2] % 4 or self.x.shape[2] < 8:
-            raise ValueError(
-                f"{self.name}: images of shape {tuple(self.x.shape)}; expected [n, c, h, h], h = 8, 12, 16 …"
-            )
+            raise ValueError(f"{self.name}: images {tuple(self.x.shape)}; expected [n, c, h, h], h = 8, 12, 16 …")
         if len(self.x) == 0 or len(self.x) != len(self.labels):
-            raise ValueError(
-                f"{self.name}: {len(self.x)} images and {len(self.labels)} labels; expected equal numbers, at least 1"
-            )
+            raise ValueError(f"{self.name}: {len(self.x)} images and {len(self.labels)} labels; expected equally many")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -119,9 +115,6 @@ def mnist_from_hub() -> LabelledImages:
     return LabelledImages("mnist", to_unit_range(x[..., None]), torch.tensor(rows["label"]), DIGITS)
 
 
-# --- directories --------------------------------------------------------------------------------------------
-
-
 def from_directory(directory: Path) -> LabelledImages:
     """Load the course's sprite arrays or MNIST's idx files, compressed or not, from a directory."""
     arrays = sorted(directory.glob("*.npy"))
@@ -174,7 +167,5 @@ def idx(path: Path, dimensions: int) -> np.ndarray:
         size = min(int(shape.prod(dtype=np.float64)), MAX_BYTES)
         values = np.frombuffer(file.read(size + 1), np.uint8)  # never unpack more than declared
     if values.size != shape.prod(dtype=np.float64) or not values.size:
-        raise ValueError(
-            f"{path} declares {' × '.join(map(str, shape))} bytes but has {values.size}; the file is truncated"
-        )
+        raise ValueError(f"{path} declares {' × '.join(map(str, shape))} bytes but has {values.size}; it is truncated")
     return values.reshape(shape).copy()  # torch needs a writable array

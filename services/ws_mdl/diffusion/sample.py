@@ -122,7 +122,7 @@ def _save_rows(path: Path, rows: Mapping[str, tuple[Request, TrainedDiffusion]],
 def save_page(run: TrainedDiffusion, directory: Path) -> Path:
     """Save an interactive page: denoising, and noising of a clean image."""
     from services.ws_mdl.diffusion import viewers  # ipywidgets, for this only
-    from vla_notebooks.page import page
+    from vla_notebooks.viewer import page
 
     steps, contexts = min(20, run.schedule.timesteps), (viewers.NO_CONTEXT, *run.classes[:2])
     few = {"steps": (steps,), "η": (0.0, 1.0), "guidance": (0.0, 1.0, 3.0), "context": contexts}

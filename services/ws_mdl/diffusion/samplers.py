@@ -199,9 +199,7 @@ def parse_context(text: str, classes: tuple[str, ...]) -> Tensor:
         try:
             context[classes.index(name)] = float(weight or 1)
         except ValueError as error:
-            raise ValueError(
-                f"context {part!r} has the weight {weight!r}; expected a number, as in {name}:0.6"
-            ) from error
+            raise ValueError(f"{part!r} has the weight {weight!r}; expected a number, as in {name}:0.6") from error
     return context
 
 

@@ -31,9 +31,6 @@ def make_sprites(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([sprite(int(kind), rng) for kind in labels]), labels.astype(np.int64)
 
 
-# --- brushes ------------------------------------------------------------------------------------------------
-
-
 def _color(rng: np.random.Generator, low: float = 0.35, high: float = 0.95) -> Color:
     red, green, blue = colorsys.hsv_to_rgb(rng.random(), rng.uniform(0.5, 1.0), rng.uniform(low, high))
     return int(255 * red), int(255 * green), int(255 * blue)
@@ -61,9 +58,6 @@ def _disc(canvas: np.ndarray, y: float, x: float, ry: float, rx: float, color: C
 def _dots(canvas: np.ndarray, positions: list[tuple[int, int]], color: Color) -> None:
     for y, x in positions:
         canvas[y, x] = color
-
-
-# --- the five classes ---------------------------------------------------------------------------------------
 
 
 def _hero(canvas: np.ndarray, rng: np.random.Generator) -> None:

@@ -137,9 +137,6 @@ def sample_sheet(run: Training, per_class: int = 4) -> Tensor:
     return visualize.grid(x, per_class)
 
 
-# --- a trained run ------------------------------------------------------------------------------------------
-
-
 @dataclass
 class TrainedDiffusion:
     """A trained run, ready to sample from."""

@@ -179,9 +179,6 @@ def load(config: Config, volume: Volume) -> SentencePairs:
     return pairs
 
 
-# --- run ----------------------------------------------------------------------------------------------------
-
-
 class Training(PracticeRun):
     """A run in progress; its generator samples the data order, B and the masks."""
 

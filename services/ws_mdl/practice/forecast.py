@@ -129,9 +129,6 @@ def linear(data: Series) -> Guess:
     return lambda origins: data.counted(torch.from_numpy(best.predict(data.past(origins).double().numpy())))
 
 
-# --- run ----------------------------------------------------------------------------------------------------
-
-
 class Training(PracticeRun):
     """A run in progress; its generator samples the data order and the windows' starts."""
 

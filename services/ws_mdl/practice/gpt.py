@@ -59,9 +59,6 @@ class GPT(nn.Module):
         return F.linear(x, self.embed.embedding.weight)
 
 
-# --- sampling -----------------------------------------------------------------------------------------------
-
-
 def next_probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
     """Return the distribution of the next token, float [batch, vocabulary], for logits of that shape.
 
@@ -69,9 +66,7 @@ def next_probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0,
     only the likeliest that together have this probability (Holtzman et al., 2019), at least one.
     """
     if temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
-        raise ValueError(
-            f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected at least 0, at least 0, above 0 to 1"
-        )
+        raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected >= 0, >= 0, in (0, 1]")
     if temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
     likely, order = (logits.float() / temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
@@ -103,9 +98,6 @@ def sample(
     sampling = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
     rows = generate(model, ids, max_tokens, torch.Generator().manual_seed(config.seed), **sampling)[:, 1:].tolist()
     return [detokenize(tokenizer, row[: row.index(eos)] if eos in row else row) for row in rows]
-
-
-# --- text ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -150,9 +142,6 @@ def load(config: Config, volume: Volume) -> Streams:
 def stream_of(block: text.Ids, eos: int) -> list[int]:
     """Return [EOS], then every text followed by [EOS]."""
     return [eos, *(token for ids in block for token in (*ids, eos))]
-
-
-# --- run ----------------------------------------------------------------------------------------------------
 
 
 class Training(PracticeRun):

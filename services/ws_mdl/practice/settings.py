@@ -9,17 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from services.ws_mdl import corpora
-from services.ws_mdl.settings import (
-    PYTHON,
-    RunSettings,
-    corpus_option,
-    data_option,
-    keep_option,
-    name_option,
-    pair_option,
-    preload_option,
-)
+from services.ws_mdl import corpora, settings
+from services.ws_mdl.settings import RunSettings
 from vla_common.options import device_option, option
 
 # What a resumed run may change: where and how long it trains, not what it learns.
@@ -44,9 +35,9 @@ class PracticeSettings(RunSettings):
     device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where the device computes in it")
 
-    name: str | None = name_option()
-    preload: str = preload_option()
-    keep: int = keep_option()
+    name: str | None = settings.name_option()
+    preload: str = settings.preload_option()
+    keep: int = settings.keep_option()
     save_every: int = option(5, "epochs between two weight files", "[1, inf)")
     measure_every: int = option(1, "epochs between two measurements on held-out data", "[1, inf)")
 
@@ -97,10 +88,10 @@ class TextSettings(PracticeSettings):
 
     SOURCE = "corpus"
 
-    corpus: str = corpus_option(
-        "one of lab 1's, python (its reference manual, no download), or a .txt, .tsv or .jsonl file", PYTHON
+    corpus: str = settings.corpus_option(
+        "one of lab 1's, python (its reference manual, no download), or a .txt, .tsv or .jsonl file", settings.PYTHON
     )
-    pair: str | None = pair_option("languages of a corpus, as in en-it; the first one is used")
+    pair: str | None = settings.pair_option("languages of a corpus, as in en-it; the first one is used")
     held_fraction: float = option(0.1, "of the corpus, held out for measuring", "(0, 1)")
 
 
@@ -110,12 +101,10 @@ class Vit(StackSettings):
 
     LAB, SOURCE = "vit", "data"
 
-    data: str = data_option(
+    data: str = settings.data_option(
         "digits", "digits, sprites, mnist, a directory as for diffusion, or a robot data set, to classify its tasks"
     )
-    side: int = option(
-        64, "height and width of a data set's frames in pixels; other images are not resized", "[8, inf)"
-    )
+    side: int = option(64, "height and width of a data set's frames; other images are not resized", "[8, inf)")
     held_fraction: float = option(0.2, "of the images, or of each task's episodes, held out for measuring", "(0, 1)")
     shift: int = option(2, "maximum random shift of training images in pixels", "[0, inf)")
     patch: int = option(4, "height and width of a patch in pixels; use 8 for a data set's frames", "[1, inf)")
@@ -195,9 +184,7 @@ class Forecast(StackSettings):
 
     LAB, SOURCE = "forecast", "series"
 
-    series: str = option(
-        "bikes", "bikes (a year of hours, downloaded), made (generated), or a file of one number per line"
-    )
+    series: str = option("bikes", "bikes (a year of hours, downloaded), made (generated), or a file of numbers")
     season: int = option(168, "period in steps, of the seasonal baseline; default: a week of hours", "[1, inf)")
     held_fraction: float = option(0.25, "of the series, at its end, held out for measuring", "(0, 1)")
     lookback: int = option(336, "steps of the context: two weeks of hours", "[2, inf)")
@@ -226,8 +213,8 @@ class Lstm(PracticeSettings):
 
     LAB = "lstm"
 
-    corpus: str = corpus_option("default, reverse, opus_books, lemon-mint, or a .tsv or .jsonl file")
-    pair: str | None = pair_option("source and target language, as in en-it", default_help="the corpus's first pair")
+    corpus: str = settings.corpus_option("default, reverse, opus_books, lemon-mint, or a .tsv or .jsonl file")
+    pair: str | None = settings.pair_option("source and target, as in en-it", default_help="the corpus's first pair")
     model: Literal["attention", "plain", "transformer"] = option(
         "attention", "LSTM with or without attention, or lab 1's Transformer"
     )
@@ -262,7 +249,7 @@ class Vae(PracticeSettings):
 
     LAB, SOURCE = "vae", "data"
 
-    data: str = data_option("digits", "digits, sprites, mnist, or a directory; see the diffusion lab")
+    data: str = settings.data_option("digits", "digits, sprites, mnist, or a directory; see the diffusion lab")
     width: int = option(32, "channels of the first convolution", "[1, inf)")
     latent: int = option(16, "dimensions of z", "[1, inf)")
     sigma: float | None = option(None, "standard deviation of a pixel", "(0, inf)", default_help="learned")

@@ -64,9 +64,6 @@ def nearest(vectors: Tensor, word: int, among: Tensor, count: int = 5) -> list[i
     return among[likeness.topk(min(count, len(among) - 1)).indices].tolist()
 
 
-# --- words with their neighbours ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class WordStream:
     """A corpus as a stream of words. Its length is the number of training words."""
@@ -135,9 +132,6 @@ def load(config: Config, volume: Volume) -> WordStream:
     pad = corpus.tokenizer.token_to_id("[PAD]")
     streams = (padded(blocks, pad, config.window) for blocks in (corpus.train, corpus.val))
     return WordStream(*streams, corpus.tokenizer, pad, config.window, config.rare)
-
-
-# --- run ----------------------------------------------------------------------------------------------------
 
 
 class Training(PracticeRun):

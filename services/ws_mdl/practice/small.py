@@ -22,8 +22,6 @@ from services.ws_mdl.transformer.model import (
     build_transformer,
 )
 
-# --- norms --------------------------------------------------------------------------------------------------
-
 
 def norm_example() -> Tensor:
     """Return 3 sentences of 3 words with 4 features, [3, 3, 4]; the third sentence is ten times the first."""
@@ -39,9 +37,6 @@ def layer_norm(x: Tensor) -> Tensor:
 def batch_norm(x: Tensor) -> Tensor:
     """Return x with mean 0 and variance 1 of each feature over all words of the batch: 4 means for [3, 3, 4]."""
     return nn.BatchNorm1d(x.shape[-1])(x.transpose(1, 2)).transpose(1, 2).detach()  # torch has features before words
-
-
-# --- positions ----------------------------------------------------------------------------------------------
 
 
 def positions_by_hand(seq: int, d_model: int) -> list[list[float]]:
@@ -122,9 +117,6 @@ def forced_and_free(model: Seq2Seq, length: int = 6, count: int = 500, seed: int
     return Accuracy(forced.float().mean().item(), free.float().mean().item(), free.all(dim=1).float().mean().item())
 
 
-# --- label smoothing ----------------------------------------------------------------------------------------
-
-
 def smoothed_loss(probability: float, vocab: int, smoothing: float) -> float:
     """Return the cross-entropy in nats where the right word has that probability and all others share the rest.
 
@@ -133,9 +125,6 @@ def smoothed_loss(probability: float, vocab: int, smoothing: float) -> float:
     logits = torch.full((1, vocab), math.log((1 - probability) / (vocab - 1)), dtype=torch.float64)
     logits[0, 0] = math.log(probability)
     return F.cross_entropy(logits, torch.tensor([0]), label_smoothing=smoothing).item()
-
-
-# --- permutation --------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -154,9 +143,6 @@ def permutation_differences(positions: bool, seq: int = 6, d_model: int = 16) ->
     straight, mixed = read(x), read(x[:, order])
     word_difference = (mixed - straight[:, order]).abs().max()
     return word_difference.item(), (mixed.mean(dim=1) - straight.mean(dim=1)).abs().max().item()
-
-
-# --- matrix products ----------------------------------------------------------------------------------------
 
 
 def product_by_loops(a: Tensor, b: Tensor) -> tuple[Tensor, int]:

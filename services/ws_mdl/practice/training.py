@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,21 +33,21 @@ class PracticeRun(EpochRun):
 
     config: PracticeSettings
 
+    @abstractmethod
     def loss(self, index: Tensor) -> Tensor:
         """Return the loss of the examples `index`; random numbers come from `self.generator`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def measure(self) -> Figures:
         """Return figures of the averaged network on held-out data, without using `self.generator`."""
-        raise NotImplementedError
 
     def show(self, directory: Path, curves: Curves) -> str:
         """Return text about the trained network; write its images to the directory and to the curves."""
         return ""
 
+    @abstractmethod
     def digest(self) -> str:
         """Return hex digits that identify the training data; a run resumes only with the same data."""
-        raise NotImplementedError
 
     def extra_state(self) -> State:
         """Return what identifies the data, and a text lab's tokenizer."""

@@ -156,9 +156,6 @@ def latent_map(decode: Callable[[Tensor], Tensor], side: int = 12) -> Tensor:
         return decode(torch.stack([across.flatten(), down.flatten()], dim=1))
 
 
-# --- run ----------------------------------------------------------------------------------------------------
-
-
 class Training(PracticeRun):
     """A run in progress; `data` are the training images."""
 

@@ -177,9 +177,6 @@ def random_shift(x: Tensor, max_shift: int, generator: torch.Generator) -> Tenso
     return moved.permute(0, 3, 1, 2)
 
 
-# --- run ----------------------------------------------------------------------------------------------------
-
-
 class Training(PracticeRun):
     """A run in progress, its images on the device."""
 

@@ -33,9 +33,6 @@ class Special(NamedTuple):
         return cls(*(tokenizer.token_to_id(token) for token in ("[PAD]", "[SOS]", "[EOS]")))
 
 
-# --- pairs --------------------------------------------------------------------------------------------------
-
-
 def split_pairs(pairs: Pairs, val_fraction: float, seed: int = 0) -> tuple[Pairs, Pairs]:
     """Return (training, validation) pairs. No source sentence is in both, even with several translations."""
     sources = sorted({source for source, _ in pairs})
@@ -69,9 +66,7 @@ class PairDataset(Dataset):
             self.pairs.append(pair)
             self.examples.append(Example(source.ids[: seq - 2], target.ids[: seq - 1]))
         if not self.examples:
-            raise ValueError(
-                f"all {len(pairs)} sentence pairs have more than seq = {seq} tokens; increase it with --set seq=N"
-            )
+            raise ValueError(f"all {len(pairs)} sentence pairs have more than seq = {seq} tokens; use --set seq=N")
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -82,9 +77,6 @@ class PairDataset(Dataset):
     def lengths(self) -> list[tuple[int, int]]:
         """Return (source, target) lengths as the model sees them, special tokens included."""
         return [(len(src) + 2, len(tgt) + 1) for src, tgt in self.examples]
-
-
-# --- masks and batches --------------------------------------------------------------------------------------
 
 
 def causal_mask(size: int) -> Tensor:
@@ -202,7 +194,8 @@ class BucketSampler(Sampler[list[int]]):
             pool = max(1, round(self.POOL * self.batch_tokens / mean))
         batches: list[list[int]] = []
         for start in range(0, len(order), pool):
-            batch, longest = [], 0
+            batch: list[int] = []
+            longest = 0
             for index in sorted(order[start : start + pool], key=lambda index: self.lengths[index][::-1]):
                 longest = max(longest, *self.lengths[index])
                 if batch and longest * (len(batch) + 1) > self.batch_tokens:

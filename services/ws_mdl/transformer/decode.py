@@ -166,9 +166,6 @@ def translate(
     return translations
 
 
-# --- a trained run ------------------------------------------------------------------------------------------
-
-
 class TrainedTransformer(NamedTuple):
     """A trained model with its configuration and tokenizers."""
 

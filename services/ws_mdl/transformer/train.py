@@ -85,13 +85,11 @@ def get_ds(config: Config, directory: Path, machine: TrainingMachine, volume: Vo
         sizes = f"{len(train_ds):,} training and {len(val_ds):,} validation pairs"
         print(f"corpus {corpus.name} {corpus.languages}: {sizes}")
         print("first pair: {!r} → {!r}".format(*corpus.pairs[0]))
-        skipped, cut = train_ds.skipped + val_ds.skipped, train_ds.cut + val_ds.cut
-        if skipped:
-            print(
-                f"{skipped:,} pairs have more than seq = {config.seq} tokens and are skipped; --too-long cut keeps them"
-            )
-        if cut:
-            print(f"{cut:,} pairs have more than seq = {config.seq} tokens and are cut; --too-long skip omits them")
+        longer = f"pairs have more than seq = {config.seq} tokens and are"
+        if skipped := train_ds.skipped + val_ds.skipped:
+            print(f"{skipped:,} {longer} skipped; --set too-long=cut cuts them instead")
+        if cut := train_ds.cut + val_ds.cut:
+            print(f"{cut:,} {longer} cut; --set too-long=skip omits them instead")
     specials = [Special.of(tokenizer) for tokenizer in tokenizers]
     position = {"seed": config.seed, "rank": machine.rank, "world": machine.world}
     if config.batch_size:
@@ -313,9 +311,7 @@ class Trainer:
         previous, current = state.get("config", {}), self.config.stored()
         for name in ("corpus", "pair", "tokenizer"):
             if (value := previous.get(name, current[name])) != current[name]:
-                raise ValueError(
-                    f"{path} was trained with {name} {value}, requested: {current[name]}; use another --name"
-                )
+                raise ValueError(f"{path} was trained with {name} {value}, not {current[name]}; use another --name")
         if (vocabularies := state.get("tokenizers", self.fingerprints())) != self.fingerprints():
             raise ValueError(
                 f"{path} has the vocabularies {vocabularies}, but its directory has {self.fingerprints()}; "

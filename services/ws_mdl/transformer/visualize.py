@@ -86,9 +86,6 @@ def look(
     return View(maps, ["[SOS]", *src.tokens[:limit], "[EOS]"], [*tgt.tokens[:limit], "[EOS]"])
 
 
-# --- plots --------------------------------------------------------------------------------------------------
-
-
 def fonts() -> list[str]:
     """Return matplotlib's font family, and a Korean one if it is installed."""
     if spec := importlib.util.find_spec("koreanize_matplotlib"):  # not imported, because that changes settings

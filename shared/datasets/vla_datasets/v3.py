@@ -226,5 +226,5 @@ def write_statistics(directory: Path, stats: Sequence[Mapping[str, Mapping[str, 
         changed = with_statistics(table, stats[first : first + table.num_rows])
         first += table.num_rows
         with metadata.replacing(path) as partial:
-            tables.write_table(partial, changed)
+            tables.pq.write_table(changed, partial)
     return paths

@@ -21,18 +21,14 @@ class PolicyFault(Exception):
     """The policy returned an action that must not be executed; a retry would return the same."""
 
 
-def _convert_gripper(opens: np.ndarray) -> np.ndarray:
-    """Map [0, 1] to [−1, 1], take the sign and invert it (openvla, experiments/robot/robot_utils.py)."""
-    return -np.sign(2 * np.clip(opens, 0, 1) - 1)
-
-
 def _meaning(part: Part) -> tuple:
     return part.name, part.size, part.unit, part.convention  # without its range, to which no code clips
 
 
 # (the policy's part, the benchmark's) → the conversion of numbers, float32 [T, size]
 CONVERSIONS: dict[tuple, Callable[[np.ndarray], np.ndarray]] = {
-    (_meaning(GRIPPER_OPENS), _meaning(GRIPPER_CLOSES)): _convert_gripper,
+    # openvla, experiments/robot/robot_utils.py: [0, 1] becomes [−1, 1], its sign is taken and inverted
+    (_meaning(GRIPPER_OPENS), _meaning(GRIPPER_CLOSES)): lambda opens: -np.sign(2 * np.clip(opens, 0, 1) - 1),
 }
 
 
@@ -59,9 +55,16 @@ class Actions:
 
     @cached_property
     def limits(self) -> np.ndarray:
-        """The largest plausible magnitude, float32 [n]."""
-        pairs = zip(self.answered, self.executed, strict=True)
-        return np.array([_limit(*pair) for pair in pairs for _ in range(pair[0].size)], dtype=np.float32)
+        """The largest plausible magnitude, float32 [n]: any finite one where no range is known, and where the
+        conversion takes the sign, which clips.
+        """
+        limits: list[float] = []
+        for part, target in zip(self.answered, self.executed, strict=True):
+            limit = float(np.finfo(np.float32).max)
+            if part.low is not None and part.high is not None and (_meaning(part), _meaning(target)) not in CONVERSIONS:
+                limit = (CHOICE_OVERSHOOT if part.unit == "1" else OVERSHOOT) * max(abs(part.low), abs(part.high))
+            limits += [limit] * part.size
+        return np.array(limits, dtype=np.float32)
 
     def read(self, chunk: ActionChunk, count: int, skip: int = 0) -> tuple[np.ndarray, PolicyFault | None]:
         """Return the chunk's first `count` actions without the first `skip`, float32 [T, n], up to the first that is
@@ -96,12 +99,3 @@ class Actions:
             f"{message}; expected at most {self.limits[dimension]:g} ({part.name}{unit}). Check that the actions are "
             "un-normalised with the right key (--unnorm-key)"
         )
-
-
-def _limit(part: Part, target: Part) -> float:
-    """Return the largest plausible magnitude of a part's numbers: any finite one where no range is known, and where
-    the conversion takes the sign, which clips.
-    """
-    if part.low is None or part.high is None or (_meaning(part), _meaning(target)) in CONVERSIONS:
-        return float(np.finfo(np.float32).max)
-    return (CHOICE_OVERSHOOT if part.unit == "1" else OVERSHOOT) * max(abs(part.low), abs(part.high))

@@ -130,40 +130,27 @@ class Delays:
         }
 
 
-class Hold:
-    """The action of a robot that holds still: zero where a part is a delta, elsewhere the last executed number.
-
-    A part is a delta if its name ends so ("position delta"). Before the first action it is `at_rest`, the benchmark's
-    wait action, float32 [n]; where it has none, zeros.
-    """
-
-    def __init__(self, parts: Sequence[Part], at_rest: np.ndarray):
-        self._still = np.array([part.name.endswith("delta") for part in parts for _ in range(part.size)])
-        self._last = at_rest if len(at_rest) else np.zeros(len(self._still), np.float32)
-
-    def executed(self, action: np.ndarray) -> None:
-        self._last = action
-
-    def action(self) -> np.ndarray:
-        """Return the action, float32 [n]."""
-        return np.where(self._still, np.float32(0), self._last).astype(np.float32)
-
-
 class Timeline:
     """The chunks of one episode: `due` tells when to query the policy, `answered` adds a chunk, `action` returns the
-    action of a step.
+    action of a step, `executed` takes the one that was executed.
 
     In real time, the chunk for the observation of step t arrives round(latency × rate) steps later. Until then earlier
-    chunks are executed, else `hold`; of the new chunk only actions from its arrival on count. There is one request at a
-    time: the next follows `execute` steps after the last, or on its response if that is later; earlier if no action is
-    left.
+    chunks are executed, else the robot holds still; of the new chunk only actions from its arrival on count. There is
+    one request at a time: the next follows `execute` steps after the last, or on its response if that is later; earlier
+    if no action is left.
+
+    The action of a robot that holds still is zero where a part is a delta (its name ends so, as in "position delta"),
+    elsewhere the last executed number. Before the first action that is `at_rest`, the benchmark's wait action, float32
+    [n]; where it has none, zeros.
     """
 
-    def __init__(self, chunking: Chunking, hold: Hold):
-        self.chunking, self.hold = chunking, hold
+    def __init__(self, chunking: Chunking, parts: Sequence[Part], at_rest: np.ndarray):
+        self.chunking = chunking
         self.delays = None if chunking.realtime is None else Delays([])
         self._chunks: list[Chunk] = []  # in the order of their requests
         self._requested_at = self._arrived = 0  # steps of the last request and of its answer
+        self._still = np.array([part.name.endswith("delta") for part in parts for _ in range(part.size)])
+        self._last = at_rest if len(at_rest) else np.zeros(len(self._still), np.float32)
 
     def due(self, step: int) -> bool:
         """Return whether to query the policy at this step."""
@@ -201,21 +188,26 @@ class Timeline:
 
     def action(self, step: int) -> tuple[np.ndarray, PolicyFault | None]:
         """Return the action of this step, float32 [n], and the fault for which it must not be executed, if any."""
+        hold = np.where(self._still, np.float32(0), self._last).astype(np.float32)
         chunks = self._covering(step)
         if not chunks:
+            assert self.delays is not None  # a simulation that waits always has a chunk
             self.delays.held_steps += 1
-            return self.hold.action(), None
+            return hold, None
         if self.chunking.ensemble in (None, "newest"):
             chunks = chunks[-1:]
         faults = [chunk.fault for chunk in chunks if step == chunk.begin + len(chunk.actions)]
         if faults:
-            return self.hold.action(), faults[0]
+            return hold, faults[0]
         if len(chunks) == 1:
             return chunks[0].actions[step - chunks[0].begin], None
         powers = -(self.chunking.weight or 0.0) * np.arange(len(chunks))
         weights = np.exp(powers - powers.max())  # so that none is infinite
         actions = np.asarray([chunk.actions[step - chunk.begin] for chunk in chunks], np.float64)
         return np.average(actions, axis=0, weights=weights).astype(np.float32), None
+
+    def executed(self, action: np.ndarray) -> None:
+        self._last = action
 
     def _covering(self, step: int) -> list[Chunk]:
         return [chunk for chunk in self._chunks if chunk.begin <= step < chunk.end]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from vla_common.options import Options, option
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from vla_evaluation.chunks import Chunking
 
 LATEST = "latest"
-Kind = TypeVar("Kind")
 DIGEST_CHARS = 8  # of a digest or a revision
 
 
@@ -32,9 +31,7 @@ class RunConfig(Options):
         group="internal",
     )
     token: str | None = option(
-        None,
-        "bearer token of the policy service; prefer $VLALAB_TOKEN. It is never stored",
-        group="internal",
+        None, "bearer token of the policy service; prefer $VLALAB_TOKEN. It is never stored", group="internal"
     )
     run_dir: Path | None = option(
         None, "directory of all runs", default_help="the one on the shared volume", group="internal"
@@ -43,11 +40,9 @@ class RunConfig(Options):
         None, "which tasks: numbers, ranges, names or instructions", default_help="all", kind="tasks"
     )
     workers: int | None = option(
-        None,
-        "simulator processes; 0 with --listen: only joining machines work",
-        "[0, inf)",
+        None, "simulator processes; 0 with --listen: only joining machines work", "[0, inf)",
         default_help="one per core, more if the policy is slow",
-    )
+    )  # fmt: skip
     profile: str | None = option(
         None, "protocol", default_help="the policy's own, else the benchmark's first", kind="profile"
     )
@@ -58,41 +53,29 @@ class RunConfig(Options):
         None, "statistics the policy un-normalises with", default_help="the suite's", group="advanced"
     )
     execute: int | None = option(
-        None,
-        "steps between two policy queries",
-        "[1, inf)",
-        default_help="the profile's, else the whole chunk",
-        group="advanced",
-    )
+        None, "steps between two policy queries", "[1, inf)",
+        default_help="the profile's, else the whole chunk", group="advanced",
+    )  # fmt: skip
     max_steps: int | None = option(
         None, "step limit of an episode instead of the profile's", "[1, inf)", group="advanced"
     )
     render: Literal["auto", "cpu", "gpu"] = option("auto", "cpu, gpu or auto", group="advanced")
     assets: str | None = option(
-        None,
-        "asset directory, official or kit",
-        default_help="the best available",
-        kind="path",
-        keywords=("official", "kit"),
-        group="advanced",
-    )
+        None, "asset directory, official or kit", default_help="the best available", kind="path",
+        keywords=("official", "kit"), group="advanced",
+    )  # fmt: skip
     retries: int = option(2, "retries of an episode that an infrastructure error ended", "[0, inf)", group="advanced")
     policy_timeout_s: float = option(
-        600.0,
-        "how long to wait until the policy is ready, at the start and after it becomes unreachable",
-        "[0, inf)",
-        metavar="SECONDS",
-        group="advanced",
-    )
+        600.0, "how long to wait until the policy is ready, at the start and after it becomes unreachable",
+        "[0, inf)", metavar="SECONDS", group="advanced",
+    )  # fmt: skip
     act_timeout_s: float = option(
         120.0, "timeout of one policy query", "[0.1, inf)", metavar="SECONDS", group="advanced"
     )
     lease_s: float = option(
-        30.0,
-        "seconds without a heartbeat until a worker counts as stuck and its episode goes to another",
-        "[1, inf)",
-        group="internal",
-    )
+        30.0, "seconds without a heartbeat until a worker counts as stuck and its episode goes to another",
+        "[1, inf)", group="internal",
+    )  # fmt: skip
     start_timeout_s: float = option(
         300.0, "timeout for the start of a simulator process", "[1, inf)", metavar="SECONDS", group="advanced"
     )
@@ -135,31 +118,20 @@ class EvalConfig(RunConfig):
     ensemble: Literal["newest", "mean", "exponential"] | None = option(
         None,
         "combine overlapping chunks: newest, mean or exponential; queries every step, or as --execute sets",
-        default_help="a chunk ends where the next begins",
-        group="advanced",
-    )
+        default_help="a chunk ends where the next begins", group="advanced",
+    )  # fmt: skip
     ensemble_weight: float | None = option(
-        None,
-        "m of --ensemble exponential: w_i = exp(-m·i), the oldest first",
-        default_help="ACT's 0.01",
-        metavar="M",
-        group="advanced",
-    )
+        None, "m of --ensemble exponential: w_i = exp(-m·i), the oldest first", default_help="ACT's 0.01",
+        metavar="M", group="advanced",
+    )  # fmt: skip
     realtime: float | None = option(
-        None,
-        "steps per second of a simulation that continues during inference",
-        "(0, inf)",
-        default_help="it waits",
-        metavar="RATE",
-        group="advanced",
-    )
+        None, "steps per second of a simulation that continues during inference", "(0, inf)",
+        default_help="it waits", metavar="RATE", group="advanced",
+    )  # fmt: skip
     cameras: str = option(
-        "",
-        "cameras to send in addition to those that the policy requests",
-        default_help="none",
-        kind="cameras",
-        group="advanced",
-    )
+        "", "cameras to send in addition to those that the policy requests", default_help="none",
+        kind="cameras", group="advanced",
+    )  # fmt: skip
     policy_errors: Literal["stop", "fail"] = option(
         "stop", "on an invalid action: stop the run, or fail the episode", group="advanced"
     )
@@ -191,14 +163,6 @@ class EvalConfig(RunConfig):
     def extra_cameras(self) -> tuple[str, ...]:
         return tuple(name.strip() for name in self.cameras.split(",") if name.strip())
 
-    def episode_list(self, default_trials: int, available: int) -> list[int]:
-        """Return the episodes to run; ValueError if a task has fewer init states (`available`)."""
-        episodes = parse_ranges(self.episodes or f"0-{(self.trials or default_trials) - 1}")
-        if episodes[-1] >= available:
-            flag = "--episodes" if self.episodes else "--trials"
-            raise ValueError(f"{flag} requests episode {episodes[-1]}, but a task has init states 0-{available - 1}")
-        return episodes
-
 
 @dataclass(frozen=True)
 class RecordConfig(RunConfig):
@@ -206,17 +170,13 @@ class RecordConfig(RunConfig):
 
     episodes: int = option(100, "demonstrations to keep, over all tasks", "[1, inf)")
     name: str | None = option(
-        None,
-        "name of the recording; an existing one is continued",
-        default_help="SUITE-POLICY",
+        None, "name of the recording; an existing one is continued", default_help="SUITE-POLICY",
         kind="recording",
-    )
+    )  # fmt: skip
     noise: float = option(
-        0.0,
-        "noise on executed movements, as a fraction of their range; the policy's own actions are stored",
-        "[0, 1]",
-        metavar="SHARE",
-    )
+        0.0, "noise on executed movements, as a fraction of their range; the policy's own actions are stored",
+        "[0, 1]", metavar="SHARE",
+    )  # fmt: skip
     drop_noops: bool = option(False, "drop steps that do nothing")
     keep_failures: bool = option(False, "also keep failed attempts")
     attempts: int = option(5, "maximum attempts per demonstration of a task", "[1, inf)")
@@ -283,18 +243,16 @@ def parse_args(arguments: list[str], suites: Sequence[str]) -> EvalConfig:
         named.append(argument)
         if argument == "--resume" and (following.startswith("-") or following in suites):
             named.append(LATEST)
-    return _parse(EvalConfig, named, "evaluate")
+    import tyro  # here, for `./lab` imports this module and does not have it
+
+    return tyro.cli(EvalConfig, args=named, prog="evaluate", config=(tyro.conf.PositionalRequiredArgs,))
 
 
 def parse_record_args(arguments: list[str]) -> RecordConfig:
     """Return the configuration from command-line arguments. Raises ValueError for invalid values."""
-    return _parse(RecordConfig, arguments, "record")
+    import tyro
 
-
-def _parse(kind: type[Kind], arguments: list[str], program: str) -> Kind:
-    import tyro  # here, for `./lab` imports this module and does not have it
-
-    return tyro.cli(kind, args=arguments, prog=program, config=(tyro.conf.PositionalRequiredArgs,))
+    return tyro.cli(RecordConfig, args=arguments, prog="record", config=(tyro.conf.PositionalRequiredArgs,))
 
 
 def token_of(config: RunConfig) -> str | None:

@@ -65,11 +65,9 @@ class OfflineOptions(Options):
     cameras: str = option("", "video of each of the policy's cameras, where names differ", metavar="CAMERA=VIDEO,…")
     unnorm_key: str | None = option(None, "statistics to un-normalise with, if the policy has several")
     name: str = option(
-        "",
-        "directory of the results under logs/offline on the volume",
-        default_help="data set and policy",
+        "", "directory of the results under logs/offline on the volume", default_help="data set and policy",
         kind="directory name",
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         self.check_options()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.markup import escape
 
@@ -42,6 +42,7 @@ from vla_evaluation.workers.supervisor import Growth, RunFailed, StallPolicy, Wo
 if TYPE_CHECKING:
     from vla_evaluation.coordinator.app import Coordinator  # a web server, which few runs need
 
+Config = TypeVar("Config", bound=RunConfig)
 POLL_S = 0.5  # often enough for a display, rare enough to leave the cores to the workers
 EPISODE_BYTES = 500_000  # states and actions, with some video
 
@@ -92,6 +93,21 @@ def wait_for_policy(config: RunConfig, url: str) -> PolicyInfo:
             return client.info()
         finally:
             status.stop()
+
+
+def prepare(
+    benchmark: Benchmark, config: Config, make_plan: Callable[[Benchmark, Config, str | None], Plan]
+) -> tuple[Plan, PolicyInfo, Assets]:
+    """Return plan, policy and assets of a run, which fit each other. ValueError, with what to do, if they do not."""
+    provenance.check_simulator(benchmark, say)
+    plan = make_plan(benchmark, config, None)
+    info = reach_policy(config)
+    if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
+        plan = make_plan(benchmark, config, profile)
+    check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
+    assets = benchmark.assets(config.assets, Volume().root)
+    require_assets(benchmark, plan.tasks, assets)
+    return plan, info, assets
 
 
 # --- workers --------------------------------------------------------------------------------------------------
@@ -247,14 +263,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         from vla_evaluation.coordinator.app import read_address
 
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
-    provenance.check_simulator(benchmark, say)
-    plan = make_plan(benchmark, config)
-    info = reach_policy(config)
-    if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
-        plan = make_plan(benchmark, config, profile)
-    check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
-    assets = benchmark.assets(config.assets, Volume().root)
-    require_assets(benchmark, plan.tasks, assets)
+    plan, info, assets = prepare(benchmark, config, make_plan)
     spec = specify(plan, info)
     identity = identify(plan, spec, assets)
     with open_run(

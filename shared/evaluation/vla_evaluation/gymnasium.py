@@ -114,10 +114,18 @@ class GymnasiumBenchmark:
     def assets(self, requested: str | None, volume: Path) -> Assets:
         """Return the directories of the modules that register the environments. ValueError if one is not installed."""
         modules = sorted({task.id.partition(":")[0] for tasks in self.tasks_of.values() for task in tasks})
-        directories = [module_directory(module) for module in modules]
+        digest, directories = hashlib.sha256(), []
+        for module in modules:  # not imported
+            spec = find_spec(module) if find_spec(module.partition(".")[0]) else None
+            if spec is None or spec.origin is None:
+                raise ValueError(f"{module} is not installed; run ./lab env with the name of its environment")
+            directory = Path(spec.origin).parent
+            directories.append(directory)
+            for path in sorted(path for path in directory.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+                digest.update(f"{path.relative_to(directory)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
         if requested not in (None, KIND, str(directories[0])):
             raise ValueError(f"--assets {requested!r}: scenes of {self.name} come with its package; remove --assets")
-        return Assets(KIND, directories[0], digest_directories(directories))
+        return Assets(KIND, directories[0], digest.hexdigest()[:16])
 
     def renderer(self, render: str) -> str:
         """Return the name and version of the OpenGL driver."""
@@ -144,26 +152,6 @@ class GymnasiumBenchmark:
 
             gl.bind(gl.choose("auto" if render == "none" else render))  # observations have images in any case
         return GymnasiumEnv(self, camera_size)
-
-
-def module_directory(module: str) -> Path:
-    """Return the directory of a module, without importing it. ValueError if it is not installed."""
-    try:
-        spec = find_spec(module)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None:
-        raise ValueError(f"{module} is not installed; run ./lab env with the name of its environment")
-    return Path(spec.origin).parent
-
-
-def digest_directories(directories: Sequence[Path]) -> str:
-    """Return 16 hex digits that change with the files in the directories."""
-    digest = hashlib.sha256()
-    for directory in directories:
-        for path in sorted(path for path in directory.rglob("*") if path.is_file() and path.suffix != ".pyc"):
-            digest.update(f"{path.relative_to(directory)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
 
 
 class GymnasiumEnv:
@@ -208,13 +196,34 @@ class GymnasiumEnv:
         return np.array([episode])
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
-        """Start an episode: `init_state` [1] is added to the seed of `load_task`."""
+        """Start an episode: `init_state` [1] is added to the seed of `load_task`.
+
+        EnvironmentRefused if observation or action are not what the table says.
+        """
         self._require_task()
         self._reset_seed = (self._seed + int(init_state[0])) % SEEDS
         self._executed: list[np.ndarray] = []  # actions of this episode
         self._images: dict[int, dict[str, Any]] = {}  # step → camera → image
         self._restart()
-        self._check_observation()
+        table, has = self.table, ", ".join(path for path, _ in leaves(self._observation))
+        for camera, image in self._images[0].items():
+            if image is None:
+                raise EnvironmentRefused(
+                    f"{self.id} has no observation {table.images[camera]!r} for camera {camera}; it has {has}"
+                )
+            if not callable(image) and (image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3):
+                raise EnvironmentRefused(
+                    f"{self.id}: camera {camera} is {image.dtype} {list(image.shape)}; expected uint8 [H, W, 3]"
+                )
+        if table.state and value_at(self._observation, table.state_key) is None:
+            raise EnvironmentRefused(f"{self.id} has no observation {table.state_key!r} for the state; it has {has}")
+        space = getattr(self.env, "single_action_space", self.env.action_space)
+        sizes = {"action": (int(np.prod(space.shape)), table.action), "state": (self.state().size, table.state)}
+        for name, (size, parts) in sizes.items():
+            if size != total(parts):
+                raise EnvironmentRefused(
+                    f"{self.id} has {size} numbers of {name}; its table has {total(parts)}: {format_parts(parts)}"
+                )
 
     def step(self, action: np.ndarray) -> bool:
         """Execute one action; return whether `info` reports success. EnvironmentRefused if it never does."""
@@ -292,7 +301,8 @@ class GymnasiumEnv:
         observation, info = self.env.reset(seed=self._reset_seed)
         self._steps, self.ended = 0, False
         self._reports_success = read_success(info, self.table.success) is not None
-        self._info_keys = [key for key, value in sorted(info.items()) if is_number(value)]
+        values = {key: value for key, value in info.items() if not isinstance(value, Mapping)}
+        self._info_keys = sorted(key for key, value in values.items() if np.asarray(value).dtype.kind in "biuf")
         self._observe(first_slot(observation, self.slots), info)
 
     def _advance(self, action: np.ndarray) -> tuple[Mapping[str, Any], bool, bool]:
@@ -353,28 +363,6 @@ class GymnasiumEnv:
             raise RuntimeError("no task is loaded; call load_task() first")
         return self.task
 
-    def _check_observation(self) -> None:
-        """Raise EnvironmentRefused if observation or action are not what the table says."""
-        table, has = self.table, ", ".join(path for path, _ in leaves(self._observation))
-        for camera, image in self._images[0].items():
-            if image is None:
-                raise EnvironmentRefused(
-                    f"{self.id} has no observation {table.images[camera]!r} for camera {camera}; it has {has}"
-                )
-            if not callable(image) and (image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3):
-                raise EnvironmentRefused(
-                    f"{self.id}: camera {camera} is {image.dtype} {list(image.shape)}; expected uint8 [H, W, 3]"
-                )
-        if table.state and value_at(self._observation, table.state_key) is None:
-            raise EnvironmentRefused(f"{self.id} has no observation {table.state_key!r} for the state; it has {has}")
-        space = getattr(self.env, "single_action_space", self.env.action_space)
-        sizes = {"action": (int(np.prod(space.shape)), table.action), "state": (self.state().size, table.state)}
-        for name, (size, parts) in sizes.items():
-            if size != total(parts):
-                raise EnvironmentRefused(
-                    f"{self.id} has {size} numbers of {name}; its table has {total(parts)}: {format_parts(parts)}"
-                )
-
 
 # --- reading what Gymnasium returns -----------------------------------------------------------------------------
 
@@ -434,8 +422,3 @@ def leaves(observation: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(observation[key], f"{path}/{key}" if path else key)
     else:
         yield path, observation
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value of `info` consists of numbers."""
-    return not isinstance(value, Mapping) and np.asarray(value).dtype.kind in "biuf"

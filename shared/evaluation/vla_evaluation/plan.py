@@ -13,7 +13,7 @@ from vla_contract.protocol.errors import did_you_mean, nearest
 from vla_evaluation import provenance
 from vla_evaluation.agreement import choose_unnorm_key
 from vla_evaluation.benchmark import Assets, Benchmark, Task, base_of, kind_of, level_of, trials_of
-from vla_evaluation.config import EvalConfig, RunConfig, show_ranges
+from vla_evaluation.config import EvalConfig, RunConfig, parse_ranges, show_ranges
 from vla_evaluation.profiles import Profile, choose
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.workers.job import Job
@@ -44,7 +44,11 @@ def make_plan(benchmark: Benchmark, config: EvalConfig, profile: str | None = No
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, benchmark.cameras)}")
     selected_profile, tasks = choose_tasks(benchmark, config, profile)
     available = min(len(benchmark.init_states(task)) for task in tasks)
-    episodes = config.episode_list(trials_of(benchmark, config.suite, selected_profile), available)
+    trials = config.trials or trials_of(benchmark, config.suite, selected_profile)
+    episodes = parse_ranges(config.episodes or f"0-{trials - 1}")
+    if episodes[-1] >= available:
+        flag = "--episodes" if config.episodes else "--trials"
+        raise ValueError(f"{flag} requests episode {episodes[-1]}, but a task has init states 0-{available - 1}")
     return Plan(benchmark, config, selected_profile, tasks, episodes)
 
 

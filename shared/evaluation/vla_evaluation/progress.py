@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -95,14 +96,14 @@ class Progress:
         self.names, self.console = names, console or entrypoint.console()
         self.pace = Pace(counts, time.monotonic())
         self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
-        self.last_at, self.last = 0.0, None
+        self.last_at, self.last = 0.0, (0, "", -1)
 
-    def __enter__(self):
+    def __enter__(self) -> Progress:
         if self.live:
             self.live.__enter__()
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, *exc: Any) -> None:
         if self.live:
             self.live.__exit__(*exc)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
 import shutil
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -46,36 +44,28 @@ def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None
     environment = getattr(benchmark, "environment", None) or benchmark.module.split(".")[-2]
     lock = LOCK if LOCK.is_file() else ROOT / "images" / environment / "requirements.lock"
     pins, installed = read_pins(lock), versions(benchmark.packages)
-    different, unusable = {}, []
+    different, unusable = [], []
     for name in benchmark.packages:
         pinned, version = pins.get(normalize(name), []), installed.get(name)
         required = getattr(benchmark, "requires", {}).get(name)
+        lock_text = f"(lock: {' or '.join(pinned)})"
         if pinned and version not in pinned:
-            different[name] = pinned[0]
+            different.append(f"{name} {version or 'not installed'} {lock_text}")
         if required and not f"{version}.".startswith(f"{required}."):
             package = f"{name} {version}" if version else f"no {name}"
-            lock_text = f"(lock: {' or '.join(pinned)})"
             unusable.append(f"{package} is installed, and {benchmark.name} needs {required} {lock_text}")
-    if not different and not unusable:
-        return
     environment = lock.parent.name
-    venv = Path("images", environment, ".venv")
-    if Path(sys.prefix) == ROOT / venv:
-        command = f"rm -r {venv} && ./lab env {environment}"
-    elif os.environ.get("VLALAB_LOCK_HASH"):
+    command = f"rm -r images/{environment}/.venv && ./lab env {environment}"
+    if os.environ.get("VLALAB_LOCK_HASH"):  # in an image
         command = f"./lab build {environment}"
-    else:
-        packages = [f"{name}=={pin}" for name, pin in different.items()]
-        command = shlex.join([sys.executable, "-m", "pip", "install", *packages])
     if unusable:
         raise ValueError(f"{'; '.join(unusable)}; run: {command}")
-    listing = ", ".join(
-        f"{name} {installed.get(name, 'not installed')} (lock: {pin})" for name, pin in different.items()
-    )
-    warn(
-        f"warning: other packages than the lock's: {listing}. Physics and images may differ: results are comparable "
-        f"neither with published figures nor with runs under the lock. To install the lock's packages: {command}"
-    )
+    if different:
+        warn(
+            f"warning: other packages than the lock's: {', '.join(different)}. Physics and images may differ: results "
+            "are comparable neither with published figures nor with runs under the lock. To install the lock's "
+            f"packages: {command}"
+        )
 
 
 def git_commit() -> str | None:

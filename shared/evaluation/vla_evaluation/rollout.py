@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from vla_contract import ActionChunk, ContractError, Observation
-from vla_evaluation.actions import Actions
+from vla_evaluation.actions import Actions, PolicyFault
 from vla_evaluation.benchmark import Environment, episode_has_ended, sensed
-from vla_evaluation.chunks import Delays, Hold, Timeline
+from vla_evaluation.chunks import Delays, Timeline
 from vla_evaluation.pictures import images
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.terminal import plain
@@ -114,24 +114,6 @@ def observe(env: Environment, spec: RunSpec, session: str, step: int, timings: T
     return observation, rendered
 
 
-def ask(
-    act: Callable[[Observation], ActionChunk], observation: Observation, timings: Timings, clock: Callable[[], float]
-) -> tuple[ActionChunk, float]:
-    """Return the policy's answer and its latency in s, which is split into the server's stages and the wire."""
-    start = clock()
-    chunk = act(observation)
-    took_s = clock() - start
-    total_ms = took_s * 1e3
-    server_ms = 0.0
-    for stage in SERVER_STAGES:
-        if stage in chunk.timings_ms:
-            timings.add(f"server_{stage}", chunk.timings_ms[stage])
-            server_ms += chunk.timings_ms[stage]
-    timings.add("policy", total_ms)
-    timings.add("wire", max(0.0, total_ms - server_ms))
-    return chunk, took_s
-
-
 def run_episode(
     env: Environment,
     episode: int,
@@ -172,8 +154,9 @@ def run_episode(
     actions: list[np.ndarray] = []
     states = [env.sim_state()]
     frames: dict[int, np.ndarray] = {}
-    timeline = Timeline(spec.chunking, Hold(spec.action, wait_action))
-    success, requests, fault = False, 0, None
+    timeline = Timeline(spec.chunking, spec.action, wait_action)
+    success, requests = False, 0
+    fault: PolicyFault | ContractError | None = None
     while not success and not episode_has_ended(env) and len(actions) < spec.max_steps:
         step = len(actions)
         if timeline.due(step):
@@ -181,11 +164,18 @@ def run_episode(
             observation, rendered = observe(env, spec, session, step, timings)
             if video_camera in rendered and keep_frame(step):
                 frames[step] = rendered[video_camera]
+            asked_at = clock()
             try:
-                chunk, took_s = ask(act, observation, timings, clock)
+                chunk = act(observation)
             except ContractError as error:
                 fault = error
                 break
+            took_s = clock() - asked_at
+            server_ms = {stage: chunk.timings_ms[stage] for stage in SERVER_STAGES if stage in chunk.timings_ms}
+            for stage, ms in server_ms.items():
+                timings.add(f"server_{stage}", ms)
+            timings.add("policy", took_s * 1e3)
+            timings.add("wire", max(0.0, took_s * 1e3 - sum(server_ms.values())))
             requests += 1
             readable = answers.read(chunk, timeline.wants(spec.max_steps - step), timeline.delay(took_s))
             timeline.answered(step, took_s, len(chunk.actions), *readable)
@@ -196,7 +186,7 @@ def run_episode(
         action = alter(action)
         with timings.stage("sim"):
             success = bool(env.step(action))
-        timeline.hold.executed(action)
+        timeline.executed(action)
         actions.append(action)
         states.append(env.sim_state())
     if fault is not None and not forgive(fault):

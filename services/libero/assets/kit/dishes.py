@@ -80,7 +80,7 @@ def mug(
         for a in turn
     ]
     body = RigidBody("object", mass=mass)
-    body.show(lathe(outline, skins, n=28).transformed((x0, y0, 0)), tube(arc, across * 0.75, outer_skin, n=8, flat=0.7))
+    body.show(lathe(outline, skins, n=28), (x0, y0, 0)).show(tube(arc, across * 0.75, outer_skin, n=8, flat=0.7))
     body.prism(8, profile[0][0] * 0.95, profile[0][1], profile[0][1] + 0.009, pos=centre, inset=STEP / 2)
     _walls(body, sides, profile, t, centre)
     body.box((thin, across, (z_high - z_low) / 2 - thin), (far, y0, middle))
@@ -100,7 +100,7 @@ def frypan() -> Asset:
     handle = tube(
         [(0.098, 0, 0.024), (0.128, 0, 0.034), (0.20, 0, 0.046), (0.259, 0, 0.054)], 0.0125, wood, n=10, flat=0.55
     )
-    body = RigidBody("object", mass=0.0502).show(pan, handle)
+    body = RigidBody("object", mass=0.0502).show(pan).show(handle)
     body.prism(8, 0.072, 0.0008, 0.0118, pos=(x0, y0), inset=STEP / 2)
     body.ring(16, (0.074, 0.0023), (0.097, 0.0424), 0.006, pos=(x0, y0))
     body.box((0.0665, 0.0127, 0.0062), (0.1926, 0, 0.0441), rot("y", -7.4))
@@ -124,7 +124,7 @@ def basket() -> Asset:
         ((0.0, -0.0685, 0.0818), rot("z", -90) @ rot("y", lean)),
     ):
         body.block(half, cane, pos, turn)
-        body.show(box((0.0085, 0.0760, 0.005), dark).transformed(np.asarray(pos) + turn @ (0, 0, 0.0625), turn))
+        body.show(box((0.0085, 0.0760, 0.005), dark), np.asarray(pos) + turn @ (0, 0, 0.0625), turn)
     body.site("contain_region", (0.06108, 0.06108, 0.06949), (0, 0, 0.07185), (0, 0, 0, 1), rgba=(0.8, 0, 0, 0))
     return Asset(f"{SCANNED}/basket/basket", body, atlas.image, specular=0.1)
 

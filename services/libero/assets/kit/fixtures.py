@@ -83,18 +83,14 @@ def flat_stove() -> Asset:
     joint = dict(name="button", type="hinge", axis=(0, 0, 1), limited="true", range=(-0.005, 2.1), damping=1)
     button = RigidBody("button", quat=(0.7071068, 0, 0, 0.7071068), joint=joint, inertial=HEAVY)
     button.prism(8, 0.0455, 0.0004, 0.0128, pos=(0.0013, 0.0045))
-    button.show(
-        lathe([(0, 0), (0.047, 0), (0.047, 0.0105), (0.044, 0.013), (0, 0.013)], knob, 24).transformed(
-            (0.0013, 0.0045, 0)
-        )
-    )
+    button.show(lathe([(0, 0), (0.047, 0), (0.047, 0.0105), (0.044, 0.013), (0, 0.013)], knob, 24), (0.0013, 0.0045, 0))
     for half, pos in (
         ((0.0120, 0.0345, 0.0243), (0.0013, 0.0174, 0.0257)),
         ((0.0120, 0.0110, 0.0205), (0.0012, -0.0240, 0.0244)),
         ((0.0120, 0.0042, 0.0166), (0.0011, -0.0368, 0.0172)),
     ):
         button.block(half, knob, pos)
-    button.show(box((0.003, 0.02, 0.0006), mark).transformed((0.0013, 0.030, 0.0504)))
+    button.show(box((0.003, 0.02, 0.0006), mark), (0.0013, 0.030, 0.0504))
     root = RigidBody("object", children=[RigidBody("base", children=[burner, button])])
     return Asset(
         "articulated_objects/flat_stove", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.5
@@ -116,18 +112,14 @@ def microwave() -> Asset:
         ((0.1035, 0.0840, 0.0120), (-0.040, -0.0040, 0.0120)),
     ):
         root.block(half, inner, pos, faces={"x-": shell, "z+": shell, "y+": shell}, **soft)
-    root.show(box((0.1728, 0.1000, 0.0012), shell).transformed((0, 0.0115, 0.1872)))
-    root.show(box((0.0004, 0.0995, 0.0935), shell).transformed((0.1728, 0.0115, 0.0935)))
+    root.show(box((0.1728, 0.1000, 0.0012), shell), (0, 0.0115, 0.1872))
+    root.show(box((0.0004, 0.0995, 0.0935), shell), (0.1728, 0.0115, 0.0935))
     root.block((0.0425, 0.0120, 0.0935), black, (0.130, -0.0985, 0.0935), **soft)
-    root.show(box((0.026, 0.0006, 0.010), green).transformed((0.132, -0.1108, 0.158)))
+    root.show(box((0.026, 0.0006, 0.010), green), (0.132, -0.1108, 0.158))
     for k in range(9):
         spot = (0.112 + 0.019 * (k % 3), -0.1108, 0.122 - 0.022 * (k // 3))
-        root.show(box((0.006, 0.0008, 0.006), steel).transformed(spot))
-    root.show(
-        lathe([(0, 0), (0.014, 0), (0.012, 0.01), (0, 0.01)], steel, 16).transformed(
-            (0.131, -0.110, 0.038), rot("x", 90)
-        )
-    )
+        root.show(box((0.006, 0.0008, 0.006), steel), spot)
+    root.show(lathe([(0, 0), (0.014, 0), (0.012, 0.01), (0, 0.01)], steel, 16), (0.131, -0.110, 0.038), rot("x", 90))
     root.site("top_side", (0.12, 0.0835, 0.005), (0, 0.01, 0.20), rgba=(1, 0, 0, 0))
     root.site("heating_region", (0.12, 0.0835, 0.08), (0, 0.01, 0.096), rgba=(1, 0, 0, 0))
     joint = dict(name="microjoint", type="hinge", axis=(0, 0, 1), limited="true", range=(-2.094, 0), damping=0.5)
@@ -139,18 +131,18 @@ def microwave() -> Asset:
         ((0.0200, 0.012, 0.0475), (0.0200, -0.013, 0)),
         ((0.0350, 0.012, 0.0475), (0.2240, -0.013, 0)),
     ):
-        door.show(box(half, black).transformed(pos))
+        door.show(box(half, black), pos)
     door.glass.append(
         (box((0.0745, 0.004, 0.0475), (0, 0, 1, 1)).transformed((0.1145, -0.013, 0)), (0.25, 0.27, 0.30, 0.55))
     )
-    door.capsule(0.010, 0.065, (0.2375, -0.054, 0), **soft)
+    door.collide("capsule", (0.010, 0.065), (0.2375, -0.054, 0), **soft)
     bar = [
         (0.2375, -0.024, -0.066), (0.2375, -0.05, -0.064), (0.2375, -0.054, -0.05), (0.2375, -0.054, 0.05),
         (0.2375, -0.05, 0.064), (0.2375, -0.024, 0.066),
     ]  # fmt: skip
     door.show(tube(bar, 0.010, steel, 10))
     for z in (0.065, -0.065):
-        door.capsule(0.010, 0.015, (0.2375, -0.0375, z), rot("x", 90), **soft)
+        door.collide("capsule", (0.010, 0.015), (0.2375, -0.0375, z), rot("x", 90), **soft)
     root.children.append(door)
     return Asset("articulated_objects/microwave", root, atlas.image, bottom=-0.06, top=0.06, radius=0.015, specular=0.5)
 

@@ -67,7 +67,7 @@ def can(p: Package) -> Asset:
         (r, z1), (r - 0.002, z1), (r - 0.002, z1 - 0.002), (0, z1 - 0.002),
     ]  # fmt: skip
     body = RigidBody("object", mass=p.mass).prism(12, 0.0313, z0, z1 - 0.001)
-    body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28).transformed(rot=rot("z", 90)))
+    body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28), turn=rot("z", 90))
     return _asset(p, body, atlas, "y")
 
 
@@ -86,14 +86,8 @@ def carton(p: Package) -> Asset:
     for s in (1, -1):
         pos, turn = (0, s * w / 2, (z1 + ridge) / 2 - 0.002), rot("x", -s * slope)
         body.block(half, roof, pos, turn)
-    body.box((w, 0.0033, 0.0045), (0, 0, ridge - 0.003)).show(
-        box((w, 0.003, 0.0085), plain).transformed((0, 0, ridge + 0.002))
-    )
-    body.show(
-        lathe([(0, 0), (0.009, 0), (0.009, 0.008), (0, 0.008)], cap, 14).transformed(
-            (0, -w / 2, 0.0505), rot("x", slope)
-        )
-    )
+    body.box((w, 0.0033, 0.0045), (0, 0, ridge - 0.003)).show(box((w, 0.003, 0.0085), plain), (0, 0, ridge + 0.002))
+    body.show(lathe([(0, 0), (0.009, 0), (0.009, 0.008), (0, 0.008)], cap, 14), (0, -w / 2, 0.0505), rot("x", slope))
     return _asset(p, body, atlas, "y")
 
 

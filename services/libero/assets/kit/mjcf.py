@@ -120,28 +120,25 @@ class RigidBody:
     sites: list[dict] = field(default_factory=list)
     children: list[RigidBody] = field(default_factory=list)
 
-    def show(self, *meshes: Mesh) -> RigidBody:
-        """Add meshes painted with the asset's texture."""
-        self.meshes.extend(meshes)
+    def show(self, mesh: Mesh, pos=(0, 0, 0), turn=None) -> RigidBody:
+        """Add a mesh painted with the asset's texture, turned and then shifted by `pos` (m)."""
+        self.meshes.append(mesh.transformed(pos, turn))
         return self
 
-    def box(self, half, pos=(0, 0, 0), rot=None, **attributes) -> RigidBody:
+    def collide(self, kind: str, size, pos=(0, 0, 0), turn=None, **attributes) -> RigidBody:
+        """Add a collision shape (m): `kind` and `size` as in MJCF, a capsule's axis along z unless turned."""
+        size = tuple(float(s) for s in size)
+        turn = np.eye(3) if turn is None else turn
+        self.colliders.append(Collider(kind, size, np.asarray(pos, float), turn, {**STIFF, **attributes}))
+        return self
+
+    def box(self, half, pos=(0, 0, 0), turn=None, **attributes) -> RigidBody:
         """Add a collision box of half sizes `half` (m)."""
-        return self._collide("box", half, pos, rot, attributes)
+        return self.collide("box", half, pos, turn, **attributes)
 
     def block(self, half, skin, pos=(0, 0, 0), turn=None, faces=None, **attributes) -> RigidBody:
         """Add a box of half sizes `half` (m) that collides and is seen; `faces` as in `mesh.box`."""
-        return self.box(half, pos, turn, **attributes).show(box(half, skin, faces).transformed(pos, turn))
-
-    def capsule(self, radius, half_length, pos=(0, 0, 0), rot=None, **attributes) -> RigidBody:
-        """Add a collision capsule (m), its axis along z unless turned."""
-        return self._collide("capsule", (radius, half_length), pos, rot, attributes)
-
-    def _collide(self, kind, size, pos, rotation, attributes) -> RigidBody:
-        turn = np.eye(3) if rotation is None else rotation
-        size = tuple(float(s) for s in size)
-        self.colliders.append(Collider(kind, size, np.asarray(pos, float), turn, {**STIFF, **attributes}))
-        return self
+        return self.box(half, pos, turn, **attributes).show(box(half, skin, faces), pos, turn)
 
     def prism(self, sides: int, radius, z0, z1, pos=(0, 0), inset=0.0005) -> RigidBody:
         """Add a round post from z0 to z1 as crossed boxes whose flats touch `radius` (m).

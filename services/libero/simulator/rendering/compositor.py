@@ -98,7 +98,16 @@ class Compositor:
             if mirror is None:
                 return None
             stack.insert(0, mirror)
-        self._compose(camera, stack, still)
+        # the layers take the places of the first geoms; then come all geoms that they do not show
+        mirrored = len(stack) > 1
+        hidden = self._stage.culling.outside_frustum(data, camera) & ~still
+        if mirrored:
+            hidden[self._stage.culling.mirror_ids] = True
+        hidden |= self._from_layer(~hidden, still)
+        hidden[self._visible[:2]] = False, not mirrored
+        self._stage.update_scene(hidden, reflect=False)
+        for layer, geom in zip(stack, self._stage.scene.geoms, strict=False):
+            layer.replace(geom)
         self._stage.draw()
         return self._stage.read()
 
@@ -106,21 +115,6 @@ class Compositor:
         """Return each geom's pose as it is drawn: float32 [ngeom, 12]."""
         data = self._stage.data
         return np.concatenate([data.geom_xpos, data.geom_xmat], axis=1, dtype=np.float32, casting="same_kind")
-
-    def _compose(self, camera: int, stack: list[layers.Layer], still: np.ndarray) -> None:
-        """Fill the scene with the layers of `stack`, in place of the first geoms, and with the remaining geoms.
-
-        `still` (bool [ngeom]) are the geoms of the static layer.
-        """
-        stage, mirrored = self._stage, len(stack) > 1
-        hidden = stage.culling.outside_frustum(stage.data, camera) & ~still
-        if mirrored:
-            hidden[stage.culling.mirror_ids] = True
-        hidden |= self._from_layer(~hidden, still)
-        hidden[self._visible[:2]] = False, not mirrored
-        stage.update_scene(hidden, reflect=False)
-        for layer, geom in zip(stack, stage.scene.geoms, strict=False):
-            layer.replace(geom)
 
     def _from_layer(self, rendered: np.ndarray, still: np.ndarray) -> np.ndarray:
         """Return the geoms of `still` (bool [ngeom]) that can stay in the layer if `rendered` are drawn after it."""
@@ -144,7 +138,11 @@ class Compositor:
         """Return the layer of `still` (bool [ngeom]) for `camera`, rendered again if its appearance has changed."""
         stage = self._stage
         layer, previous = self._static_layers.get(camera) or (self._new_layer(), None)
-        appearance = self._appearance(camera, still)
+        model, data = stage.model, stage.data
+        geoms = (still, self._poses()[still], model.geom_rgba[still], model.mat_rgba)
+        lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
+        parts = (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera])
+        appearance = b"".join(part.tobytes() for part in parts)  # everything that the layer depends on
         if appearance != previous:
             stage.update_scene(~still, reflect=False)
             stage.scene.ngeom = int(still.sum())  # without the sites at the end
@@ -155,13 +153,6 @@ class Compositor:
             layer.capture()
             self._static_layers[camera] = layer, appearance
         return layer
-
-    def _appearance(self, camera: int, still: np.ndarray) -> bytes:
-        """Return everything that the static layer depends on: its geoms, poses, colours, lights, the camera."""
-        model, data = self._stage.model, self._stage.data
-        geoms = (still, self._poses()[still], model.geom_rgba[still], model.mat_rgba)
-        lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
-        return b"".join(part.tobytes() for part in (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera]))
 
     def _mirror_layer(self, camera: int) -> layers.Layer | None:
         """Return the layer of the mirror and its reflections, rendered again if its content has changed.

@@ -53,7 +53,12 @@ class Culling:
             if self._model.geom_type[geom] == _BOX:
                 pos = pos + size[2] * normal  # a box reflects in its upper side
             if (eye - pos) @ normal > 0 and size[0] > 0 and size[1] > 0:
-                planes = np.concatenate([planes, _mirror_frustum(eye, pos, mat[:, 0] * size[0], mat[:, 1] * size[1])])
+                # and inside the pyramid from the eye over the mirror
+                x, y = mat[:, 0] * size[0], mat[:, 1] * size[1]
+                corners = np.stack([pos + x + y, pos - x + y, pos - x - y, pos + x - y]) - eye
+                sides = np.cross(corners, np.roll(corners, -1, axis=0))
+                sides /= np.linalg.norm(sides, axis=1, keepdims=True)
+                planes = np.concatenate([planes, sides * np.sign(sides @ (pos - eye))[:, None]])
             height = (centres - pos) @ normal
             reflected = centres - 2 * height[:, None] * normal
             reflected_planes = planes - 2 * (planes @ normal)[:, None] * normal  # as the geoms themselves see them
@@ -95,11 +100,3 @@ def _outside(distances: np.ndarray, half_edges: np.ndarray, planes: np.ndarray) 
     """Return the boxes (bool [n]) outside one of `planes` [m, 3]; `distances` [n, m] are of their centres, signed."""
     reach = np.abs(half_edges @ planes.T).sum(axis=1)
     return (distances + reach + SLACK_M).min(axis=1) < 0
-
-
-def _mirror_frustum(eye: np.ndarray, centre: np.ndarray, across: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """Return the inward normals [4, 3] of the pyramid from `eye` over the rectangle centre ± across ± up."""
-    corners = np.stack([centre + across + up, centre - across + up, centre - across - up, centre + across - up]) - eye
-    normals = np.cross(corners, np.roll(corners, -1, axis=0))
-    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-    return normals * np.sign(normals @ (centre - eye))[:, None]

@@ -31,7 +31,11 @@ def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation
 
     Raises InvalidObservation if the body is invalid, or if the policy needs what such clients cannot send.
     """
-    require_servable(info)
+    if info.needs_privileged or info.stateful:
+        needs = "needs privileged simulator state, which /act cannot carry"
+        if not info.needs_privileged:
+            needs = "keeps state per session, and /act names no session"
+        raise InvalidObservation(f"policy {info.name!r} {needs}; use POST /v1/act")
     payload = _object(loads(body))
     if "encoded" not in payload:
         return _observation(payload, info, session), encode_action
@@ -65,24 +69,16 @@ def loads(text: bytes | str) -> Any:
         raise InvalidObservation(f"the body is not valid JSON: {error}") from error
 
 
-def require_servable(info: PolicyInfo) -> None:
-    """Raise InvalidObservation if the policy needs more than an image and a text."""
-    if info.needs_privileged:
-        raise InvalidObservation(
-            f"policy {info.name!r} needs privileged simulator state, which /act cannot carry; use POST /v1/act"
-        )
-    if info.stateful:
-        raise InvalidObservation(
-            f"policy {info.name!r} keeps state per session, and /act names no session; use POST /v1/act"
-        )
-
-
 def _observation(payload: dict[str, Any], info: PolicyInfo, session: str) -> Observation:
     for name in ("image", "instruction"):
         if name not in payload:
             received = _names(payload) or "nothing"
             raise InvalidObservation(f"the body has no {name!r} (it has {received}); expected image and instruction")
-    _check_names(payload)
+    if len(payload) > MAX_FIELDS:
+        raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
+    for name in payload:  # other unknown fields are ignored, as upstream does
+        if len(name) < 20 and name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
+            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
     state = payload.get("state")
     if state is not None:
         if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
@@ -125,15 +121,6 @@ def _image(value: Any) -> np.ndarray:
         got = f"image is {value.dtype} {list(value.shape)}"
         raise InvalidObservation(f"{got}; expected uint8 [H, W, 3] with values from 0 to 255")
     return np.ascontiguousarray(image[:, :, :3])
-
-
-def _check_names(payload: dict[str, Any]) -> None:
-    """Raise InvalidObservation for a misspelt unnorm_key; other unknown fields are ignored, as upstream does."""
-    if len(payload) > MAX_FIELDS:
-        raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
-    for name in payload:
-        if len(name) < 20 and name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
-            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
 
 
 def _names(items: dict[str, Any]) -> str:

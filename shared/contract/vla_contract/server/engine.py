@@ -140,13 +140,14 @@ class PolicyEngine:
         """
         is_idle = self._busy_since is None and not len(self.queue) and (self._settling is None or self._settling.done())
         if is_idle and self.state == READY and type(self.policy).settle is not Policy.settle:
-            self._settling = self.call(self._settle_policy)
 
-    def _settle_policy(self) -> None:
-        try:
-            self.policy.settle()
-        except Exception:
-            log.exception("the policy's settle failed")
+            def settle() -> None:
+                try:
+                    self.policy.settle()
+                except Exception:
+                    log.exception("the policy's settle failed")
+
+            self._settling = self.call(settle)
 
     def _run_calls(self) -> None:
         """Run the policy's thread."""

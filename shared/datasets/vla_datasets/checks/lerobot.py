@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +29,6 @@ Columns = dict[str, np.ndarray]
 
 def check(findings: Findings, tick: Callable[[int, int], None]) -> None:
     """Add the faults of the data set in the findings' directory."""
-    check_lines(findings)
     try:
         dataset = LeRobotDataset(findings.directory)
         check_meta(findings, dataset)
@@ -47,19 +43,6 @@ def check(findings: Findings, tick: Callable[[int, int], None]) -> None:
     check_statistics(findings, dataset, episodes)
     if dataset.modality is not None:
         check_modality(findings, dataset, next(iter(episodes.columns.values()), None))
-
-
-def check_lines(findings: Findings) -> None:
-    """Check for blank lines and byte order marks, on which upstream's loaders fail and the lab's does not."""
-    files = (metadata.INFO, metadata.MODALITY, metadata.STATS)
-    for name in (*files, metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS):
-        with suppress(DatasetError):  # the reader reports it
-            for row, line in metadata.raw_lines(findings.directory / name):
-                if row == 1 and line.startswith(codecs.BOM_UTF8):
-                    problem = "starts with a byte order mark; LeRobot's and GR00T's loaders fail on it"
-                    findings.add(name, f"{problem}: save without it")
-                if not line.strip() and name not in files:
-                    findings.add(name, "blank line; GR00T's loader fails on it: remove it", row)
 
 
 def check_meta(findings: Findings, dataset: LeRobotDataset) -> None:
@@ -104,9 +87,6 @@ def check_meta(findings: Findings, dataset: LeRobotDataset) -> None:
         count = sum(1 for _ in metadata.read_lines(dataset.directory / metadata.TASKS))
         if count != len(dataset.tasks):
             findings.add(metadata.TASKS, f"{count} lines have {len(dataset.tasks)} task_index; remove the duplicate")
-    for text, count in Counter(dataset.tasks.values()).items():
-        if count > 1:
-            findings.note(instructions, f"task {text!r} has {count} numbers")
     for index, text in dataset.tasks.items():
         if not text.strip():
             findings.add(instructions, f"task {index} is empty; expected an instruction")
@@ -296,14 +276,6 @@ def check_totals(findings: Findings, dataset: LeRobotDataset, rows: int) -> None
         if dataset.info.get(name, value) != value:
             text = f"{name} is {dataset.info[name]}; the data set has {value}"
             findings.add(metadata.INFO, text, grave=name in grave)
-    splits = dataset.info.get("splits", {})
-    if not isinstance(splits, dict):
-        findings.note(metadata.INFO, f"splits is {splits!r:.200}; expected an object such as {{'train': '0:{count}'}}")
-        return
-    for name, text in splits.items():
-        ends = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text) if isinstance(text, str) else None
-        if not ends or not 0 <= int(ends[1]) < int(ends[2]) <= count:
-            findings.note(metadata.INFO, f"splits: {name} is {text!r:.200}; expected FIRST:END within 0:{count}")
 
 
 def check_statistics(findings: Findings, dataset: LeRobotDataset, episodes: EpisodeChecks) -> None:
@@ -366,13 +338,13 @@ def _compare(
 ) -> None:
     """Add the worst departure of a column's stored statistics from its rows."""
     try:
-        departures = sorted(statistics.departures(key, stated, rows), key=lambda departure: not departure.grave)
+        departures = list(statistics.departures(key, stated, rows))
     except ValueError as error:
         findings.add(file, str(error), row)
         return
-    if departures:
-        departure, wider = departures[0], "wider than the rows need; `--write-stats` writes the rows'"
-        findings.add(file, f"{departure}; {STALE if departure.grave else wider}", row, departure.grave)
+    for text, is_grave in sorted(departures, key=lambda departure: not departure[1])[:1]:
+        advice = STALE if is_grave else "wider than the rows need; `--write-stats` writes the rows'"
+        findings.add(file, f"{text}; {advice}", row, is_grave)
 
 
 def _compare_images(

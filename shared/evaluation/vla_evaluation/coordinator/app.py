@@ -81,13 +81,15 @@ class Coordinator:
         return json_response({**self.description, "version": VERSION, "invocation": self.run.invocation})
 
     async def call(self, request: Request) -> Response:
-        """Carry out a call of `calls.CALLS`."""
+        """Carry out a call of `calls.Calls`."""
         name = request.path_params["name"]
-        if name not in calls.CALLS:
-            raise Problem("not-found", f"call {name[:40]!r} does not exist; expected one of {', '.join(calls.CALLS)}")
+        if name not in calls.ARGUMENTS:
+            raise Problem(
+                "not-found", f"call {name[:40]!r} does not exist; expected one of {', '.join(calls.ARGUMENTS)}"
+            )
         body = await read_body(request, (JSON,), CALL_BYTES)
         try:
-            arguments = calls.CALLS[name][0].model_validate_json(body)
+            arguments = calls.ARGUMENTS[name].model_validate_json(body)
         except ValidationError as error:
             raise Problem("bad-request", calls.explain(error)) from error
         self._require_current(arguments.invocation, arguments.key)

@@ -1,8 +1,8 @@
 """The calls of a run's store over HTTP. Every call may be repeated if its response was lost.
 
 A call is `POST /v1/calls/NAME` with its arguments as a JSON object, `invocation` and `key` among them; it answers
-{"value": …}. A function here gets the store, the run and the arguments, which pydantic has validated by the function's
-annotations, and returns a JSON value.
+{"value": …}. A method of `Calls` gets arguments that pydantic has validated by its annotations; it returns a JSON
+value.
 
 The store sums the numbers and stores the rest as JSON. A value that SQLite or a report cannot read would break the run
 for good: NaN, a number as text, half a surrogate pair. Pydantic's JSON parser rejects such text and `allow_inf_nan`
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -121,8 +121,6 @@ class Host:
 
     name: str  # unique in the run
     hostname: str
-    workers: int
-    machine: Mapping[str, object]
     heard: float  # on the run's clock, s; -inf once it has left
 
 
@@ -166,162 +164,129 @@ class ActiveRun:
         self.worker_names.add(name)
 
 
-# --- the calls ------------------------------------------------------------------------------------------------
+class Calls:
+    """The calls, by name. They are carried out one at a time."""
 
-CALLS: dict[str, tuple[type[Call], Callable[[RunStore, ActiveRun, Any], Any]]] = {}
+    def __init__(self, store: RunStore, run: ActiveRun):
+        self.store, self.run = store, run
+
+    def join(
+        self,
+        key: Name,
+        name: MachineName,
+        workers: Annotated[int, Field(ge=1, le=1024)],
+        machine: Annotated[dict[MachineName, MachineFact], Field(max_length=20)],
+    ) -> dict[str, Any]:
+        """Add a machine under a unique name, which starts with the requested `name`."""
+        host = self.run.hosts.get(key)
+        if host is None:
+            if len(self.run.hosts) >= MAX_MACHINES:
+                raise ValueError(f"{MAX_MACHINES} machines have joined already; no more can join until --resume")
+            taken = {host.name for host in self.run.hosts.values()}
+            unique = next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
+            host = Host(unique, name, self.run.now())
+            self.store.note(self.run.invocation, {"hosts": {unique: {"host": name, "workers": workers, **machine}}})
+            self.run.hosts[key] = host
+        return {"name": host.name}
+
+    def leave(self, key: Name) -> None:
+        """Record that a machine has no more episodes: the run does not wait for it."""
+        if host := self.run.hosts.get(key):
+            host.heard = -math.inf
+
+    def lease(
+        self,
+        worker: Name,
+        token: Token,
+        prefer_task: Count | None = None,
+        policies: Annotated[list[Text], Field(max_length=1000)] = [],  # noqa: B006 (pydantic copies it)
+    ) -> dict[str, Any] | None:
+        """Return the next episode, as `RunStore.lease`; `token` is the caller's."""
+        run = self.run
+        if unknown := set(policies) - set(run.job.policies if policies else ()):
+            raise ValueError(f"policies has {min(unknown)[:80]!r}; expected some of {', '.join(run.job.policies)}")
+        run.add_worker(worker)
+        leased = self.store.lease(worker, run.invocation, run.now(), run.job.lease_s, prefer_task, token, policies)
+        return asdict(leased) if leased else None
+
+    def heartbeat(self, lease: LeaseArgument, steps: Count) -> bool:
+        return self.store.heartbeat(lease, self.run.now(), self.run.job.lease_s, steps)
+
+    def release(self, lease: LeaseArgument) -> bool:
+        return self.store.release(lease)
+
+    def fail(self, lease: LeaseArgument, error: Text, by_policy: bool = False) -> bool:
+        failed = self.store.fail(lease, error, self.run.now(), self.run.job.retries, by_policy)
+        return failed or self.store.ended_as(lease, "error")
+
+    def finish(self, lease: LeaseArgument, result: EpisodeResult) -> bool:
+        """Store the episode's result and its file, which was sent before; both or neither."""
+        values = result.model_dump(exclude_unset=True)
+        done = self.store.finish(lease, values, self.run.now(), lambda: self.run.publish(lease, "episode"))
+        return done or self.store.ended_as(lease, "done")
+
+    def add_to_result(
+        self,
+        lease: LeaseArgument,
+        more: VideoResult,
+        files: Annotated[list[Literal["film", "still"]], Field(max_length=2)] = [],  # noqa: B006 (pydantic copies it)
+    ) -> None:
+        """Add the video; `files` names the kinds of files that were sent for it."""
+        if self.store.by_token(lease.token) is None:
+            return
+        for kind in files:
+            if self.run.draft(lease, kind).exists() or not self.run.final(lease, kind).exists():
+                self.run.publish(lease, kind)
+        self.store.add_to_result(lease, more.model_dump(exclude_unset=True))
+
+    def take_back(self, worker: Name, reason: Text) -> list[dict[str, Any]]:
+        lost = self.store.take_back(worker, self.run.now(), self.run.job.retries, reason)
+        return [asdict(fault) for fault in lost]
+
+    def say(self, worker: Name, status: Text) -> None:
+        self.run.add_worker(worker)
+        self.store.set_status(worker, self.run.invocation, status, self.run.now())
+
+    def is_open(self) -> bool:
+        return self.store.open()
+
+    def counts(self) -> list[dict[str, int]]:
+        at, rows = self.run.cached_counts
+        if self.run.now() - at > COUNTS_CACHE_S:
+            rows = [{"task": task, **row} for task, row in self.store.counts().items()]
+            self.run.cached_counts = (self.run.now(), rows)
+        return rows
+
+    def leases(self, prefix: Prefix) -> dict[str, Any]:
+        """Return the leases of the workers whose names begin with `prefix`."""
+        return {worker: asdict(lease) for worker, lease in self.store.leases(prefix).items()}
+
+    def is_last_try_of_policy(self, lease: LeaseArgument) -> bool:
+        return self.store.is_last_try_of_policy(lease, self.run.job.retries)
+
+    def place(self, lease: LeaseArgument) -> int | None:
+        return self.store.outcome_rank(lease)
+
+    def faults(self) -> list[dict[str, Any]]:
+        return [asdict(fault) for fault in self.store.faults(self.run.invocation)]
+
+    def workers(self, prefix: Prefix) -> dict[str, str]:
+        """Return the status of the workers whose names begin with `prefix`."""
+        return self.store.workers(prefix)
 
 
-def call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add a function to CALLS, with a schema made of its annotations."""
+def _arguments(function: Callable[..., Any]) -> type[Call]:
+    """Return the schema of a call's arguments, made of its annotations."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in list(inspect.signature(function).parameters.items())[2:]  # without store and run
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "self"
     }
-
-    def carry_out(store: RunStore, run: ActiveRun, arguments: Call) -> Any:
-        return function(store, run, **{name: getattr(arguments, name) for name in fields})
-
-    CALLS[function.__name__] = create_model(function.__name__, __base__=Call, **fields), carry_out
-    return function
+    return create_model(function.__name__, __base__=Call, **fields)
 
 
-@call
-def join(
-    store: RunStore,
-    run: ActiveRun,
-    key: Name,
-    name: MachineName,
-    workers: Annotated[int, Field(ge=1, le=1024)],
-    machine: Annotated[dict[MachineName, MachineFact], Field(max_length=20)],
-) -> dict[str, Any]:
-    """Add a machine under a unique name, which starts with the requested `name`."""
-    host = run.hosts.get(key)
-    if host is None:
-        if len(run.hosts) >= MAX_MACHINES:
-            raise ValueError(f"{MAX_MACHINES} machines have joined already; no more can join until --resume")
-        taken = {host.name for host in run.hosts.values()}
-        unique = next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
-        host = Host(unique, name, workers, machine, run.now())
-        store.note(run.invocation, {"hosts": {unique: {"host": name, "workers": workers, **machine}}})
-        run.hosts[key] = host
-    return {"name": host.name}
-
-
-@call
-def leave(store: RunStore, run: ActiveRun, key: Name) -> None:
-    """Record that a machine has no more episodes, so the run does not wait for it."""
-    if host := run.hosts.get(key):
-        host.heard = -math.inf
-
-
-@call
-def lease(
-    store: RunStore,
-    run: ActiveRun,
-    worker: Name,
-    token: Token,
-    prefer_task: Count | None = None,
-    policies: Annotated[list[Text], Field(max_length=1000)] = [],  # noqa: B006 (pydantic copies it)
-) -> dict[str, Any] | None:
-    """Return the next episode, as `RunStore.lease`; `token` is the caller's."""
-    if unknown := set(policies) - set(run.job.policies if policies else ()):
-        raise ValueError(f"policies has {min(unknown)[:80]!r}; expected some of {', '.join(run.job.policies)}")
-    run.add_worker(worker)
-    leased = store.lease(worker, run.invocation, run.now(), run.job.lease_s, prefer_task, token, policies)
-    return leased and asdict(leased)
-
-
-@call
-def heartbeat(store: RunStore, run: ActiveRun, lease: LeaseArgument, steps: Count) -> bool:
-    return store.heartbeat(lease, run.now(), run.job.lease_s, steps)
-
-
-@call
-def release(store: RunStore, run: ActiveRun, lease: LeaseArgument) -> bool:
-    return store.release(lease)
-
-
-@call
-def fail(store: RunStore, run: ActiveRun, lease: LeaseArgument, error: Text, by_policy: bool = False) -> bool:
-    return store.fail(lease, error, run.now(), run.job.retries, by_policy) or store.ended_as(lease, "error")
-
-
-@call
-def finish(store: RunStore, run: ActiveRun, lease: LeaseArgument, result: EpisodeResult) -> bool:
-    """Store the episode's result and its file, which was sent before; both or neither."""
-    values = result.model_dump(exclude_unset=True)
-    done = store.finish(lease, values, run.now(), lambda: run.publish(lease, "episode"))
-    return done or store.ended_as(lease, "done")
-
-
-@call
-def add_to_result(
-    store: RunStore,
-    run: ActiveRun,
-    lease: LeaseArgument,
-    more: VideoResult,
-    files: Annotated[list[Literal["film", "still"]], Field(max_length=2)] = [],  # noqa: B006 (pydantic copies it)
-) -> None:
-    """Add the video; `files` names the kinds of files that were sent for it."""
-    if store.by_token(lease.token) is None:
-        return
-    for kind in files:
-        if run.draft(lease, kind).exists() or not run.final(lease, kind).exists():
-            run.publish(lease, kind)
-    store.add_to_result(lease, more.model_dump(exclude_unset=True))
-
-
-@call
-def take_back(store: RunStore, run: ActiveRun, worker: Name, reason: Text) -> list[dict[str, Any]]:
-    return [asdict(fault) for fault in store.take_back(worker, run.now(), run.job.retries, reason)]
-
-
-@call
-def say(store: RunStore, run: ActiveRun, worker: Name, status: Text) -> None:
-    run.add_worker(worker)
-    store.set_status(worker, run.invocation, status, run.now())
-
-
-@call
-def is_open(store: RunStore, run: ActiveRun) -> bool:
-    return store.open()
-
-
-@call
-def counts(store: RunStore, run: ActiveRun) -> list[dict[str, int]]:
-    at, rows = run.cached_counts
-    if run.now() - at > COUNTS_CACHE_S:
-        rows = [{"task": task, **row} for task, row in store.counts().items()]
-        run.cached_counts = (run.now(), rows)
-    return rows
-
-
-@call
-def leases(store: RunStore, run: ActiveRun, prefix: Prefix) -> dict[str, Any]:
-    """Return the leases of the workers whose names begin with `prefix`."""
-    return {worker: asdict(lease) for worker, lease in store.leases(prefix).items()}
-
-
-@call
-def is_last_try_of_policy(store: RunStore, run: ActiveRun, lease: LeaseArgument) -> bool:
-    return store.is_last_try_of_policy(lease, run.job.retries)
-
-
-@call
-def place(store: RunStore, run: ActiveRun, lease: LeaseArgument) -> int | None:
-    return store.outcome_rank(lease)
-
-
-@call
-def faults(store: RunStore, run: ActiveRun) -> list[dict[str, Any]]:
-    return [asdict(fault) for fault in store.faults(run.invocation)]
-
-
-@call
-def workers(store: RunStore, run: ActiveRun, prefix: Prefix) -> dict[str, str]:
-    """Return the status of the workers whose names begin with `prefix`."""
-    return store.workers(prefix)
+ARGUMENTS = {name: _arguments(function) for name, function in vars(Calls).items() if not name.startswith("_")}
 
 
 # --- their execution ------------------------------------------------------------------------------------------
@@ -334,12 +299,13 @@ class BatchedStore:
 
     def __init__(self, path: Path, run: ActiveRun):
         self.store, self.run = RunStore(path, check=False), run
+        self.calls = Calls(self.store, run)
         self.thread = ThreadPoolExecutor(1, "coordinator's store")
         self.pending: list[tuple[str, Call, asyncio.Future[Any]]] = []
         self.work: asyncio.Task[None] | None = None
 
     async def call(self, name: str, arguments: Call) -> Any:
-        """Return the value of a call of CALLS. Raises ValueError for invalid arguments, StoreError by the store."""
+        """Return the value of a call of `Calls`. Raises ValueError for invalid arguments, StoreError by the store."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.pending.append((name, arguments, answer))
         if self.work is None or self.work.done():
@@ -372,7 +338,9 @@ class BatchedStore:
             with self.store.transaction():
                 for name, arguments, _ in calls:
                     try:
-                        done.append((CALLS[name][1](self.store, self.run, arguments), None))
+                        names = ARGUMENTS[name].__annotations__  # without those of every call, but for what it takes
+                        values = {name: getattr(arguments, name) for name in names}
+                        done.append((getattr(self.calls, name)(**values), None))
                         if name in CHANGE_COUNTS:
                             self.run.cached_counts = NO_COUNTS
                     except Exception as error:  # of this call only: the store undoes each write alone

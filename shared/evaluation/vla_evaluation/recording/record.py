@@ -12,9 +12,8 @@ from pathlib import Path
 
 from vla_common.counts import plural
 from vla_common.volume import Volume, display_path, require_space
-from vla_evaluation import evaluate, provenance
-from vla_evaluation.agreement import check_policy, choose_profile
-from vla_evaluation.benchmark import Assets, Benchmark, require_assets
+from vla_evaluation import evaluate
+from vla_evaluation.benchmark import Assets, Benchmark
 from vla_evaluation.config import RecordConfig, parse_record_args
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
@@ -45,14 +44,7 @@ def share(episodes: int, tasks: Sequence[int]) -> dict[int, int]:
 
 def record(benchmark: Benchmark, config: RecordConfig) -> int:
     """Record until there are as many demonstrations as requested; return the exit code."""
-    provenance.check_simulator(benchmark, say)
-    plan = make_plan(benchmark, config)
-    info = evaluate.reach_policy(config)
-    if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
-        plan = make_plan(benchmark, config, profile)
-    check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
-    assets = benchmark.assets(config.assets, Volume().root)
-    require_assets(benchmark, plan.tasks, assets)
+    plan, info, assets = evaluate.prepare(benchmark, config, make_plan)
     spec = specify(plan, info)
     # With noise, only the first action of a chunk belongs to the current state.
     spec = replace(spec, seed=config.seed or 0, execute=1 if config.noise else spec.execute)

@@ -7,8 +7,8 @@ those that the policy received.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -72,6 +72,24 @@ class Episodes:
     kind: str  # "recording" or "run"
     all: tuple[Demonstration, ...]
     facts: Mapping[str, Any]
+
+    def provenance(
+        self, episodes: Sequence[Demonstration], cameras: Mapping[str, str], size: int, turned_180: bool
+    ) -> dict[str, Any]:
+        """Return the origin stored with a data set, in meta/source.json: enough to identify a model's training data.
+
+        `cameras` maps the set's keys to the simulator's names.
+        """
+        fields = ("task", "episode", "seed", "success", "steps")
+        return {
+            **self.facts,
+            "action": [asdict(part) for part in self.facts["action"]],
+            "state": [asdict(part) for part in self.facts["state"]],
+            "cameras": dict(cameras),
+            "size": size,
+            "turned_180": turned_180,
+            "episodes": [{name: getattr(episode, name) for name in fields} for episode in episodes],
+        }
 
 
 def find(name: str, volume: Volume, render: str) -> Episodes:

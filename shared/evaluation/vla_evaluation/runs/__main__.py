@@ -196,7 +196,7 @@ def main(arguments: list[str]) -> int:
         else:
             first, second = find_run(root, options.a), find_run(root, options.b)
             with RunStore(first / STORE, readonly=True) as a, RunStore(second / STORE, readonly=True) as b:
-                result, tasks = compare(a, b, options.force), a.described()["tasks"]
+                tasks, result = a.described()["tasks"], compare(a, b, options.force)
             print_comparison((first.name, second.name), tasks, result, console)
     except (RunUnusable, StoreError, ValueError) as error:
         say(f"error: {error}", sys.stderr)

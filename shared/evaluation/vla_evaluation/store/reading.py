@@ -88,6 +88,16 @@ class StoreReader:
         try:
             yield
         except (sqlite3.Error, json.JSONDecodeError) as error:
+            if isinstance(error, json.JSONDecodeError) or "malformed JSON" in str(error):
+                invalid = "result IS NOT NULL AND NOT json_valid(result)"
+                with suppress(sqlite3.Error):
+                    row = self.db.execute(f"SELECT task, episode FROM episodes WHERE {invalid}").fetchone()
+                    if row is not None:
+                        repair = f"UPDATE episodes SET status = 'error', result = NULL WHERE {invalid}"
+                        raise StoreError(
+                            f"run store {self.path}: the result of task {row[0]} episode {row[1]} is not valid JSON; "
+                            f'discard it with: sqlite3 {self.path} "{repair}"; then --resume runs the episode again'
+                        ) from error
             raise explain(error, self.path) from error
 
     def rows(self, sql: str, values: Any = ()) -> list[Any]:

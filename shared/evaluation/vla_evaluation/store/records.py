@@ -26,24 +26,20 @@ CREATE UNIQUE INDEX counted_once ON episodes (config_hash, suite, task, episode)
 CREATE UNIQUE INDEX open_once ON episodes (config_hash, suite, task, episode) WHERE status IN ('pending', 'leased');
 CREATE INDEX by_status ON episodes (status, task);
 """
-HINTS = (  # of errors: parts of SQLite's text, and the next step
-    (("full",), "the disk is full; free some space, then resume this run. Finished episodes are stored"),
-    (
-        ("readonly", "read-only"),
-        "the volume is read-only; make it writable or choose another volume (VLALAB_VOLUME)",
-    ),
-    (
-        ("malformed", "decode", "not a database"),
-        "the file is damaged and was not changed; restore it from a backup, or move its run directory away "
-        "and start a new run. `sqlite3 {name} .recover` may save its rows",
-    ),
-    (("locked",), "another process has locked it; close other evaluators and database browsers"),
-    (
-        ("disk I/O", "unable to open"),
-        "check that the directory exists and is writable, and that its disk is healthy",
-    ),
-    (("",), "unexpected; the file was not changed"),
+DAMAGED = (
+    "the file is damaged and was not changed; restore it from a backup, or move its run directory away and start a new "
+    "run. `sqlite3 {name} .recover` may save its rows"
 )
+HINTS = {  # part of SQLite's text of an error → the next step
+    "full": "the disk is full; free some space, then resume this run. Finished episodes are stored",
+    "readonly": "the volume is read-only; make it writable or choose another volume (VLALAB_VOLUME)",
+    "read-only": "the volume is read-only; make it writable or choose another volume (VLALAB_VOLUME)",
+    **dict.fromkeys(("malformed", "decode", "not a database"), DAMAGED),
+    "locked": "another process has locked it; close other evaluators and database browsers",
+    "disk I/O": "check that the directory exists and is writable, and that its disk is healthy",
+    "unable to open": "check that the directory exists and is writable, and that its disk is healthy",
+    "": "unexpected; the file was not changed",
+}
 Counts = dict[int, dict[str, int]]  # by task; see `StoreReader.counts`
 
 
@@ -136,5 +132,5 @@ def as_damage(path: Path) -> Iterator[None]:
 def explain(error: sqlite3.Error | json.JSONDecodeError, path: Path) -> StoreError:
     """Return a read or write error with the next step."""
     text = f"malformed: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
-    hint = next(hint for parts, hint in HINTS if any(part in text for part in parts))
+    hint = next(hint for part, hint in HINTS.items() if part in text)
     return StoreError(f"run store {path}: {text}; {hint.format(name=path.name)}")

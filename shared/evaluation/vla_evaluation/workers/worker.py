@@ -14,8 +14,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from vla_contract.memory import keep_freed_memory
 from vla_evaluation import benchmark
 from vla_evaluation.actions import PolicyFault
 from vla_evaluation.benchmark import Environment, EnvironmentRefused
+from vla_evaluation.pictures import video
 from vla_evaluation.rollout import Record, run_episode
 from vla_evaluation.store.reading import BUSY_TIMEOUT_S
 from vla_evaluation.store.records import Lease, StoreError
@@ -34,12 +37,12 @@ from vla_evaluation.terminal import single_line
 from vla_evaluation.workers.heartbeat import RENDERING, Phase, WorkerHeartbeat
 from vla_evaluation.workers.job import InvocationClock, Job, Stop
 from vla_evaluation.workers.replicas import AnotherPolicy, Replicas
-from vla_evaluation.workers.videos import SAVE_S, VideoMaker
 
 FATAL = 4
 STOP = "stop: "  # prefix of the last message of a worker that ends with FATAL
 INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: the policy failed; it rejected the observation
 IDLE_S = 0.2
+SAVE_S = BUSY_TIMEOUT_S + 120.0  # for a slow disk and a busy store
 
 
 class RunAborted(Exception):
@@ -72,7 +75,7 @@ class Worker:
         )
         self.stopping = False
         self.interruptible = False
-        self.videos = VideoMaker(directory, self.store, self.job, self.benchmark, heartbeat, self.check_stop)
+        self.video_stride = video.stride(self.job.spec.control_hz)  # steps between two frames
         self.task: int | None = None  # of the loaded scene
 
     def on_sigterm(self, *_: object) -> None:
@@ -121,10 +124,10 @@ class Worker:
                     self.store.release(lease)
                 continue
             if not self.store.open():
-                if self.store.missing_videos(self.invocation, self.videos.wants):
+                if self.store.missing_videos(self.invocation, self.wants_video):
                     self.set_status(RENDERING)
                 with suppress(Stop):
-                    self.videos.render_missing(env, self.tasks, self.invocation)
+                    self.render_missing(env)
                 return
             time.sleep(IDLE_S)  # another worker's episode may come back
 
@@ -148,9 +151,9 @@ class Worker:
             return
         if not self.save(lease, record, env.fixture_poses()):
             return
-        if self.videos.wants(record.success, self.store.outcome_rank(lease)):
+        if self.wants_video(record.success, self.store.outcome_rank(lease)):
             self.set_status(RENDERING)
-            self.videos.render_video(env, lease, record.states, record.frames)
+            self.render_video(env, lease, record.states, record.frames)
 
     def play(self, env, lease: Lease):
         task = self.tasks[lease.task]
@@ -170,7 +173,7 @@ class Worker:
                 session=session,
                 video_camera=self.benchmark.video_camera,
                 tick=lambda steps: self.tick(steps, is_new),
-                keep_frame=self.videos.keeps_frame(lease.task),
+                keep_frame=self.keeps_frame(lease.task),
                 forgive=lambda error: self.counts_as_failure(lease, error),
                 alter=self.alter,
             )
@@ -243,6 +246,68 @@ class Worker:
         """Store a result and a file of its arrays, as `save`."""
         self.heartbeat.enter(Phase.SAVING, SAVE_S)
         return save_episode(self.store, self.directory, lease, result, arrays, self.clock.now, **finishing)
+
+    # --- videos -------------------------------------------------------------------------------------------
+
+    def wants_video(self, success: bool, rank: int) -> bool:
+        return video.should_render(self.job.video, success, rank)
+
+    def keeps_frame(self, task: int) -> Callable[[int], bool]:
+        """Return a predicate of steps whose images a video of the task's next episode may need."""
+        row = self.store.counts()[task]
+        if not video.possible(self.job.video, row["successes"], row["done"] - row["successes"]):
+            return lambda step: False
+        return lambda step: step % self.video_stride == 0
+
+    def render_video(self, env: Environment, lease: Lease, states: np.ndarray, frames: dict[int, np.ndarray]) -> None:
+        """Render the episode whose scene `env` holds. The episode counts whatever happens here."""
+
+        def check_between(images: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+            for image in images:
+                self.check_stop()
+                self.heartbeat.enter(Phase.VIDEO, self.job.lease_s)
+                yield image
+
+        self.heartbeat.enter(Phase.VIDEO, self.job.scene_timeout_s)  # the first image may be the scene's first
+        names = {"video": f"videos/{lease.stem}.mp4", "still": f"videos/{lease.stem}.jpg"}
+        start = time.perf_counter()
+        images = video.render_frames(env, self.benchmark.video_camera, states, frames, self.video_stride)
+        rate = Fraction(self.job.spec.control_hz).limit_denominator(1000) / self.video_stride
+        try:
+            count = video.write(
+                self.directory / names["video"], self.directory / names["still"], check_between(images), rate
+            )
+        except Stop:
+            return
+        except ValueError as error:  # a scene that cannot be restored
+            logging.warning("no video of task %d episode %d: %s", lease.task, lease.episode, error)
+            return
+        self.heartbeat.enter(Phase.SAVING, SAVE_S)
+        took_ms = round((time.perf_counter() - start) * 1e3, 1)
+        self.store.add_to_result(lease, {**names, "video_frames": count, "video_ms": took_ms})
+
+    def render_missing(self, env: Environment) -> None:
+        """Render the missing videos of earlier invocations. One that fails is tried once per invocation."""
+        for lease in self.store.missing_videos(self.invocation, self.wants_video):
+            self.heartbeat.enter(Phase.SAVING, SAVE_S)
+            self.check_stop()
+            if not self.store.claim_video(lease, self.invocation):
+                continue
+            task = self.tasks[lease.task]
+            self.heartbeat.enter(Phase.SCENE, self.job.scene_timeout_s)
+            env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
+            env.reset(lease.episode, self.benchmark.init_states(task)[lease.episode])
+            recording = self.directory / "episodes" / f"{lease.stem}.npz"
+            try:
+                with np.load(recording) as recorded:
+                    for name, pose in env.fixture_poses().items():
+                        if not np.array_equal(recorded[f"fixture_{name}"], pose):
+                            raise ValueError(f"{name} is at another position than in the recording")
+                    states = recorded["states"]
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+                logging.warning("no video of task %d episode %d: %s", lease.task, lease.episode, error)
+                continue
+            self.render_video(env, lease, states, {})
 
 
 def is_answer(error: PolicyUnavailable) -> bool:

@@ -1,4 +1,4 @@
-"""Skills for drawers, doors, knobs and pushing: their geometry on every fixture, and episodes in the real simulator."""
+"""The oracle in the real simulator: an episode per skill, its geometry on every fixture, the state that it sees."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from services.libero.oracle.motion import OPEN, axis_rotation, horizontal
 from services.libero.oracle.scene import UP, SceneState, World
 from services.libero.simulator.privileged import observe
 from services.libero.simulator.suites import init_states, load_suite
+from vla_contract.protocol import codec
 
 EPISODES = {  # skill: (suite, part of the task's name, steps that are plenty)
+    "put on an object": ("libero_goal", "put_the_bowl_on_the_plate", 180),
+    "put on a region": ("libero_goal", "put_the_bowl_on_the_stove", 180),
+    "put on something small": ("libero_goal", "put_the_cream_cheese", 180),
+    "put into a basket": ("libero_object", "alphabet_soup", 200),
+    "pick out of a drawer": ("libero_spatial", "in_the_top_drawer", 200),
+    "put two things": ("libero_10", "both_the_alphabet_soup_and_the_tomato_sauce", 300),
     "open a drawer": ("libero_goal", "open_the_middle_drawer", 200),
     "open a drawer and fill it": ("libero_goal", "open_the_top_drawer", 280),
     "push over the table": ("libero_goal", "push_the_plate", 220),
@@ -25,7 +32,7 @@ EPISODES = {  # skill: (suite, part of the task's name, steps that are plenty)
 
 
 def start(env, suite: str, part: str) -> SceneState:
-    """Return the scene of a task's first episode after the wait steps."""
+    """Return the scene of a task's first episode after the wait steps; `part` is of the task's name."""
     task = next(task for task in load_suite(suite).tasks if part in task.name)
     env.load_task(task, seed=0)
     env.reset(0, init_states(task)[0])
@@ -159,3 +166,35 @@ def test_the_oven_is_entered_through_its_door_and_the_cup_held_outside(libero_en
     assert outward @ UP == pytest.approx(0) and bar.high(UP) - bar.low(UP) > 0.03
     assert front < scene.site(region).pos @ into
     assert 0.9 < doors.floor_of(scene, region, joint) < scene.site(region).pos[2]
+
+
+@pytest.mark.parametrize("suite", ("libero_spatial", "libero_object", "libero_goal", "libero_10"))
+def test_privileged_state_is_plain_small_and_complete(suite, libero_env):
+    start(libero_env, suite, "")
+    env = libero_env
+    first, later = observe(env.domain, static=True), observe(env.domain, static=False)
+    assert len(codec.pack(later)) < 6_000 and len(codec.pack(first)) < 100_000  # bytes
+    arrived = codec.unpack(codec.pack(first))
+    world = World.from_static(arrived["static"])
+    scene = SceneState.from_state(world, arrived, 0)
+    assert world.goals and all(
+        name in world.objects or name in world.regions for goal in world.goals for name in goal.args
+    )
+    for name, body in env.domain.obj_body_id.items():
+        np.testing.assert_allclose(scene.pose(name).pos, env.domain.sim.data.body_xpos[body])
+    for name in world.regions:
+        np.testing.assert_allclose(scene.site(name).pos, env.domain.sim.data.get_site_xpos(name), atol=1e-6)
+    for name in world.joints:
+        np.testing.assert_allclose(scene.joint(world.joints[name]), env.domain.sim.data.get_joint_qpos(name))
+
+
+def test_observing_does_not_disturb_the_simulation(libero_env):
+    def play(watch: bool) -> np.ndarray:
+        start(libero_env, "libero_goal", "put_the_bowl_on_the_plate")
+        for step in range(20):
+            if watch:
+                observe(libero_env.domain, static=step == 0)
+            libero_env.step([0.3, 0.1, -0.5, 0, 0, 0.2, 1 if step > 10 else -1])
+        return libero_env.sim_state()
+
+    np.testing.assert_array_equal(play(watch=True), play(watch=False))
