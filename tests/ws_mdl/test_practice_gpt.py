@@ -11,7 +11,6 @@ from services.ws_mdl.practice import gpt, text
 from services.ws_mdl.practice.gpt import GPT, Config, generate, load, next_probabilities
 from services.ws_mdl.practice.ngram import KneserNey
 from tests.ws_mdl.practice import corpus, stirred
-from vla_common.volume import Volume
 
 WORDS, SEQ = 30, 12
 
@@ -130,11 +129,6 @@ def test_tokens_are_characters_where_that_is_requested(tmp_path, volume):
     found = text.load(Config(corpus=corpus(tmp_path), held_fraction=0.2), "character", 1000, volume)
     tokens = [found.tokenizer.id_to_token(token) for token in found.val[0][0]]
     assert all(len(token) == 1 for token in tokens) and "".join(tokens).replace("▁", " ").startswith(" the ")
-
-
-def test_the_reference_of_python_is_a_corpus_without_a_download():
-    texts = text.read("python", None, Volume())
-    assert len(texts) > 1500 and any("loop" in one for one in texts) and len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize(
