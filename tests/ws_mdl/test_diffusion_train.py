@@ -264,6 +264,6 @@ def test_a_grid_places_every_image():
 
 def test_a_cpu_trains_in_float32_also_where_matrix_products_are_faster_in_bf16(monkeypatch):
     """Convolutions are not: their gradients in bf16 take many times as long."""
-    monkeypatch.setattr("vla_modelkit.training.machine.computes_bf16", lambda device: True)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     assert train.machine_for("cpu").dtype is None
     assert train.machine_for("cpu", "bf16").dtype is torch.bfloat16
