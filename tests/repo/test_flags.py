@@ -96,7 +96,7 @@ TASKS_OF = {
     "services/libero/datasets": ("dataset",),
     "shared/datasets": ("dataset", "data"),
     "services/libero": ("eval", "assets", "up"),
-    "services/openvla": ("up", "checkpoint", "verify", "finetune"),
+    "services/openvla": ("up", "checkpoint", "verify", "finetune", "dataset"),
     "services/gr00t/data": ("data", "dataset"),
     "services/gr00t": ("up", "checkpoint", "data", "dataset", "finetune"),
     "services/gr00t/export": ("export",),
