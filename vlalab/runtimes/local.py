@@ -90,12 +90,9 @@ def prepare(names: Sequence[str]) -> None:
 
 
 def start(
-    service_name: str,
-    variables: Mapping[str, str] | None = None,
-    *,
-    instance_name: str | None = None,
+    service_name: str, variables: Mapping[str, str] | None = None, *, instance_name: str | None = None,
     attached: bool = False,
-) -> Instance:
+) -> Instance:  # fmt: skip
     """Start a service and return its instance, which may not be ready yet. A running one with these settings is kept.
 
     variables: on top of .env and the process's own. attached: it ends with this process, and takes any free port;
@@ -142,16 +139,10 @@ def start_command(service_name: str, variables: Mapping[str, str] | None = None,
 
 
 def launch(
-    name: str,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    state_path: Path | None = None,
-    restart: str = "unless-stopped",
-    settings: Mapping[str, str] | None = None,
-    attached: bool = False,
+    name: str, command: Sequence[str], environment: Mapping[str, str], *, state_path: Path | None = None,
+    restart: str = "unless-stopped", settings: Mapping[str, str] | None = None, attached: bool = False,
     **fields: object,
-) -> Instance:
+) -> Instance:  # fmt: skip
     """Start a command under a supervisor and return its instance.
 
     restart: Compose's rule. settings: the result of `Instance.started_with`; kept in the supervisor's environment,
@@ -196,13 +187,9 @@ _OWNER_PIPES: list[object] = []
 
 
 def run(
-    service_name: str,
-    command: Sequence[str],
-    variables: Mapping[str, str] | None = None,
-    *,
-    listens: str = "",
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = "",
     dry_run: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Run a command with a service's environment and variables, in the foreground; return its exit code.
 
     listens: ignored; only a container needs it.
