@@ -167,7 +167,7 @@ def _launch(arguments: list[str], membership: Member) -> None:
                 now = instance()
                 if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
                     reason = explain_output(running.log_tail(200))
-                    raise LabError(f"Ray did not start: {reason}\nlog: {running.log_path}")
+                    raise LabError(f"Ray did not start: {reason}\nlog: {logs.log_path(NAME)}")
                 time.sleep(0.2)
         except BaseException:
             stop()

@@ -156,12 +156,20 @@ def _existing(value: str, flag: str, test: Callable[[Path], bool], expected: str
 def build(names: Sequence[str], options: BuildOptions, variant: str | None = None) -> list[images.Image]:
     """Build the images of these environments (none or "all": all), print a table and return them in order.
 
-    variant: the one to build instead of this machine's default.
-
-    Raises LabError if one cannot be built; the others are cancelled too.
+    variant: the one to build instead of this machine's default. Raises LabError for a flag that none of the images
+    uses, or if one cannot be built; the others are cancelled too.
     """
     selected = images.choose(names, variant)
-    _check_flags(selected, options)
+    accepted = sorted({argument for name in selected for argument in images.arguments(name)})
+    if options.flash_attn and "FLASH_ATTN" not in accepted:
+        supporting = ", ".join(name for name in images.buildable() if "FLASH_ATTN" in images.arguments(name))
+        raise LabError(f"--flash-attn does not apply to {', '.join(selected)}; images with flash-attn: {supporting}")
+    for name, (stage, _) in _stages(options).items():
+        if stage.argument not in accepted:
+            raise LabError(f"--{name} does not apply to {', '.join(selected)}")
+    for argument in (text.split("=")[0] for text in options.arguments):
+        if argument not in accepted:
+            raise LabError(unknown("build argument", argument, accepted))
     args = arguments(selected, options)
     if options.dry_run:
         print(shlex.join(docker.command(args)))
@@ -198,17 +206,3 @@ def build(names: Sequence[str], options: BuildOptions, variant: str | None = Non
         print(f"{image.reference:<24}{format_size(image.size):>10}  {'current' if image.fits() else 'another'}")
     print(f"built in {time.monotonic() - started:.0f} s")
     return [built[name] for name in selected]
-
-
-def _check_flags(selected: list[str], options: BuildOptions) -> None:
-    """Raise LabError for a flag that none of the selected images uses."""
-    accepted = sorted({argument for name in selected for argument in images.arguments(name)})
-    if options.flash_attn and "FLASH_ATTN" not in accepted:
-        supporting = ", ".join(name for name in images.buildable() if "FLASH_ATTN" in images.arguments(name))
-        raise LabError(f"--flash-attn does not apply to {', '.join(selected)}; images with flash-attn: {supporting}")
-    for name, (stage, _) in _stages(options).items():
-        if stage.argument not in accepted:
-            raise LabError(f"--{name} does not apply to {', '.join(selected)}")
-    for argument in (text.split("=")[0] for text in options.arguments):
-        if argument not in accepted:
-            raise LabError(unknown("build argument", argument, accepted))

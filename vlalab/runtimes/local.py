@@ -74,11 +74,15 @@ def resolve(service: ComposeService, env: LocalEnvironment) -> tuple[list[str], 
 
 
 def check_url(service: ComposeService) -> str:
-    """Return the URL of a health check, as this machine reaches it; "" if the service has none."""
-    test = service.health.test if service.health and service.ports else ()
-    if len(test) != 4 or test[:3] != ("python", "-m", HEALTHCHECK.__name__):
+    """Return the URL of a health check, as this machine reaches it; "" if the service has none.
+
+    Raise LabError for one that is not the contract's. Outside a container a service listens at its published address.
+    """
+    if not service.health or not service.ports:
         return ""
-    # Outside a container a service listens at its published address.
+    test = service.health.test
+    if len(test) != 4 or test[:3] != ("python", "-m", HEALTHCHECK.__name__):
+        raise LabError(f"compose.yaml: '{service.name}' has the health check {test}, not the contract's")
     return test[3].replace("//127.0.0.1:", f"//{reachable(service.ports[0].bind)}:", 1)
 
 
@@ -112,8 +116,6 @@ def start(
             settings[port_variable(other.service)] = other.url.rpartition(":")[2]
     service = service_on_free_port(compose.FILE, service_name, settings, any_port=attached)
     check = check_url(service)
-    if service.health and service.ports and not check:
-        raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
     env = venvs.ensure(service.environment_name)
     if (manifest := manifests.services().get(service_name)) and manifest.draws:
         gl.ensure()
